@@ -172,7 +172,7 @@ def _show(planned: Sequence[Sequence["Plan"]], results: Sequence[dict[str, Any]]
     sentences = {
         head: described(numbers["intervals"])
         for head, numbers in zip(heads, columns.values(), strict=True)
-        if numbers.get("intervals")
+        if "intervals" in numbers
     }
     same = len({*sentences.values()}) == 1
     for head, sentence in list(sentences.items())[: 1 if same else None]:

@@ -111,8 +111,13 @@ def intervals(
     return found | sampling.described()
 
 
-def described(found: dict[str, Any]) -> str:
-    """Return a sentence about the samples of the entry `intervals`."""
+def described(found: dict[str, Any] | None) -> str:
+    """Return a sentence about the samples of the entry `intervals`; None for a text that is too short."""
+    if found is None:
+        return (
+            f"No 95 % intervals: the text has fewer than {FEWEST_DOCUMENTS} documents and fewer than "
+            f"{FEWEST_CONTEXTS} contexts."
+        )
     if found["resampled"] == "documents":
         return f"In brackets: 95 % intervals, by a bootstrap over the {found['documents']:,} documents."
     return (

@@ -166,12 +166,14 @@ def _breakdown_table(title: str, rows: list[dict[str, Any]]) -> Table:
 
 
 def confidences(subjects: Sequence[Subject]) -> list[str]:
-    """Return sentences that describe the bootstrap samples; if they differ, each names its evaluations."""
+    """Return sentences about the intervals or their absence; if they differ, each names its evaluations."""
     evaluations = [(each, evaluation) for each in subjects for evaluation in each.evaluations]
     samples: dict[str, list[str]] = {}
     for column in evaluations:
-        if found := column[1].numbers.get("intervals"):
-            samples.setdefault(described(found), []).append(f"{label_of(*column)}, {column[1].split}")
+        if "intervals" in column[1].numbers:
+            samples.setdefault(described(column[1].numbers["intervals"]), []).append(
+                f"{label_of(*column)}, {column[1].split}"
+            )
     return [
         sentence if len(samples) == 1 else f"{' and '.join(labels)}: {sentence}" for sentence, labels in samples.items()
     ]
