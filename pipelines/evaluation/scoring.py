@@ -9,7 +9,7 @@ import torch
 
 from corpora.synthetic import source_from_description
 from lm.analysis.baselines import Unigram
-from lm.analysis.metrics import PredictionAccumulator, divergences, kl_from_source, token_nll
+from lm.analysis.metrics import PredictionAccumulator, divergences, kl_from_source, perplexity, token_nll
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream
@@ -65,15 +65,16 @@ def score(
             logits = model.logits(hidden[part]).float()
             places = batch.targets[rows[part], columns[part]], columns[part]
             targets, positions = (torch.from_numpy(array).to(device) for array in places)
-            for chunk, scores in zip(chunks, predictions.update(logits, targets, positions), strict=False):
-                chunk.append(scores)
+            nats, correct = predictions.update(logits, targets, positions)
+            chunks[0].append(nats)
+            chunks[1].append(correct)
             if other is not None and other_hidden is not None:
                 other_logits = other.logits(other_hidden[part]).float()
                 found = divergences(logits, other_logits)
                 divergence_sums = [
                     total + float(bits.double().sum()) for total, bits in zip(divergence_sums, found, strict=True)
                 ]
-                chunks[2].append(token_nll(logits, targets) - token_nll(other_logits, targets))
+                chunks[2].append(nats - token_nll(other_logits, targets))
             if source is not None and each.indices is not None:
                 source.update(logits, each.indices[rows[part], columns[part]])
         if len(rows):
@@ -163,13 +164,14 @@ def pseudo_perplexity(
         masked = batch.weights > 0
         logits = model.logits(hidden_states(model, batch, device, masked)).float()
         targets = torch.from_numpy(batch.targets[masked]).to(device)
-        total += float(torch.nn.functional.cross_entropy(logits, targets, reduction="none").double().sum())
+        total += float(token_nll(logits, targets).sum())
         bar.update(min(start + rows, size))
     baseline = None
     if unigram:
-        baseline = math.exp(math.fsum(unigram.nll(np.concatenate([stream.read(int(i), 1) for i in chosen]))) / size)
+        nats = unigram.nll(np.concatenate([stream.read(int(i), 1) for i in chosen]))
+        baseline = perplexity(math.fsum(nats) / size)
     return {
-        "pseudo_perplexity": math.exp(total / size),
+        "pseudo_perplexity": perplexity(total / size),
         "unigram_pseudo_perplexity": baseline,
         "pseudo_tokens": size,
     }
