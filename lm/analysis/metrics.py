@@ -28,12 +28,12 @@ def bits(nats: float) -> float:
     return nats / NATS_PER_BIT
 
 
-def perplexity(cross_entropy: float) -> float:
-    """Return exp(cross-entropy), given in nats per token; infinity on overflow."""
+def perplexity(cross_entropy: float) -> float | None:
+    """Return exp(cross-entropy), given in nats per token; None above e^709 = 1.8e308, which no float holds."""
     try:
         return math.exp(cross_entropy)
     except OverflowError:
-        return math.inf
+        return None
 
 
 def bits_per_byte(total_nats: float, total_bytes: int) -> float | None:

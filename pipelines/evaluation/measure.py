@@ -31,6 +31,7 @@ from pipelines.evaluation.inputs import objective_of
 from pipelines.evaluation.memorisation import memorisation
 from pipelines.evaluation.mixture import mean_evaluation
 from pipelines.evaluation.ngrams import Baselines
+from pipelines.evaluation.numbers import with_overflow
 from pipelines.evaluation.planning import Plan
 from pipelines.evaluation.scoring import DIVERGENCES, PSEUDO_POSITIONS, SourceDivergence, pseudo_perplexity, score
 from pipelines.evaluation.token_scores import TokenScores
@@ -147,7 +148,7 @@ class SplitScorer:
             notes = reservations([run for run in (self._plan.run, self._plan.other_run) if run], unit)
             numbers["difference"] = self._named(found) | {"divergence": NO_DIVERGENCE, "reservations": notes}
             numbers |= dict.fromkeys(DIVERGENCES)
-        return numbers
+        return with_overflow(numbers)
 
     @property
     def per_byte_key(self) -> str:
@@ -214,6 +215,7 @@ class SplitScorer:
                 window=self._objective.positions,
                 other=self._same_tokens,
                 source=source,
+                names=(str(self._plan.run.folder), str(self._plan.other_run and self._plan.other_run.folder)),
                 bar=bar,
             )
 

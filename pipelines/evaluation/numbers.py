@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from lm.analysis.metrics import perplexity
+
 
 class Number(NamedTuple):
     """A number as people read it: name with unit, definition, and digits after the decimal point."""
@@ -28,7 +30,8 @@ NUMBERS = {
     "cross_entropy_bits": Number("cross-entropy, bits per token", "The cross-entropy in nats, divided by ln 2.", 4),
     "perplexity": Number(
         "perplexity",
-        "exp of the cross-entropy in nats. A uniform prediction over V tokens has a perplexity of V.",
+        "exp of the cross-entropy in nats. A uniform prediction over V tokens has a perplexity of V. No float holds a "
+        "perplexity above 1.8e308: it is written as a power of e, and null in JSON.",
         2,
     ),
     "bits_per_byte": Number(
@@ -58,6 +61,10 @@ NUMBERS = {
         "perplexity per word or line end",
         "The same, where each line end counts as a word too, as in published perplexities on WikiText.",
         2,
+    ),
+    "word_cross_entropy": Number("cross-entropy, nats per word", "Total nats of the text, divided by its words.", 4),
+    "word_cross_entropy_with_line_ends": Number(
+        "cross-entropy, nats per word or line end", "The same, where each line end counts as a word too.", 4
     ),
     "words": Number("words", "Texts between white space.", 0),
     "line_ends": Number("line ends", "Line feeds in the text.", 0),
@@ -121,9 +128,12 @@ NUMBERS = {
     "kl_true_tokens": Number(
         "tokens compared with the source", "Positions at which the distribution of the source is known.", 0
     ),
+    "pseudo_cross_entropy": Number(
+        "pseudo-cross-entropy, nats per token", "Mean nats of up to 2,048 positions, each masked alone.", 4
+    ),
     "pseudo_perplexity": Number(
         "pseudo-perplexity",
-        "exp of the mean nats of up to 2,048 positions, each masked alone. Not comparable with a perplexity.",
+        "exp of the pseudo-cross-entropy. Not comparable with a perplexity.",
         2,
     ),
     "unigram_pseudo_perplexity": Number(
@@ -151,8 +161,17 @@ NUMBERS = {
     "document_mask": Number("document mask", "Whether attention is limited to the document of the token."),
     "dtype": Number("dtype", "Number format of activations and matrix products."),
 }
+# The number in nats whose exponential is a perplexity.
+LOGARITHMS = {
+    "perplexity": "cross_entropy",
+    "word_perplexity": "word_cross_entropy",
+    "word_perplexity_with_line_ends": "word_cross_entropy_with_line_ends",
+    "pseudo_perplexity": "pseudo_cross_entropy",
+}
+OVERFLOW = "A perplexity above 1.8e308 is written as a power of e. In JSON it is null, because no float holds it."
 # Entries of a split that are not a single number.
 NOT_NUMBERS = (
+    "overflow",
     "curves",
     "compressors",
     "examples",
@@ -186,16 +205,44 @@ def formatted(key: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def perplexity_text(nats: float, digits: str) -> str:
+    """Return exp(nats) in the format `digits`, such as ",.2f"; a power of e if no float holds it: "e^1,234.5"."""
+    value = perplexity(nats)
+    return f"e^{nats:,.1f}" if value is None else format(value, digits)
+
+
+def overflows(numbers: dict[str, Any]) -> list[str]:
+    """Return the keys of the perplexities that are None because no float holds them."""
+    return [
+        key
+        for key, logarithm in LOGARITHMS.items()
+        if key in numbers and numbers[key] is None and numbers.get(logarithm) is not None
+    ]
+
+
+def with_overflow(numbers: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a split, with the entry `overflow` if a perplexity is None because no float holds it."""
+    found = overflows(numbers)
+    return numbers | ({"overflow": found} if found else {})
+
+
 def value_of(key: str, numbers: dict[str, Any]) -> str:
     """Return the value of a number of a split in its usual format."""
+    if key in overflows(numbers):
+        return perplexity_text(numbers[LOGARITHMS[key]], ",.2f")
     return formatted(key, numbers.get(key))
 
 
 def with_interval(key: str, numbers: dict[str, Any]) -> str:
     """Return the value of a number of a split with its 95 % interval, if it has one: "1.20 (1.17 to 1.23)"."""
-    value = formatted(key, numbers.get(key))
-    found = (numbers.get("intervals") or {}).get(key) if key in NUMBERS else None
-    return f"{value} ({formatted(key, found[0])} to {formatted(key, found[1])})" if found else value
+    value, found = value_of(key, numbers), (numbers.get("intervals") or {}).get(key) if key in NUMBERS else None
+    if not found:
+        return value
+    if None in found:
+        low, high = (perplexity_text(nats, ",.2f") for nats in numbers["intervals"][LOGARITHMS[key]])
+    else:
+        low, high = (formatted(key, bound) for bound in found)
+    return f"{value} ({low} to {high})"
 
 
 def rows_of(
@@ -207,7 +254,7 @@ def rows_of(
     rows = [
         (key, [cell(key, numbers) for numbers in splits])
         for key in known
-        if any(numbers.get(key) is not None for numbers in splits)
+        if any(numbers.get(key) is not None or key in overflows(numbers) for numbers in splits)
     ]
     for name in dict.fromkeys(name for numbers in splits for name in numbers.get("compressors", {})):
         for key, words in (("alone", ""), ("given_train", ", given the training text")):

@@ -37,11 +37,13 @@ def score(
     window: int,
     other: LanguageModel | None = None,
     source: "SourceDivergence | None" = None,
+    names: tuple[str, str] = ("the run", "the other run"),
     bar: Bar,
 ) -> tuple[dict[str, Any], TokenScores]:
     """Return the numbers of evaluation.json for one split (see `pipelines.evaluation.numbers`), and each token's score.
 
-    `other` is a model, and `source` the synthetic source of the text, to measure the divergence from.
+    `other` is a model, and `source` the synthetic source of the text, to measure the divergence from. `names` are those
+    of both models. Raises ValueError with the name if the logits of a model are not finite.
     """
     device = next(model.parameters()).device
     # An imported model can have more entries than its tokenizer. They are never targets.
@@ -66,6 +68,7 @@ def score(
             places = batch.targets[rows[part], columns[part]], columns[part]
             targets, positions = (torch.from_numpy(array).to(device) for array in places)
             nats, correct = predictions.update(logits, targets, positions)
+            _check_finite(nats, names[0])
             chunks[0].append(nats)
             chunks[1].append(correct)
             if other is not None and other_hidden is not None:
@@ -74,7 +77,9 @@ def score(
                 divergence_sums = [
                     total + float(bits.double().sum()) for total, bits in zip(divergence_sums, found, strict=True)
                 ]
-                chunks[2].append(nats - token_nll(other_logits, targets))
+                other_nats = token_nll(other_logits, targets)
+                _check_finite(other_nats, names[1])
+                chunks[2].append(nats - other_nats)
             if source is not None and each.indices is not None:
                 source.update(logits, each.indices[rows[part], columns[part]])
         if len(rows):
@@ -88,6 +93,14 @@ def score(
         scored = max(1, numbers["tokens"])
         numbers |= {name: total / scored for name, total in zip(DIVERGENCES, divergence_sums, strict=True)}
     return numbers | (source.result() if source else {}), joined(tokens)
+
+
+def _check_finite(nats: torch.Tensor, name: str) -> None:
+    """Raise ValueError if the losses (N,) of the model `name` are NaN: one logit that is not finite does it."""
+    if bool(nats.isnan().any()):
+        raise ValueError(
+            f"{name}: the model's logits are not finite: its training diverged, choose an earlier --checkpoint"
+        )
 
 
 class SourceDivergence:
@@ -171,6 +184,7 @@ def pseudo_perplexity(
         nats = unigram.nll(np.concatenate([stream.read(int(i), 1) for i in chosen]))
         baseline = perplexity(math.fsum(nats) / size)
     return {
+        "pseudo_cross_entropy": total / size,
         "pseudo_perplexity": perplexity(total / size),
         "unigram_pseudo_perplexity": baseline,
         "pseudo_tokens": size,

@@ -4,12 +4,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from lm.analysis.metrics import perplexity
 from pipelines.cli.display import duration
 from pipelines.evaluation import entropy_calibration, memorisation
 from pipelines.evaluation.breakdown import table_of
 from pipelines.evaluation.confidence import described
-from pipelines.evaluation.numbers import COMPRESSED, NUMBERS, Number, in_words, rows_of, with_interval
+from pipelines.evaluation.numbers import COMPRESSED, NUMBERS, Number, in_words, perplexity_text, rows_of, with_interval
 from pipelines.reporting.subject import Subject, label_of
 from pipelines.run.evaluation_file import Evaluation
 
@@ -199,9 +198,9 @@ def validation_losses(subjects: Sequence[Subject]) -> list[str]:
             continue
         train, numbers, loss = each.run.recipe.train, each.numbers, last[0]["loss"]
         lines.append(
-            f"{each.name}: the curve ends at {loss / math.log(2):.3f} bits, a perplexity of {perplexity(loss):,.2f} "
-            f"(step {last[0]['step']:,}; up to {train.validation_tokens:,} tokens of the validation split, "
-            f"{train.dtype}), and the evaluation has {numbers['cross_entropy_bits']:.3f} bits "
+            f"{each.name}: the curve ends at {loss / math.log(2):.3f} bits, a perplexity of "
+            f"{perplexity_text(loss, ',.2f')} (step {last[0]['step']:,}; up to {train.validation_tokens:,} tokens of "
+            f"the validation split, {train.dtype}), and the evaluation has {numbers['cross_entropy_bits']:.3f} bits "
             f"({each.main.measured.get('checkpoint') or 'newest checkpoint'}; "
             f"{numbers['tokens']:,} tokens, {numbers['dtype']}"
             + (f", stride {numbers['stride']:,}" if numbers.get("stride") != numbers.get("window") else "")

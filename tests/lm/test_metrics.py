@@ -318,5 +318,6 @@ def test_accuracy_counts_the_first_of_equal_logits():
     assert metrics.accuracy(logits, torch.tensor([0, 1])) == 0.5
 
 
-def test_a_hopeless_cross_entropy_has_infinite_perplexity():
-    assert metrics.perplexity(1e6) == math.inf
+def test_a_perplexity_that_no_float_holds_is_none():
+    assert metrics.perplexity(709.7) == pytest.approx(math.exp(709.7))
+    assert metrics.perplexity(709.8) is None
