@@ -168,7 +168,7 @@ def _show(planned: Sequence[Sequence["Plan"]], results: Sequence[dict[str, Any]]
     """Print a table with a row for each number and a column for each split of each run, and the names of the files."""
     from pipelines.cli.display import answer, say, table
     from pipelines.evaluation.confidence import described
-    from pipelines.evaluation.numbers import OVERFLOW, definitions, in_words, rows_of, with_interval
+    from pipelines.evaluation.numbers import OVERFLOW, definitions, in_words, rows_of, sum_with_source, with_interval
     from pipelines.evaluation.planning import entries_of
 
     names = distinct_names([plans[0].run.folder for plans in planned])
@@ -200,6 +200,9 @@ def _show(planned: Sequence[Sequence["Plan"]], results: Sequence[dict[str, Any]]
         answer(sentence if same else f"{head}: {sentence}")
     if any(numbers.get("overflow") for numbers in columns.values()):
         answer(OVERFLOW)
+    for head, numbers in zip(heads, columns.values(), strict=True):
+        if found := sum_with_source(numbers):
+            answer(found if len(heads) == 1 else f"{head}: {found}")
     for numbers in columns.values():
         if found := numbers.get("difference"):
             answer(found["sentence"])

@@ -44,7 +44,7 @@ from pipelines.run.folder import Run
 from pipelines.run.loading import Trained, load_trained
 from pipelines.run.manifest import manifest_sha256
 from pipelines.run.provenance import provenance
-from pipelines.training.objectives import MaskedToken, PairObjective, SpanCorruption
+from pipelines.training.objectives import MaskedToken, NextToken, PairObjective, SpanCorruption
 
 
 def measure(*plans: Plan) -> dict[str, Any]:
@@ -204,7 +204,8 @@ class SplitScorer:
         text = self._plan.dataset
         synthetic = text.synthetic if isinstance(text, CorpusText) else text.info["corpus"].get("synthetic")
         source = None
-        if synthetic and isinstance(stream, TokenStream):
+        # Other objectives predict from the text on both sides, of which the source gives no distribution.
+        if synthetic and isinstance(stream, TokenStream) and isinstance(self._objective, NextToken):
             source = SourceDivergence(synthetic, stream, self._tokenizer)
         with Bar(f"scoring {split}", total, "tok") as bar:
             return score(

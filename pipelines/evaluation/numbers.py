@@ -122,11 +122,19 @@ NUMBERS = {
     "entropy_rate_bits": Number(
         "entropy rate of the source, bits", "Cross-entropy of the best possible model on this synthetic source.", 4
     ),
-    "kl_true_bits": Number(
-        "divergence from the source, bits", "Mean D_KL(source ∥ run) of the conditional distributions.", 4
-    ),
     "kl_true_tokens": Number(
         "tokens compared with the source", "Positions at which the distribution of the source is known.", 0
+    ),
+    "true_entropy_bits": Number(
+        "entropy of the source there, bits", "Mean entropy of the source's distributions at the tokens compared.", 4
+    ),
+    "kl_true_bits": Number(
+        "divergence from the source there, bits",
+        "Mean D_KL(source ∥ run) at the tokens compared. The entropy there plus this is the expected cross-entropy.",
+        4,
+    ),
+    "true_cross_entropy_bits": Number(
+        "cross-entropy there, bits", "Mean of -log2 p at the tokens compared with the source.", 4
     ),
     "pseudo_cross_entropy": Number(
         "pseudo-cross-entropy, nats per token", "Mean nats of up to 2,048 positions, each masked alone.", 4
@@ -261,6 +269,24 @@ def rows_of(
             bits = [numbers.get("compressors", {}).get(name, {}).get(key) for numbers in splits]
             rows.append((f"{name}{words}, bits per byte", [formatted("bits_per_byte", each) for each in bits]))
     return rows
+
+
+def sum_with_source(numbers: dict[str, Any]) -> str | None:
+    """Return a sentence with the cross-entropy on a synthetic source as a sum; None for other texts."""
+    entropy, divergence, loss = (
+        numbers.get(key) for key in ("true_entropy_bits", "kl_true_bits", "true_cross_entropy_bits")
+    )
+    if entropy is None or divergence is None or loss is None:
+        return None
+    parts = round(entropy, 4), round(divergence, 4)
+    compared = numbers["kl_true_tokens"]
+    found = (
+        f"At the {compared:,} tokens whose distribution is known: {parts[0]:.4f} (entropy of the source) + "
+        f"{parts[1]:.4f} (divergence) = {sum(parts):.4f} bits of expected cross-entropy, and {loss:.4f} on this text."
+    )
+    if others := numbers["tokens"] - compared:
+        found += f" The other {others:,} tokens, such as separators, count only in the cross-entropy of all tokens."
+    return found
 
 
 def definitions(rows: list[tuple[str, list[str]]]) -> list[tuple[str, str, str]]:

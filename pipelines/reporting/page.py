@@ -21,6 +21,7 @@ from pipelines.reporting.tables import (
     measured_tables,
     memorisation_tables,
     number_tables,
+    sums_with_sources,
     training_table,
     validation_losses,
 )
@@ -50,7 +51,7 @@ def _contents(subjects: Sequence[Subject]) -> dict[str, Any]:
         "verdicts": [verdict(each) for each in subjects],
         "results": measured_tables(subjects),
         "differences": differences(subjects),
-        "confidences": confidences(subjects),
+        "confidences": [*confidences(subjects), *sums_with_sources(subjects)],
         "training": training_table(subjects),
         "losses": validation_losses(subjects),
         "plots": plots(subjects),

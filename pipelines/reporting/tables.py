@@ -8,7 +8,16 @@ from pipelines.cli.display import duration
 from pipelines.evaluation import entropy_calibration, memorisation
 from pipelines.evaluation.breakdown import table_of
 from pipelines.evaluation.confidence import described
-from pipelines.evaluation.numbers import COMPRESSED, NUMBERS, Number, in_words, perplexity_text, rows_of, with_interval
+from pipelines.evaluation.numbers import (
+    COMPRESSED,
+    NUMBERS,
+    Number,
+    in_words,
+    perplexity_text,
+    rows_of,
+    sum_with_source,
+    with_interval,
+)
 from pipelines.reporting.subject import Subject, label_of
 from pipelines.run.evaluation_file import Evaluation
 
@@ -34,8 +43,10 @@ HEADLINES = (
     "unigram_cross_entropy_bits",
     "bigram_cross_entropy_bits",
     "kl_bits",
-    "kl_true_bits",
     "entropy_rate_bits",
+    "true_entropy_bits",
+    "kl_true_bits",
+    "true_cross_entropy_bits",
     "calibration_error",
     "temperature",
     "temperature_gain_bits",
@@ -180,6 +191,12 @@ def differences(subjects: Sequence[Subject]) -> list[str]:
     """Return the sentences that compare two runs."""
     found = [evaluation.numbers.get("difference") for each in subjects for evaluation in each.evaluations]
     return [" ".join(each[key] for key in ("sentence", "divergence") if key in each) for each in found if each]
+
+
+def sums_with_sources(subjects: Sequence[Subject]) -> list[str]:
+    """Return the sentences about runs on synthetic sources, each with its run."""
+    found = [(each.name, sum_with_source(evaluation.numbers)) for each in subjects for evaluation in each.evaluations]
+    return [f"{name}: {sentence}" for name, sentence in found if sentence]
 
 
 def definitions_of(subjects: Sequence[Subject]) -> list[Number]:
