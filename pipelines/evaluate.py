@@ -168,6 +168,7 @@ def _show(planned: Sequence[Sequence["Plan"]], results: Sequence[dict[str, Any]]
     """Print a table with a row for each number and a column for each split of each run, and the names of the files."""
     from pipelines.cli.display import answer, say, table
     from pipelines.evaluation.confidence import described
+    from pipelines.evaluation.difference import remarks
     from pipelines.evaluation.numbers import OVERFLOW, definitions, in_words, rows_of, sum_with_source, with_interval
     from pipelines.evaluation.planning import entries_of
 
@@ -206,7 +207,7 @@ def _show(planned: Sequence[Sequence["Plan"]], results: Sequence[dict[str, Any]]
     for numbers in columns.values():
         if found := numbers.get("difference"):
             answer(found["sentence"])
-            for remark in (*found.get("reservations", ()), *([found["divergence"]] if "divergence" in found else ())):
+            for remark in remarks(found):
                 answer(remark)
     for name, key, definition in definitions(rows) if explain else ():
         answer(f"\n{name} ({key})\n  {definition}")

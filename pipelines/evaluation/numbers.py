@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lm.analysis.metrics import perplexity
+from pipelines.cli.display import counted
 
 
 class Number(NamedTuple):
@@ -97,6 +98,12 @@ NUMBERS = {
         "divergence of the mean prediction, bits",
         "KL divergence of the mean prediction from the token frequencies of the split.",
         4,
+    ),
+    "trained_documents": Number(
+        "documents also trained on", "Documents of this text that are also in the training text of the run.", 0
+    ),
+    "trained_share": Number(
+        "share also trained on", "Share of the bytes of this text in documents that the run was also trained on.", 4
     ),
     "unigram_entropy_bits": Number(
         "entropy of the token frequencies, bits", "Entropy of the token frequencies of the split itself.", 4
@@ -287,6 +294,17 @@ def sum_with_source(numbers: dict[str, Any]) -> str | None:
     if others := numbers["tokens"] - compared:
         found += f" The other {others:,} tokens, such as separators, count only in the cross-entropy of all tokens."
     return found
+
+
+def not_held_out(numbers: dict[str, Any], run: str) -> str | None:
+    """Return a sentence if a part of a split was also in the training text of `run`; None otherwise."""
+    if not numbers.get("trained_documents"):
+        return None
+    documents = counted(numbers["trained_documents"], "document")
+    return (
+        f"{numbers['trained_share']:.1%} of this text ({documents}) was also in the training text of {run}: the loss "
+        "on it is not that of held-out text."
+    )
 
 
 def definitions(rows: list[tuple[str, list[str]]]) -> list[tuple[str, str, str]]:

@@ -22,6 +22,7 @@ from pipelines.reporting.tables import (
     memorisation_tables,
     number_tables,
     sums_with_sources,
+    trained_texts,
     training_table,
     validation_losses,
 )
@@ -50,7 +51,7 @@ def _contents(subjects: Sequence[Subject]) -> dict[str, Any]:
         "several": len(subjects) > 1,
         "verdicts": [verdict(each) for each in subjects],
         "results": measured_tables(subjects),
-        "differences": differences(subjects),
+        "differences": [*trained_texts(subjects), *differences(subjects)],
         "confidences": [*confidences(subjects), *sums_with_sources(subjects)],
         "training": training_table(subjects),
         "losses": validation_losses(subjects),

@@ -8,11 +8,13 @@ from pipelines.cli.display import duration
 from pipelines.evaluation import entropy_calibration, memorisation
 from pipelines.evaluation.breakdown import table_of
 from pipelines.evaluation.confidence import described
+from pipelines.evaluation.difference import remarks
 from pipelines.evaluation.numbers import (
     COMPRESSED,
     NUMBERS,
     Number,
     in_words,
+    not_held_out,
     perplexity_text,
     rows_of,
     sum_with_source,
@@ -190,7 +192,17 @@ def confidences(subjects: Sequence[Subject]) -> list[str]:
 def differences(subjects: Sequence[Subject]) -> list[str]:
     """Return the sentences that compare two runs."""
     found = [evaluation.numbers.get("difference") for each in subjects for evaluation in each.evaluations]
-    return [" ".join(each[key] for key in ("sentence", "divergence") if key in each) for each in found if each]
+    return [" ".join([each["sentence"], *remarks(each)]) for each in found if each]
+
+
+def trained_texts(subjects: Sequence[Subject]) -> list[str]:
+    """Return a sentence for each evaluation on text that the run was also trained on."""
+    found = [
+        (evaluation.split, not_held_out(evaluation.numbers, each.name))
+        for each in subjects
+        for evaluation in each.evaluations
+    ]
+    return list(dict.fromkeys(f"{split}: {sentence}" for split, sentence in found if sentence))
 
 
 def sums_with_sources(subjects: Sequence[Subject]) -> list[str]:
