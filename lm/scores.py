@@ -49,9 +49,9 @@ def fused_score(
     z = _filled(z, padding, -torch.inf)
     # The compiler recognises the next two lines as a softmax and computes both reductions in one pass.
     largest = z.amax(dim=-1, keepdim=True)
-    total = (z - largest).exp().sum(dim=-1, keepdim=True)
-    log_sum_exp = largest + total.log()
-    nll = _nll(z.gather(-1, target).squeeze(-1), mean, log_sum_exp.squeeze(-1), variant)
+    excess = (z - largest).exp().sum(dim=-1, keepdim=True).log()
+    log_sum_exp = largest + excess
+    nll = _nll(z.gather(-1, target).squeeze(-1), mean, largest.squeeze(-1), excess.squeeze(-1), variant)
     if graded:
         gradient = (z - log_sum_exp).exp() * (1.0 + 2.0 * variant.z_loss * log_sum_exp)
         gradient = gradient - torch.where(columns == target, 1.0 - variant.label_smoothing, 0.0)
@@ -98,31 +98,33 @@ class Scorer:
             if self._entries < exact.shape[-1]:
                 exact[:, self._entries :] = -torch.inf
             torch.softmax(exact, dim=-1, dtype=probabilities.dtype, out=probabilities)
-            log_sum_exp = self._log_sum_exp(exact, probabilities)
-            losses.append(self._losses(exact, log_sum_exp, part_targets))
+            largest, excess = self._log_sum_exp(exact, probabilities)
+            losses.append(self._losses(exact, largest, excess, part_targets))
             if graded:
-                gradient = self._gradient(exact, probabilities, log_sum_exp, part_targets)
+                gradient = self._gradient(exact, probabilities, largest + excess, part_targets)
                 if gradients is logits:
                     part.copy_(gradient)  # the rounded gradient overwrites the logits
         return torch.cat(losses), gradients[: len(logits)]
 
-    def _log_sum_exp(self, logits: Tensor, probabilities: Tensor) -> Tensor:
-        """Return ln sum exp(logits) of each row, in the dtype of `probabilities`, their softmax.
+    def _log_sum_exp(self, logits: Tensor, probabilities: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the largest logit of each row, and ln sum exp(logits) minus it, in the dtype of `probabilities`.
 
-        The largest probability is exp(largest logit - log-sum-exp) and at least 1 / V. Its logarithm gives the
-        log-sum-exp without underflow and without a second pass of exponentials.
+        `probabilities` are the softmax of the logits. The largest one is exp(largest logit - log-sum-exp) and at least
+        1 / V. Its logarithm gives the log-sum-exp without underflow and without a second pass of exponentials.
         """
         if self._on_cpu:  # amax is far faster there than max with indices
-            return logits.amax(dim=-1).to(probabilities.dtype) - probabilities.amax(dim=-1).log()
+            largest = logits.amax(dim=-1).to(probabilities.dtype)
+            # The softmax of a CPU adds small exponentials to a large one, and loses digits. `sum` adds pairwise.
+            return largest, probabilities.sum(dim=-1).log() - probabilities.amax(dim=-1).log()
         largest, place = logits.max(dim=-1, keepdim=True)
-        return (largest.to(probabilities.dtype) - probabilities.gather(-1, place).log()).squeeze(-1)
+        return largest.squeeze(-1).to(probabilities.dtype), -probabilities.gather(-1, place).log().squeeze(-1)
 
-    def _losses(self, logits: Tensor, log_sum_exp: Tensor, targets: Tensor) -> Tensor:
-        """Return the loss of each row in nats, in the dtype of `log_sum_exp`."""
-        expected = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1).to(log_sum_exp.dtype)
+    def _losses(self, logits: Tensor, largest: Tensor, excess: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each row in nats, in the dtype of `excess`."""
+        expected = logits.gather(-1, targets.unsqueeze(-1)).squeeze(-1).to(excess.dtype)
         smoothed = self._variant.label_smoothing > 0.0
-        mean = logits[:, : self._entries].mean(dim=-1, dtype=log_sum_exp.dtype) if smoothed else None
-        return _nll(expected, mean, log_sum_exp, self._variant)
+        mean = logits[:, : self._entries].mean(dim=-1, dtype=excess.dtype) if smoothed else None
+        return _nll(expected, mean, largest, excess, self._variant)
 
     def _gradient(self, logits: Tensor, probabilities: Tensor, log_sum_exp: Tensor, targets: Tensor) -> Tensor:
         """Return the gradient of the loss with respect to the logits before the cap, in place of `probabilities`.
@@ -146,9 +148,13 @@ class Scorer:
         return gradient
 
 
-def _nll(expected: Tensor, mean: Tensor | None, log_sum_exp: Tensor, variant: Variant) -> Tensor:
-    """Return the loss of rows in nats, from the target's logit, the mean logit and the log-sum-exp, each (n,)."""
+def _nll(expected: Tensor, mean: Tensor | None, largest: Tensor, excess: Tensor, variant: Variant) -> Tensor:
+    """Return the loss of rows in nats, from the target's logit, the mean logit, the largest logit and the excess.
+
+    All are (n,). The excess is the log-sum-exp minus the largest logit. Added last, it keeps its digits if the logits
+    are far from 0.
+    """
     if mean is not None:
         expected = (1.0 - variant.label_smoothing) * expected + variant.label_smoothing * mean
-    nll = log_sum_exp - expected
-    return nll + variant.z_loss * log_sum_exp.square() if variant.z_loss else nll
+    nll = largest - expected + excess
+    return nll + variant.z_loss * (largest + excess).square() if variant.z_loss else nll

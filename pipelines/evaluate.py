@@ -58,7 +58,8 @@ def evaluate(
 ) -> Any:
     """Measure runs on held-out text and add the numbers to evaluation.json in each run folder; return its contents.
 
-    Returns a dict for one run (a path), and a list of dicts for a list of runs.
+    Returns a dict for one run (a path), and a list of dicts for a list of runs. If a run has no numbers, the others are
+    still measured before ValueError names it.
 
     Args:
         data: Folder of a dataset, or its URI in an object store; default: the dataset that the run was trained on. A
@@ -98,7 +99,6 @@ def evaluate(
     if not folders:
         raise ValueError("name at least one run folder")
     from pipelines.cli.display import say_on_stderr, write
-    from pipelines.evaluation.measure import measure
     from pipelines.evaluation.planning import EvaluationOptions, plans_of
 
     if as_json:
@@ -122,15 +122,16 @@ def evaluate(
     )
     # Plan all runs first, so that a mistake in the last one is reported before the first one is measured.
     planned = [plans_of(folder, options, place(data) if data else None, against) for folder in folders]
-    results = [measure(*plans) for plans in planned]
+    measured, failures = _measured(planned)
+    results = [result for _, result in measured]
     if as_json:
         for result in results:
-            write(json.dumps(result))
-    else:
-        _show(planned, results, explain)
+            write(json.dumps(result, allow_nan=False))
+    elif measured:
+        _show([plans for plans, _ in measured], results, explain)
         scored = [
             (f"{plan.run.name}, {plan.entry(split)}", result["splits"][plan.entry(split)])
-            for plans, result in zip(planned, results, strict=True)
+            for plans, result in measured
             for plan in plans
             for split in plan.splits
         ]
@@ -140,14 +141,35 @@ def evaluate(
             _show_memorisation(scored, explain)
         if entropy_calibration:
             _show_entropy_calibration(scored, explain)
+    if failures:
+        raise failures[0] if len(failures) == 1 else ValueError("; ".join(map(str, failures)))
     return results[0] if isinstance(runs, Path) else results
+
+
+Measured = list[tuple[Sequence["Plan"], dict[str, Any]]]
+"""The plans and the evaluation.json of each run."""
+
+
+def _measured(planned: Sequence[Sequence["Plan"]]) -> tuple[Measured, list[ValueError]]:
+    """Measure all runs. Return those that have numbers, and an error for each of the others, such as diverged runs."""
+    from pipelines.evaluation.measure import measure
+
+    measured: Measured = []
+    failures: list[ValueError] = []
+    for plans in planned:
+        try:
+            measured.append((plans, measure(*plans)))
+        except ValueError as error:
+            failures.append(error)
+    return measured, failures
 
 
 def _show(planned: Sequence[Sequence["Plan"]], results: Sequence[dict[str, Any]], explain: bool) -> None:
     """Print a table with a row for each number and a column for each split of each run, and the names of the files."""
     from pipelines.cli.display import answer, say, table
     from pipelines.evaluation.confidence import described
-    from pipelines.evaluation.numbers import definitions, in_words, rows_of, with_interval
+    from pipelines.evaluation.difference import remarks
+    from pipelines.evaluation.numbers import OVERFLOW, definitions, in_words, rows_of, sum_with_source, with_interval
     from pipelines.evaluation.planning import entries_of
 
     names = distinct_names([plans[0].run.folder for plans in planned])
@@ -177,10 +199,15 @@ def _show(planned: Sequence[Sequence["Plan"]], results: Sequence[dict[str, Any]]
     same = len({*sentences.values()}) == 1
     for head, sentence in list(sentences.items())[: 1 if same else None]:
         answer(sentence if same else f"{head}: {sentence}")
+    if any(numbers.get("overflow") for numbers in columns.values()):
+        answer(OVERFLOW)
+    for head, numbers in zip(heads, columns.values(), strict=True):
+        if found := sum_with_source(numbers):
+            answer(found if len(heads) == 1 else f"{head}: {found}")
     for numbers in columns.values():
         if found := numbers.get("difference"):
             answer(found["sentence"])
-            for remark in (*found.get("reservations", ()), *([found["divergence"]] if "divergence" in found else ())):
+            for remark in remarks(found):
                 answer(remark)
     for name, key, definition in definitions(rows) if explain else ():
         answer(f"\n{name} ({key})\n  {definition}")

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
+from lm.analysis.metrics import Softmax, tiles
+
 LOWEST, HIGHEST = 0.05, 20.0
 STEPS = 30
 
@@ -38,14 +40,17 @@ def best_temperature(chunks: Chunks) -> tuple[float, float]:
 def _loss(chunks: Chunks, inverse: float) -> tuple[float, float, float]:
     """Return the mean loss at temperature 1 / `inverse`, and its first two derivatives with respect to `inverse`."""
     sums, count = torch.zeros(3, dtype=torch.float64), 0
-    for logits, targets in chunks():
-        z = logits.float() - logits.float().amax(dim=-1, keepdim=True)
-        log_p = torch.log_softmax(inverse * z, dim=-1)
-        p, target = log_p.exp(), targets.unsqueeze(-1)
-        mean = (p * z).sum(dim=-1, keepdim=True)
-        variance = (p * (z - mean).square()).sum(dim=-1)
-        parts = (-log_p.gather(-1, target), mean - z.gather(-1, target), variance)
-        sums += torch.stack([part.double().sum() for part in parts]).cpu()
-        count += len(targets)
+    for all_logits, all_targets in chunks():
+        for logits, target in tiles(all_logits, all_targets.unsqueeze(-1)):
+            z = logits.float()
+            softmax = Softmax.of(inverse * (z - z.amax(dim=-1, keepdim=True)))
+            scaled = softmax.centred  # inverse times z, at most 0
+            p = softmax.rest.mul_((-softmax.excess).exp().to(z.dtype).unsqueeze(-1))  # 0 where `scaled` is 0
+            mean = p.mul_(scaled).sum(dim=-1).double()
+            mean_square = p.mul_(scaled).sum(dim=-1).double()
+            expected = scaled.gather(-1, target).squeeze(-1).double()
+            parts = (softmax.excess - expected, mean - expected, mean_square - mean.square())
+            sums += torch.stack([part.sum() for part in parts]).cpu()
+            count += len(target)
     loss, slope, curvature = (sums / count).tolist()
-    return loss, slope, curvature
+    return loss, slope / inverse, curvature / inverse**2

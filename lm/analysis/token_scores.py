@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
+
+from lm.analysis.metrics import Softmax
 
 
 class TokenScores(NamedTuple):
@@ -25,9 +26,9 @@ class TokenScores(NamedTuple):
 
 def token_scores(logits: Tensor, targets: Tensor, top: int = 0) -> TokenScores:
     """Return the scores of predictions `logits` (N, V), any float dtype, at `targets` (N,) int64; K is `top`."""
-    log_p = torch.log_softmax(logits.to(torch.promote_types(logits.dtype, torch.float32)), dim=-1)
-    own = log_p.gather(-1, targets.unsqueeze(-1))
-    best = log_p.topk(min(top, log_p.shape[-1]), dim=-1)
-    ranks = 1 + (log_p > own).count_nonzero(dim=-1)
-    entropies = torch.special.entr(log_p.exp()).sum(dim=-1)  # also where logits are minus infinity
-    return TokenScores(own.squeeze(-1).double(), entropies.double(), ranks, best.indices, best.values.double())
+    softmax = Softmax.of(logits)
+    own = targets.unsqueeze(-1)
+    best = softmax.centred.topk(min(top, logits.shape[-1]), dim=-1).indices
+    ranks = 1 + (softmax.centred > softmax.centred.gather(-1, own)).count_nonzero(dim=-1)
+    log_p, top_log_p = (softmax.log_probabilities(ids) for ids in (own, best))
+    return TokenScores(log_p.squeeze(-1), softmax.entropies(), ranks, best, top_log_p)

@@ -208,7 +208,7 @@ def fill_masks(
         raise ValueError(f"no position holds the mask id {mask_id}: put <|mask|> where a token is wanted")
     model = prepare(model)
     hidden = model.model(ids.unsqueeze(0), rows=positions)
-    probabilities = torch.softmax(sampling.keep_allowed(model.logits(hidden).float(), allowed), dim=-1)
+    probabilities = torch.softmax(sampling.keep_allowed(model.logits(hidden).double(), allowed), dim=-1)
     best = probabilities.topk(min(top, probabilities.shape[-1]), dim=-1)
     return [
         FilledMask(position=position, ids=row_ids, probabilities=row_probabilities)

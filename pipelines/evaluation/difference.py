@@ -136,6 +136,11 @@ def reservations(runs: Sequence[Run], unit: str) -> list[str]:
     return found
 
 
+def remarks(found: dict[str, Any]) -> list[str]:
+    """Return the sentences that follow the first one of an entry `difference`."""
+    return [*found.get("reservations", ()), *([found["divergence"]] if "divergence" in found else ())]
+
+
 def sentence(found: dict[str, Any], run: str, other: str) -> str:
     """Return a sentence about the entry `difference` of two runs, by their names."""
     value, low, high, unit = (found[key] for key in ("value", "low", "high", "unit"))

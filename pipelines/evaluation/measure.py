@@ -31,9 +31,11 @@ from pipelines.evaluation.inputs import objective_of
 from pipelines.evaluation.memorisation import memorisation
 from pipelines.evaluation.mixture import mean_evaluation
 from pipelines.evaluation.ngrams import Baselines
+from pipelines.evaluation.numbers import not_held_out, with_overflow
 from pipelines.evaluation.planning import Plan
 from pipelines.evaluation.scoring import DIVERGENCES, PSEUDO_POSITIONS, SourceDivergence, pseudo_perplexity, score
 from pipelines.evaluation.token_scores import TokenScores
+from pipelines.evaluation.trained_text import TrainingText
 from pipelines.evaluation.translation import translation_numbers
 from pipelines.evaluation.windows import Stream, windows_over
 from pipelines.evaluation.words import per_word
@@ -43,12 +45,14 @@ from pipelines.run.folder import Run
 from pipelines.run.loading import Trained, load_trained
 from pipelines.run.manifest import manifest_sha256
 from pipelines.run.provenance import provenance
-from pipelines.training.objectives import MaskedToken, PairObjective, SpanCorruption
+from pipelines.training.objectives import MaskedToken, NextToken, PairObjective, SpanCorruption
 
 
 def measure(*plans: Plan) -> dict[str, Any]:
     """Score the splits of the plans of one run, add them to evaluation.json, and return its contents."""
-    run, scored = plans[0].run, [_scored(plan) for plan in plans]
+    run = plans[0].run
+    trained_on = TrainingText.of(run, [each for plan in plans for each in (plan.dataset, plan.training)])
+    scored = [_scored(plan, trained_on) for plan in plans]
     added = [each for evaluations in scored for each in evaluations]
     if len(plans) > 1:
         shares = [plan.share for plan in plans]
@@ -59,13 +63,13 @@ def measure(*plans: Plan) -> dict[str, Any]:
     return result
 
 
-def _scored(plan: Plan) -> list[Evaluation]:
+def _scored(plan: Plan, trained_on: TrainingText) -> list[Evaluation]:
     """Return the evaluation of each split of a plan."""
     run, dataset, options = plan.run, plan.dataset, plan.options
     trained = load_trained(run, options.device, options.dtype, options.checkpoint, needs="float64")
     other = plan.other_run
     opponent = load_trained(other, options.device, options.dtype, needs="float64") if other else None
-    scorer = SplitScorer(plan, trained, opponent)
+    scorer = SplitScorer(plan, trained, opponent, trained_on)
     sources = {
         "checkpoint": trained.checkpoint.name,
         "checkpoint_sha256": manifest_sha256(trained.checkpoint),
@@ -100,11 +104,15 @@ def _earlier(run: Run) -> dict[str, Any] | None:
 class SplitScorer:
     """Scores splits with one model; each score is an entry of evaluation.json."""
 
-    def __init__(self, plan: Plan, trained: Trained, other: Trained | None) -> None:
+    def __init__(self, plan: Plan, trained: Trained, other: Trained | None, trained_on: TrainingText) -> None:
         """`other` is a model to compare with."""
-        self._plan, self._model = plan, trained.model
+        self._plan, self._model, self._trained_on = plan, trained.model, trained_on
         self._same_tokens = other.model if other and isinstance(plan.other, Run) else None
-        self._other_tokens = SplitScorer(plan.other, other, None) if other and isinstance(plan.other, Plan) else None
+        # The text that the other run was trained on.
+        self._other_trained_on = TrainingText.of(plan.other_run, [plan.dataset]) if plan.other_run else None
+        self._other_tokens = None
+        if other and isinstance(plan.other, Plan) and self._other_trained_on:
+            self._other_tokens = SplitScorer(plan.other, other, None, self._other_trained_on)
         self._tokenizer = plan.run.tokenizer()
         self._objective = objective_of(plan.run, plan.windows.window, self._tokenizer)
         doing("fitting the baselines")
@@ -120,6 +128,10 @@ class SplitScorer:
         numbers |= self._of_objective(split, stream) | self._settings
         doing("drawing documents")
         text = self._text(split, stream)
+        if isinstance(stream, TokenStream) and text:
+            numbers |= self._trained_on.share(stream, text)
+            if sentence := not_held_out(numbers, self._plan.run.name):
+                warnings.warn(f"{self._plan.entry(split)}: {sentence}", stacklevel=2)
         sampling = sampling_of(tokens, text, self._plan.windows.window)
         key, sizes = self._per_byte(tokens, text)
         is_code = key != "masked_bits_per_byte" and sizes is not None
@@ -138,16 +150,19 @@ class SplitScorer:
             words, of_words = per_word(tokens, stream, text, self._tokenizer, sampling)
             numbers |= words | {"intervals": numbers["intervals"] and numbers["intervals"] | of_words}
         if self._same_tokens:
-            numbers["difference"] = self._named(difference(tokens, sampling, sizes if is_code else None, UNITS[key]))
+            found = difference(tokens, sampling, sizes if is_code else None, UNITS[key])
+            numbers["difference"] = self._named(found, numbers, split, stream)
         if self._other_tokens:
             ours = self._scored_text(split, stream, tokens)
             theirs = self._other_tokens.scored_text(split)
             unit = UNITS[key] if key != "bits_per_byte" else UNITS[self._other_tokens.per_byte_key]
             found = difference_per_byte(ours, theirs, self._plan.windows.window, unit)
             notes = reservations([run for run in (self._plan.run, self._plan.other_run) if run], unit)
-            numbers["difference"] = self._named(found) | {"divergence": NO_DIVERGENCE, "reservations": notes}
+            named = self._named(found, numbers, split, stream)
+            notes += named["reservations"]
+            numbers["difference"] = named | {"divergence": NO_DIVERGENCE, "reservations": notes}
             numbers |= dict.fromkeys(DIVERGENCES)
-        return numbers
+        return with_overflow(numbers)
 
     @property
     def per_byte_key(self) -> str:
@@ -203,7 +218,8 @@ class SplitScorer:
         text = self._plan.dataset
         synthetic = text.synthetic if isinstance(text, CorpusText) else text.info["corpus"].get("synthetic")
         source = None
-        if synthetic and isinstance(stream, TokenStream):
+        # Other objectives predict from the text on both sides, of which the source gives no distribution.
+        if synthetic and isinstance(stream, TokenStream) and isinstance(self._objective, NextToken):
             source = SourceDivergence(synthetic, stream, self._tokenizer)
         with Bar(f"scoring {split}", total, "tok") as bar:
             return score(
@@ -214,6 +230,7 @@ class SplitScorer:
                 window=self._objective.positions,
                 other=self._same_tokens,
                 source=source,
+                names=(str(self._plan.run.folder), str(self._plan.other_run and self._plan.other_run.folder)),
                 bar=bar,
             )
 
@@ -243,11 +260,24 @@ class SplitScorer:
             return dataset.splits[split].recorded
         return read_documents(dataset.folder / split, dataset.info["splits"][split])
 
-    def _named(self, found: dict[str, Any]) -> dict[str, Any]:
-        """Return the entry `difference` with its sentence."""
+    def _named(self, found: dict[str, Any], numbers: dict[str, Any], split: str, stream: Stream) -> dict[str, Any]:
+        """Return the entry `difference` with its sentence, and with reservations if a run was trained on the text."""
         run, other = self._plan.run, self._plan.other_run
         assert other is not None
-        return found | {"sentence": sentence(found, *distinct_names([run.folder, other.folder]))}
+        ours, theirs = distinct_names([run.folder, other.folder])
+        other_numbers = self._other_share(split, stream)
+        notes = filter(None, (not_held_out(numbers, ours), not_held_out(other_numbers, theirs)))
+        return found | {"sentence": sentence(found, ours, theirs), "reservations": list(notes)}
+
+    def _other_share(self, split: str, stream: Stream) -> dict[str, Any]:
+        """Return `TrainingText.share` of the other run on a split."""
+        scorer = self._other_tokens or self
+        if self._other_tokens:
+            stream = self._other_tokens._plan.splits[split]
+        text = scorer._text(split, stream)
+        if self._other_trained_on and isinstance(stream, TokenStream) and text:
+            return self._other_trained_on.share(stream, text)
+        return {}
 
     def compressed(self, split: str) -> dict[str, dict[str, float]]:
         """Return the bits per byte of compressors on the text of a split."""

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lm.analysis.metrics import perplexity
+from pipelines.evaluation.numbers import with_overflow
 from pipelines.run.evaluation_file import Evaluation
 from pipelines.run.folder import Run
 
@@ -41,4 +42,4 @@ def mean_numbers(shares: Sequence[float], sources: Sequence[Mapping[str, Any]]) 
     if known("bits_per_byte"):
         bytes_per_token = mean(each["bytes"] / each["tokens"] for each in sources)
         numbers["bits_per_byte"] = numbers["cross_entropy_bits"] / bytes_per_token
-    return numbers | {key: sources[0][key] for key in SETTINGS if key in sources[0]}
+    return with_overflow(numbers | {key: sources[0][key] for key in SETTINGS if key in sources[0]})

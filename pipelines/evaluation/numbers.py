@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from lm.analysis.metrics import perplexity
+from pipelines.cli.display import counted
+
 
 class Number(NamedTuple):
     """A number as people read it: name with unit, definition, and digits after the decimal point."""
@@ -28,7 +31,8 @@ NUMBERS = {
     "cross_entropy_bits": Number("cross-entropy, bits per token", "The cross-entropy in nats, divided by ln 2.", 4),
     "perplexity": Number(
         "perplexity",
-        "exp of the cross-entropy in nats. A uniform prediction over V tokens has a perplexity of V.",
+        "exp of the cross-entropy in nats. A uniform prediction over V tokens has a perplexity of V. No float holds a "
+        "perplexity above 1.8e308: it is written as a power of e, and null in JSON.",
         2,
     ),
     "bits_per_byte": Number(
@@ -58,6 +62,10 @@ NUMBERS = {
         "perplexity per word or line end",
         "The same, where each line end counts as a word too, as in published perplexities on WikiText.",
         2,
+    ),
+    "word_cross_entropy": Number("cross-entropy, nats per word", "Total nats of the text, divided by its words.", 4),
+    "word_cross_entropy_with_line_ends": Number(
+        "cross-entropy, nats per word or line end", "The same, where each line end counts as a word too.", 4
     ),
     "words": Number("words", "Texts between white space.", 0),
     "line_ends": Number("line ends", "Line feeds in the text.", 0),
@@ -91,6 +99,12 @@ NUMBERS = {
         "KL divergence of the mean prediction from the token frequencies of the split.",
         4,
     ),
+    "trained_documents": Number(
+        "documents also trained on", "Documents of this text that are also in the training text of the run.", 0
+    ),
+    "trained_share": Number(
+        "share also trained on", "Share of the bytes of this text in documents that the run was also trained on.", 4
+    ),
     "unigram_entropy_bits": Number(
         "entropy of the token frequencies, bits", "Entropy of the token frequencies of the split itself.", 4
     ),
@@ -115,15 +129,26 @@ NUMBERS = {
     "entropy_rate_bits": Number(
         "entropy rate of the source, bits", "Cross-entropy of the best possible model on this synthetic source.", 4
     ),
-    "kl_true_bits": Number(
-        "divergence from the source, bits", "Mean D_KL(source ∥ run) of the conditional distributions.", 4
-    ),
     "kl_true_tokens": Number(
         "tokens compared with the source", "Positions at which the distribution of the source is known.", 0
     ),
+    "true_entropy_bits": Number(
+        "entropy of the source there, bits", "Mean entropy of the source's distributions at the tokens compared.", 4
+    ),
+    "kl_true_bits": Number(
+        "divergence from the source there, bits",
+        "Mean D_KL(source ∥ run) at the tokens compared. The entropy there plus this is the expected cross-entropy.",
+        4,
+    ),
+    "true_cross_entropy_bits": Number(
+        "cross-entropy there, bits", "Mean of -log2 p at the tokens compared with the source.", 4
+    ),
+    "pseudo_cross_entropy": Number(
+        "pseudo-cross-entropy, nats per token", "Mean nats of up to 2,048 positions, each masked alone.", 4
+    ),
     "pseudo_perplexity": Number(
         "pseudo-perplexity",
-        "exp of the mean nats of up to 2,048 positions, each masked alone. Not comparable with a perplexity.",
+        "exp of the pseudo-cross-entropy. Not comparable with a perplexity.",
         2,
     ),
     "unigram_pseudo_perplexity": Number(
@@ -151,8 +176,17 @@ NUMBERS = {
     "document_mask": Number("document mask", "Whether attention is limited to the document of the token."),
     "dtype": Number("dtype", "Number format of activations and matrix products."),
 }
+# The number in nats whose exponential is a perplexity.
+LOGARITHMS = {
+    "perplexity": "cross_entropy",
+    "word_perplexity": "word_cross_entropy",
+    "word_perplexity_with_line_ends": "word_cross_entropy_with_line_ends",
+    "pseudo_perplexity": "pseudo_cross_entropy",
+}
+OVERFLOW = "A perplexity above 1.8e308 is written as a power of e. In JSON it is null, because no float holds it."
 # Entries of a split that are not a single number.
 NOT_NUMBERS = (
+    "overflow",
     "curves",
     "compressors",
     "examples",
@@ -186,16 +220,44 @@ def formatted(key: str, value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def perplexity_text(nats: float, digits: str) -> str:
+    """Return exp(nats) in the format `digits`, such as ",.2f"; a power of e if no float holds it: "e^1,234.5"."""
+    value = perplexity(nats)
+    return f"e^{nats:,.1f}" if value is None else format(value, digits)
+
+
+def overflows(numbers: dict[str, Any]) -> list[str]:
+    """Return the keys of the perplexities that are None because no float holds them."""
+    return [
+        key
+        for key, logarithm in LOGARITHMS.items()
+        if key in numbers and numbers[key] is None and numbers.get(logarithm) is not None
+    ]
+
+
+def with_overflow(numbers: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a split, with the entry `overflow` if a perplexity is None because no float holds it."""
+    found = overflows(numbers)
+    return numbers | ({"overflow": found} if found else {})
+
+
 def value_of(key: str, numbers: dict[str, Any]) -> str:
     """Return the value of a number of a split in its usual format."""
+    if key in overflows(numbers):
+        return perplexity_text(numbers[LOGARITHMS[key]], ",.2f")
     return formatted(key, numbers.get(key))
 
 
 def with_interval(key: str, numbers: dict[str, Any]) -> str:
     """Return the value of a number of a split with its 95 % interval, if it has one: "1.20 (1.17 to 1.23)"."""
-    value = formatted(key, numbers.get(key))
-    found = (numbers.get("intervals") or {}).get(key) if key in NUMBERS else None
-    return f"{value} ({formatted(key, found[0])} to {formatted(key, found[1])})" if found else value
+    value, found = value_of(key, numbers), (numbers.get("intervals") or {}).get(key) if key in NUMBERS else None
+    if not found:
+        return value
+    if None in found:
+        low, high = (perplexity_text(nats, ",.2f") for nats in numbers["intervals"][LOGARITHMS[key]])
+    else:
+        low, high = (formatted(key, bound) for bound in found)
+    return f"{value} ({low} to {high})"
 
 
 def rows_of(
@@ -207,13 +269,42 @@ def rows_of(
     rows = [
         (key, [cell(key, numbers) for numbers in splits])
         for key in known
-        if any(numbers.get(key) is not None for numbers in splits)
+        if any(numbers.get(key) is not None or key in overflows(numbers) for numbers in splits)
     ]
     for name in dict.fromkeys(name for numbers in splits for name in numbers.get("compressors", {})):
         for key, words in (("alone", ""), ("given_train", ", given the training text")):
             bits = [numbers.get("compressors", {}).get(name, {}).get(key) for numbers in splits]
             rows.append((f"{name}{words}, bits per byte", [formatted("bits_per_byte", each) for each in bits]))
     return rows
+
+
+def sum_with_source(numbers: dict[str, Any]) -> str | None:
+    """Return a sentence with the cross-entropy on a synthetic source as a sum; None for other texts."""
+    entropy, divergence, loss = (
+        numbers.get(key) for key in ("true_entropy_bits", "kl_true_bits", "true_cross_entropy_bits")
+    )
+    if entropy is None or divergence is None or loss is None:
+        return None
+    parts = round(entropy, 4), round(divergence, 4)
+    compared = numbers["kl_true_tokens"]
+    found = (
+        f"At the {compared:,} tokens whose distribution is known: {parts[0]:.4f} (entropy of the source) + "
+        f"{parts[1]:.4f} (divergence) = {sum(parts):.4f} bits of expected cross-entropy, and {loss:.4f} on this text."
+    )
+    if others := numbers["tokens"] - compared:
+        found += f" The other {others:,} tokens, such as separators, count only in the cross-entropy of all tokens."
+    return found
+
+
+def not_held_out(numbers: dict[str, Any], run: str) -> str | None:
+    """Return a sentence if a part of a split was also in the training text of `run`; None otherwise."""
+    if not numbers.get("trained_documents"):
+        return None
+    documents = counted(numbers["trained_documents"], "document")
+    return (
+        f"{numbers['trained_share']:.1%} of this text ({documents}) was also in the training text of {run}: the loss "
+        "on it is not that of held-out text."
+    )
 
 
 def definitions(rows: list[tuple[str, list[str]]]) -> list[tuple[str, str, str]]:

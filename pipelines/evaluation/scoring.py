@@ -9,7 +9,7 @@ import torch
 
 from corpora.synthetic import source_from_description
 from lm.analysis.baselines import Unigram
-from lm.analysis.metrics import PredictionAccumulator, divergences, kl_from_source, token_nll
+from lm.analysis.metrics import PredictionAccumulator, bits, divergences, kl_from_source, perplexity, token_nll
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream
@@ -37,11 +37,13 @@ def score(
     window: int,
     other: LanguageModel | None = None,
     source: "SourceDivergence | None" = None,
+    names: tuple[str, str] = ("the run", "the other run"),
     bar: Bar,
 ) -> tuple[dict[str, Any], TokenScores]:
     """Return the numbers of evaluation.json for one split (see `pipelines.evaluation.numbers`), and each token's score.
 
-    `other` is a model, and `source` the synthetic source of the text, to measure the divergence from.
+    `other` is a model, and `source` the synthetic source of the text, to measure the divergence from. `names` are those
+    of both models. Raises ValueError with the name if the logits of a model are not finite.
     """
     device = next(model.parameters()).device
     # An imported model can have more entries than its tokenizer. They are never targets.
@@ -65,17 +67,21 @@ def score(
             logits = model.logits(hidden[part]).float()
             places = batch.targets[rows[part], columns[part]], columns[part]
             targets, positions = (torch.from_numpy(array).to(device) for array in places)
-            for chunk, scores in zip(chunks, predictions.update(logits, targets, positions), strict=False):
-                chunk.append(scores)
+            nats, correct = predictions.update(logits, targets, positions)
+            _check_finite(nats, names[0])
+            chunks[0].append(nats)
+            chunks[1].append(correct)
             if other is not None and other_hidden is not None:
                 other_logits = other.logits(other_hidden[part]).float()
                 found = divergences(logits, other_logits)
                 divergence_sums = [
-                    total + float(bits.double().sum()) for total, bits in zip(divergence_sums, found, strict=True)
+                    total + float(each_pair.sum()) for total, each_pair in zip(divergence_sums, found, strict=True)
                 ]
-                chunks[2].append(token_nll(logits, targets) - token_nll(other_logits, targets))
+                other_nats = token_nll(other_logits, targets)
+                _check_finite(other_nats, names[1])
+                chunks[2].append(nats - other_nats)
             if source is not None and each.indices is not None:
-                source.update(logits, each.indices[rows[part], columns[part]])
+                source.update(logits, nats, each.indices[rows[part], columns[part]])
         if len(rows):
             tokens.append(scores_of(each, rows, columns, *chunks))
         if baseline_scores:
@@ -89,8 +95,16 @@ def score(
     return numbers | (source.result() if source else {}), joined(tokens)
 
 
+def _check_finite(nats: torch.Tensor, name: str) -> None:
+    """Raise ValueError if the losses (N,) of the model `name` are NaN: one logit that is not finite does it."""
+    if bool(nats.isnan().any()):
+        raise ValueError(
+            f"{name}: the model's logits are not finite: its training diverged, choose an earlier --checkpoint"
+        )
+
+
 class SourceDivergence:
-    """Sums up the KL divergence, in bits, of a model's predictions from the distributions of a synthetic source.
+    """Sums up the entropy of a synthetic source, the divergence of a model from it, and the loss at the same tokens.
 
     Only positions whose context is known count: the `order` tokens before them are symbols. A separator between
     documents cuts the context. Without one (--no-separator), the first symbols of a document count as if they
@@ -108,10 +122,10 @@ class SourceDivergence:
         if not whole or tokenizer.merges or not tokenizer.is_lossless:
             raise ValueError("a synthetic source is compared symbol by symbol: use a BPE tokenizer without merges")
         self.token_of = np.array([np.flatnonzero(self.symbol_of == s)[0] for s in range(len(symbols))])
-        self.bits, self.rows = 0.0, 0
+        self.entropy, self.divergence, self.loss, self.rows = 0.0, 0.0, 0.0, 0
 
-    def update(self, logits: torch.Tensor, indices: np.ndarray) -> None:
-        """Add the predictions `logits` (N, V) of the tokens at `indices` (N,) of the stream."""
+    def update(self, logits: torch.Tensor, nats: torch.Tensor, indices: np.ndarray) -> None:
+        """Add the predictions `logits` (N, V) and losses `nats` (N,) of the tokens at `indices` (N,) of the stream."""
         order = self.source.order
         first = max(0, int(indices.min()) - order)
         symbols = self.symbol_of[self.stream.read(first, int(indices.max()) + 1 - first)]
@@ -124,16 +138,23 @@ class SourceDivergence:
         full = torch.zeros(len(p), logits.shape[1], dtype=torch.float64, device=logits.device)
         full[:, torch.from_numpy(self.token_of).to(logits.device)] = p
         rows = torch.from_numpy(reached[known]).to(logits.device)
-        self.bits += float(kl_from_source(full, logits[rows]).double().sum())
+        self.entropy += bits(float(torch.special.entr(p).sum()))
+        self.divergence += float(kl_from_source(full, logits[rows]).sum())
+        self.loss += bits(float(nats[rows].sum()))
         self.rows += len(p)
 
-    def result(self) -> dict[str, float]:
-        """Return the mean divergence, and the entropy rate of the source, for evaluation.json."""
-        return {
-            "entropy_rate_bits": self.source.entropy_rate_bits,
-            "kl_true_bits": self.bits / max(1, self.rows),
-            "kl_true_tokens": self.rows,
+    def result(self) -> dict[str, float | None]:
+        """Return the means for evaluation.json, None if no distribution is known, and the entropy rate of the source.
+
+        The expected cross-entropy of the model at these tokens is the sum of the first two.
+        """
+        sums = {
+            "true_entropy_bits": self.entropy,
+            "kl_true_bits": self.divergence,
+            "true_cross_entropy_bits": self.loss,
         }
+        means = {key: value / self.rows if self.rows else None for key, value in sums.items()}
+        return {"entropy_rate_bits": self.source.entropy_rate_bits, **means, "kl_true_tokens": self.rows}
 
 
 @torch.no_grad()
@@ -163,13 +184,15 @@ def pseudo_perplexity(
         masked = batch.weights > 0
         logits = model.logits(hidden_states(model, batch, device, masked)).float()
         targets = torch.from_numpy(batch.targets[masked]).to(device)
-        total += float(torch.nn.functional.cross_entropy(logits, targets, reduction="none").double().sum())
+        total += float(token_nll(logits, targets).sum())
         bar.update(min(start + rows, size))
     baseline = None
     if unigram:
-        baseline = math.exp(math.fsum(unigram.nll(np.concatenate([stream.read(int(i), 1) for i in chosen]))) / size)
+        nats = unigram.nll(np.concatenate([stream.read(int(i), 1) for i in chosen]))
+        baseline = perplexity(math.fsum(nats) / size)
     return {
-        "pseudo_perplexity": math.exp(total / size),
+        "pseudo_cross_entropy": total / size,
+        "pseudo_perplexity": perplexity(total / size),
         "unigram_pseudo_perplexity": baseline,
         "pseudo_tokens": size,
     }

@@ -11,6 +11,7 @@ from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.confidence import Sampling
 from pipelines.evaluation.decoded_text import stream_text
 from pipelines.evaluation.documents import StreamText
+from pipelines.evaluation.numbers import LOGARITHMS
 from pipelines.evaluation.token_scores import TokenScores
 from tokenizer import Tokenizer
 
@@ -22,28 +23,31 @@ WIDE_SPACE = re.compile(b"|".join(re.escape(space) for space in WHITE_SPACE if l
 def per_word(
     scores: TokenScores, stream: TokenStream, text: StreamText, tokenizer: Tokenizer, sampling: Sampling | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the numbers of a split per word, and the 95 % intervals of its perplexities.
+    """Return the numbers of a split per word, and the 95 % intervals of those numbers.
 
-    All tokens of the stream but the first are scored. The perplexity of a split without words is None. A perplexity has
+    All tokens of the stream but the first are scored. The numbers per word of a split without words are None. They have
     no interval if `sampling` is None or a sample has no words.
     """
     nats = scores.nats.sum()
     words, line_ends = words_and_line_ends(stream_text(stream, tokenizer), text)
     counts = {"word_perplexity": words, "word_perplexity_with_line_ends": words + line_ends}
+    per_word = {key: float(nats / count.sum()) if count.any() else None for key, count in counts.items()}
     numbers = {
         "words": int(words.sum()),
         "line_ends": int(line_ends.sum()),
-        **{key: perplexity(float(nats / count.sum())) if count.any() else None for key, count in counts.items()},
+        **{LOGARITHMS[key]: mean for key, mean in per_word.items()},
+        **{key: None if mean is None else perplexity(mean) for key, mean in per_word.items()},
     }
     if sampling is None:
         return numbers, {}
-    intervals = {}
+    intervals: dict[str, Any] = {}
     for key, count in counts.items():
         per_token = count[scores.indices]
         per_token[0] += count[0]  # the first token is not scored
         drawn_nats, drawn_words = sampling.drawn(scores.nats, per_token).T
         if drawn_words.all():
-            intervals[key] = [perplexity(nats) for nats in interval(drawn_nats / drawn_words)]
+            low, high = interval(drawn_nats / drawn_words)
+            intervals |= {LOGARITHMS[key]: [low, high], key: [perplexity(low), perplexity(high)]}
     return numbers, intervals
 
 

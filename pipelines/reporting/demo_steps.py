@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lm.analysis.metrics import NATS_PER_BIT
 from lm.model import build_model
 from pipelines.build_dataset import build_dataset
 from pipelines.cli.console import messages, results
@@ -15,6 +16,7 @@ from pipelines.cli.display import answer, quantity, say, table
 from pipelines.cli.escapes import safe
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.measure import measure
+from pipelines.evaluation.numbers import perplexity_text, value_of
 from pipelines.evaluation.planning import EvaluationOptions, plan
 from pipelines.pretrain import pretrain
 from pipelines.reporting.page import write_page
@@ -145,11 +147,13 @@ def _print_results(out: Path, evaluations: dict[str, Any]) -> None:
             ("tokens/s", *(f"{each.speed:,.0f}" for each in subjects.values())),
         ],
     )
-    rows = [("GPT", gpt["cross_entropy_bits"], gpt["perplexity"], gpt["bits_per_byte"])]
+    rows = [("GPT", gpt["cross_entropy_bits"], gpt["bits_per_byte"])]
     for name in ("bigram", "unigram"):
         bits = gpt[f"{name}_cross_entropy_bits"]
-        rows.append((name, bits, 2**bits, bits * per_byte))
-    cells = [(name, f"{bits:.3f}", f"{ppl:,.1f}", f"{bpb:.3f}") for name, bits, ppl, bpb in rows]
+        rows.append((name, bits, bits * per_byte))
+    cells = [
+        (name, f"{bits:.3f}", perplexity_text(bits * NATS_PER_BIT, ",.1f"), f"{bpb:.3f}") for name, bits, bpb in rows
+    ]
     for name, bits in gpt["compressors"].items():
         cells.append((name, "-", "-", f"{bits['alone']:.3f}"))
         cells.append((f"{name}, given train", "-", "-", f"{bits['given_train']:.3f}"))
@@ -157,17 +161,17 @@ def _print_results(out: Path, evaluations: dict[str, Any]) -> None:
     table(("next token", "cross-entropy (bits)", "perplexity", "bits per byte"), cells)
     answer("")
     masked = [
-        ("BERT", bert["cross_entropy_bits"], bert["accuracy"], bert["pseudo_perplexity"]),
+        ("BERT", bert["cross_entropy_bits"], bert["accuracy"], value_of("pseudo_perplexity", bert)),
         (
             "unigram",
             bert["unigram_cross_entropy_bits"],
             bert["unigram_accuracy"],
-            bert["unigram_pseudo_perplexity"],
+            value_of("unigram_pseudo_perplexity", bert),
         ),
     ]
     table(
         ("masked tokens", "cross-entropy (bits)", "accuracy", "pseudo-perplexity", "bits per byte"),
-        [(name, f"{bits:.3f}", f"{right:.1%}", f"{ppl:,.1f}", "-") for name, bits, right, ppl in masked],
+        [(name, f"{bits:.3f}", f"{right:.1%}", ppl, "-") for name, bits, right, ppl in masked],
     )
     for name, each in subjects.items():
         for sample in each.samples:

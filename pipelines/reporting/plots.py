@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from lm.analysis.metrics import NATS_PER_BIT, perplexity
 from pipelines.cli.display import quantity
+from pipelines.evaluation.numbers import perplexity_text
 from pipelines.reporting.subject import Subject, Text, scored_texts
 from pipelines.reporting.svg import HEIGHT, INK, PALE, PALER, SERIES, Plot, draw_svg, labelled, new_axes, style
 
@@ -81,13 +82,14 @@ def _draw_loss(subjects: Sequence[Subject]) -> Figure | None:
 def _add_perplexities(axes: Axes) -> None:
     """Add an axis at the right with the perplexity at each tick of the axis in bits."""
     right = axes.secondary_yaxis("right")
-    right.yaxis.set_major_formatter(lambda bits, _: _short(perplexity(bits * NATS_PER_BIT)))
+    right.yaxis.set_major_formatter(lambda bits, _: _short_perplexity(bits * NATS_PER_BIT))
     right.set_ylabel("perplexity")
     right.spines["right"].set_visible(False)
 
 
-def _short(value: float) -> str:
-    return quantity(value, "").strip() if value < LARGE else f"{value:.0e}"
+def _short_perplexity(nats: float) -> str:
+    value = perplexity(nats)
+    return quantity(value, "").strip() if value is not None and value < LARGE else perplexity_text(nats, ".0e")
 
 
 def _draw_series(subjects: Sequence[Subject], key: str, label: str) -> Figure | None:

@@ -4,12 +4,22 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from lm.analysis.metrics import perplexity
 from pipelines.cli.display import duration
 from pipelines.evaluation import entropy_calibration, memorisation
 from pipelines.evaluation.breakdown import table_of
 from pipelines.evaluation.confidence import described
-from pipelines.evaluation.numbers import COMPRESSED, NUMBERS, Number, in_words, rows_of, with_interval
+from pipelines.evaluation.difference import remarks
+from pipelines.evaluation.numbers import (
+    COMPRESSED,
+    NUMBERS,
+    Number,
+    in_words,
+    not_held_out,
+    perplexity_text,
+    rows_of,
+    sum_with_source,
+    with_interval,
+)
 from pipelines.reporting.subject import Subject, label_of
 from pipelines.run.evaluation_file import Evaluation
 
@@ -35,8 +45,10 @@ HEADLINES = (
     "unigram_cross_entropy_bits",
     "bigram_cross_entropy_bits",
     "kl_bits",
-    "kl_true_bits",
     "entropy_rate_bits",
+    "true_entropy_bits",
+    "kl_true_bits",
+    "true_cross_entropy_bits",
     "calibration_error",
     "temperature",
     "temperature_gain_bits",
@@ -182,11 +194,23 @@ def confidences(subjects: Sequence[Subject]) -> list[str]:
 def differences(subjects: Sequence[Subject]) -> list[str]:
     """Return the sentences that compare two runs, each with what speaks against the comparison."""
     found = [evaluation.numbers.get("difference") for each in subjects for evaluation in each.evaluations]
-    return [
-        " ".join([each["sentence"], *each.get("reservations", ()), *filter(None, [each.get("divergence")])])
-        for each in found
-        if each
+    return [" ".join([each["sentence"], *remarks(each)]) for each in found if each]
+
+
+def trained_texts(subjects: Sequence[Subject]) -> list[str]:
+    """Return a sentence for each evaluation on text that the run was also trained on."""
+    found = [
+        (evaluation.split, not_held_out(evaluation.numbers, each.name))
+        for each in subjects
+        for evaluation in each.evaluations
     ]
+    return list(dict.fromkeys(f"{split}: {sentence}" for split, sentence in found if sentence))
+
+
+def sums_with_sources(subjects: Sequence[Subject]) -> list[str]:
+    """Return the sentences about runs on synthetic sources, each with its run."""
+    found = [(each.name, sum_with_source(evaluation.numbers)) for each in subjects for evaluation in each.evaluations]
+    return [f"{name}: {sentence}" for name, sentence in found if sentence]
 
 
 def definitions_of(subjects: Sequence[Subject]) -> list[Number]:
@@ -205,9 +229,9 @@ def validation_losses(subjects: Sequence[Subject]) -> list[str]:
             continue
         train, numbers, loss = each.run.recipe.train, each.numbers, last[0]["loss"]
         lines.append(
-            f"{each.name}: the curve ends at {loss / math.log(2):.3f} bits, a perplexity of {perplexity(loss):,.2f} "
-            f"(step {last[0]['step']:,}; up to {train.validation_tokens:,} tokens of the validation split, "
-            f"{train.dtype}), and the evaluation has {numbers['cross_entropy_bits']:.3f} bits "
+            f"{each.name}: the curve ends at {loss / math.log(2):.3f} bits, a perplexity of "
+            f"{perplexity_text(loss, ',.2f')} (step {last[0]['step']:,}; up to {train.validation_tokens:,} tokens of "
+            f"the validation split, {train.dtype}), and the evaluation has {numbers['cross_entropy_bits']:.3f} bits "
             f"({each.main.measured.get('checkpoint') or 'newest checkpoint'}; "
             f"{numbers['tokens']:,} tokens, {numbers['dtype']}"
             + (f", stride {numbers['stride']:,}" if numbers.get("stride") != numbers.get("window") else "")

@@ -8,7 +8,7 @@ The other fields (`run`, `checkpoint`, `data`, ...) describe the newest evaluati
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pipelines.evaluation.numbers import NUMBERS
+from pipelines.evaluation.numbers import LOGARITHMS, NUMBERS
 
 # One evaluation replaces another if these fields agree wherever both have them.
 SETTINGS = ("window", "stride", "min_context", "document_mask", "dtype", "beams", "length_penalty")
@@ -113,16 +113,25 @@ def _are_numbers(numbers: dict[str, Any]) -> bool:
 
 
 def _are_intervals(value: Any) -> bool:
-    """Whether `value` is None, or has [low, high] or None for each number, and describes the samples."""
+    """Whether `value` is None, or has [low, high] or None for each number, and describes the samples.
+
+    The bounds of a perplexity can be None if the interval of its logarithm is known.
+    """
     if value is None:
         return True
     if not isinstance(value, dict) or value.get("resampled") not in ("documents", "blocks"):
         return False
     counts = ("documents",) if value["resampled"] == "documents" else ("documents", "contexts", "contexts_per_block")
-    pairs = [value[key] for key in value.keys() & NUMBERS.keys() if value[key] is not None]
     return all(isinstance(value.get(key), int) for key in counts) and all(
-        isinstance(pair, list) and len(pair) == 2 and all(map(_is_number, pair)) for pair in pairs
+        _is_pair(value[key]) or (_is_pair(value[key], None) and _is_pair(value.get(LOGARITHMS.get(key, ""))))
+        for key in value.keys() & NUMBERS.keys()
+        if value[key] is not None
     )
+
+
+def _is_pair(value: Any, *others: None) -> bool:
+    """Whether `value` is a list of two numbers; `others` are values that may stand for a number."""
+    return isinstance(value, list) and len(value) == 2 and all(each in others or _is_number(each) for each in value)
 
 
 def _is_difference(value: Any) -> bool:

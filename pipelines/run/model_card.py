@@ -6,7 +6,7 @@ from corpora.object_store import AnyPath
 from pipelines import own_version
 from pipelines.cli.display import counted
 from pipelines.cli.escapes import safe
-from pipelines.evaluation.numbers import in_words, rows_of
+from pipelines.evaluation.numbers import in_words, not_held_out, rows_of
 from pipelines.files import parse_json
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids
@@ -100,4 +100,6 @@ def _evaluation(run: Run) -> str:
         return "Not evaluated yet: `bytelm evaluate` measures the model."
     head = f"| | {' | '.join(splits)} |\n|---|{'---:|' * len(splits)}\n"
     rows = rows_of(list(splits.values()))
-    return head + "\n".join(f"| {in_words(key)} | {' | '.join(cells)} |" for key, cells in rows)
+    table = head + "\n".join(f"| {in_words(key)} | {' | '.join(cells)} |" for key, cells in rows)
+    seen = [(split, not_held_out(numbers, run.name)) for split, numbers in splits.items()]
+    return "\n\n".join([table, *(f"**{split}**: {sentence}" for split, sentence in seen if sentence)])

@@ -11,6 +11,7 @@ from rich.text import Text
 from pipelines.cli.console import results
 from pipelines.cli.display import answer, counted, table
 from pipelines.cli.escapes import safe, visible
+from pipelines.evaluation.numbers import perplexity_text
 from pipelines.scoring.choices import ChoiceScores
 from pipelines.scoring.texts import TextScore
 from tokenizer import Tokenizer
@@ -203,8 +204,9 @@ def token_label(tok: Tokenizer, token: int) -> str:
 def _totals(score: TextScore) -> str:
     name = "log p" if score.measure == "log-likelihood" else "pseudo-log p"
     line = f"{name} {score.log_probability:.4f} nats ({score.log_probability_bits:.4f} bits)"
-    if score.perplexity is not None:
-        line += f", {'' if name == 'log p' else 'pseudo-'}perplexity {score.perplexity:,.4f}"
+    if score.tokens:
+        shown = perplexity_text(-score.log_probability / score.tokens, ",.4f")
+        line += f", {'' if name == 'log p' else 'pseudo-'}perplexity {shown}"
     if score.bits_per_byte is not None:
         line += f", {score.bits_per_byte:.4f} bits per byte"
     if score.bits_per_original_byte is not None:

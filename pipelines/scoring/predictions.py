@@ -152,7 +152,7 @@ def write_scores(
         if group is not None:
             # ln p = logit - log-sum-exp: the targets' logits give the log-sum-exp without another pass.
             total = logits.gather(-1, targets[part, None]).squeeze(-1).double() - found.log_probabilities
-            inside = logits.index_select(-1, group).logsumexp(dim=-1).double() - total
+            inside = logits.index_select(-1, group).double().logsumexp(dim=-1) - total
             made.group_log_probabilities[at] = inside.cpu().numpy()
 
 

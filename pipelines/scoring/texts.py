@@ -81,7 +81,10 @@ class TextScore:
 
     @property
     def perplexity(self) -> float | None:
-        """Return exp of the mean surprisal in nats; None if nothing was scored. For an encoder: pseudo-perplexity."""
+        """Return exp of the mean surprisal in nats; None if nothing was scored, or if no float holds it.
+
+        For an encoder it is the pseudo-perplexity.
+        """
         return perplexity(-self.log_probability / self.tokens) if self.tokens else None
 
     @property

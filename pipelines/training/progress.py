@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lm.analysis.metrics import perplexity
 from pipelines.cli.display import quantity, say
 from pipelines.cli.process import raise_if_interrupted
+from pipelines.evaluation.numbers import perplexity_text
 from pipelines.run.metrics_log import MetricsLog
 
 SMOOTHING = 0.98  # decay of the loss's mean and deviation: about the last 50 steps
@@ -123,7 +123,8 @@ class Progress:
         """Return the last validation loss as text; empty before the first validation."""
         if self.validation_loss is None:
             return ""
-        return f"validation loss {self.validation_loss:.4f} nats, perplexity {perplexity(self.validation_loss):,.4g}"
+        loss = self.validation_loss
+        return f"validation loss {loss:.4f} nats, perplexity {perplexity_text(loss, ',.4g')}"
 
     def training_line(self, lr: float, cross_entropy: bool) -> str:
         """Return the smoothed training loss and the learning rate as text.
@@ -131,7 +132,7 @@ class Progress:
         With `cross_entropy`, the loss is a plain cross-entropy, and the text includes its perplexity.
         """
         loss = self.watch.smoothed()
-        shown = f", perplexity {perplexity(loss):,.4g}" if cross_entropy else ""
+        shown = f", perplexity {perplexity_text(loss, ',.4g')}" if cross_entropy else ""
         return f"loss {loss:.3f}{shown}, lr {lr:.2g}"
 
     def summary(self) -> str:

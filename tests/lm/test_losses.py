@@ -147,6 +147,23 @@ def test_extreme_logits_neither_overflow_nor_underflow(fused):
     assert all(gradient.isfinite().all() for gradient in torch.autograd.grad(loss, [rows, weight]))
 
 
+@pytest.mark.parametrize("fused", [None, fused_score])
+@pytest.mark.parametrize("shift", [0.0, -100.0, 1000.0])
+def test_nearly_certain_targets_have_the_loss_of_float64(shift, fused):
+    """50,257 logits: one is 12 to 17 above all others, as far from 0 as `shift`."""
+    weight = torch.zeros(50_257, 1).index_fill_(0, torch.tensor(7), 1.0).requires_grad_()
+    bias = torch.full((50_257,), shift)
+    for peak in (12.0, 14.0, 17.0):
+        rows, targets = torch.full((9, 1), peak), torch.full((9,), 7)
+        expected = plain(rows.double(), weight.double(), targets, bias.double(), torch.ones(9)).item()
+        graded = linear_cross_entropy(rows, weight, targets, bias, fused=fused).item()
+        with torch.no_grad():
+            ungraded = linear_cross_entropy(rows, weight, targets, bias, fused=fused).item()
+        # The rest of the exponentials is added to 1, so float32 resolves 1e-7 of a token's loss, 9 tokens here.
+        assert graded == pytest.approx(expected, abs=2e-5), peak
+        assert ungraded == pytest.approx(expected, abs=2e-5), peak
+
+
 def test_a_row_of_weight_zero_adds_no_loss_and_no_gradient():
     rows, weight, targets, bias, weights = problem(6, 9, 4)
     weights[2] = 0.0

@@ -138,6 +138,81 @@ def test_low_precision_logits_are_scored_in_float32():
         assert rough[key] == pytest.approx(exact[key], rel=1e-5, abs=1e-6), key
 
 
+def gpt2_sized(kind):
+    """Return logits (6, 50,257) in float32 and targets: what models of that vocabulary predict, well and badly."""
+    generator = torch.Generator().manual_seed(0)
+    rows, vocab = 6, 50_257
+    targets = torch.arange(rows) * 8000
+    logits = 3 * torch.randn(rows, vocab, generator=generator)
+    if kind == "shifted":
+        logits -= 100
+    elif kind == "far away":
+        logits += 1000
+    elif kind == "peaked":
+        logits = torch.zeros(rows, vocab)
+        logits[torch.arange(rows), targets] = torch.tensor([12.0, 14.0, 17.0, 20.0, 30.0, 40.0])
+    elif kind == "two peaks":
+        logits = logits / 3 - 30
+        logits[:, 7], logits[:, 11] = -12.5, -13.0
+    elif kind == "overconfident":
+        logits *= 1000
+    return logits, targets
+
+
+KINDS = ["plain", "shifted", "far away", "peaked", "two peaks", "overconfident"]
+EXACT = {"rtol": 2e-6, "atol": 1e-12}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_metric_of_float32_logits_equals_that_of_float64(kind):
+    logits, targets = gpt2_sized(kind)
+    positions = torch.arange(len(logits)) % 5
+    got = accumulate(logits, targets, positions)
+    log_p = torch.from_numpy(log_softmax(logits.double().numpy(), axis=-1))
+    nats = -log_p.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    assert got["cross_entropy"] == pytest.approx(nats.mean().item(), rel=2e-6, abs=1e-12)
+    entropies = scipy_entropy(log_p.exp().numpy(), base=2, axis=-1)
+    assert got["entropy_bits"] == pytest.approx(entropies.mean(), rel=2e-6, abs=1e-12)
+    confidence = log_p.amax(dim=-1).exp()
+    correct = log_p.argmax(dim=-1) == targets
+    sums = torch.zeros(3, 15, dtype=torch.float64)
+    sums.index_add_(1, metrics.confidence_bin(confidence), torch.stack([confidence, correct.double(), torch.ones(6)]))
+    assert got["calibration_error"] == pytest.approx(metrics.calibration_error(*sums), rel=2e-6, abs=1e-9)
+    log_mean = torch.logsumexp(log_p, dim=0) - math.log(len(log_p))
+    expected = (-math.log(len(log_p)) - log_mean[targets]).mean().item() / LN2
+    assert got["kl_unigram_bits"] == pytest.approx(expected, rel=2e-6, abs=1e-9)
+    torch.testing.assert_close(metrics.token_nll(logits, targets), nats, **EXACT)
+    torch.testing.assert_close(metrics.entropy(logits) / LN2, torch.from_numpy(entropies), **EXACT)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_divergences_of_float32_logits_equal_those_of_float64(kind):
+    logits, _ = gpt2_sized(kind)
+    noise = torch.randn(logits.shape, generator=torch.Generator().manual_seed(1))
+    for size in (1e-3, 1.0):  # a model like the first, and one unlike it
+        other = logits + size * noise
+        log_p, log_q = (log_softmax(each.double().numpy(), axis=-1) for each in (logits, other))
+        log_m = np.logaddexp(log_p, log_q) - LN2
+        forward, reverse, first, second = (
+            (np.exp(a) * (a - b)).sum(axis=-1) / LN2
+            for a, b in ((log_p, log_q), (log_q, log_p), (log_p, log_m), (log_q, log_m))
+        )
+        expected = map(torch.from_numpy, (forward, reverse, (first + second) / 2))
+        for got, want in zip(metrics.divergences(logits, other), expected, strict=True):
+            torch.testing.assert_close(got, want, rtol=2e-6, atol=1e-12)
+
+
+def test_the_divergence_of_the_mean_prediction_is_finite_where_it_underflows():
+    """Two targets of probability exp(-5000), which no float64 holds, and one of probability 1/2."""
+    logits = torch.tensor([[0.0, -5000.0, -9000.0], [0.0, -5000.0, -9000.0], [0.0, 0.0, -9000.0]])
+    half = math.log(1 / 2)
+    targets = torch.tensor([2, 2, 0])
+    got = accumulate(logits, targets, torch.tensor([0, 1, 2]))
+    log_mean = {0: math.log(2.5 / 3), 2: math.log((2 * math.exp(0) + math.exp(half)) / 3) - 9000}
+    expected = sum(p * (math.log(p) - log_mean[v]) for v, p in ((2, 2 / 3), (0, 1 / 3))) / LN2
+    assert got["kl_unigram_bits"] == pytest.approx(expected, rel=1e-9)
+
+
 @pytest.mark.parametrize("vocab", [1, 2, 256, 8192])
 def test_perplexity_of_the_uniform_model_is_the_vocabulary_size(vocab):
     result = accumulate(torch.zeros(7, vocab), torch.arange(7) % vocab, torch.arange(7) % 5)
@@ -243,5 +318,6 @@ def test_accuracy_counts_the_first_of_equal_logits():
     assert metrics.accuracy(logits, torch.tensor([0, 1])) == 0.5
 
 
-def test_a_hopeless_cross_entropy_has_infinite_perplexity():
-    assert metrics.perplexity(1e6) == math.inf
+def test_a_perplexity_that_no_float_holds_is_none():
+    assert metrics.perplexity(709.7) == pytest.approx(math.exp(709.7))
+    assert metrics.perplexity(709.8) is None

@@ -12,6 +12,7 @@ import pytest
 import scipy.stats
 import torch
 
+from corpora.synthetic import source_from_description
 from pipelines.build_dataset import build_dataset
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluate import evaluate
@@ -344,3 +345,55 @@ def test_a_small_gpt_on_a_markov_source_comes_within_0_02_bits_of_the_entropy_ra
     # The gap equals the divergence, up to the sampling error of a text of this length.
     assert numbers["cross_entropy_bits"] - rate == pytest.approx(numbers["kl_true_bits"], abs=0.005)
     assert numbers["kl_true_tokens"] == numbers["tokens"]
+
+
+@pytest.fixture(scope="module")
+def markov_run(tmp_path_factory, small_recipe):
+    """Return a run on a Markov chain of order 2 over the symbols a to d, whose documents begin with a separator."""
+    folder = tmp_path_factory.mktemp("markov")
+    (folder / "chain.toml").write_text(
+        'reader = "synthetic"\nlength = 300\n[documents]\ntrain = 40\nvalidation = 9\n'
+        '[source]\nkind = "markov"\norder = 2\nsymbols = 4\nseed = 7\nconcentration = 0.4\n'
+    )
+    Tokenizer.train(["a"], vocab_size=261).save(folder / "tok")
+    build_dataset([str(folder / "chain.toml")], tokenizer=folder / "tok", context_length=32, out=folder / "data")
+    assert pretrain(small_recipe, data=folder / "data", out=folder / "run") == 0
+    return folder / "run"
+
+
+def test_the_cross_entropy_and_its_parts_cover_the_same_tokens(in_process, markov_run):
+    """The source says nothing about separators and the two symbols after each: 26 of the 2,708 tokens."""
+    done = in_process("evaluate", markov_run)
+    assert done.returncode == 0, done.stderr
+    numbers = Run(markov_run).evaluation()["splits"]["validation"]
+    dataset = TokenDataset(markov_run.parent / "data")
+    source = source_from_description(dataset.info["corpus"]["synthetic"])
+    stream = dataset.split("validation")
+    ids = stream.read(0, stream.tokens).astype(np.int64)
+    symbols = {Tokenizer.load(markov_run).token_bytes(i): i for i in set(ids.tolist())}
+    places = [symbols[bytes([byte])] for byte in source.alphabet]
+    model = load_trained(Run(markov_run)).model
+    entropies, divergences, nats = [], [], []
+    for start in range(0, len(ids) - 1, 32):
+        block = torch.from_numpy(ids[start : start + 32])
+        with torch.no_grad():
+            logs = torch.log_softmax(model.logits(model(block[None])).double(), dim=-1)[0].numpy()
+        for i, log_q in enumerate(logs[: len(ids) - 1 - start], start + 1):
+            window = [places.index(token) if token in places else -1 for token in ids[max(0, i - 2) : i + 1].tolist()]
+            if len(window) < 3 or min(window) < 0:
+                continue
+            p = source.conditional(np.array([window[:2]]))[0]
+            entropies.append(scipy.stats.entropy(p, base=2))
+            divergences.append(entropies[-1] * -1 - (p @ log_q[places]) / math.log(2))
+            nats.append(-log_q[ids[i]])
+    assert numbers["kl_true_tokens"] == len(nats) == numbers["tokens"] - 26
+    assert numbers["true_entropy_bits"] == pytest.approx(np.mean(entropies), rel=1e-6)
+    assert numbers["kl_true_bits"] == pytest.approx(np.mean(divergences), rel=1e-5)
+    assert numbers["true_cross_entropy_bits"] == pytest.approx(np.mean(nats) / math.log(2), rel=1e-6)
+    entropy, divergence = round(numbers["true_entropy_bits"], 4), round(numbers["kl_true_bits"], 4)
+    assert (
+        f"At the {len(nats):,} tokens whose distribution is known: {entropy:.4f} (entropy of the source) + "
+        f"{divergence:.4f} (divergence) = {entropy + divergence:.4f} bits of expected cross-entropy, and "
+        f"{numbers['true_cross_entropy_bits']:.4f} on this text. The other 26 tokens, such as separators, count only "
+        "in the cross-entropy of all tokens."
+    ) in " ".join(done.stdout.split())
