@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
-from tokenizer.byte_level import spell, unspell_all
+from tokenizer.byte_level import spell, unspell, unspell_all
 from tokenizer.fingerprints import digest_of, flag_parts, special_token_part
 from tokenizer.splitting.patterns import Pattern
 
@@ -106,7 +106,20 @@ class Vocabulary:
             raise ValueError(f"the special token {between[i]!r} has the id {i} of another token")
         if len(set(special_tokens.values())) != len(special_tokens):
             raise ValueError("two special tokens have the same id")
+        for spelling in special_tokens:
+            if self._spells_token(spelling):
+                raise ValueError(
+                    f"the special token {spelling!r} is also the spelling of an ordinary token, and tokenizer.json "
+                    "cannot distinguish them; choose another spelling, such as '<|name|>'"
+                )
         self.size = max([largest, *special_tokens.values()]) + 1
+
+    def _spells_token(self, spelling: str) -> bool:
+        """Return whether tokenizer.json would spell an ordinary token like this special token."""
+        try:
+            return (spelling if self.spelled else unspell(spelling)) in self.ids
+        except KeyError:
+            return False
 
     def written(self, token: bytes) -> Any:
         """Return a token as a key of `ids`: bytes, or a str if `spelled`."""

@@ -96,7 +96,7 @@ def test_an_ordinary_token_can_become_special_except_in_bpe(tok):
     if tok.kind != "bpe":
         assert tok.add_special_tokens([token]).special_tokens[token] == tok.token_to_id(token)
     else:
-        with pytest.raises(ValueError, match="is an ordinary token: choose another spelling"):
+        with pytest.raises(ValueError, match=r"spelling of an ordinary token.*choose another spelling"):
             tok.add_special_tokens(["self"])
     with pytest.raises(ValueError, match="sequence of strings"):
         tok.add_special_tokens("<one>")
@@ -158,7 +158,7 @@ BYTES = {bytes([byte]): byte for byte in range(256)}
         (lambda: Tokenizer.from_ranks(BYTES | {b"ab": 3}, "gpt2"), r"b'\\x03' and b'ab' have the same rank 3"),
         (
             lambda: Tokenizer.from_ranks(BYTES | {b"ab": 10**9}, "gpt2"),
-            "the rank 1000000000 of b'ab' is not an id, or is too large",
+            "the rank 1000000000 of b'ab' is not an id below 16777216",
         ),
         (lambda: Tokenizer.from_ranks({b"a": 0}, "gpt2"), "lacks 255 of the 256 single bytes"),
         (lambda: Tokenizer.from_ranks(BYTES, "gpt2", {"<x>": 3}), "'<x>' has the id 3 of another token"),

@@ -73,6 +73,12 @@ def largest_size(entries: int) -> int:
     return 2 * entries + 65536
 
 
+def check_largest_id(largest: int, entries: int) -> None:
+    """Raise ValueError if an id is too large for a vocabulary with this number of tokens, special ones included."""
+    limit = min(LARGEST_ID, largest_size(entries))
+    expect(largest < limit, f"ids up to {largest} are too large for {entries:,} tokens: {limit - 1} is allowed")
+
+
 def most_merges(ids: Mapping[str, int]) -> int:
     """Return an upper bound of the number of merges: one for each position where a token can be cut."""
     return sum(map(len, ids))
@@ -88,7 +94,7 @@ def _are_valid_ids(vocab: dict[str, Any], special: dict[str, int]) -> bool:
         if not all(map(lt, values, values[1:])):
             return False
     both = [*values[:1], *values[-1:], *special.values()]
-    if both and not 0 <= min(both) <= max(both) < min(LARGEST_ID, largest_size(len(vocab) + len(special))):
+    if both and not 0 <= min(both) <= max(both) < min(LARGEST_ID, largest_size(_entries(vocab, special))):
         return False
     for spelling, i in special.items():
         place = bisect_left(values, i)
@@ -98,12 +104,15 @@ def _are_valid_ids(vocab: dict[str, Any], special: dict[str, int]) -> bool:
     return True
 
 
+def _entries(vocab: dict[str, Any], special: dict[str, int]) -> int:
+    """Return the number of tokens, special ones included."""
+    return len(vocab) + sum(spelling not in vocab for spelling in special)
+
+
 def _raise_for_id(vocab: dict[str, Any], special: dict[str, int], vocab_field: str) -> NoReturn:
     for spelling, i in [*vocab.items(), *special.items()]:
         expect(is_id(i), f"has the id {shown(i)} for {shown(spelling)} in {vocab_field}")
-    size = max([*vocab.values(), *special.values()], default=-1) + 1
-    entries = len(vocab) + len(special)
-    expect(size <= largest_size(entries), f"has ids up to {size - 1} for {entries} tokens")
+    check_largest_id(max([*vocab.values(), *special.values()], default=-1), _entries(vocab, special))
     taken: dict[int, str] = {}
     for spelling, i in vocab.items():
         expect(i not in taken, f"gives the id {i} twice in {vocab_field}: {shown(taken.get(i))} and {shown(spelling)}")
