@@ -188,7 +188,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
 
         ranks: from the bytes of each token to its id, such as `Encoding._mergeable_ranks`, with all 256 single bytes.
         special_tokens: from spelling to id. Their ids may leave gaps, but the largest id of a vocabulary of n tokens
-        must be below 2n + 65,536. A spelling must not be that of an ordinary token in tokenizer.json.
+        must be below 2n + 65,536. A token spelled in tokenizer.json like an ordinary one must have its id.
         Raises ValueError that names the invalid token.
         """
         from tokenizer.formats.in_memory import checked_ranks, vocabulary_of_ranks
@@ -253,9 +253,9 @@ class Tokenizer(EncodingMethods, DecodingMethods):
     def add_special_tokens(self, special_tokens: Sequence[str]) -> Tokenizer:
         """Return a new tokenizer with more special tokens; this one is unchanged.
 
-        New ids follow the largest one, in this order. Existing special tokens keep their ids, and so do WordPiece and
-        Unigram tokens that become special, such as [unused1]. In a SentencePiece model, the new tokens are control
-        pieces. Raises ValueError for the spelling of an ordinary BPE token or piece of a SentencePiece model.
+        New ids follow the largest one, in this order. Existing special tokens keep their ids, and so do ordinary tokens
+        that become special, such as [unused1]. In a SentencePiece model, the new tokens are control pieces, and
+        ValueError is raised for the spelling of an ordinary piece.
         """
         from tokenizer.formats.in_memory import with_special_tokens
 

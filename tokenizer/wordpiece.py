@@ -74,6 +74,10 @@ class WordPieceVocabulary:
         """Return the id of the token with this spelling in UTF-8, or None."""
         return self.ids.get(token.decode(errors="surrogateescape"))
 
+    def spelled_id(self, spelling: str) -> int | None:
+        """Return the id of the token with this spelling, or None."""
+        return self.ids.get(spelling)
+
     def spelling(self, token: bytes) -> str:
         """Return a token as tokenizer.json spells it: as text."""
         return token.decode()

@@ -86,7 +86,7 @@ def test_tokens_of_megabytes_are_written_in_full(tmp_path):
 
 
 @pytest.mark.parametrize("spelling", ["Ġsome", "ĠĠ"])
-def test_a_special_token_spelled_like_an_ordinary_one_is_refused(spelling):
+def test_a_special_token_spelled_like_an_ordinary_one_must_have_its_id(spelling):
     """tokenizer.json could not hold both."""
     said = f"special token '{spelling}' is also the spelling of an ordinary token"
     with pytest.raises(ValueError, match=said):
@@ -94,8 +94,9 @@ def test_a_special_token_spelled_like_an_ordinary_one_is_refused(spelling):
     ranks = {bytes([byte]): byte for byte in range(256)} | {b" some": 256, b"  ": 257}
     with pytest.raises(ValueError, match=said):
         Tokenizer.from_ranks(ranks, "gpt2", {spelling: 300})
-    with pytest.raises(ValueError, match=said):
-        Tokenizer.from_ranks(ranks, "gpt2").add_special_tokens([spelling])
+    tok = Tokenizer.from_ranks(ranks, "gpt2").add_special_tokens([spelling])
+    assert tok == Tokenizer.from_ranks(ranks, "gpt2", tok.special_tokens)
+    assert tok.special_tokens[spelling] == tok.token_to_id(spelling) in (256, 257)
 
 
 BYTES = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256, b" a": 258}

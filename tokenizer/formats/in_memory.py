@@ -133,7 +133,7 @@ def vocabulary_of_pieces(
 def with_special_tokens(vocabulary: AnyVocabulary, spellings: Sequence[str]) -> AnyVocabulary:
     """Return the vocabulary with more special tokens.
 
-    WordPiece and Unigram tokens, such as [unused1], keep their ids. Other new spellings get ids after the largest one.
+    Tokens of the vocabulary, such as [unused1], keep their ids. Other new spellings get ids after the largest one.
     A SentencePiece model gets a control piece for each.
     """
     from inspect import signature
@@ -148,7 +148,7 @@ def with_special_tokens(vocabulary: AnyVocabulary, spellings: Sequence[str]) -> 
             return with_control_pieces(vocabulary, new)
     special, size = dict(vocabulary.special_tokens), vocabulary.size
     for spelling in new:
-        found: Any = None if vocabulary.kind == "bpe" else vocabulary.find(spelling.encode())
+        found = vocabulary.spelled_id(spelling)
         special[spelling] = size if found is None else found
         size += found is None
     fields = {name: getattr(vocabulary, name) for name in signature(type(vocabulary)).parameters}

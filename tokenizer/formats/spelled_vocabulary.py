@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import chain, islice
 from operator import eq, lt
 
-from tokenizer.byte_level import batches, unspell
+from tokenizer.byte_level import BYTE_TO_CHARACTER, batches, unspell
 from tokenizer.special import check_special_tokens
 from tokenizer.splitting.patterns import Pattern
 from tokenizer.vocabulary import BY_MERGES, Vocabulary
@@ -36,14 +36,15 @@ def build_vocabulary(
     added_flags: Mapping[str, dict[str, bool]] | None = None,
     post_processor: dict[str, Any] | None = None,
 ) -> Vocabulary:
-    """Return a vocabulary from spelled tokens with ids, and merges. Takes over `vocab`, without its special tokens.
+    """Return a vocabulary from spelled tokens with ids, and merges.
 
+    Takes over `vocab`, without its special tokens, except those that text can become: bytes and merged tokens.
     Raises ValueError that names the wrong entry. `vocab_field` is the name of `vocab` in messages.
     """
     expect(isinstance(vocab, dict), f"has no {vocab_field}, or it is not an object")
     expect(isinstance(merges, list), "has no merges, or they are not a list")
     check_ids(vocab, special, vocab_field)
-    for spelling in special:
+    for spelling in [spelling for spelling in special if not _is_ordinary(spelling, vocab, merges)]:
         vocab.pop(spelling, None)
     _check_spellings(vocab, vocab_field)
     pairs, first_merged = _parse_merges(merges, vocab)
@@ -59,6 +60,15 @@ def build_vocabulary(
         added_flags=added_flags,
         post_processor=post_processor,
     )
+
+
+def _is_ordinary(spelling: str, vocab: dict[str, Any], merges: list[Any]) -> bool:
+    """Return whether a token of the vocabulary is a byte or a merged token."""
+    if len(spelling) == 1:
+        return spelling in BYTE_TO_CHARACTER.values()
+    cuts = ((spelling[:length], spelling[length:]) for length in range(1, len(spelling)))
+    pairs = [[left, right] for left, right in cuts if left in vocab and right in vocab]
+    return any(pair in merges or " ".join(pair) in merges for pair in pairs)
 
 
 def check_ids(vocab: dict[str, Any], special: dict[str, int], vocab_field: str) -> None:
