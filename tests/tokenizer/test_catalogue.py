@@ -52,6 +52,20 @@ def on_one_line(peer, folder):
     return folder
 
 
+def after_padding(peer, folder):
+    peer.pad_token = peer.pad_token or peer.eos_token
+    assert len({*map(len, peer(["a", "a b c d e f"], padding=True, truncation=True, max_length=5)["input_ids"])}) == 1
+    peer.save_pretrained(folder)
+    return folder
+
+
+def after_padding_to_a_length(peer, folder):
+    peer.backend_tokenizer.enable_padding(length=40, direction="left", pad_id=1, pad_token="<x>", pad_to_multiple_of=8)
+    peer.backend_tokenizer.enable_truncation(20, stride=3, strategy="only_first", direction="left")
+    peer.backend_tokenizer.save(str(folder / "tokenizer.json"))
+    return folder
+
+
 def after_adding_special_tokens(peer, folder):
     peer.add_special_tokens({"additional_special_tokens": ["<new>", "<字>"], "mask_token": "<a mask>"})
     peer.save_pretrained(folder)
@@ -140,6 +154,8 @@ FORMS = (
     by_transformers,
     by_tokenizers,
     on_one_line,
+    after_padding,
+    after_padding_to_a_length,
     after_adding_special_tokens,
     after_adding_tokens_with_flags,
     after_adding_words,
