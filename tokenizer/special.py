@@ -9,6 +9,7 @@ PAD = "<|pad|>"
 MASK = "<|mask|>"
 CLS = "<|cls|>"
 SEP = "<|sep|>"
+LONGEST_SPELLING = 4096  # characters
 DEFAULT_SPECIAL_TOKENS = (END_OF_TEXT, PAD, MASK, CLS, SEP)
 
 
@@ -18,7 +19,10 @@ def sentinels(count: int) -> tuple[str, ...]:
 
 
 def check_special_tokens(special_tokens: Sequence[str]) -> tuple[str, ...]:
-    """Return the spellings as a tuple. Raises ValueError for any other type, and for an empty or repeated spelling."""
+    """Return the spellings as a tuple. Raises ValueError for any other type, and for a spelling that is not allowed.
+
+    Spellings must be distinct, neither empty nor too long, and without lone surrogates.
+    """
     if isinstance(special_tokens, str):
         raise ValueError(f"special_tokens must be a sequence of strings, not the string {special_tokens!r}")
     if isinstance(special_tokens, (Mapping, Set)) or not isinstance(special_tokens, Iterable):
@@ -31,8 +35,10 @@ def check_special_tokens(special_tokens: Sequence[str]) -> tuple[str, ...]:
     for spelling in special_tokens:
         if not isinstance(spelling, str) or not spelling:
             raise ValueError(f"a special token must be a non-empty string, not {spelling!r}")
-        if len(spelling.encode("utf-8", "replace")) < 2:
-            raise ValueError(f"the special token {spelling!r} is a single byte, which already has an id")
+        if len(spelling) > LONGEST_SPELLING:
+            raise ValueError(
+                f"a special token has {len(spelling):,} characters; at most {LONGEST_SPELLING:,} are allowed"
+            )
         if any(0xD800 <= ord(c) < 0xE000 for c in spelling):
             raise ValueError(f"the special token {spelling!r} has a lone surrogate")
         if spelling in seen:

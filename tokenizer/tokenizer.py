@@ -79,6 +79,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         model: "bpe" (the default), "wordpiece" or "unigram".
         special_tokens: the first entries of the vocabulary, by default `DEFAULT_SPECIAL_TOKENS`. WordPiece
             appends [UNK] if it is not among them. Unigram begins with <unk> and ends with the special tokens.
+            ValueError if training makes an ordinary token with the same spelling: choose spellings such as <|name|>.
         min_frequency: pairs that occur less often are not merged. By default 2; with score="likelihood" the largest
             value of at least 2 that fills the vocabulary, found by repeated training.
         byte_order: BPE only: order of the single bytes' ids: "gpt2" (the default) as in Hugging Face, "raw" as in
@@ -165,7 +166,9 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         files that transformers writes. normalizer: "NFC" for a vocabulary on normalized text, such as Qwen's.
 
         In `encode`, added tokens that are not special follow the rule of special tokens; lstrip, rstrip, single_word
-        and normalized mean the same as in tokenizers. `save` keeps the post-processor, which changes no ids.
+        and normalized mean the same as in tokenizers. Added tokens have the ids that tokenizers gives them, whatever
+        ids the file lists: those in the vocabulary keep theirs, and the others are numbered from its size on, in the
+        order of the list. `save` keeps the post-processor, which changes no ids.
         Raises FileNotFoundError, and ValueError with the file and the field that is damaged or not supported.
         """
         from tokenizer.formats.vocabulary_files import load_vocabulary
@@ -184,6 +187,8 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         """Return the tokenizer of tiktoken's ranks, which are the tokens' ids.
 
         ranks: from the bytes of each token to its id, such as `Encoding._mergeable_ranks`, with all 256 single bytes.
+        special_tokens: from spelling to id. Their ids may leave gaps, but the largest id of a vocabulary of n tokens
+        must be below 2n + 65,536. A token spelled in tokenizer.json like an ordinary one must have its id.
         Raises ValueError that names the invalid token.
         """
         from tokenizer.formats.in_memory import checked_ranks, vocabulary_of_ranks
@@ -202,8 +207,8 @@ class Tokenizer(EncodingMethods, DecodingMethods):
     ) -> Tokenizer:
         """Return the tokenizer of a vocabulary and its merges in order.
 
-        Tokens are bytes, as in `merges`, or spelled as in `get_vocab` and vocab.json. Raises ValueError that names the
-        invalid token or merge.
+        Tokens are bytes, as in `merges`, or spelled as in `get_vocab` and vocab.json. special_tokens: as in
+        `from_ranks`. Raises ValueError that names the invalid token or merge.
         """
         from tokenizer.formats.in_memory import vocabulary_of_merges
 
@@ -218,8 +223,8 @@ class Tokenizer(EncodingMethods, DecodingMethods):
     ) -> Tokenizer:
         """Return the WordPiece tokenizer of a vocabulary such as {"[UNK]": 0, "play": 1, "##ing": 2}.
 
-        special_tokens: by default those of BERT that are in the vocabulary. Raises ValueError that names the invalid
-        token.
+        special_tokens: by default those of BERT that are in the vocabulary. Others are added to it. Raises ValueError
+        that names the invalid token.
         """
         from tokenizer.formats.in_memory import vocabulary_of_pieces
 
@@ -248,9 +253,9 @@ class Tokenizer(EncodingMethods, DecodingMethods):
     def add_special_tokens(self, special_tokens: Sequence[str]) -> Tokenizer:
         """Return a new tokenizer with more special tokens; this one is unchanged.
 
-        New ids follow the largest one, in this order. Existing special tokens keep their ids, and so do WordPiece and
-        Unigram tokens that become special, such as [unused1]. Raises ValueError for the spelling of an ordinary BPE
-        token.
+        New ids follow the largest one, in this order. Existing special tokens keep their ids, and so do ordinary tokens
+        that become special, such as [unused1]. In a SentencePiece model, the new tokens are control pieces, and
+        ValueError is raised for the spelling of an ordinary piece.
         """
         from tokenizer.formats.in_memory import with_special_tokens
 
@@ -298,7 +303,6 @@ class Tokenizer(EncodingMethods, DecodingMethods):
 
         A SentencePiece model is written as folder/tokenizer.model, because tokenizers gives other ids for some texts.
         `as_sentencepiece` converts other Unigram vocabularies.
-        Raises ValueError if a special token has the spelling of an ordinary token.
         """
         from tokenizer.formats.vocabulary_files import save_vocabulary
 

@@ -131,6 +131,10 @@ class UnigramVocabulary:
         """Return the id of the piece with this spelling in UTF-8, or None."""
         return self.ids.get(token.decode(errors="surrogateescape"))
 
+    def spelled_id(self, spelling: str) -> int | None:
+        """Return the id of the piece with this spelling, or None."""
+        return self.ids.get(spelling)
+
     def spelling(self, token: bytes) -> str:
         """Return a piece as tokenizer.json spells it: as text."""
         return token.decode()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
-from tokenizer.byte_level import spell, unspell_all
+from tokenizer.byte_level import spell, unspell, unspell_all
 from tokenizer.fingerprints import digest_of, flag_parts, special_token_part
 from tokenizer.splitting.patterns import Pattern
 
@@ -54,7 +54,8 @@ class PackedPairs:
 class Vocabulary:
     """An immutable vocabulary of byte-level BPE. `WordPieceVocabulary` is the other kind.
 
-    ids: token -> id, without special tokens. Tokens are bytes or, if `spelled`, strings in ByteLevel's alphabet.
+    ids: token -> id. A special token is among them only if text can become it, too. Tokens are bytes or, if `spelled`,
+    strings in ByteLevel's alphabet.
     pairs: the merges in order, as pairs of tokens of the same type; None for a vocabulary of ranks.
     first_merged: the id of the first merged token, if those of later merges follow without gaps; otherwise None.
     rule: the file's rule that turns pretokens into ids.
@@ -103,10 +104,25 @@ class Vocabulary:
         smallest, largest = min(ids.values()), max(ids.values())
         between = {i: spelling for spelling, i in special_tokens.items() if smallest <= i <= largest}
         for i in between.keys() & set(ids.values()) if between else ():
-            raise ValueError(f"the special token {between[i]!r} has the id {i} of another token")
+            if self.spelled_id(between[i]) != i:
+                raise ValueError(f"the special token {between[i]!r} has the id {i} of another token")
         if len(set(special_tokens.values())) != len(special_tokens):
             raise ValueError("two special tokens have the same id")
+        for spelling, i in special_tokens.items():
+            if self.spelled_id(spelling) not in (None, i):
+                raise ValueError(
+                    f"the special token {spelling!r} is also the spelling of an ordinary token, which has another id: "
+                    "choose another spelling, such as '<|name|>'"
+                )
         self.size = max([largest, *special_tokens.values()]) + 1
+
+    def spelled_id(self, spelling: str) -> int | None:
+        """Return the id of the ordinary token that tokenizer.json spells so, or None."""
+        ids: Mapping[Any, int] = self.ids
+        try:
+            return ids.get(spelling if self.spelled else unspell(spelling))
+        except KeyError:
+            return None
 
     def written(self, token: bytes) -> Any:
         """Return a token as a key of `ids`: bytes, or a str if `spelled`."""
@@ -122,7 +138,7 @@ class Vocabulary:
 
     @cached_property
     def tokens(self) -> list[bytes | None]:
-        """The bytes of each token by id; None for special tokens and gaps."""
+        """The bytes of each token by id; None for gaps and special tokens that are not in `ids`."""
         listed: Any = list(self.ids)
         tokens: list[bytes | None] = [None] * self.size
         for token, i in zip(unspell_all(listed) if self.spelled else listed, self.ids.values(), strict=True):

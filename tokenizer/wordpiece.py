@@ -28,7 +28,8 @@ LONGEST_WORD = 100  # characters
 class WordPieceVocabulary:
     """An immutable WordPiece vocabulary.
 
-    ids: maps tokens to ids. It may contain special tokens; a word spelled like one gets its id, as in tokenizers.
+    ids: maps tokens to ids. It may contain special tokens; a word spelled like one gets its id, as in tokenizers. The
+    others have the ids that follow, from the number of entries on, as tokenizers gives them.
     unknown: the token of a word that no tokens spell. prefix: the start of tokens that continue a word.
     longest_word: longer words, in code points, are unknown. cleanup: whether decoding joins punctuation to words.
     added_flags and post_processor: as in `Vocabulary`.
@@ -72,6 +73,10 @@ class WordPieceVocabulary:
     def find(self, token: bytes) -> int | None:
         """Return the id of the token with this spelling in UTF-8, or None."""
         return self.ids.get(token.decode(errors="surrogateescape"))
+
+    def spelled_id(self, spelling: str) -> int | None:
+        """Return the id of the token with this spelling, or None."""
+        return self.ids.get(spelling)
 
     def spelling(self, token: bytes) -> str:
         """Return a token as tokenizer.json spells it: as text."""

@@ -4,10 +4,12 @@ import json
 
 import pytest
 import tokenizers
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
+from tests.tokenizer.test_streaming import assert_streams
 from tokenizer import Tokenizer
 
 # No token begins with white space: `tokenizers` panics on such a token after one that strips white space on its
@@ -81,6 +83,27 @@ def test_ids_with_flagged_tokens_equal_those_of_tokenizers(normalizer, prefix, t
     check()
 
 
+@pytest.mark.parametrize("normalizer", [None, normalizers.NFC()], ids=["as it is", "NFC"])
+def test_flagged_tokens_are_found_across_the_pieces_of_a_stream(normalizer, tmp_path):
+    peer = hugging_face(tmp_path / "tokenizer.json", normalizer)
+    tok = Tokenizer.load(tmp_path)
+
+    @settings(max_examples=400)
+    @given(
+        st.lists(st.sampled_from(PIECES), max_size=8).map("".join),
+        st.lists(st.integers(0, 60), max_size=8),
+        st.sampled_from(["all", {"<both>", "word word"}, {"word"}]),
+    )
+    def check(text, places, allowed):
+        for whole in (text, text.encode() + b"\xe2\x80", b"\x80" + text.encode()):
+            assert_streams(tok, whole, places, allowed_special=allowed, disallowed_special=())
+            assert_streams(tok, whole, places, allowed_special=allowed)
+        pieces = [text[i : i + 1] for i in range(len(text))]
+        assert list(tok.encode_iterable(pieces, allowed_special="all")) == peer.encode(text).ids
+
+    check()
+
+
 @pytest.mark.slow
 def test_a_single_word_ends_where_tokenizers_says(tmp_path):
     peer = hugging_face(tmp_path / "tokenizer.json", tokens=[AddedToken("qq", single_word=True, normalized=False)])
@@ -122,3 +145,134 @@ def test_white_space_around_many_tokens_takes_linear_time(tmp_path):
     text = (" " * 500_000 + "<both>" + " <left>" * 20_000 + "word" * 20_000) * 2
     ids = tok.encode_to_numpy(text, allowed_special="all")
     assert json.dumps(tok.decode(ids)).count("<left>") == 40_000
+
+
+def kind_of_model(kind, gap):
+    """Return a tokenizer of `tokenizers` with few tokens. The id before the last is unused if `gap` is true."""
+    if kind == "bpe":
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        peer = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate([*letters, "<old>"])}, []))
+        peer.pre_tokenizer, peer.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    elif kind == "wordpiece":
+        tokens = ["[UNK]", "a", "b", "##a", "##b", "new", "<old>"]
+        peer = tokenizers.Tokenizer(models.WordPiece({c: i for i, c in enumerate(tokens)}, unk_token="[UNK]"))
+        peer.normalizer, peer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+        peer.decoder = decoders.WordPiece()
+    else:
+        peer = tokenizers.Tokenizer(
+            models.Unigram([("<unk>", -9.5), ("\u2581", -1.5), ("a", -2.5), ("<old>", -8.5)], 0)
+        )
+        peer.pre_tokenizer, peer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    content = json.loads(peer.to_str())
+    if gap and kind != "unigram":
+        content["model"]["vocab"]["<old>"] += 5
+    return content
+
+
+ADDED = ("<old>", "<new>", "<other>", "new word", "word", "a")
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
+def test_added_tokens_have_the_ids_of_tokenizers_whatever_ids_the_file_lists(kind, tmp_path):
+    @settings(max_examples=300)
+    @given(
+        st.lists(
+            st.fixed_dictionaries(
+                {"content": st.sampled_from(ADDED), "id": st.integers(0, 400), "special": st.booleans()}
+            ),
+            unique_by=lambda token: token["content"],
+            max_size=5,
+        ),
+        st.booleans(),
+        st.lists(st.sampled_from([*ADDED, " ", "b", "ab", "w"]), max_size=6).map("".join),
+    )
+    def check(added, gap, text):
+        content = kind_of_model(kind, gap)
+        plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        content["added_tokens"] = [token | plain for token in added]
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+        peer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+        try:
+            tok = Tokenizer.load(tmp_path)
+        except ValueError as error:
+            # "a" is a byte of BPE. A new token can also get the id of another one, if the vocabulary has gaps.
+            assert "gives the id" in str(error) or (kind == "bpe" and "'a'" in str(error))
+            assert gap or kind == "bpe"
+            return
+        assert tok.special_tokens == {token["content"]: peer.token_to_id(token["content"]) for token in added}
+        expected = peer.encode(text).ids
+        assert tok.encode(text, allowed_special="all") == expected
+        tok.save(tmp_path / "again")
+        assert Tokenizer.load(tmp_path / "again") == tok
+        assert tokenizers.Tokenizer.from_file(str(tmp_path / "again" / "tokenizer.json")).encode(text).ids == expected
+
+    check()
+
+
+def flagged(content, **flags):
+    """Return the fields of an added token in tokenizer_config.json."""
+    plain = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False, "special": True}
+    return {"content": content} | plain | flags
+
+
+BESIDE = {
+    "gaps": {"added_tokens.json": {"<x>": 300, "<y>": 305}},
+    "descending": {"added_tokens.json": {"<x>": 258, "<y>": 257}},
+    "config with gaps": {"added_tokens_decoder": {"300": flagged("<x>"), "305": flagged("<y>", special=False)}},
+    "config descending": {"added_tokens_decoder": {"258": flagged("<x>"), "257": flagged("<y>", special=False)}},
+    "another id for a token of the vocabulary": {
+        "added_tokens_decoder": {"5": flagged("<x>"), "305": flagged("<old>")}
+    },
+}
+
+
+@pytest.mark.parametrize("listed", BESIDE)
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece"])
+def test_added_tokens_beside_a_vocabulary_have_the_ids_of_transformers(kind, listed, tmp_path):
+    config, files = {}, dict(BESIDE[listed])
+    if "added_tokens.json" in files:
+        config["additional_special_tokens"] = ["<x>", "<y>"]
+        (tmp_path / "added_tokens.json").write_text(json.dumps(files.pop("added_tokens.json")))
+    if kind == "bpe":
+        model = kind_of_model(kind, gap=False)["model"]
+        (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"] | {"<|endoftext|>": 257}))
+        (tmp_path / "merges.txt").write_text("#version: 0.2\n")
+        theirs = transformers.GPT2Tokenizer
+    else:
+        (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n<old>\n")
+        theirs = transformers.BertTokenizer
+    config |= files | {"tokenizer_class": theirs.__name__, "do_lower_case": True}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    peer = theirs.from_pretrained(tmp_path)
+    tok = Tokenizer.load(tmp_path)
+    assert tok.special_tokens == peer.get_added_vocab()
+    for text in ("a<x>b <y>", "<y><x><old>"):
+        assert tok.encode(text, allowed_special="all") == peer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_an_added_token_that_transformers_matches_in_normalized_text_is_refused_beside_vocab_txt(tmp_path):
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\na\nb\n")
+    (tmp_path / "added_tokens.json").write_text('{"NewTok": 7}')
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "do_lower_case": true}')
+    assert transformers.BertTokenizer.from_pretrained(tmp_path)("a newtok")["input_ids"][1:-1] == [5, 7]
+    with pytest.raises(ValueError, match=r"vocab\.txt: has the added token 'NewTok' with normalized"):
+        Tokenizer.load(tmp_path)
+    (tmp_path / "special_tokens_map.json").write_text('{"bos_token": "NewTok"}')
+    assert transformers.BertTokenizer.from_pretrained(tmp_path)("a newtok NewTok")["input_ids"][1:-1] == [5, 1, 7]
+    assert Tokenizer.load(tmp_path).encode("a newtok NewTok", allowed_special="all") == [5, 1, 7]
+
+
+def test_a_template_with_another_id_than_the_added_token_is_refused(tmp_path):
+    content = kind_of_model("bpe", gap=False)
+    content["added_tokens"] = [flagged("<x>") | {"id": 300}]
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "<x>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [],
+        "special_tokens": {"<x>": {"id": "<x>", "ids": [300], "tokens": ["<x>"]}},
+    }
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(
+        ValueError, match=r"'ids': .300.*, which added_tokens does not have with the id that tokenizers"
+    ):
+        Tokenizer.load(tmp_path)

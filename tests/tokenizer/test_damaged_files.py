@@ -175,7 +175,7 @@ BOMBS = {
         "line 1 ": b"a " * 5_000_000,
         "line 2 ": b"IQ== 0\n" + b"\n" * 5_000_000 + b"Ig== 1\n",
         "line 1 is not a": b"IQ== " + b"1" * 5_000_000,
-        "ranks up to 16777215": b"IQ== 16777215\n",
+        "ids up to 16777215": b"IQ== 16777215\n",
         "a token has 7500000 bytes": b"A" * 10_000_000 + b" 0\n",
         "line 1 is not a token in": b"IQ== 0 Ig== 1\nIw==\n2\n",
     },

@@ -225,7 +225,6 @@ REFUSED = {
     "id True": set_at("model", "vocab", "e", value=True),
     r"added_tokens\[1\].id": set_at("added_tokens", 1, "id", value="x"),
     r"added_tokens\[2\], which is not an object": set_at("added_tokens", 2, value=3),
-    "the ids 0 and 3": set_at("added_tokens", 0, "id", value=3),
     "ignore_merges": set_at("model", "ignore_merges", value="yes"),
 }
 
@@ -289,14 +288,6 @@ def test_an_error_in_loading_names_the_missing_file_or_option(tmp_path, saved):
     (tmp_path / "vocab.bpe").write_text("#version: 0.2\n")
     with pytest.raises(ValueError, match=r"encoder\.json"):
         Tokenizer.load(tmp_path / "vocab.bpe")
-
-
-def test_a_special_token_spelled_like_an_ordinary_one_cannot_be_saved(tmp_path):
-    tok = Tokenizer.train(["hello hello hello"], 256 + 5, pattern="gpt2", special_tokens=("hello",))
-    assert tok.decode(tok.encode("hello", allowed_special="all")) == "hello"
-    with pytest.raises(ValueError, match="also the spelling"):
-        tok.save(tmp_path)
-    assert names(tmp_path) == []
 
 
 def test_special_tokens_may_hold_any_characters(tmp_path):

@@ -4,7 +4,8 @@ import base64
 import json
 
 import pytest
-from hypothesis import given, settings
+import tokenizers
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer
@@ -85,11 +86,113 @@ def test_tokens_of_megabytes_are_written_in_full(tmp_path):
 
 
 @pytest.mark.parametrize("spelling", ["Ġsome", "ĠĠ"])
-def test_a_special_token_spelled_like_an_ordinary_one_leaves_no_file(tmp_path, spelling):
-    tok = Tokenizer.train([" some some   "], 300, special_tokens=[spelling, "<other>"], min_frequency=1)
-    with pytest.raises(ValueError, match=f"special token '{spelling}' is also the spelling of an ordinary token"):
-        tok.save(tmp_path / "none")
-    assert not (tmp_path / "none").exists()
+def test_a_special_token_spelled_like_an_ordinary_one_must_have_its_id(spelling):
+    """tokenizer.json could not hold both."""
+    said = f"special token '{spelling}' is also the spelling of an ordinary token"
+    with pytest.raises(ValueError, match=said):
+        Tokenizer.train([" some some   "], 300, special_tokens=[spelling, "<other>"], min_frequency=1)
+    ranks = {bytes([byte]): byte for byte in range(256)} | {b" some": 256, b"  ": 257}
+    with pytest.raises(ValueError, match=said):
+        Tokenizer.from_ranks(ranks, "gpt2", {spelling: 300})
+    tok = Tokenizer.from_ranks(ranks, "gpt2").add_special_tokens([spelling])
+    assert tok == Tokenizer.from_ranks(ranks, "gpt2", tok.special_tokens)
+    assert tok.special_tokens[spelling] == tok.token_to_id(spelling) in (256, 257)
+
+
+BYTES = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256, b" a": 258}
+WORDS = {"[UNK]": 0, "a": 1, "##b": 2, "abc": 3, "[CLS]": 5}
+SPELLINGS = (
+    "<x>",
+    "<y>",
+    "ab",
+    "a",
+    " ",
+    "\n",
+    "abc",
+    " a",
+    "Ġa",
+    "é",
+    "[CLS]",
+    "<long" + ">" * 4092,
+    "<long" + ">" * 4090,
+)
+ODD_IDS = st.integers(0, 300) | st.sampled_from([66_000, 66_100, 100_257, 2**24 - 1, 2**24, -1])
+SPECIAL_IDS = st.dictionaries(st.sampled_from(SPELLINGS), ODD_IDS, max_size=3)
+
+
+def made(way, special, more, folder):
+    """Return a tokenizer that was made in one of several ways, with these special tokens and then some more."""
+    if way == "ranks":
+        tok = Tokenizer.from_ranks(BYTES, "gpt2", special)
+    elif way == "rank file":
+        lines = [base64.b64encode(token) + b" %d\n" % i for token, i in BYTES.items()]
+        (folder / "x.tiktoken").write_bytes(b"".join(lines))
+        tok = Tokenizer.load(folder / "x.tiktoken", pattern="gpt2", special_tokens=special)
+    elif way == "merges":
+        tok = Tokenizer.from_merges(BYTES, [(b"a", b"b"), (b" ", b"a")], "gpt2", special)
+    elif way == "wordpiece":
+        tok = Tokenizer.from_wordpiece(WORDS, special_tokens=special)
+    elif way == "vocab.txt":
+        (folder / "vocab.txt").write_text("[UNK]\na\n##b\nabc\n")
+        tok = Tokenizer.load(folder / "vocab.txt", pattern="bert-uncased", special_tokens=special)
+    else:
+        spellings = sorted(special, key=special.__getitem__)
+        tok = Tokenizer.train(["ab abc ab abc"], 290, model=way, special_tokens=spellings, min_frequency=1)
+    return tok.add_special_tokens(more) if more else tok
+
+
+@pytest.mark.filterwarnings("ignore:training starts", "ignore:the corpus ran out")
+@pytest.mark.parametrize("way", ["ranks", "rank file", "merges", "wordpiece", "vocab.txt", "bpe", "unigram"])
+def test_what_can_be_made_can_be_saved_and_loaded_with_the_same_ids(way, tmp_path):
+    @settings(max_examples=20 if way == "unigram" else 100)
+    @given(
+        SPECIAL_IDS,
+        st.lists(st.sampled_from(SPELLINGS), unique=True, max_size=2),
+        st.lists(st.sampled_from([*SPELLINGS, "b", "c"]), max_size=5).map("".join),
+    )
+    @example({"<|endoftext|>": 100_257}, [], "")
+    @example({"<x>": 66_000}, ["<y>"], "<x><y>")
+    def check(special, more, text):
+        try:
+            tok = made(way, special, more, tmp_path)
+        except ValueError:
+            return
+        tok.save(tmp_path / "saved")
+        again = Tokenizer.load(tmp_path / "saved")
+        assert again.special_tokens == tok.special_tokens
+        assert again == tok
+        peer = tokenizers.Tokenizer.from_file(str(tmp_path / "saved" / "tokenizer.json"))
+        expected = tok.encode(text, allowed_special="all")
+        assert again.encode(text, allowed_special="all") == expected
+        assert peer.encode(text, add_special_tokens=False).ids == expected
+        assert again.encode(text, disallowed_special=()) == tok.encode(text, disallowed_special=())
+
+    check()
+
+
+def test_one_rule_says_which_ids_special_tokens_may_have(tmp_path):
+    Tokenizer.from_ranks(BYTES, "gpt2", {"<x>": 300}).save(tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    content["model"]["vocab"]["<x>"] = content["added_tokens"][0]["id"] = 100_257
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    makers = (
+        lambda: Tokenizer.from_ranks(BYTES, "gpt2", {"<x>": 100_257}),
+        lambda: Tokenizer.from_merges(BYTES, [(b"a", b"b"), (b" ", b"a")], "gpt2", {"<x>": 100_257}),
+        lambda: Tokenizer.load(tmp_path),
+    )
+    for make in makers:
+        with pytest.raises(ValueError, match="ids up to 100257 are too large for 259 tokens: 66053 is allowed"):
+            make()
+
+
+@pytest.mark.parametrize("normalizer", ["NFKC", "nfc", 3])
+def test_a_normalizer_that_no_file_may_name_is_refused(normalizer):
+    for make in (
+        lambda: Tokenizer.from_ranks(BYTES, "gpt2", normalizer=normalizer),
+        lambda: Tokenizer.from_merges(BYTES, [], "gpt2", normalizer=normalizer),
+    ):
+        with pytest.raises(ValueError, match="normalizer must be 'NFC' or None"):
+            make()
 
 
 def test_a_file_too_large_to_load_is_refused_and_the_previous_file_is_kept(tmp_path, monkeypatch):

@@ -194,11 +194,24 @@ def test_a_saved_model_has_the_same_bytes_and_ids(both, lines, tmp_path):
     again = Tokenizer.load(tmp_path)
     assert again.fingerprint == ours.fingerprint
     assert pickle.loads(pickle.dumps(again)).encode_batch(lines[:20]) == ours.encode_batch(lines[:20])
-    with pytest.raises(ValueError, match="cannot store the added special token '<mask>'"):
-        ours.add_special_tokens(["<mask>"]).save(tmp_path / "more")
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(ValueError, match=r"tokenizer\.json, which would be read in place"):
         ours.save(tmp_path)
+
+
+def test_added_special_tokens_become_control_pieces_that_sentencepiece_reads(both, lines, tmp_path):
+    ours, peer = both
+    more = ours.add_special_tokens(["<mask>", next(iter(ours.special_tokens)), "<字 new>"])
+    assert more.special_tokens == ours.special_tokens | {"<mask>": len(ours), "<字 new>": len(ours) + 1}
+    more.save(tmp_path)
+    again = Tokenizer.load(tmp_path)
+    assert again == more
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "tokenizer.model"))
+    assert theirs.piece_to_id(["<mask>", "<字 new>"]) == [len(ours), len(ours) + 1]
+    assert theirs.is_control(len(ours))
+    assert theirs.encode(lines[:50]) == peer.encode(lines[:50]) == again.encode_batch(lines[:50])
+    with pytest.raises(ValueError, match="is an ordinary piece of the SentencePiece model: choose another spelling"):
+        ours.add_special_tokens([next(piece for piece in ours.vocabulary.matches)])
 
 
 def test_control_pieces_are_special_and_user_defined_ones_are_not(lines, published, tmp_path):

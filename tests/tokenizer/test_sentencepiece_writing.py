@@ -146,18 +146,10 @@ def test_a_vocabulary_that_a_model_cannot_express_is_refused_in_a_sentence(optio
         tok.as_sentencepiece()
 
 
-@pytest.mark.parametrize(
-    ("token", "message"),
-    [
-        ({"id": 9}, "has the special token '<x>' with the id 9"),
-        ({"id": 3, "lstrip": True}, "has the added token '<x>' with lstrip"),
-    ],
-)
-def test_an_added_token_that_a_model_cannot_express_is_refused_in_a_sentence(token, message, tmp_path):
+def test_an_added_token_that_a_model_cannot_express_is_refused_in_a_sentence(tmp_path):
     content = json.loads(tokenizer_json([UNK, ("▁", -1.0), ("a", -1.0)]))
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    content["added_tokens"] = [{"content": "<x>", "special": True} | flags | token]
+    content["added_tokens"] = [{"content": "<x>", "id": 3, "special": True, "lstrip": True}]
     (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
     tok = Tokenizer.load(tmp_path)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="has the added token '<x>' with lstrip"):
         tok.as_sentencepiece()

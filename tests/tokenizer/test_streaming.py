@@ -52,6 +52,9 @@ PIECES += [
     " " * 30,
     "ÀÉ",
     "<|endoftext|>",
+    "<|pad|>",
+    "<|endof",
+    "text|>",
 ]
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=30).map("".join)
 BYTES = TEXTS.map(str.encode) | st.lists(st.sampled_from([b"a", b"\xff", b"\xe5\xad", b" ", b"\xf0\x9f", b"1"])).map(
@@ -95,11 +98,51 @@ def test_pieces_that_end_anywhere_have_the_ids_of_the_joined_text(tok):
     @settings(max_examples=150)
     @given(TEXTS | BYTES, st.lists(st.integers(0, 120), max_size=12))
     def check(text, places):
-        expected = tok.encode_ordinary(text)
-        assert list(tok.encode_iterable(cut_up(text, places))) == expected
-        assert list(tok.encode_iterable(text[i : i + 1] for i in range(len(text)))) == expected
+        for allowed, disallowed in (((), ()), ("all", ()), ((), "all"), ({"<|pad|>"}, {"<|endoftext|>"})):
+            assert_streams(tok, text, places, allowed_special=allowed, disallowed_special=disallowed)
 
     check()
+
+
+def assert_streams(tok, text, places, **options):
+    """Check that the pieces of a text have its ids, or that both are refused with the same words."""
+    try:
+        expected = tok.encode(text, **options)
+    except ValueError as error:
+        expected = str(error)
+    for pieces in (cut_up(text, places), [text[i : i + 1] for i in range(len(text))]):
+        try:
+            found = list(tok.encode_iterable(pieces, **options))
+        except ValueError as error:
+            found = str(error)
+        assert found == expected
+
+
+def test_a_special_token_in_a_stream_is_refused_unless_it_is_allowed(trained):
+    tok = trained["gpt2"]
+    pieces = ["some text ", "<|endof", "te", "xt|> and more"]
+    with pytest.raises(ValueError, match=r"'<\|endoftext\|>' at byte 10: .* pass allowed_special"):
+        list(tok.encode_iterable(pieces))
+    assert list(tok.encode_iterable(pieces, disallowed_special=())) == tok.encode_ordinary("".join(pieces))
+    expected = tok.encode("".join(pieces), allowed_special="all")
+    assert list(tok.encode_iterable(pieces, allowed_special={"<|endoftext|>"})) == expected
+    with pytest.raises(ValueError, match="allowed_special must be"):  # at once, and not with the first id
+        tok.encode_iterable(pieces, allowed_special="<|endoftext|>")
+
+
+def test_a_stream_with_special_tokens_takes_memory_for_its_last_part_only(trained):
+    """A generator counts the pieces that are taken before the ids of the first ones are there."""
+    tok, taken = trained["gpt2"], 0
+
+    def pieces():
+        nonlocal taken
+        for _ in range(10_000):
+            taken += 1
+            yield "<|endoftext|>some text " * 10
+
+    first = [next(ids) for ids in [tok.encode_iterable(pieces(), allowed_special="all")] for _ in range(20)]
+    assert first == tok.encode("<|endoftext|>some text " * 20, allowed_special="all")[:20]
+    assert taken < 10
 
 
 @pytest.mark.usefixtures("short_streams")
@@ -156,8 +199,8 @@ def test_real_text_is_encoded_in_pieces_and_in_parts(trained, stdlib_texts):
     text = "".join(stdlib_texts[:60])
     for tok in trained.values():
         ids = tok.encode_ordinary(text)
-        assert list(tok.encode_iterable(text.splitlines(keepends=True))) == ids
-        assert list(tok.encode_iterable([text])) == ids
+        assert list(tok.encode_iterable(text.splitlines(keepends=True), disallowed_special=())) == ids
+        assert list(tok.encode_iterable([text], disallowed_special=())) == ids
         assert tok.count(text, disallowed_special=()) == len(ids)
         for most in (0, 1, 1000, len(ids), len(ids) + 1):
             assert tok.encode(text, disallowed_special=(), max_tokens=most) == ids[:most]

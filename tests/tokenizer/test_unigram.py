@@ -576,7 +576,7 @@ def test_random_damage_to_a_map_never_raises_anything_else(noise, place):
         (("model", "unk_id"), 10**9, "model.unk_id = 1000000000"),
         (("model", "byte_fallback"), 1, "model.byte_fallback = 1"),
         (("model", "alpha"), 0.1, "sampling is not supported"),
-        (("added_tokens",), [{"id": 1, "content": "<x>"}], "the id 1"),
+        (("added_tokens",), [{"id": "1", "content": "<x>"}], "added_tokens.*id = '1'"),
         (("added_tokens",), [{"id": 9999, "content": "<x>", "normalized": True}], "normalized, which is not supported"),
         (("truncation",), {"max_length": 3}, "has a truncation"),
     ],

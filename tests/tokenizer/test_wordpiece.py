@@ -310,7 +310,7 @@ def test_vocab_txt_alone_does_not_say_how_text_becomes_words(vocabulary):
         (("model", "vocab"), {"a": 0}, r"no '\[UNK\]' in model.vocab"),
         (("model", "vocab"), {"[UNK]": 0, "a": 10**9}, "the id 1000000000"),
         (("model", "vocab"), {"[UNK]": 0, "a": 2**31 - 1}, "the id 2147483647"),
-        (("model", "vocab"), {"[UNK]": 0, "a": 2**24 - 1}, "ids up to 16777215 for 2 tokens"),
+        (("model", "vocab"), {"[UNK]": 0, "a": 2**24 - 1}, "ids up to 16777215 are too large for 2 tokens"),
         (("model", "vocab"), {"[UNK]": 0, "a": True}, "the id True for 'a'"),
         (("model", "vocab"), {"[UNK]": 6, "a": 6}, "gives the id 6 twice"),
         (("model", "continuing_subword_prefix"), "#" * 10**6, r"continuing_subword_prefix '#{20,100}\.\.\.$"),

@@ -48,7 +48,8 @@ class ByteDecoding:
         """Return the bytes of each id, followed by `size` Nones, so that negative indices are unknown too."""
         by_id = self._vocabulary.tokens + [None] * self._vocabulary.size
         for spelling, i in self._vocabulary.special_tokens.items():
-            by_id[i] = spelling.encode()
+            if by_id[i] is None:
+                by_id[i] = spelling.encode()
         return by_id
 
     @property

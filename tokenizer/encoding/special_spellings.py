@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from functools import cache, cached_property, lru_cache
+from itertools import chain, groupby
 
 from tokenizer.text import nfc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import re
-    from typing import Literal
+    from typing import Any, Literal
 
     SpecialSet = Literal["all"] | Collection[str]
 
 
 # The flags of an added token that decide where it is found.
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
+LONGEST_CHARACTER = 4  # bytes
 WHITE_SPACE = (
     "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
     "\u2028\u2029\u202f\u205f\u3000"
@@ -55,22 +57,40 @@ class SpecialTokens:
         }
         self._normalizes = normalizer is not None
 
-    def allowed_in(self, data: bytes, allowed: SpecialSet, disallowed: SpecialSet) -> frozenset[str]:
-        """Return the allowed spellings if the text has one, else none. ValueError if it has a disallowed spelling."""
+    def sets(self, allowed: SpecialSet, disallowed: SpecialSet) -> tuple[frozenset[str], frozenset[str]]:
+        """Return the allowed and the disallowed spellings. Raises ValueError for a wrong argument."""
         allowed = self._all if isinstance(allowed, str) and allowed == "all" else _as_set("allowed_special", allowed)
         if isinstance(disallowed, str) and disallowed == "all":
-            disallowed = self._all - allowed if allowed else self._all
-        else:
-            disallowed = _as_set("disallowed_special", disallowed)
+            return allowed & self._all, self._all - allowed if allowed else self._all
+        return allowed & self._all, _as_set("disallowed_special", disallowed)
+
+    def allowed_in(self, data: bytes, allowed: SpecialSet, disallowed: SpecialSet) -> frozenset[str]:
+        """Return the allowed spellings if the text has one, else none. ValueError if it has a disallowed spelling."""
+        allowed, disallowed = self.sets(allowed, disallowed)
         if disallowed and (found := self._first(data, disallowed)):
-            start, spelling = found
-            raise ValueError(
-                f"the text has the special token {spelling!r} at byte {start}: to encode it as the "
-                f"special token pass allowed_special={{{spelling!r}}}, to encode it as text disallowed_special=()"
-            )
-        if allowed and (allowed := allowed & self._all) and self._first(data, allowed):
-            return allowed
-        return frozenset()
+            raise _disallowed(*found)
+        return allowed if allowed and self._first(data, allowed) else frozenset()
+
+    def stream(
+        self, pieces: Iterable[bytes], allowed: frozenset[str], disallowed: frozenset[str]
+    ) -> Iterator[tuple[int, bytes | int]]:
+        """Yield the parts of the joined pieces, as `parts` does; text between two tokens may come in several parts.
+
+        Raises ValueError when it comes to a disallowed spelling. Tokens that are matched in normalized text need the
+        whole text; other tokens need the last part, as long as the longest spelling and the white space beside it.
+        """
+        if self.read_normalized(allowed | disallowed):
+            data = b"".join(pieces)
+            found = self.allowed_in(data, allowed, disallowed)
+            yield from self.parts(data, found) if found else [(0, data)]
+            return
+        if disallowed:
+            pieces = self._refused(pieces, disallowed)
+        if not allowed:
+            yield from ((0, piece) for piece in pieces)
+            return
+        for start, part in self._cut_stream(pieces, allowed):
+            yield start, self._ids[part] if isinstance(part, str) else part
 
     def parts(self, data: bytes, allowed: frozenset[str]) -> Iterator[tuple[int, bytes | int]]:
         """Yield the text cut at allowed special tokens: the offset of each part, and its bytes or the token's id."""
@@ -99,28 +119,114 @@ class SpecialTokens:
             for offset, piece in self._cut_at(form(part), {form(each.encode()): each for each in normalized}):
                 yield start + offset, piece
 
-    def _cut_at(self, data: bytes, spellings: dict[bytes, str]) -> Iterator[tuple[int, bytes | str]]:
-        done = 0
-        for match in _spellings(frozenset(spellings)).finditer(data):
+    def _refused(self, pieces: Iterable[bytes], disallowed: frozenset[str]) -> Iterator[bytes]:
+        """Yield the joined pieces. Raises ValueError when it comes to a disallowed spelling."""
+        for start, part in self._cut_stream(pieces, disallowed):
+            if isinstance(part, str):
+                raise _disallowed(start, part)
+            yield part
+
+    def _cut_stream(self, pieces: Iterable[bytes], spellings: frozenset[str]) -> Iterator[tuple[int, bytes | str]]:
+        """As `_cut` without normalization. Text between two tokens may come in several parts."""
+        normalized = frozenset(s for s in spellings if "normalized" in self._flags.get(s, ()))
+        first = self._cut_stream_at(pieces, spellings - normalized)
+        if not normalized:
+            yield from first
+            return
+        for offset, run in runs_of_text(first):
+            if isinstance(run, str):
+                yield offset, run
+                continue
+            for start, part in self._cut_stream_at(run, normalized):
+                yield offset + start, part
+
+    def _cut_stream_at(self, pieces: Iterable[bytes], spellings: frozenset[str]) -> Iterator[tuple[int, bytes | str]]:
+        wanted = {spelling.encode(): spelling for spelling in spellings}
+        held, offset, done, searched, enough = bytearray(), 0, 0, 0, 0
+        for piece in pieces:
+            held += piece
+            if len(held) < enough:
+                continue
+            done, searched = yield from self._cut_at(bytes(held), wanted, offset, done, searched, complete=False)
+            dropped = max(0, min(done, searched) - LONGEST_CHARACTER)  # single_word looks at the character before
+            del held[:dropped]
+            offset, done, searched = offset + dropped, done - dropped, searched - dropped
+            enough = 2 * len(held)  # so that a long undecided part is searched in linear time
+        yield from self._cut_at(bytes(held), wanted, offset, done, searched)
+
+    def _cut_at(
+        self,
+        data: bytes,
+        spellings: dict[bytes, str],
+        offset: int = 0,
+        done: int = 0,
+        searched: int = 0,
+        *,
+        complete: bool = True,
+    ) -> Generator[tuple[int, bytes | str], None, tuple[int, int]]:
+        """Yield a text from `done` on, cut at these special tokens, of which none starts before `searched`.
+
+        If the text is not complete, leave out what more text could change. Returns the new `done` and `searched`.
+        """
+        # A token that starts later can become a longer one, or next to a word character.
+        end_of_decided = len(data) - (0 if complete else max(map(len, spellings), default=0) + LONGEST_CHARACTER)
+        for match in _spellings(frozenset(spellings)).finditer(data, searched):
             start, end = match.span()
+            if start > end_of_decided:
+                break
             spelling = spellings[match.group()]
             flags = self._flags.get(spelling, ())
             if "single_word" in flags and (
-                _is_word(data[max(0, start - 4) : start], -1) or _is_word(data[end:][:4], 0)
+                _is_word(data[max(0, start - LONGEST_CHARACTER) : start], -1)
+                or _is_word(data[end:][:LONGEST_CHARACTER], 0)
             ):
+                searched = end
                 continue
-            if "lstrip" in flags:
-                start = max(done, start - _trailing_space(data[done:start]))
             if "rstrip" in flags:
                 space = _leading_space().match(data, end)
                 assert space is not None, "the pattern matches an empty text too"
                 end = space.end()
+                if not complete and end + LONGEST_CHARACTER > len(data):
+                    end_of_decided = start
+                    break
+            if "lstrip" in flags:
+                start = max(done, start - _trailing_space(data[done:start]))
             if done < start:
-                yield done, data[done:start]
-            yield start, spelling
-            done = end
-        if done < len(data):
-            yield done, data[done:]
+                yield offset + done, data[done:start]
+            yield offset + start, spelling
+            done, searched = end, match.end()
+        if not complete:
+            end_of_decided = _start_of_character(data, max(0, end_of_decided))
+            if done < end_of_decided and any("lstrip" in self._flags.get(each, ()) for each in spellings.values()):
+                end_of_decided -= _trailing_space(data[done:end_of_decided])
+        if done < end_of_decided:
+            yield offset + done, data[done:end_of_decided]
+        return max(done, end_of_decided), max(searched, end_of_decided)
+
+
+def runs_of_text(parts: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    """Yield parts of a text with their offsets, but neighbouring parts in bytes as one iterator."""
+    for is_text, group in groupby(parts, key=lambda part: isinstance(part[1], bytes)):
+        if is_text:
+            start, first = next(group)
+            yield start, chain([first], (part for _, part in group))
+        else:
+            yield from group
+
+
+def _disallowed(start: int, spelling: str) -> ValueError:
+    return ValueError(
+        f"the text has the special token {spelling!r} at byte {start}: to encode it as the "
+        f"special token pass allowed_special={{{spelling!r}}}, to encode it as text disallowed_special=()"
+    )
+
+
+def _start_of_character(data: bytes, place: int) -> int:
+    """Return the start of the character at a place of a text."""
+    for start in range(place, max(-1, place - LONGEST_CHARACTER), -1):
+        if start == len(data) or data[start] & 0xC0 != 0x80:
+            return start
+    return place
 
 
 def _is_word(data: bytes, place: int) -> bool:
@@ -168,8 +274,8 @@ class _Spellings:
 
         return re.compile(b"|".join(map(re.escape, self._encoded)))
 
-    def finditer(self, data: bytes) -> Iterator[re.Match[bytes]]:
-        return self.regex.finditer(data) if self._encoded and self.search(data) else iter(())
+    def finditer(self, data: bytes, start: int = 0) -> Iterator[re.Match[bytes]]:
+        return self.regex.finditer(data, start) if self._encoded and self.search(data) else iter(())
 
     def search(self, data: bytes) -> re.Match[bytes] | None:
         for first, beginning in self._beginnings:

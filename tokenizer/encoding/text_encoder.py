@@ -32,10 +32,10 @@ _NOT_ASCII = bytes(range(128, 256))
 
 
 class MissingByteError(ValueError):
-    """Raised for a byte of the text for which the vocabulary has no token."""
+    """Raised for a byte of the text for which the vocabulary has no token. document: the number of the text."""
 
-    def __init__(self, byte: int, offset: int, where: str = ""):
-        self.byte, self.offset = byte, offset
+    def __init__(self, byte: int, offset: int, where: str = "", document: int = 0):
+        self.byte, self.offset, self.document = byte, offset, document
         super().__init__(
             f"{where}the text has the byte 0x{byte:02x} at byte offset {offset}, for which the vocabulary has no "
             "token; remove it, or use a tokenizer with all 256 bytes"
@@ -43,12 +43,12 @@ class MissingByteError(ValueError):
 
 
 @contextmanager
-def offset_by(start: int, where: str = "") -> Iterator[None]:
+def offset_by(start: int) -> Iterator[None]:
     """Add `start` to the offset of a `MissingByteError`, because only the text from `start` on is encoded."""
     try:
         yield
     except MissingByteError as error:
-        raise MissingByteError(error.byte, error.offset + start, where) from None
+        raise MissingByteError(error.byte, error.offset + start) from None
 
 
 class TextEncoder:
@@ -94,7 +94,8 @@ class TextEncoder:
             document = int(id_offsets.searchsorted(first, side="right")) - 1
             text = block.data[block.offsets[document] : block.offsets[document + 1]].tobytes()
             where = f"texts[{document}]: " if len(block.offsets) > 2 else ""
-            raise MissingByteError(*self._first_missing(text, ids[id_offsets[document] : first + 1].tolist()), where)
+            missing = self._first_missing(text, ids[id_offsets[document] : first + 1].tolist())
+            raise MissingByteError(*missing, where, document)
         return ids, id_offsets
 
     def to_parts(self, block: Block) -> Iterator[np.ndarray]:

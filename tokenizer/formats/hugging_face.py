@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 
-from tokenizer.byte_level import spell, unspell
-from tokenizer.formats.spelled_vocabulary import build_vocabulary, expect, is_id, shown
+from tokenizer.byte_level import spell
+from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
+from tokenizer.formats.spelled_vocabulary import build_vocabulary, expect, shown
 from tokenizer.splitting.chains import BEHAVIORS, Chain
 from tokenizer.splitting.patterns import NAMES, Pattern, refuse_misread_by_tokenizers, resolve_pattern
 from tokenizer.vocabulary import BY_MERGES, WHOLE_FIRST, Vocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 LONGEST_REGEX = 10_000  # characters
@@ -25,8 +26,8 @@ _PART_BYTES = 1 << 20  # a longer token is spelled in parts of this size
 _NO_ENTRIES = '"vocab": {},\n    "merges": []'
 
 _ONLY = "only byte-level BPE is, such as GPT-2's and Llama 3's, BERT's WordPiece and T5's Unigram"
+_NOT_ADDED = "added_tokens does not have with the id that tokenizers gives it"
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-_SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 
 
 def tokenizer_json(vocabulary: Vocabulary) -> Iterator[str]:
@@ -35,12 +36,6 @@ def tokenizer_json(vocabulary: Vocabulary) -> Iterator[str]:
     Raises ValueError if the format cannot represent the vocabulary.
     """
     special = {i: spelling for spelling, i in vocabulary.special_tokens.items()}
-    taken = {spelling for spelling in special.values() if _spells_token(spelling, vocabulary)}
-    if taken:
-        raise ValueError(
-            f"the special token {min(taken)!r} is also the spelling of an ordinary token, and tokenizer.json cannot "
-            "distinguish them; choose another spelling, such as '<|name|>'"
-        )
     content: dict[str, Any] = {
         "version": "1.0",
         "truncation": None,
@@ -87,24 +82,6 @@ def tokenizer_json(vocabulary: Vocabulary) -> Iterator[str]:
     yield f"\n      ]\n    ]{after}\n" if merges else f"]{after}\n"
 
 
-def added_tokens_field(
-    special_tokens: Mapping[str, int], added_flags: Mapping[str, dict[str, bool]]
-) -> list[dict[str, Any]]:
-    """Return the field added_tokens, in the order of ids."""
-    return [
-        {"id": i, "content": spelling} | _SPECIAL | added_flags.get(spelling, {})
-        for spelling, i in sorted(special_tokens.items(), key=lambda item: item[1])
-    ]
-
-
-def _spells_token(spelling: str, vocabulary: Vocabulary) -> bool:
-    """Return whether the spelling of a special token is also that of an ordinary token."""
-    try:
-        return (spelling if vocabulary.spelled else unspell(spelling)) in vocabulary.ids
-    except KeyError:
-        return False
-
-
 def _quoted(token: bytes, encode: Callable[[str], str]) -> Iterator[str]:
     """Yield a spelled token as a JSON string, in parts."""
     if len(token) <= _PART_BYTES:
@@ -149,7 +126,7 @@ def parse_tokenizer_json(content: Any) -> Vocabulary:
         expect(not model.get(field), f"has model.{field} = {shown(model.get(field))}, which is not supported")
     ignore_merges = model.get("ignore_merges", False)
     expect(isinstance(ignore_merges, bool), f"has model.ignore_merges = {shown(ignore_merges)}")
-    special, flags = parse_added_tokens_field(content)
+    special, flags = parse_added_tokens_field(content, model.get("vocab"))
     return build_vocabulary(
         model.get("vocab"),
         model.get("merges"),
@@ -166,13 +143,6 @@ def refuse_truncation_and_padding(content: dict[str, Any]) -> None:
     """Raise ValueError if a tokenizer.json cuts or pads texts."""
     for field in ("truncation", "padding"):
         expect(content.get(field) is None, f"has a {field} ({type_of(content.get(field))}), which is not supported")
-
-
-def parse_added_tokens_field(content: dict[str, Any]) -> tuple[dict[str, int], dict[str, dict[str, bool]]]:
-    """Return the added tokens of a tokenizer.json, as `parse_added_tokens`."""
-    added = content.get("added_tokens", [])
-    expect(isinstance(added, list), "has added_tokens that are not a list")
-    return parse_added_tokens([(f"added_tokens[{number}]", token) for number, token in enumerate(added)])
 
 
 def _parse_normalizer(normalizer: Any) -> str | None:
@@ -252,30 +222,6 @@ def _parse_split_pattern(pattern: Any) -> dict[str, str]:
     return {kind: text}
 
 
-def parse_added_tokens(added: list[tuple[str, Any]]) -> tuple[dict[str, int], dict[str, dict[str, bool]]]:
-    """Return the ids of added tokens, and the flags in which each differs from a plain special token, by spelling.
-
-    added: (field name for messages, value). In `encode`, tokens with "special": false follow the same rule as special
-    tokens.
-    """
-    special: dict[str, int] = {}
-    flags: dict[str, dict[str, bool]] = {}
-    for field, token in added:
-        expect(isinstance(token, dict), f"has {field}, which is not an object")
-        spelling, i = token.get("content"), token.get("id")
-        expect(isinstance(spelling, str) and spelling != "", f"has {field}.content = {shown(spelling)}")
-        expect(is_id(i), f"has {field}.id = {shown(i)}")
-        name = f"{field} ({shown(spelling)})"
-        for flag, value in _SPECIAL.items():
-            given = token.get(flag, value)
-            expect(isinstance(given, bool), f"has {name} with {flag} = {shown(given)}")
-            if given != value:
-                flags.setdefault(spelling, {})[flag] = given
-        expect(spelling not in special, f"has {name} twice")
-        special[spelling] = i
-    return special, flags
-
-
 def parse_post_processor(processor: Any, special: dict[str, int]) -> dict[str, Any] | None:
     """Return the checked post_processor field, for saving only.
 
@@ -299,7 +245,7 @@ def parse_post_processor(processor: Any, special: dict[str, int]) -> dict[str, A
                     and isinstance(token[0], str)
                     and type(token[1]) is int
                     and special.get(token[0]) == token[1],
-                    f"has a post_processor {kind} with {name} = {shown(token)}, which added_tokens does not have",
+                    f"has a post_processor {kind} with {name} = {shown(token)}, which {_NOT_ADDED}",
                 )
         elif kind == "ByteLevel":
             flags = [step.get(flag, True) for flag in ("add_prefix_space", "trim_offsets", "use_regex")]
@@ -338,7 +284,7 @@ def _check_template(template: dict[str, Any], special: dict[str, int]) -> None:
             and all(isinstance(spelling, str) for spelling in spellings)
             and [special.get(spelling) for spelling in spellings] == ids
             and token.get("id") == name,
-            f"{label} with special_tokens[{shown(name)}] = {shown(token)}, which added_tokens does not have",
+            f"{label} with special_tokens[{shown(name)}] = {shown(token)}, which {_NOT_ADDED}",
         )
     for field in ("single", "pair"):
         pieces: Any = template.get(field)

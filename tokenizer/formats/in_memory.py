@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tokenizer.byte_level import spell
-from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, expect, is_id, largest_size, shown
+from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, check_largest_id, expect, is_id, shown
 from tokenizer.special import check_special_tokens
 from tokenizer.splitting.patterns import Pattern, resolve_pattern
 from tokenizer.vocabulary import BY_RANKS, LONGEST_RANKED_TOKEN, Vocabulary
@@ -35,6 +35,12 @@ def checked_special_tokens(special_tokens: Mapping[str, int] | None) -> dict[str
     return special_tokens
 
 
+def check_normalizer(normalizer: str | None) -> None:
+    """Raise ValueError unless this is a normalizer of byte-level vocabularies."""
+    if normalizer not in (None, "NFC"):
+        raise ValueError(f"normalizer must be 'NFC' or None, not {normalizer!r}")
+
+
 def vocabulary_of_ranks(
     ranks: Mapping[bytes, int],
     pattern: str | Pattern,
@@ -43,6 +49,8 @@ def vocabulary_of_ranks(
 ) -> Vocabulary:
     """Return the vocabulary of tiktoken's ranks, which are ids."""
     special_tokens = checked_special_tokens(special_tokens)
+    check_normalizer(normalizer)
+    check_largest_id(max([*ranks.values(), *special_tokens.values()], default=0), len(ranks) + len(special_tokens))
     longest = max(map(len, ranks), default=0)
     if longest > LONGEST_RANKED_TOKEN:
         raise ValueError(f"a token has {longest} bytes; a vocabulary of ranks may have at most {LONGEST_RANKED_TOKEN}")
@@ -62,10 +70,7 @@ def checked_ranks(ranks: object) -> dict[bytes, int]:
     seen: dict[int, bytes] = {}
     for token, rank in ranks.items():
         expect(isinstance(token, bytes) and token != b"", f"ranks: the token {shown(token)} is not bytes, or is empty")
-        expect(
-            is_id(rank) and rank < largest_size(len(ranks)),
-            f"ranks: the rank {shown(rank)} of {shown(token)} is not an id, or is too large",
-        )
+        expect(is_id(rank), f"ranks: the rank {shown(rank)} of {shown(token)} is not an id below {LARGEST_ID}")
         expect(rank not in seen, f"ranks: {shown(seen.get(rank))} and {shown(token)} have the same rank {rank}")
         seen[rank] = token
     return dict(ranks)
@@ -80,6 +85,7 @@ def vocabulary_of_merges(
 ) -> Vocabulary:
     """Return the vocabulary of tokens with their ids and of merges. Tokens are bytes, or spelled as in vocab.json."""
     special_tokens, pattern = checked_special_tokens(special_tokens), resolve_pattern(pattern)
+    check_normalizer(normalizer)
     try:
         return build_vocabulary(
             {_spelled(token): i for token, i in _items(ids)},
@@ -119,7 +125,7 @@ def vocabulary_of_pieces(
         ids = dict(_items(ids))
         if special_tokens is None:
             special_tokens = {spelling: ids[spelling] for spelling in BERT_SPECIAL_TOKENS if spelling in ids}
-        return build_wordpiece(ids, special_tokens, words, field="it")
+        return build_wordpiece(special_tokens | ids, special_tokens, words, field="it")
     except ValueError as error:
         raise ValueError(f"vocabulary: {error}") from None
 
@@ -127,17 +133,22 @@ def vocabulary_of_pieces(
 def with_special_tokens(vocabulary: AnyVocabulary, spellings: Sequence[str]) -> AnyVocabulary:
     """Return the vocabulary with more special tokens.
 
-    WordPiece and Unigram tokens, such as [unused1], keep their ids. Other new spellings get ids after the largest one.
+    Tokens of the vocabulary, such as [unused1], keep their ids. Other new spellings get ids after the largest one.
+    A SentencePiece model gets a control piece for each.
     """
     from inspect import signature
 
+    new = [spelling for spelling in check_special_tokens(spellings) if spelling not in vocabulary.special_tokens]
+    if vocabulary.kind == "unigram":
+        from tokenizer.sentencepiece import SentencePieceVocabulary
+
+        if isinstance(vocabulary, SentencePieceVocabulary):
+            from tokenizer.formats.sentencepiece_writing import with_control_pieces
+
+            return with_control_pieces(vocabulary, new)
     special, size = dict(vocabulary.special_tokens), vocabulary.size
-    for spelling in check_special_tokens(spellings):
-        if spelling in special:
-            continue
-        found: Any = vocabulary.find(spelling.encode())
-        if found is not None and vocabulary.kind == "bpe":
-            raise ValueError(f"{spelling!r} is an ordinary token: choose another spelling, such as '<|name|>'")
+    for spelling in new:
+        found = vocabulary.spelled_id(spelling)
         special[spelling] = size if found is None else found
         size += found is None
     fields = {name: getattr(vocabulary, name) for name in signature(type(vocabulary)).parameters}

@@ -116,11 +116,8 @@ def _parts(content: bytes) -> tuple[list[tuple[str, float, int]], bytes, bytes]:
 
 
 def save_model(vocabulary: SentencePieceVocabulary, folder: str | os.PathLike[str]) -> None:
-    """Write folder/tokenizer.model atomically. Raises ValueError for what the format cannot store."""
+    """Write folder/tokenizer.model atomically. Raises ValueError if the folder has a tokenizer.json."""
     folder = Path(folder)
-    beyond = [spelling for spelling, i in vocabulary.special_tokens.items() if vocabulary.ids.get(spelling) != i]
-    if beyond:
-        raise ValueError(f"a SentencePiece model cannot store the added special token {beyond[0]!r}")
     if (folder / "tokenizer.json").exists():
         raise ValueError(f"{folder} has a tokenizer.json, which would be read in place of tokenizer.model; remove it")
     with replacing(folder / "tokenizer.model") as file:

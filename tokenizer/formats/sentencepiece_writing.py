@@ -21,6 +21,10 @@ from tokenizer.splitting.character_map import CharacterMap
 from tokenizer.splitting.metaspace import ALWAYS, MARK, MetaspaceWords, Precompiled, Replace, Strip
 from tokenizer.unigram import UnigramVocabulary
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 # Fields of trainer_spec that sentencepiece does not need, but other programs read.
 _VOCAB_SIZE, _UNKNOWN_ID, _UNKNOWN_PIECE = 4, 40, 45
 _OTHER_IDS = {41: "<s>", 42: "</s>", 43: "<pad>"}
@@ -58,16 +62,24 @@ def as_sentencepiece(vocabulary: UnigramVocabulary) -> SentencePieceVocabulary:
     )
 
 
+def with_control_pieces(vocabulary: SentencePieceVocabulary, spellings: Sequence[str]) -> SentencePieceVocabulary:
+    """Return the vocabulary of the same model with more control pieces, which are its special tokens."""
+    for spelling in spellings:
+        if spelling in vocabulary.ids:
+            raise ValueError(
+                f"{spelling!r} is an ordinary piece of the SentencePiece model: choose another spelling, or add it to "
+                "as_tokenizers(), in which pieces can become special"
+            )
+    added = [(PIECE, _piece(spelling, 0.0, CONTROL)) for spelling in spellings]
+    return parse_model(vocabulary.source + message(*added))
+
+
 def _all_pieces(vocabulary: UnigramVocabulary) -> list[str]:
     """Return the pieces, and after them the special tokens that are not pieces."""
     special = vocabulary.special_tokens
     later = sorted(special.keys() - vocabulary.ids.keys(), key=special.__getitem__)
     pieces = [*vocabulary.pieces, *later]
-    for spelling, i in special.items():
-        expect(
-            i < len(pieces) and pieces[i] == spelling,
-            f"has the special token {shown(spelling)} with the id {i:,}, which a model cannot store",
-        )
+    assert all(pieces[i] == spelling for spelling, i in special.items()), "special ids follow those of the pieces"
     for spelling, flags in vocabulary.added_flags.items():
         for flag in FLAGS:
             expect(not flags.get(flag), f"has the added token {shown(spelling)} with {flag}")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import chain, islice
 from operator import eq, lt
 
-from tokenizer.byte_level import batches, unspell
+from tokenizer.byte_level import BYTE_TO_CHARACTER, batches, unspell
 from tokenizer.special import check_special_tokens
 from tokenizer.splitting.patterns import Pattern
 from tokenizer.vocabulary import BY_MERGES, Vocabulary
@@ -36,14 +36,15 @@ def build_vocabulary(
     added_flags: Mapping[str, dict[str, bool]] | None = None,
     post_processor: dict[str, Any] | None = None,
 ) -> Vocabulary:
-    """Return a vocabulary from spelled tokens with ids, and merges. Takes over `vocab`, without its special tokens.
+    """Return a vocabulary from spelled tokens with ids, and merges.
 
+    Takes over `vocab`, without its special tokens, except those that text can become: bytes and merged tokens.
     Raises ValueError that names the wrong entry. `vocab_field` is the name of `vocab` in messages.
     """
     expect(isinstance(vocab, dict), f"has no {vocab_field}, or it is not an object")
     expect(isinstance(merges, list), "has no merges, or they are not a list")
     check_ids(vocab, special, vocab_field)
-    for spelling in special:
+    for spelling in [spelling for spelling in special if not _is_ordinary(spelling, vocab, merges)]:
         vocab.pop(spelling, None)
     _check_spellings(vocab, vocab_field)
     pairs, first_merged = _parse_merges(merges, vocab)
@@ -61,6 +62,15 @@ def build_vocabulary(
     )
 
 
+def _is_ordinary(spelling: str, vocab: dict[str, Any], merges: list[Any]) -> bool:
+    """Return whether a token of the vocabulary is a byte or a merged token."""
+    if len(spelling) == 1:
+        return spelling in BYTE_TO_CHARACTER.values()
+    cuts = ((spelling[:length], spelling[length:]) for length in range(1, len(spelling)))
+    pairs = [[left, right] for left, right in cuts if left in vocab and right in vocab]
+    return any(pair in merges or " ".join(pair) in merges for pair in pairs)
+
+
 def check_ids(vocab: dict[str, Any], special: dict[str, int], vocab_field: str) -> None:
     """Raise ValueError unless ids are distinct whole numbers in range, and special tokens have the same id in both."""
     check_special_tokens(tuple(special))
@@ -71,6 +81,12 @@ def check_ids(vocab: dict[str, Any], special: dict[str, int], vocab_field: str) 
 def largest_size(entries: int) -> int:
     """Return the largest vocabulary size for a number of entries. It allows some unused ids, but bounds the memory."""
     return 2 * entries + 65536
+
+
+def check_largest_id(largest: int, entries: int) -> None:
+    """Raise ValueError if an id is too large for a vocabulary with this number of tokens, special ones included."""
+    limit = min(LARGEST_ID, largest_size(entries))
+    expect(largest < limit, f"ids up to {largest} are too large for {entries:,} tokens: {limit - 1} is allowed")
 
 
 def most_merges(ids: Mapping[str, int]) -> int:
@@ -88,7 +104,7 @@ def _are_valid_ids(vocab: dict[str, Any], special: dict[str, int]) -> bool:
         if not all(map(lt, values, values[1:])):
             return False
     both = [*values[:1], *values[-1:], *special.values()]
-    if both and not 0 <= min(both) <= max(both) < min(LARGEST_ID, largest_size(len(vocab) + len(special))):
+    if both and not 0 <= min(both) <= max(both) < min(LARGEST_ID, largest_size(_entries(vocab, special))):
         return False
     for spelling, i in special.items():
         place = bisect_left(values, i)
@@ -98,12 +114,15 @@ def _are_valid_ids(vocab: dict[str, Any], special: dict[str, int]) -> bool:
     return True
 
 
+def _entries(vocab: dict[str, Any], special: dict[str, int]) -> int:
+    """Return the number of tokens, special ones included."""
+    return len(vocab) + sum(spelling not in vocab for spelling in special)
+
+
 def _raise_for_id(vocab: dict[str, Any], special: dict[str, int], vocab_field: str) -> NoReturn:
     for spelling, i in [*vocab.items(), *special.items()]:
         expect(is_id(i), f"has the id {shown(i)} for {shown(spelling)} in {vocab_field}")
-    size = max([*vocab.values(), *special.values()], default=-1) + 1
-    entries = len(vocab) + len(special)
-    expect(size <= largest_size(entries), f"has ids up to {size - 1} for {entries} tokens")
+    check_largest_id(max([*vocab.values(), *special.values()], default=-1), _entries(vocab, special))
     taken: dict[int, str] = {}
     for spelling, i in vocab.items():
         expect(i not in taken, f"gives the id {i} twice in {vocab_field}: {shown(taken.get(i))} and {shown(spelling)}")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import math
 
+from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
 from tokenizer.formats.hugging_face import (
-    added_tokens_field,
     is_unicode,
-    parse_added_tokens_field,
     parse_post_processor,
     refuse_truncation_and_padding,
     type_of,
@@ -92,19 +91,20 @@ def parse_unigram_json(content: dict[str, Any]) -> UnigramVocabulary:
     expect(isinstance(byte_fallback, bool), f"has model.byte_fallback = {shown(byte_fallback)}")
     for field in ("alpha", "nbest_size"):
         expect(model.get(field) is None, f"has model.{field} = {shown(model.get(field))}: sampling is not supported")
-    special, flags = parse_added_tokens_field(content)
+    pieces, scores = _parse_vocab(model.get("vocab"))
+    ids = {piece: i for i, piece in enumerate(pieces)}
+    special, flags = parse_added_tokens_field(content, ids)
     for spelling, given in flags.items():
         expect(
             not given.get("normalized"),
             f"has the added token {shown(spelling)} with normalized, which is not supported",
         )
-    pieces, scores = _parse_vocab(model.get("vocab"))
     unknown = model.get("unk_id")
     expect(
         type(unknown) is int and 0 <= unknown < len(pieces),
         f"has model.unk_id = {shown(unknown)}, not the id of one of its {len(pieces):,} pieces",
     )
-    check_ids({piece: i for i, piece in enumerate(pieces)}, special, "model.vocab")
+    check_ids(ids, special, "model.vocab")
     if byte_fallback:
         # Pretokens have a space, one byte, for the mark. The mark's own three bytes would not fit in its place.
         expect(MARK in pieces and MARK not in pieces[unknown], f"has model.byte_fallback without a piece {MARK!r}")

@@ -14,13 +14,14 @@ from itertools import chain
 from operator import lt
 from pathlib import Path
 
-from tokenizer.formats.hugging_face import parse_added_tokens, parse_tokenizer_json, tokenizer_json, type_of
-from tokenizer.formats.in_memory import checked_special_tokens, vocabulary_of_ranks
+from tokenizer.formats.added_tokens import read_added_tokens, read_object
+from tokenizer.formats.hugging_face import parse_tokenizer_json, tokenizer_json, type_of
+from tokenizer.formats.in_memory import check_normalizer, checked_special_tokens, vocabulary_of_ranks
 from tokenizer.formats.number_text import read_number
 from tokenizer.formats.published import PatternNeededError, recognise
 from tokenizer.formats.records import Record
-from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, largest_size, most_merges
-from tokenizer.formats.strict_json import LARGEST_FILE, decoded, parse_json_text, read_bytes, read_json, read_text
+from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, most_merges
+from tokenizer.formats.strict_json import LARGEST_FILE, decoded, parse_json_text, read_bytes, read_text
 from tokenizer.formats.whole_files import replacing
 from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import NAMES, Pattern, resolve_pattern
@@ -65,8 +66,7 @@ def load_vocabulary(
         raise FileNotFoundError(f"no such tokenizer: {path}")
     if special_tokens is not None:
         special_tokens = checked_special_tokens(special_tokens)
-    if normalizer not in (None, "NFC"):
-        raise ValueError(f"normalizer must be 'NFC' or None, not {normalizer!r}")
+    check_normalizer(normalizer)
     # Loading creates many objects and no garbage, so garbage collection would only take time.
     collects = gc.isenabled()
     gc.disable()
@@ -181,7 +181,7 @@ def _load_model(path: Path, is_folder: bool) -> AnyVocabulary:
 
     vocabulary = load_model(path)
     beside = (path.with_name(name) for name in ("tokenizer_config.json", "config.json"))
-    return as_of_folder(vocabulary, *(_read_object(file, {}) for file in beside)) if is_folder else vocabulary
+    return as_of_folder(vocabulary, *(read_object(file, {}) for file in beside)) if is_folder else vocabulary
 
 
 def _is_unigram(model: Any) -> bool:
@@ -204,7 +204,7 @@ def _load_vocab_txt(
     if normalizer is not None:
         raise ValueError("normalizer is for byte-level vocabularies: pattern says how BERT normalizes text")
     ids = parse_vocab_txt(read_text(path))
-    config = _read_object(path.with_name("tokenizer_config.json"), {})
+    config = read_object(path.with_name("tokenizer_config.json"), {})
     words = words_of(pattern) if isinstance(pattern, str) else words_of_config(config) if pattern is None else None
     if words is None:
         if pattern is not None:
@@ -212,10 +212,12 @@ def _load_vocab_txt(
         raise PatternNeededError(f"does not say how text becomes words; pass pattern= with {' or '.join(NAMED_WORDS)}")
     flags: dict[str, dict[str, bool]] = {}
     if special_tokens is None:
-        special_tokens, flags = _read_added_tokens(path, config)
+        special_tokens, flags = read_added_tokens(path, config, ids)
         for spelling in BERT_SPECIAL_TOKENS:
             if spelling in ids:
                 special_tokens.setdefault(spelling, ids[spelling])
+    else:  # `tokenizers` would give these tokens other ids unless they are in its vocabulary
+        ids = special_tokens | ids
     around = _edges("BertProcessing", "[CLS]", "[SEP]", special_tokens)
     return build_wordpiece(ids, dict(special_tokens), words, field="it", added_flags=flags, post_processor=around)
 
@@ -260,7 +262,7 @@ def _parse_ranks(content: bytes) -> dict[bytes, int]:
     # `int` also accepts signs and underscores.
     only_digits = b"-" not in content and b"_" not in content and b" +" not in content
     ascending = all(map(lt, ranks, ranks[1:]))
-    if only_digits and ascending and len(found) == lines and b"" not in found and ranks[-1] < largest_size(lines):
+    if only_digits and ascending and len(found) == lines and b"" not in found and ranks[-1] < LARGEST_ID:
         return found
     return _parse_rank_lines(content)
 
@@ -282,8 +284,6 @@ def _parse_rank_lines(content: bytes) -> dict[bytes, int]:
             raise ValueError(f"two tokens have the bytes {token[:80]!r}; the second is in line {number}")
         found[token] = rank
         taken.add(rank)
-    if found and max(taken) >= largest_size(len(found)):
-        raise ValueError(f"has ranks up to {max(taken)} for {len(found)} tokens")
     return found
 
 
@@ -301,17 +301,17 @@ def _load_merges(
     if not path.is_file() or not ids_path.is_file():
         missing = ids_path if path.is_file() else path
         raise ValueError(f"needs {missing.name} beside it")
-    ids = _read_object(ids_path)
+    ids = read_object(ids_path)
     # One line for the version, and one to detect that there are too many merges.
     merges = read_text(path).replace("\r\n", "\n").removesuffix("\n").split("\n", most_merges(ids) + 2)
     if merges[0].startswith("#version") or merges == [""]:
         del merges[0]
-    config = _read_object(path.with_name("tokenizer_config.json"), {})
+    config = read_object(path.with_name("tokenizer_config.json"), {})
     if pattern is None:
         pattern, normalizer = _pattern_of_class(config, normalizer)
     flags: dict[str, dict[str, bool]] = {}
     if special_tokens is None:
-        special_tokens, flags = _read_added_tokens(path, config)
+        special_tokens, flags = read_added_tokens(path, config, ids)
         if END_OF_TEXT in ids:
             special_tokens.setdefault(END_OF_TEXT, ids[END_OF_TEXT])
     around = None
@@ -333,19 +333,6 @@ def _load_merges(
     )
 
 
-def _read_object(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return the object in a JSON file, or `default` if the file is missing."""
-    if default is not None and not path.is_file():
-        return default
-    try:
-        found = read_json(path)
-    except ValueError as error:
-        raise ValueError(f"{path.name} {error}") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"{path.name} is not a JSON object")
-    return found
-
-
 def _pattern_of_class(config: dict[str, Any], normalizer: str | None) -> tuple[str, str | None]:
     """Return the split pattern and normalizer for the tokenizer_class in tokenizer_config.json (default: GPT-2)."""
     if config.get("add_prefix_space"):
@@ -358,24 +345,3 @@ def _pattern_of_class(config: dict[str, Any], normalizer: str | None) -> tuple[s
             "split; save a tokenizer.json beside it, or pass pattern="
         )
     return known[0], normalizer or known[1]
-
-
-def _read_added_tokens(path: Path, config: dict[str, Any]) -> tuple[dict[str, int], dict[str, dict[str, bool]]]:
-    """Return the added tokens in the other files of transformers: the ids, and the flags by spelling.
-
-    tokenizer_config.json has both. Otherwise added_tokens.json has the ids.
-    """
-    decoder = config.get("added_tokens_decoder")
-    if decoder is None:
-        entries = _read_object(path.with_name("added_tokens.json"), {})
-        added = [("added_tokens.json", {"content": content, "id": i}) for content, i in entries.items()]
-        return parse_added_tokens(added)
-    if not isinstance(decoder, dict):
-        raise ValueError("tokenizer_config.json has an added_tokens_decoder that is not an object")
-    added = []
-    for key, token in decoder.items():
-        field = f"added_tokens_decoder[{key[:20]!r}]"
-        if not (key.isascii() and key.isdigit() and len(key) < 10 and isinstance(token, dict)):
-            raise ValueError(f"tokenizer_config.json has {field}, which is not a token with its id")
-        added.append((field, token | {"id": int(key)}))
-    return parse_added_tokens(added)

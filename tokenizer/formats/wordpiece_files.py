@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 
 from tokenizer.encoding.special_spellings import WHITE_SPACE
+from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
 from tokenizer.formats.hugging_face import (
-    added_tokens_field,
     is_unicode,
-    parse_added_tokens_field,
     parse_post_processor,
     refuse_truncation_and_padding,
     type_of,
@@ -33,7 +32,7 @@ BERT_SPECIAL_TOKENS = ("[PAD]", UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
 def wordpiece_json(vocabulary: WordPieceVocabulary) -> Iterator[str]:
     """Yield the text of tokenizer.json in one part."""
     words = vocabulary.pattern
-    listed = sorted((vocabulary.special_tokens | dict(vocabulary.ids)).items(), key=lambda item: item[1])
+    listed = sorted(vocabulary.ids.items(), key=lambda item: item[1])
     content = {
         "version": "1.0",
         "truncation": None,
@@ -70,9 +69,7 @@ def parse_wordpiece_json(content: dict[str, Any]) -> WordPieceVocabulary:
     longest = model.get("max_input_chars_per_word", LONGEST_WORD)
     expect(type(longest) is int and 0 <= longest < 2**31, f"has model.max_input_chars_per_word = {shown(longest)}")
     cleanup = _parse_decoder(content.get("decoder"), prefix)
-    special, flags = parse_added_tokens_field(content)
-    for spelling, given in flags.items():
-        expect(not given.get("normalized"), f"has the added token {shown(spelling)} with normalized, not supported")
+    special, flags = parse_added_tokens_field(content, model.get("vocab"))
     unknown = model.get("unk_token", UNKNOWN)
     expect(isinstance(unknown, str), f"has model.unk_token = {shown(unknown)}")
     return build_wordpiece(
@@ -98,6 +95,8 @@ def build_wordpiece(
         expect(token != "", f"has an empty token in {field}")
         expect(is_unicode(token), f"has {shown(token)} in {field}, a token with a lone surrogate")
         expect(len(token) <= LONGEST_TOKEN, f"has a token of {len(token):,} characters in {field}: {shown(token)}")
+    for spelling, given in rules.get("added_flags", {}).items():
+        expect(not given.get("normalized"), f"has the added token {shown(spelling)} with normalized, not supported")
     unknown = rules.get("unknown", UNKNOWN)
     expect(
         unknown in ids,

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 
 from tokenizer.encoding.kinds import after_special_tokens
-from tokenizer.encoding.special_spellings import SpecialTokens
-from tokenizer.encoding.text_encoder import TextEncoder, offset_by
+from tokenizer.encoding.special_spellings import SpecialTokens, runs_of_text
+from tokenizer.encoding.text_encoder import MissingByteError, TextEncoder, offset_by
 from tokenizer.methods.vocabulary import VocabularyMethods
 from tokenizer.text import nfc, text_bytes
 
@@ -16,6 +16,7 @@ from tokenizer.text import nfc, text_bytes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from random import Random
+    from typing import Any
 
     import numpy as np
     import numpy.typing as npt
@@ -105,16 +106,28 @@ class EncodingMethods(VocabularyMethods):
                 )
         return ids
 
-    def encode_iterable(self, pieces: Iterable[Text]) -> Iterator[int]:
-        """Yield the ids that `encode_ordinary` gives for the joined pieces, such as the lines or chunks of a file.
+    def encode_iterable(
+        self,
+        pieces: Iterable[Text],
+        allowed_special: SpecialSet = frozenset(),
+        disallowed_special: SpecialSet = "all",
+    ) -> Iterator[int]:
+        """Yield the ids that `encode` gives for the joined pieces, such as the lines or chunks of a file.
 
-        Pieces may end anywhere: within a word or, if they are bytes, within a character. Memory holds only about the
-        last 256 KiB, or the current pretoken if it is longer. Exceptions: a custom regex needs the whole text, and so
-        does a Unigram file that does not cut at spaces. NFC needs the text since the last ASCII character.
+        Pieces may end anywhere: within a word, a special token or, if they are bytes, a character. The ValueError for
+        a disallowed special token comes after the ids of the text before it. Memory holds only about the last 256 KiB,
+        or the current pretoken if it is longer. Exceptions: a custom regex needs the whole text between two special
+        tokens, and so does a Unigram file that does not cut at spaces. An added token that is matched in NFC needs the
+        whole text. NFC needs the text since the last ASCII character.
         """
         if isinstance(pieces, (str, bytes, bytearray, memoryview)) or not isinstance(pieces, Iterable):
             raise ValueError(f"pieces must be an iterable of texts, not a {type(pieces).__name__}; encode takes a text")
-        return self._texts.to_stream(map(text_bytes, pieces))
+        return self._streamed(map(text_bytes, pieces), *self._special.sets(allowed_special, disallowed_special))
+
+    def _streamed(self, pieces: Iterable[bytes], allowed: frozenset[str], disallowed: frozenset[str]) -> Iterator[int]:
+        for start, run in runs_of_text(self._special.stream(pieces, allowed, disallowed)):
+            with offset_by(start):
+                yield from [run] if isinstance(run, int) else self._texts_at(start).to_stream(run)
 
     def count(
         self,
@@ -252,21 +265,13 @@ class EncodingMethods(VocabularyMethods):
         disallowed_special: SpecialSet = "all",
     ) -> npt.NDArray[np.uint32]:
         """Return the ids as `encode` does, as a uint32 array. `threads` (default: one per core) share a long text."""
-        import numpy as np
-
         from tokenizer.documents import single_block
-
-        def encode(part: bytes | int, start: int = 0) -> npt.NDArray[np.uint32]:
-            if isinstance(part, int):
-                return np.array([part], dtype=np.uint32)
-            with offset_by(start):
-                return self._texts_at(start).to_arrays(single_block(part), threads)[0]
 
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
         if not allowed:
-            return encode(data)
-        return np.concatenate([encode(part, start) for start, part in self._special.parts(data, allowed)])
+            return self._texts.to_arrays(single_block(data), threads)[0]
+        return self._encode_parts([(0, *part) for part in self._special.parts(data, allowed)], threads, "")[0]
 
     def encode_in_parts(self, text: Text | memoryview) -> Iterator[npt.NDArray[np.uint32]]:
         """Yield the ids of `encode_ordinary` in uint32 arrays, so that they are never in memory all at once.
@@ -298,29 +303,58 @@ class EncodingMethods(VocabularyMethods):
         """Return the ids of each text, as `encode` does, computed on `threads`. Errors give the index of the text."""
         if isinstance(texts, (str, bytes, bytearray, memoryview)) or not isinstance(texts, Iterable):
             raise ValueError(f"texts must be a list of texts, not a {type(texts).__name__}; encode takes a single text")
-        self._special.allowed_in(b"", allowed_special, disallowed_special)
-        documents, allowed = [], False
+        self._special.sets(allowed_special, disallowed_special)
+        parts: list[tuple[int, int, bytes | int]] = []
         for number, text in enumerate(texts):
             try:
                 document = text_bytes(text)
-                allowed = bool(self._special.allowed_in(document, allowed_special, disallowed_special)) or allowed
+                allowed = self._special.allowed_in(document, allowed_special, disallowed_special)
             except ValueError as error:
                 raise ValueError(f"texts[{number}]: {error}") from None
-            documents.append(document)
-        if allowed:
-            encoded = []
-            for number, document in enumerate(documents):
-                with offset_by(0, f"texts[{number}]: "):
-                    ids = self.encode_to_numpy(
-                        document, threads, allowed_special=allowed_special, disallowed_special=disallowed_special
-                    )
-                encoded.append(ids.tolist())
-            return encoded
+            found = self._special.parts(document, allowed) if allowed else [(0, document)]
+            parts += [(number, start, part) for start, part in found]
+        if not parts:
+            return []
+        ids, ends = self._encode_parts(parts, threads, "texts[{}]: ")
+        listed, last = ids.tolist(), {number: end for (number, _, _), end in zip(parts, ends.tolist(), strict=True)}
+        return [listed[start:end] for start, end in pairwise([0, *last.values()])]
+
+    def _encode_parts(
+        self, parts: list[tuple[int, int, bytes | int]], threads: int | None, where: str
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+        """Return the joined ids of parts of texts, and where the ids of each part end, int64 (parts,).
+
+        parts: the number of the text, the offset of the part, and its bytes or the id of a special token. All bytes
+        are encoded in one call, which costs far more than encoding a short part.
+        where: the start of error messages, a format of the number of the text.
+        """
+        import numpy as np
+
         from tokenizer.documents import block_of
 
-        ids, id_offsets = self._texts.to_arrays(block_of(documents), threads)
-        listed, ends = ids.tolist(), id_offsets.tolist()
-        return [listed[start:end] for start, end in pairwise(ends)]
+        token, inside, later = 0, 1, 2
+        kinds = np.array(
+            [
+                token if isinstance(part, int) else later if start and self._later_texts is not self._texts else inside
+                for _, start, part in parts
+            ]
+        )
+        counts = np.ones(len(parts), dtype=np.int64)
+        found = {token: np.array([part for _, _, part in parts if isinstance(part, int)], dtype=np.uint32)}
+        for kind, texts in ((inside, self._texts), (later, self._later_texts)):
+            places = np.flatnonzero(kinds == kind).tolist()
+            if places:
+                documents: list[Any] = [parts[place][2] for place in places]
+                try:
+                    found[kind], id_offsets = texts.to_arrays(block_of(documents), threads)
+                except MissingByteError as error:
+                    number, start, _ = parts[places[error.document]]
+                    raise MissingByteError(error.byte, error.offset + start, where.format(number)) from None
+                counts[places] = np.diff(id_offsets)
+        ids = np.empty(counts.sum(), dtype=np.uint32)
+        for kind, some in found.items():
+            ids[np.repeat(kinds == kind, counts)] = some
+        return ids, counts.cumsum()
 
     def encode_arrow(self, array: pa.Array | pa.ChunkedArray, threads: int | None = None) -> pa.LargeListArray:
         """Return the ids of an Arrow array of documents: a LargeListArray of uint32 with one list per document.

@@ -9,7 +9,7 @@ from typing import Literal, TypedDict
 
 import numpy as np
 
-from tokenizer.byte_level import BYTE_ORDERS
+from tokenizer.byte_level import BYTE_ORDERS, BYTE_TO_CHARACTER
 from tokenizer.formats.number_text import read_number
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS, check_special_tokens
 from tokenizer.splitting.bert import BertWords
@@ -94,6 +94,9 @@ class Options:
                 raise ValueError(
                     f"{name} is not an option of {self.model}: leave out {option}, or choose {' or '.join(models)}"
                 )
+        for spelling in self.special_tokens:
+            if self.model == "bpe" and spelling in BYTE_TO_CHARACTER.values():
+                raise ValueError(f"the special token {spelling!r} is the spelling of a single byte, which has an id")
         self._check_size()
 
     def _check_size(self) -> None:
@@ -244,6 +247,10 @@ def _train_unigram(
     scores = [read_number(f"{score:.10f}") for _, score in learned]
     lowest = [read_number(f"{scores[-1] * len(piece) - 1:.10f}") for piece in first]
     pieces = [*first, *(piece for piece, _ in learned)]
+    for spelling in {*later} & {*pieces}:
+        raise ValueError(
+            f"the special token {spelling!r} is also a learned piece: choose another spelling, such as '<|name|>'"
+        )
     special = {UNKNOWN_PIECE: 0} | {spelling: len(pieces) + k for k, spelling in enumerate(later)}
     return UnigramVocabulary(
         pieces=pieces,
