@@ -165,7 +165,8 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         files that transformers writes. normalizer: "NFC" for a vocabulary on normalized text, such as Qwen's.
 
         In `encode`, added tokens that are not special follow the rule of special tokens; lstrip, rstrip, single_word
-        and normalized mean the same as in tokenizers. `save` keeps the post-processor, which changes no ids.
+        and normalized mean the same as in tokenizers. `encode` neither truncates nor pads, and adds no tokens around a
+        text: `save` keeps the file's truncation, padding and post-processor.
         Raises FileNotFoundError, and ValueError with the file and the field that is damaged or not supported.
         """
         from tokenizer.formats.vocabulary_files import load_vocabulary

@@ -31,7 +31,7 @@ class WordPieceVocabulary:
     ids: maps tokens to ids. It may contain special tokens; a word spelled like one gets its id, as in tokenizers.
     unknown: the token of a word that no tokens spell. prefix: the start of tokens that continue a word.
     longest_word: longer words, in code points, are unknown. cleanup: whether decoding joins punctuation to words.
-    added_flags and post_processor: as in `Vocabulary`.
+    added_flags, post_processor and length_settings: as in `Vocabulary`.
     learned_merges: the merges of training in order, as pairs of tokens. Encoding does not use them, and files do not
     keep them.
 
@@ -55,6 +55,7 @@ class WordPieceVocabulary:
         cleanup: bool = True,
         added_flags: Mapping[str, dict[str, bool]] | None = None,
         post_processor: dict[str, Any] | None = None,
+        length_settings: Mapping[str, Any] | None = None,
         learned_merges: Sequence[tuple[str, str]] = (),
     ):
         self.ids = ids
@@ -66,6 +67,7 @@ class WordPieceVocabulary:
         self.cleanup = cleanup
         self.added_flags = added_flags or {}
         self.post_processor = post_processor
+        self.length_settings = length_settings or {}
         self.learned_merges = learned_merges
         self.size = max([*ids.values(), *special_tokens.values()]) + 1
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 
 from tokenizer.byte_level import spell, unspell
-from tokenizer.formats.spelled_vocabulary import build_vocabulary, expect, is_id, shown
+from tokenizer.formats.length_settings import length_fields, parse_length_settings
+from tokenizer.formats.spelled_vocabulary import build_vocabulary, expect, is_id, is_unicode, shown
 from tokenizer.splitting.chains import BEHAVIORS, Chain
 from tokenizer.splitting.patterns import NAMES, Pattern, refuse_misread_by_tokenizers, resolve_pattern
 from tokenizer.vocabulary import BY_MERGES, WHOLE_FIRST, Vocabulary
@@ -43,8 +44,7 @@ def tokenizer_json(vocabulary: Vocabulary) -> Iterator[str]:
         )
     content: dict[str, Any] = {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **length_fields(vocabulary.length_settings),
         "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
         "normalizer": {"type": vocabulary.normalizer} if vocabulary.normalizer else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": _steps(vocabulary.pattern)},
@@ -136,7 +136,6 @@ def parse_tokenizer_json(content: Any) -> Vocabulary:
             model.get("type") == "BPE" or ("type" not in model and "merges" in model),
             f"has a model of type {shown(model.get('type'))}, which is not supported ({_ONLY})",
         )
-    refuse_truncation_and_padding(content)
     decoder = content.get("decoder")
     expect(
         decoder is None or type_of(decoder) == "ByteLevel",
@@ -159,13 +158,8 @@ def parse_tokenizer_json(content: Any) -> Vocabulary:
         normalizer=normalizer,
         added_flags=flags,
         post_processor=parse_post_processor(content.get("post_processor"), special),
+        length_settings=parse_length_settings(content),
     )
-
-
-def refuse_truncation_and_padding(content: dict[str, Any]) -> None:
-    """Raise ValueError if a tokenizer.json cuts or pads texts."""
-    for field in ("truncation", "padding"):
-        expect(content.get(field) is None, f"has a {field} ({type_of(content.get(field))}), which is not supported")
 
 
 def parse_added_tokens_field(content: dict[str, Any]) -> tuple[dict[str, int], dict[str, dict[str, bool]]]:
@@ -359,15 +353,6 @@ def _check_template(template: dict[str, Any], special: dict[str, int]) -> None:
 def _single_item(field: Any) -> tuple[Any, Any]:
     """Return the key and value of an object with one item; otherwise (None, None)."""
     return next(iter(field.items())) if isinstance(field, dict) and len(field) == 1 else (None, None)
-
-
-def is_unicode(text: str) -> bool:
-    """Return whether a text has no lone surrogate."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def type_of(field: Any) -> str:

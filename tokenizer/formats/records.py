@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 SMALLEST_FILE = 1 << 20  # bytes; a record would not load faster than a smaller file
 MOST_RECORDS = 16
 # Increase the version whenever the content of records or the checks of files change.
-_FORMAT = f"bytelm vocabulary 1 {sys.byteorder}\n".encode()
-_HEADER_FIELDS = ("special_tokens", "rule", "normalizer", "added_flags", "post_processor")
+_FORMAT = f"bytelm vocabulary 2 {sys.byteorder}\n".encode()
+_HEADER_FIELDS = ("special_tokens", "rule", "normalizer", "added_flags", "post_processor", "length_settings")
 
 
 def folder_of_records() -> Path | None:

@@ -7,13 +7,12 @@ import json
 from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.formats.hugging_face import (
     added_tokens_field,
-    is_unicode,
     parse_added_tokens_field,
     parse_post_processor,
-    refuse_truncation_and_padding,
     type_of,
 )
-from tokenizer.formats.spelled_vocabulary import LARGEST_ID, check_ids, expect, shown
+from tokenizer.formats.length_settings import length_fields, parse_length_settings
+from tokenizer.formats.spelled_vocabulary import LARGEST_ID, check_ids, expect, is_unicode, shown
 from tokenizer.splitting.bert import BertWords
 from tokenizer.wordpiece import CONTINUATION, LONGEST_WORD, UNKNOWN, WordPieceVocabulary
 
@@ -36,8 +35,7 @@ def wordpiece_json(vocabulary: WordPieceVocabulary) -> Iterator[str]:
     listed = sorted((vocabulary.special_tokens | dict(vocabulary.ids)).items(), key=lambda item: item[1])
     content = {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **length_fields(vocabulary.length_settings),
         "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
         "normalizer": {"type": "BertNormalizer", "strip_accents": words.strip_accents}
         | {field: getattr(words, option) for option, field in _OPTIONS.items()},
@@ -61,7 +59,6 @@ def parse_wordpiece_json(content: dict[str, Any]) -> WordPieceVocabulary:
     Raises ValueError that names a missing, damaged or unsupported field.
     """
     model = content["model"]
-    refuse_truncation_and_padding(content)
     pattern = _parse_normalizer(content.get("normalizer"))
     pre_tokenizer = type_of(content.get("pre_tokenizer"))
     expect(pre_tokenizer == "BertPreTokenizer", f"has the pre_tokenizer {pre_tokenizer}, not supported ({_ONLY})")
@@ -85,6 +82,7 @@ def parse_wordpiece_json(content: dict[str, Any]) -> WordPieceVocabulary:
         cleanup=cleanup,
         added_flags=flags,
         post_processor=parse_post_processor(content.get("post_processor"), special),
+        length_settings=parse_length_settings(content),
     )
 
 
