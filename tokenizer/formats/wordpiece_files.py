@@ -89,11 +89,13 @@ def parse_wordpiece_json(content: dict[str, Any]) -> WordPieceVocabulary:
 def build_wordpiece(
     ids: Any, special: dict[str, int], pattern: BertWords, *, field: str = "model.vocab", **rules: Any
 ) -> WordPieceVocabulary:
-    """Return a checked vocabulary. ids: the value of `field`, which should map tokens to ids."""
+    """Return a checked vocabulary. ids: the value of `field`, which should map tokens to ids.
+
+    A token may be empty: `tokenizers` makes such a token from a line of white space in vocab.txt. It spells no word.
+    """
     expect(isinstance(ids, dict), f"has no {field}, or it is not an object")
     check_ids(ids, special, field)
     for token in ids:
-        expect(token != "", f"has an empty token in {field}")
         expect(is_unicode(token), f"has {shown(token)} in {field}, a token with a lone surrogate")
         expect(len(token) <= LONGEST_TOKEN, f"has a token of {len(token):,} characters in {field}: {shown(token)}")
     unknown = rules.get("unknown", UNKNOWN)
@@ -107,12 +109,14 @@ def build_wordpiece(
 def parse_vocab_txt(text: str) -> dict[str, int]:
     """Return the ids of a vocab.txt, which has one token per line; the id is the line number, from 0.
 
-    White space at the end of a line is cut, as in `tokenizers`. Raises ValueError for empty and repeated lines.
+    Lines end at LF or CR LF. White space at the end of a token is cut, as in `tokenizers`, but a token of white space
+    alone stays, such as the U+2028 of bert-base-chinese. Raises ValueError for empty and repeated lines.
     """
     ids: dict[str, int] = {}
     lines = text.removesuffix("\n").split("\n", LARGEST_ID)
     for number, line in enumerate(lines):
-        token = line.rstrip(WHITE_SPACE)
+        line = line.removesuffix("\r")
+        token = line.rstrip(WHITE_SPACE) or line
         expect(token != "", f"has an empty line, number {number + 1}: every line is a token")
         expect(
             token not in ids, f"has the token {shown(token)} twice, in lines {ids.get(token, 0) + 1} and {number + 1}"
