@@ -155,7 +155,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         - tokenizer.json, or a folder with one. It needs no arguments.
         - tiktoken ranks: `.tiktoken`, or another name such as Llama 3's tokenizer.model. They need `pattern`. Published
           files are recognised by content or name, such as cl100k_base: pattern and special tokens are then known.
-        - SentencePiece models of the kind Unigram: `.model`. They need no arguments. A folder of T5 or mT5 with
+        - SentencePiece models of the kind Unigram: `.model`, `.spm`. They need no arguments. A folder of T5 or mT5 with
           spiece.model gives the ids of transformers' T5Tokenizer, with its sentinels.
         - BERT's `vocab.txt`. It needs pattern="bert-uncased" or "bert-cased", or tokenizer_config.json beside it.
         - `vocab.bpe` with `encoder.json`, or `merges.txt` with `vocab.json`. `pattern` defaults to the one of the

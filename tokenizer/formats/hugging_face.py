@@ -9,6 +9,7 @@ import json
 
 from tokenizer.byte_level import spell, unspell
 from tokenizer.formats.length_settings import length_fields, parse_length_settings
+from tokenizer.formats.other_kinds import ONLY, refuse_other_bpe, refuse_tekken
 from tokenizer.formats.spelled_vocabulary import build_vocabulary, expect, is_id, is_unicode, shown
 from tokenizer.splitting.chains import BEHAVIORS, Chain
 from tokenizer.splitting.patterns import NAMES, Pattern, refuse_misread_by_tokenizers, resolve_pattern
@@ -25,7 +26,6 @@ _PART_BYTES = 1 << 20  # a longer token is spelled in parts of this size
 # The place of tokens and merges in the JSON of all other fields.
 _NO_ENTRIES = '"vocab": {},\n    "merges": []'
 
-_ONLY = "only byte-level BPE is, such as GPT-2's and Llama 3's, BERT's WordPiece and T5's Unigram"
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 _SPECIAL = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 
@@ -130,22 +130,23 @@ def parse_tokenizer_json(content: Any) -> Vocabulary:
     Raises ValueError that names the field that is missing, damaged or not supported.
     """
     expect(isinstance(content, dict), "is not a JSON object")
+    refuse_tekken(content)
     model = content.get("model")
-    if isinstance(model, dict):  # checked first: files with another model differ in most other fields, too
-        expect(
-            model.get("type") == "BPE" or ("type" not in model and "merges" in model),
-            f"has a model of type {shown(model.get('type'))}, which is not supported ({_ONLY})",
-        )
+    expect(isinstance(model, dict), "has no model; is it a tokenizer.json?")
+    # Checked first: files with another model differ in most other fields, too.
+    expect(
+        model.get("type") == "BPE" or ("type" not in model and "merges" in model),
+        f"has a model of type {shown(model.get('type'))}, which is not supported ({ONLY})",
+    )
+    refuse_other_bpe(content, model)
     decoder = content.get("decoder")
     expect(
         decoder is None or type_of(decoder) == "ByteLevel",
-        f"has a decoder of type {type_of(decoder)}, which is not supported ({_ONLY})",
+        f"has a decoder of type {type_of(decoder)}, which is not supported ({ONLY})",
     )
     normalizer = _parse_normalizer(content.get("normalizer"))
     pattern = _parse_pre_tokenizer(content.get("pre_tokenizer"))
-    expect(isinstance(model, dict), "has no model")
-    for field in ("continuing_subword_prefix", "end_of_word_suffix", "dropout", "byte_fallback"):
-        expect(not model.get(field), f"has model.{field} = {shown(model.get(field))}, which is not supported")
+    expect(not model.get("dropout"), f"has model.dropout = {shown(model.get('dropout'))}, which is not supported")
     ignore_merges = model.get("ignore_merges", False)
     expect(isinstance(ignore_merges, bool), f"has model.ignore_merges = {shown(ignore_merges)}")
     special, flags = parse_added_tokens_field(content)
