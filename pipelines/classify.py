@@ -14,6 +14,7 @@ from pipelines.cli.display import answer, write
 from pipelines.cli.errors import complain
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import read_standard_input
+from pipelines.cli.text_input import without_line_end
 from pipelines.cli.verbs import verb
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _lines_of_standard_input() -> list[str]:
     lines = []
     for number, line in enumerate(io.BytesIO(read_standard_input()), 1):
         try:
-            lines.append(line.decode().rstrip("\r\n"))
+            lines.append(without_line_end(line.decode()))
         except UnicodeDecodeError as error:
             raise ValueError(f"line {number} of standard input is not UTF-8 ({error.reason}): convert it") from None
     return lines

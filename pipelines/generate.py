@@ -18,7 +18,7 @@ from pipelines.cli.arguments import (
 from pipelines.cli.display import answer, table, write
 from pipelines.cli.parsing import parse
 from pipelines.cli.sampling_options import SamplingOptions
-from pipelines.cli.text_input import argument_text, standard_input_text
+from pipelines.cli.text_input import argument_text, standard_input_text, without_line_end
 from pipelines.cli.verbs import verb
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _check(options: SamplingOptions, tokens: int | None, beams: int | None, leng
 
 def _read(prompt: str) -> str:
     """Return the text of a --prompt; - reads standard input, without its last newline."""
-    return standard_input_text("--prompt").removesuffix("\n") if prompt == "-" else argument_text(prompt, "--prompt")
+    return without_line_end(standard_input_text("--prompt")) if prompt == "-" else argument_text(prompt, "--prompt")
 
 
 def _print_texts(

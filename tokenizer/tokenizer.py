@@ -156,7 +156,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         - tokenizer.json, or a folder with one. It needs no arguments.
         - tiktoken ranks: `.tiktoken`, or another name such as Llama 3's tokenizer.model. They need `pattern`. Published
           files are recognised by content or name, such as cl100k_base: pattern and special tokens are then known.
-        - SentencePiece models of the kind Unigram: `.model`. They need no arguments. A folder of T5 or mT5 with
+        - SentencePiece models of the kind Unigram: `.model`, `.spm`. They need no arguments. A folder of T5 or mT5 with
           spiece.model gives the ids of transformers' T5Tokenizer, with its sentinels.
         - BERT's `vocab.txt`. It needs pattern="bert-uncased" or "bert-cased", or tokenizer_config.json beside it.
         - `vocab.bpe` with `encoder.json`, or `merges.txt` with `vocab.json`. `pattern` defaults to the one of the
@@ -168,7 +168,8 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         In `encode`, added tokens that are not special follow the rule of special tokens; lstrip, rstrip, single_word
         and normalized mean the same as in tokenizers. Added tokens have the ids that tokenizers gives them, whatever
         ids the file lists: those in the vocabulary keep theirs, and the others are numbered from its size on, in the
-        order of the list. `save` keeps the post-processor, which changes no ids.
+        order of the list. `encode` neither truncates nor pads, and adds no tokens around a text: `save` keeps the
+        file's truncation, padding and post-processor.
         Raises FileNotFoundError, and ValueError with the file and the field that is damaged or not supported.
         """
         from tokenizer.formats.vocabulary_files import load_vocabulary

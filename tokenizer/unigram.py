@@ -30,7 +30,8 @@ class UnigramVocabulary:
     pieces, scores: the spelling and the score in nats of each id; `▁` stands for a space. Texts can become any piece,
     also that of a special token. unknown: the id of characters that no piece spells.
     byte_fallback: whether the pieces `<0x00>` to `<0xFF>` spell these characters instead.
-    decoder: the steps of decoding, in the form of tokenizer.json. added_flags and post_processor: as in `Vocabulary`.
+    decoder: the steps of decoding, in the form of tokenizer.json.
+    added_flags, post_processor and length_settings: as in `Vocabulary`.
 
     The caller must check that pieces are distinct and not empty, that scores are finite, and that `unknown` is an id.
     """
@@ -53,6 +54,7 @@ class UnigramVocabulary:
         decoder: Sequence[dict[str, Any]],
         added_flags: Mapping[str, dict[str, bool]] | None = None,
         post_processor: dict[str, Any] | None = None,
+        length_settings: Mapping[str, Any] | None = None,
     ):
         self.pieces = pieces
         self.scores = scores
@@ -63,6 +65,7 @@ class UnigramVocabulary:
         self.decoder = decoder
         self.added_flags = added_flags or {}
         self.post_processor = post_processor
+        self.length_settings = length_settings or {}
         self.size = max([len(pieces) - 1, *special_tokens.values()]) + 1
 
     @property

@@ -62,6 +62,7 @@ class Vocabulary:
     normalizer: "NFC" or None.
     added_flags: the flags in which an added token differs from a plain special token, by spelling.
     post_processor: the field of tokenizer.json, which changes no ids, for saving.
+    length_settings: the fields truncation and padding of tokenizer.json, which change no ids either.
 
     The caller has checked that ids are distinct integers, and that both parts and the merged token of every pair are
     tokens.
@@ -83,6 +84,7 @@ class Vocabulary:
         normalizer: str | None = None,
         added_flags: Mapping[str, dict[str, bool]] | None = None,
         post_processor: dict[str, Any] | None = None,
+        length_settings: Mapping[str, Any] | None = None,
     ):
         self.ids = ids
         self.special_tokens = special_tokens
@@ -94,6 +96,7 @@ class Vocabulary:
         self.normalizer = normalizer
         self.added_flags = added_flags or {}
         self.post_processor = post_processor
+        self.length_settings = length_settings or {}
         # Bytes without a token. The k-th is encoded as the id `size` + k, which callers never see.
         self.missing_bytes = bytes(byte for byte in range(256) if self.written(bytes([byte])) not in ids)
         if self.missing_bytes and (rule == BY_RANKS or len(self.missing_bytes) == 256):

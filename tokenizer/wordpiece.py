@@ -32,7 +32,7 @@ class WordPieceVocabulary:
     others have the ids that follow, from the number of entries on, as tokenizers gives them.
     unknown: the token of a word that no tokens spell. prefix: the start of tokens that continue a word.
     longest_word: longer words, in code points, are unknown. cleanup: whether decoding joins punctuation to words.
-    added_flags and post_processor: as in `Vocabulary`.
+    added_flags, post_processor and length_settings: as in `Vocabulary`.
     learned_merges: the merges of training in order, as pairs of tokens. Encoding does not use them, and files do not
     keep them.
 
@@ -56,6 +56,7 @@ class WordPieceVocabulary:
         cleanup: bool = True,
         added_flags: Mapping[str, dict[str, bool]] | None = None,
         post_processor: dict[str, Any] | None = None,
+        length_settings: Mapping[str, Any] | None = None,
         learned_merges: Sequence[tuple[str, str]] = (),
     ):
         self.ids = ids
@@ -67,6 +68,7 @@ class WordPieceVocabulary:
         self.cleanup = cleanup
         self.added_flags = added_flags or {}
         self.post_processor = post_processor
+        self.length_settings = length_settings or {}
         self.learned_merges = learned_merges
         self.size = max([*ids.values(), *special_tokens.values()]) + 1
 

@@ -14,20 +14,26 @@ from corpora.read_options import ReadOptions, choose_column
 
 _ROWS = 256
 _CHUNK_BYTES = 8 << 20
+_CARRIAGE_RETURN = "\udc0d"
+"""Stands for a CR that ends no line while csv, which ends rows there, reads it; no UTF-8 and no escape gives it."""
 
 
 def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator[Chunk]:
     """Yield the text column of a file whose first row names the columns.
 
-    Cells are separated by commas, tabs or semicolons: the most frequent of the three in the first row. A row without
-    the text column counts as an invalid document. A cell above the limit is a ValueError under every policy, because
-    the rows after such a cell cannot be found.
+    Lines end at LF or CR LF. Cells are separated by commas, tabs or semicolons: the most frequent of the three in the
+    first row. A row without the text column counts as an invalid document. A cell above the limit is a ValueError under
+    every policy, because the rows after such a cell cannot be found.
     """
     csv.field_size_limit(max(csv.field_size_limit(), options.max_document))
     lines = _lines(path, options)
     header = next(lines, None)
     if header is None:
         return
+    if _CARRIAGE_RETURN in header:
+        raise DocumentError(
+            "damaged", f"the first row of {path} holds a carriage return, but rows end at LF or CR LF: convert it"
+        )
     delimiter = max(",\t;", key=header.count)
     rows = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True)
     documents: list[bytes] = []
@@ -43,7 +49,7 @@ def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator
                 few = f"row {number} of {path} has {len(row)} cells, but the first row names {len(columns)}: fix it"
                 yield unread(DocumentError("invalid", few), path, split)
                 continue
-            documents.append(row[column].encode("utf-8", "surrogateescape"))
+            documents.append(row[column].replace(_CARRIAGE_RETURN, "\r").encode("utf-8", "surrogateescape"))
             size += len(documents[-1])
             if len(documents) == _ROWS or size > _CHUNK_BYTES:
                 yield _chunk(documents, path, split, number)
@@ -71,7 +77,9 @@ def _too_long(what: str, options: ReadOptions) -> ValueError:
 
 
 def _lines(path: AnyPath, options: ReadOptions) -> Iterator[str]:
-    """Yield the lines of a file, with line feeds. Bytes that are not UTF-8 become lone surrogates."""
+    """Yield the lines of a file, with LF or CR LF. Other CR and bytes that are not UTF-8 become lone surrogates."""
     limit = max(options.max_document, _CHUNK_BYTES)
     for line in whole_lines(text_pieces(path, options), limit, _too_long(f"{path} has a line", options)):
-        yield line.decode("utf-8", "surrogateescape") + "\n"
+        text = line.decode("utf-8", "surrogateescape") + "\n"
+        end = "\r\n" if text.endswith("\r\n") else "\n"
+        yield text.removesuffix(end).replace("\r", _CARRIAGE_RETURN) + end

@@ -25,6 +25,11 @@ def file_text(path: Path) -> str:
     return standard_input_text("standard input") if path == Path("-") else _decoded(path.read_bytes(), str(path))
 
 
+def without_line_end(text: str) -> str:
+    """Return a text without the LF or CR LF at its end."""
+    return text.removesuffix("\r\n" if text.endswith("\r\n") else "\n")
+
+
 def _decoded(data: bytes, name: str) -> str:
     try:
         return data.decode()

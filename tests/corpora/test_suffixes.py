@@ -61,6 +61,17 @@ def test_rows_of_csv_are_documents_with_their_line_ends_quotes_and_empty_cells(t
     assert texts(tmp_path, suffix=".csv", invalid="skip") == ["tea"]
 
 
+def test_rows_of_csv_end_at_lf_and_cr_lf_only(tmp_path):
+    cells = ["a\rb", "\rc", "d\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029e", "f\r"]
+    for end in ("\n", "\r\n"):
+        rows = "".join(f"{cell},{i}{end}" for i, cell in enumerate(cells))
+        (tmp_path / "a.csv").write_bytes(f'text,id{end}{rows}"quoted\r",5{end}"two\r\nlines",6{end}'.encode())
+        assert texts(tmp_path, suffix=".csv") == sorted([*cells, "quoted\r", "two\r\nlines"])
+    (tmp_path / "a.csv").write_bytes(b"text\ra\rb\r")
+    with pytest.raises(ValueError, match=r"first row of .*a\.csv holds a carriage return, but rows end at LF or CR LF"):
+        texts(tmp_path, suffix=".csv")
+
+
 def test_two_columns_of_csv_are_pairs(tmp_path):
     (tmp_path / "a.csv").write_text("de,en\n" + "".join(f"wort {i},word {i}\n" for i in range(1000)))
     pairs = open_pairs(str(tmp_path), ("de", "en"), suffix=".csv")

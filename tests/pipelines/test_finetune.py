@@ -199,6 +199,14 @@ def test_classify_ranks_labels_for_arguments_and_for_lines(trained_classifier, i
     assert f"{labels[0]} {probabilities[0].max():.0%}" in in_process("classify", folder, texts[0]).stdout
 
 
+def test_lines_of_standard_input_end_at_lf_and_cr_lf_only(trained_classifier, monkeypatch):
+    plain = ("a\rb", "\rc", "d\x0b\x0c\x1c\x85\u2028e", "last\r")
+    for end, texts in (("\n", plain), ("\r\n", ("f\r", *plain))):
+        data = end.join(texts).encode()
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+        assert classify(trained_classifier[0]) == classify(trained_classifier[0], texts)
+
+
 def test_a_line_that_is_not_utf8_is_named(trained_classifier, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"good\r\n\xff\xfe abc\n")))
     with pytest.raises(ValueError, match=r"line 2 of standard input is not UTF-8 \(invalid start byte\): convert it"):

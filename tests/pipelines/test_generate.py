@@ -17,6 +17,15 @@ from pipelines.run.loading import load_trained
 from tests.pipelines.test_cli import assert_refused
 
 
+@pytest.mark.parametrize(
+    ("piped", "prompt"),
+    [("a\n", "a"), ("a\r\n", "a"), ("a\r\r\n\n", "a\r\r\n"), ("a\u2028", "a\u2028"), ("a\r", "a\r")],
+)
+def test_a_prompt_from_standard_input_loses_its_last_line_end_only(trained_gpt, in_process, piped, prompt):
+    done = in_process("generate", trained_gpt, "--prompt", "-", "--tokens", "1", "--json", stdin=piped)
+    assert json.loads(done.stdout)["prompt"] == prompt
+
+
 def test_batched_prompts_continue_as_each_does_alone(trained_gpt, printed):
     prompts = ["import ", "def main(arguments):", "x"]
     together = generate(trained_gpt, prompt=prompts, greedy=True, tokens=12)

@@ -1,10 +1,14 @@
 """Imported models read texts with their own WordPiece tokenizer, as transformers does."""
 
+import json
+import shutil
+
 import pytest
 import tokenizers
 import torch
 
 import bytelm
+from pipelines.export_hf import export_hf
 from pipelines.import_hf import import_hf
 from tests.pipelines.exchange_cases import save_peer
 
@@ -53,3 +57,22 @@ def test_a_bert_with_its_own_tokenizer_fills_masks_as_transformers_does(folder, 
     ids = torch.tensor([tok(TEXTS[-1])["input_ids"]])
     best = peer(ids).logits[ids == tok.mask_token_id][0].softmax(-1).topk(5)
     assert mask["probabilities"] == pytest.approx(best.values.tolist(), rel=1e-3)
+
+
+def test_a_folder_saved_after_a_padded_call_is_imported_and_exported_with_both_settings(folder, tmp_path):
+    source = shutil.copytree(folder, tmp_path / "hub")
+    tok = transformers.AutoTokenizer.from_pretrained(source)
+    tok(TEXTS, padding="max_length", truncation=True, max_length=4)
+    tok.save_pretrained(source)
+
+    def lengths(place):
+        content = json.loads((place / "tokenizer.json").read_text(encoding="utf-8"))
+        return content["truncation"], content["padding"]
+
+    assert lengths(source)[0]["max_length"] == 4
+    run = import_hf(str(source), out=tmp_path / "run")
+    text = TEXTS[0] * 2
+    assert bytelm.load_run(run, device="cpu").ids(text) == tok(text)["input_ids"]
+    exported = export_hf(run, out=tmp_path / "exported")
+    assert lengths(exported) == lengths(run) == lengths(source)
+    assert transformers.AutoTokenizer.from_pretrained(exported)(text)["input_ids"] == tok(text)["input_ids"]

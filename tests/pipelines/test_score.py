@@ -512,6 +512,16 @@ def test_standard_input_is_a_text(in_process, trained_gpt):
     assert named.stdout == done.stdout
 
 
+@pytest.mark.parametrize("text", ["import os\r", "a\rb\u2028", "\x0b"])
+def test_every_character_of_a_text_is_scored_whatever_ends_lines_elsewhere(in_process, trained_gpt, tmp_path, text):
+    (tmp_path / "text.txt").write_bytes(text.encode())
+    done = in_process("score", trained_gpt, "--file", tmp_path / "text.txt", "--json")
+    assert bytelm.score_text(bytelm.load_run(trained_gpt), text).ids.tolist() == [
+        row["id"] for row in json.loads(done.stdout)["tokens"]
+    ]
+    assert json.loads(done.stdout)["totals"]["bytes"] == len(text.encode())
+
+
 def test_verbs_and_functions_agree(trained_gpt, capsys):
     score = bytelm.score(str(trained_gpt), "import os", device="cpu")
     again = bytelm.score_text(bytelm.load_run(trained_gpt, device="cpu"), "import os")

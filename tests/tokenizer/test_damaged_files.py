@@ -168,7 +168,7 @@ BOMBS = {
         "nested": b'{"model": ' + b'{"a":[' * 50_000,
         "thousands of digits": b'{"model": ' + b"9" * 1_000_000 + b"}",
         "NaN": b'{"model": NaN}',
-        "has the pre_tokenizer": b'{"version": "' + b"x" * 10_000_000 + b'"}',
+        "has no model": b'{"version": "' + b"x" * 10_000_000 + b'"}',
     },
     "x.tiktoken": {
         "line 1 is not": b"9" * 5_000_000,

@@ -22,6 +22,7 @@ def large(shared, tmp_path_factory):
     content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     content["added_tokens"][1] |= {"special": False}
     content["post_processor"] = {"type": "ByteLevel", "trim_offsets": False}
+    content["truncation"] = {"direction": "Right", "max_length": 512, "strategy": "LongestFirst", "stride": 0}
     (folder / "tokenizer.json").write_text(json.dumps(content, ensure_ascii=False, indent=2), encoding="utf-8")
     return folder / "tokenizer.json"
 
@@ -51,6 +52,7 @@ def test_a_vocabulary_from_its_record_is_the_same(large, records, tmp_path, rand
     read.save(tmp_path / "read")
     again.save(tmp_path / "again")
     assert (tmp_path / "again" / "tokenizer.json").read_bytes() == (tmp_path / "read" / "tokenizer.json").read_bytes()
+    assert b'"max_length": 512' in (tmp_path / "again" / "tokenizer.json").read_bytes()
 
 
 def test_a_second_process_reads_the_record(large, records):

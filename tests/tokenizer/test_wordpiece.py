@@ -314,7 +314,6 @@ def test_vocab_txt_alone_does_not_say_how_text_becomes_words(vocabulary):
         (("model", "vocab"), {"[UNK]": 0, "a": True}, "the id True for 'a'"),
         (("model", "vocab"), {"[UNK]": 6, "a": 6}, "gives the id 6 twice"),
         (("model", "continuing_subword_prefix"), "#" * 10**6, r"continuing_subword_prefix '#{20,100}\.\.\.$"),
-        (("model", "vocab"), {"[UNK]": 0, "": 6}, "an empty token"),
         (("model", "vocab"), {"[UNK]": 0, "\ud800": 6}, "lone surrogate"),
         (("model", "unk_token"), 7, "model.unk_token = 7"),
         (("model", "max_input_chars_per_word"), -1, "max_input_chars_per_word = -1"),

@@ -74,7 +74,7 @@ class PieceTables(TrieTables):
 
     def __init__(self, vocabulary: WordPieceVocabulary):
         super().__init__(vocabulary.pattern)
-        tokens = [(token.encode(), i) for token, i in vocabulary.ids.items()]
+        tokens = [(token.encode(), i) for token, i in vocabulary.ids.items() if token]
         units = trie_of(tokens)
         continuation = _children_of(vocabulary.prefix.encode(), units)
         unknown = vocabulary.ids[vocabulary.unknown]

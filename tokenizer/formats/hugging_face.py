@@ -9,7 +9,9 @@ import json
 
 from tokenizer.byte_level import spell
 from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
-from tokenizer.formats.spelled_vocabulary import build_vocabulary, expect, shown
+from tokenizer.formats.length_settings import length_fields, parse_length_settings
+from tokenizer.formats.other_kinds import ONLY, refuse_other_bpe, refuse_tekken
+from tokenizer.formats.spelled_vocabulary import build_vocabulary, expect, is_unicode, shown
 from tokenizer.splitting.chains import BEHAVIORS, Chain
 from tokenizer.splitting.patterns import NAMES, Pattern, refuse_misread_by_tokenizers, resolve_pattern
 from tokenizer.vocabulary import BY_MERGES, WHOLE_FIRST, Vocabulary
@@ -25,7 +27,6 @@ _PART_BYTES = 1 << 20  # a longer token is spelled in parts of this size
 # The place of tokens and merges in the JSON of all other fields.
 _NO_ENTRIES = '"vocab": {},\n    "merges": []'
 
-_ONLY = "only byte-level BPE is, such as GPT-2's and Llama 3's, BERT's WordPiece and T5's Unigram"
 _NOT_ADDED = "added_tokens does not have with the id that tokenizers gives it"
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 
@@ -38,8 +39,7 @@ def tokenizer_json(vocabulary: Vocabulary) -> Iterator[str]:
     special = {i: spelling for spelling, i in vocabulary.special_tokens.items()}
     content: dict[str, Any] = {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **length_fields(vocabulary.length_settings),
         "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
         "normalizer": {"type": vocabulary.normalizer} if vocabulary.normalizer else None,
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": _steps(vocabulary.pattern)},
@@ -107,23 +107,23 @@ def parse_tokenizer_json(content: Any) -> Vocabulary:
     Raises ValueError that names the field that is missing, damaged or not supported.
     """
     expect(isinstance(content, dict), "is not a JSON object")
+    refuse_tekken(content)
     model = content.get("model")
-    if isinstance(model, dict):  # checked first: files with another model differ in most other fields, too
-        expect(
-            model.get("type") == "BPE" or ("type" not in model and "merges" in model),
-            f"has a model of type {shown(model.get('type'))}, which is not supported ({_ONLY})",
-        )
-    refuse_truncation_and_padding(content)
+    expect(isinstance(model, dict), "has no model; is it a tokenizer.json?")
+    # Checked first: files with another model differ in most other fields, too.
+    expect(
+        model.get("type") == "BPE" or ("type" not in model and "merges" in model),
+        f"has a model of type {shown(model.get('type'))}, which is not supported ({ONLY})",
+    )
+    refuse_other_bpe(content, model)
     decoder = content.get("decoder")
     expect(
         decoder is None or type_of(decoder) == "ByteLevel",
-        f"has a decoder of type {type_of(decoder)}, which is not supported ({_ONLY})",
+        f"has a decoder of type {type_of(decoder)}, which is not supported ({ONLY})",
     )
     normalizer = _parse_normalizer(content.get("normalizer"))
     pattern = _parse_pre_tokenizer(content.get("pre_tokenizer"))
-    expect(isinstance(model, dict), "has no model")
-    for field in ("continuing_subword_prefix", "end_of_word_suffix", "dropout", "byte_fallback"):
-        expect(not model.get(field), f"has model.{field} = {shown(model.get(field))}, which is not supported")
+    expect(not model.get("dropout"), f"has model.dropout = {shown(model.get('dropout'))}, which is not supported")
     ignore_merges = model.get("ignore_merges", False)
     expect(isinstance(ignore_merges, bool), f"has model.ignore_merges = {shown(ignore_merges)}")
     special, flags = parse_added_tokens_field(content, model.get("vocab"))
@@ -136,13 +136,8 @@ def parse_tokenizer_json(content: Any) -> Vocabulary:
         normalizer=normalizer,
         added_flags=flags,
         post_processor=parse_post_processor(content.get("post_processor"), special),
+        length_settings=parse_length_settings(content),
     )
-
-
-def refuse_truncation_and_padding(content: dict[str, Any]) -> None:
-    """Raise ValueError if a tokenizer.json cuts or pads texts."""
-    for field in ("truncation", "padding"):
-        expect(content.get(field) is None, f"has a {field} ({type_of(content.get(field))}), which is not supported")
 
 
 def _parse_normalizer(normalizer: Any) -> str | None:
@@ -305,15 +300,6 @@ def _check_template(template: dict[str, Any], special: dict[str, int]) -> None:
 def _single_item(field: Any) -> tuple[Any, Any]:
     """Return the key and value of an object with one item; otherwise (None, None)."""
     return next(iter(field.items())) if isinstance(field, dict) and len(field) == 1 else (None, None)
-
-
-def is_unicode(text: str) -> bool:
-    """Return whether a text has no lone surrogate."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def type_of(field: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tokenizer.byte_level import spell
+from tokenizer.formats.other_kinds import refuse_marked_words
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, check_largest_id, expect, is_id, shown
 from tokenizer.special import check_special_tokens
 from tokenizer.splitting.patterns import Pattern, resolve_pattern
@@ -87,9 +88,12 @@ def vocabulary_of_merges(
     special_tokens, pattern = checked_special_tokens(special_tokens), resolve_pattern(pattern)
     check_normalizer(normalizer)
     try:
+        spelled = {_spelled(token): i for token, i in _items(ids)}
+        pairs = [[_spelled(part) for part in merge] for merge in merges]
+        refuse_marked_words(spelled, pairs, special_tokens)
         return build_vocabulary(
-            {_spelled(token): i for token, i in _items(ids)},
-            [[_spelled(part) for part in merge] for merge in merges],
+            spelled,
+            pairs,
             special_tokens,
             pattern,
             vocab_field="it",

@@ -27,7 +27,7 @@ SMALLEST_FILE = 1 << 20  # bytes; a record would not load faster than a smaller 
 MOST_RECORDS = 16
 # Increase the version whenever the content of records or the checks of files change.
 _FORMAT = f"bytelm vocabulary 2 {sys.byteorder}\n".encode()
-_HEADER_FIELDS = ("special_tokens", "rule", "normalizer", "added_flags", "post_processor")
+_HEADER_FIELDS = ("special_tokens", "rule", "normalizer", "added_flags", "post_processor", "length_settings")
 
 
 def folder_of_records() -> Path | None:

@@ -12,6 +12,7 @@ import struct
 from pathlib import Path
 
 from tokenizer.formats.number_text import read_number
+from tokenizer.formats.other_kinds import ONLY, SENTENCEPIECE_BPE
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, expect, shown
 from tokenizer.formats.strict_json import read_bytes
 from tokenizer.formats.unigram_files import LONGEST_PIECE
@@ -73,7 +74,8 @@ def parse_model(content: bytes) -> SentencePieceVocabulary:
     model_type = options["model_type"]
     assert isinstance(model_type, int)
     name = MODEL_TYPES.get(model_type, str(model_type))
-    expect(name == "unigram", f"has trainer_spec.model_type {name}, which is not supported (only unigram is)")
+    kind = SENTENCEPIECE_BPE if name == "bpe" else ONLY
+    expect(name == "unigram", f"has trainer_spec.model_type {name}, which is not supported: {kind}")
     _check_pieces(pieces, types, bool(options["byte_fallback"]))
     return SentencePieceVocabulary(
         pieces=pieces,

@@ -35,6 +35,7 @@ def build_vocabulary(
     normalizer: str | None = None,
     added_flags: Mapping[str, dict[str, bool]] | None = None,
     post_processor: dict[str, Any] | None = None,
+    length_settings: dict[str, Any] | None = None,
 ) -> Vocabulary:
     """Return a vocabulary from spelled tokens with ids, and merges.
 
@@ -59,6 +60,7 @@ def build_vocabulary(
         normalizer=normalizer,
         added_flags=added_flags,
         post_processor=post_processor,
+        length_settings=length_settings,
     )
 
 
@@ -201,6 +203,15 @@ def _raise_for_merge(merges: list[Any], ids: dict[str, int]) -> NoReturn:
 def is_id(i: Any) -> bool:
     """Return whether a value is a whole number in the range of ids."""
     return isinstance(i, int) and not isinstance(i, bool) and 0 <= i < LARGEST_ID
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text has no lone surrogate."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def shown(value: Any) -> str:

@@ -7,13 +7,12 @@ import math
 
 from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
 from tokenizer.formats.hugging_face import (
-    is_unicode,
     parse_post_processor,
-    refuse_truncation_and_padding,
     type_of,
 )
+from tokenizer.formats.length_settings import length_fields, parse_length_settings
 from tokenizer.formats.number_text import number_text, read_number
-from tokenizer.formats.spelled_vocabulary import check_ids, expect, shown
+from tokenizer.formats.spelled_vocabulary import check_ids, expect, is_unicode, shown
 from tokenizer.splitting.character_map import CharacterMap
 from tokenizer.splitting.metaspace import (
     ALWAYS,
@@ -43,8 +42,7 @@ def unigram_json(vocabulary: UnigramVocabulary) -> Iterator[str]:
     """Yield the text of tokenizer.json in parts."""
     content = {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **length_fields(vocabulary.length_settings),
         "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
         "normalizer": _normalizer_field(vocabulary.pattern),
         "pre_tokenizer": _pre_tokenizer_field(vocabulary.pattern),
@@ -85,7 +83,6 @@ def parse_unigram_json(content: dict[str, Any]) -> UnigramVocabulary:
     Raises ValueError that names a missing, damaged or unsupported field.
     """
     model = content["model"]
-    refuse_truncation_and_padding(content)
     pattern = _parse_words(content)
     byte_fallback = model.get("byte_fallback", False)
     expect(isinstance(byte_fallback, bool), f"has model.byte_fallback = {shown(byte_fallback)}")
@@ -118,6 +115,7 @@ def parse_unigram_json(content: dict[str, Any]) -> UnigramVocabulary:
         decoder=_parse_decoder(content.get("decoder")),
         added_flags=flags,
         post_processor=parse_post_processor(content.get("post_processor"), special),
+        length_settings=parse_length_settings(content),
     )
 
 

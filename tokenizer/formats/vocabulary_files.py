@@ -18,6 +18,7 @@ from tokenizer.formats.added_tokens import read_added_tokens, read_object
 from tokenizer.formats.hugging_face import parse_tokenizer_json, tokenizer_json, type_of
 from tokenizer.formats.in_memory import check_normalizer, checked_special_tokens, vocabulary_of_ranks
 from tokenizer.formats.number_text import read_number
+from tokenizer.formats.other_kinds import refuse_marked_words
 from tokenizer.formats.published import PatternNeededError, recognise
 from tokenizer.formats.records import Record
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, most_merges
@@ -39,11 +40,13 @@ if TYPE_CHECKING:
 _IDS_BESIDE = {"vocab.bpe": "encoder.json", "merges.txt": "vocab.json"}
 # The files that a folder is searched for, in this order.
 _IN_FOLDER = ("tokenizer.json", "vocab.bpe", "merges.txt", "vocab.txt", "*.tiktoken", "tokenizer.model", "spiece.model")
+_REFUSED_IN_FOLDER = ("tekken.json", "*.model.v*")  # found last, so that their own errors name the kind
 # Pattern and normalizer for a tokenizer_class in tokenizer_config.json, because merges.txt contains neither.
 _CLASSES = {"GPT2Tokenizer": ("gpt2", None), "RobertaTokenizer": ("gpt2", None), "Qwen2Tokenizer": ("qwen2", "NFC")}
 # The special tokens of RoBERTa, which its merges.txt and vocab.json do not mark.
 _ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
+_MODEL_NAME = re.compile(r"\.(spm|model(\.v\w+)?)$")  # of a SentencePiece model
 _RANK_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+[\r\n]")
 _NOT_SPACE = bytes(byte for byte in range(256) if byte not in b" \t\n\r\x0b\x0c")
 
@@ -56,7 +59,8 @@ def load_vocabulary(
 ) -> AnyVocabulary:
     """Return the vocabulary in a file or folder. The name or the first line decides the format.
 
-    A `.model` file is a SentencePiece model, unless its first line is a token and rank as in tiktoken (Llama 3).
+    A `.model` or `.spm` file is a SentencePiece model, unless its first line is a token and rank as in tiktoken (Llama
+    3).
     """
     path = Path(path)
     is_folder = path.is_dir()
@@ -79,14 +83,15 @@ def load_vocabulary(
                     files = path.with_name(prefix + merges), path.with_name(prefix + ids)
                     return _load_merges(*files, pattern, special_tokens, normalizer)
         if path.suffix == ".json":
+            whole = _load_tokenizer_json(path)  # first, because its errors matter more
             _refuse_arguments(pattern, special_tokens, normalizer)
-            return _load_tokenizer_json(path)
+            return whole
         if path.name.endswith("vocab.txt"):
             return _load_vocab_txt(path, pattern, special_tokens, normalizer)
-        if path.suffix == ".model" and not _RANK_LINE.match(read_bytes(path), 0, 8192):  # Llama 3: ranks
-            vocabulary = _load_model(path, is_folder)  # first, because its errors matter more
+        if _MODEL_NAME.search(path.name) and not _RANK_LINE.match(read_bytes(path), 0, 8192):  # Llama 3: ranks
+            model = _load_model(path, is_folder)
             _refuse_arguments(pattern, special_tokens, normalizer)
-            return vocabulary
+            return model
         return _load_ranks(path, pattern, special_tokens, normalizer)
     except RecursionError:
         raise ValueError(f"{path}: is nested too deeply for a tokenizer") from None
@@ -144,14 +149,20 @@ def _text_of(vocabulary: AnyVocabulary) -> Iterator[str]:
 
 
 def _in_folder(folder: Path) -> Path:
-    for name in _IN_FOLDER:
+    for name in (*_IN_FOLDER, *_REFUSED_IN_FOLDER):
         found = sorted(path for path in folder.glob(name) if path.is_file())
         if len(found) > 1:
             raise ValueError(f"the folder {folder} has {len(found)} {name} files; load one of them by its name")
         if found:
             return found[0]
     *others, last = _IN_FOLDER
-    raise FileNotFoundError(f"the folder {folder} has no {', '.join(others)} or {last}")
+    missing = f"the folder {folder} has no {', '.join(others)} or {last}"
+    if models := sorted(path.name for path in folder.iterdir() if _MODEL_NAME.search(path.name)):
+        missing += (
+            f"; load {' or '.join(models[:4])} by its name for the ids of sentencepiece, from which those of "
+            "transformers can differ"
+        )
+    raise FileNotFoundError(missing)
 
 
 def _load_tokenizer_json(path: Path) -> AnyVocabulary:
@@ -236,7 +247,8 @@ def _load_ranks(
     content = read_bytes(path)
     if path.suffix != ".tiktoken" and not _RANK_LINE.match(content, 0, 8192):
         raise ValueError(
-            "is neither a tokenizer.json, nor vocab.bpe, merges.txt or vocab.txt, nor tiktoken's ranks in base64"
+            "is neither a tokenizer.json, nor vocab.bpe, merges.txt or vocab.txt, nor a SentencePiece model (.model or "
+            ".spm), nor tiktoken's ranks in base64"
         )
     ranks = _parse_ranks(content)
     if pattern is None:
@@ -307,8 +319,6 @@ def _load_merges(
     if merges[0].startswith("#version") or merges == [""]:
         del merges[0]
     config = read_object(path.with_name("tokenizer_config.json"), {})
-    if pattern is None:
-        pattern, normalizer = _pattern_of_class(config, normalizer)
     flags: dict[str, dict[str, bool]] = {}
     if special_tokens is None:
         special_tokens, flags = read_added_tokens(path, config, ids)
@@ -321,6 +331,9 @@ def _load_merges(
                 special_tokens.setdefault(spelling, ids[spelling])
         flags = {"<mask>": {"lstrip": True}} | flags if "<mask>" in special_tokens else flags
         around = _edges("RobertaProcessing", "<s>", "</s>", special_tokens, trim_offsets=True, add_prefix_space=False)
+    refuse_marked_words(ids, merges, special_tokens)
+    if pattern is None:
+        pattern, normalizer = _pattern_of_class(config, normalizer)
     return build_vocabulary(
         ids,
         merges,

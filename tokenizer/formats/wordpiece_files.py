@@ -7,12 +7,11 @@ import json
 from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
 from tokenizer.formats.hugging_face import (
-    is_unicode,
     parse_post_processor,
-    refuse_truncation_and_padding,
     type_of,
 )
-from tokenizer.formats.spelled_vocabulary import LARGEST_ID, check_ids, expect, shown
+from tokenizer.formats.length_settings import length_fields, parse_length_settings
+from tokenizer.formats.spelled_vocabulary import LARGEST_ID, check_ids, expect, is_unicode, shown
 from tokenizer.splitting.bert import BertWords
 from tokenizer.wordpiece import CONTINUATION, LONGEST_WORD, UNKNOWN, WordPieceVocabulary
 
@@ -35,8 +34,7 @@ def wordpiece_json(vocabulary: WordPieceVocabulary) -> Iterator[str]:
     listed = sorted(vocabulary.ids.items(), key=lambda item: item[1])
     content = {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
+        **length_fields(vocabulary.length_settings),
         "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
         "normalizer": {"type": "BertNormalizer", "strip_accents": words.strip_accents}
         | {field: getattr(words, option) for option, field in _OPTIONS.items()},
@@ -60,7 +58,6 @@ def parse_wordpiece_json(content: dict[str, Any]) -> WordPieceVocabulary:
     Raises ValueError that names a missing, damaged or unsupported field.
     """
     model = content["model"]
-    refuse_truncation_and_padding(content)
     pattern = _parse_normalizer(content.get("normalizer"))
     pre_tokenizer = type_of(content.get("pre_tokenizer"))
     expect(pre_tokenizer == "BertPreTokenizer", f"has the pre_tokenizer {pre_tokenizer}, not supported ({_ONLY})")
@@ -82,17 +79,20 @@ def parse_wordpiece_json(content: dict[str, Any]) -> WordPieceVocabulary:
         cleanup=cleanup,
         added_flags=flags,
         post_processor=parse_post_processor(content.get("post_processor"), special),
+        length_settings=parse_length_settings(content),
     )
 
 
 def build_wordpiece(
     ids: Any, special: dict[str, int], pattern: BertWords, *, field: str = "model.vocab", **rules: Any
 ) -> WordPieceVocabulary:
-    """Return a checked vocabulary. ids: the value of `field`, which should map tokens to ids."""
+    """Return a checked vocabulary. ids: the value of `field`, which should map tokens to ids.
+
+    A token may be empty: `tokenizers` makes such a token from a line of white space in vocab.txt. It spells no word.
+    """
     expect(isinstance(ids, dict), f"has no {field}, or it is not an object")
     check_ids(ids, special, field)
     for token in ids:
-        expect(token != "", f"has an empty token in {field}")
         expect(is_unicode(token), f"has {shown(token)} in {field}, a token with a lone surrogate")
         expect(len(token) <= LONGEST_TOKEN, f"has a token of {len(token):,} characters in {field}: {shown(token)}")
     for spelling, given in rules.get("added_flags", {}).items():
@@ -108,12 +108,14 @@ def build_wordpiece(
 def parse_vocab_txt(text: str) -> dict[str, int]:
     """Return the ids of a vocab.txt, which has one token per line; the id is the line number, from 0.
 
-    White space at the end of a line is cut, as in `tokenizers`. Raises ValueError for empty and repeated lines.
+    Lines end at LF or CR LF. White space at the end of a token is cut, as in `tokenizers`, but a token of white space
+    alone stays, such as the U+2028 of bert-base-chinese. Raises ValueError for empty and repeated lines.
     """
     ids: dict[str, int] = {}
     lines = text.removesuffix("\n").split("\n", LARGEST_ID)
     for number, line in enumerate(lines):
-        token = line.rstrip(WHITE_SPACE)
+        line = line.removesuffix("\r")
+        token = line.rstrip(WHITE_SPACE) or line
         expect(token != "", f"has an empty line, number {number + 1}: every line is a token")
         expect(
             token not in ids, f"has the token {shown(token)} twice, in lines {ids.get(token, 0) + 1} and {number + 1}"

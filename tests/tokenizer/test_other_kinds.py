@@ -1,0 +1,185 @@
+"""A vocabulary of a kind that is not read is refused for its kind, in every form in which its libraries save it."""
+
+import base64
+import io
+import json
+
+import pytest
+import sentencepiece
+import tokenizers
+import transformers
+from tokenizers import models, normalizers, pre_tokenizers, trainers
+
+from tokenizer import Tokenizer
+
+TEXTS = ["the cat sat on the mat", "low lower lowest", "the newest, the widest: 7"] * 20
+END_OF_WORD = "marks the end of a word, as in CLIP and OpenAI's first GPT.* not supported .only byte-level BPE is"
+WITHIN_WORDS = "marks tokens within words, .*not supported .only byte-level BPE is"
+SENTENCEPIECE_BPE = "SentencePiece's BPE, as in Llama 2, Mistral 7B and Gemma.*only byte-level BPE is"
+
+
+def marked(normalizer, pre_tokenizer, alphabet=(), **mark):
+    """Return BPE of tokenizers whose tokens have a mark."""
+    peer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", **mark))
+    peer.normalizer, peer.pre_tokenizer = normalizer, pre_tokenizer
+    options = {"special_tokens": ["<unk>"], "initial_alphabet": list(alphabet), "show_progress": False} | mark
+    peer.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=600, **options))
+    return peer
+
+
+def clip():
+    split = pre_tokenizers.Split(tokenizers.Regex(r"[a-z]+|[0-9]|[^\s\w]+"), "removed", invert=True)
+    steps = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    lower = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+    return marked(lower, steps, pre_tokenizers.ByteLevel.alphabet(), end_of_word_suffix="</w>")
+
+
+def openai_gpt():
+    return marked(normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer(), end_of_word_suffix="</w>")
+
+
+def continued():
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    return marked(None, pre_tokenizers.ByteLevel(), alphabet, continuing_subword_prefix="##")
+
+
+MARKED = [(clip, END_OF_WORD), (openai_gpt, END_OF_WORD), (continued, WITHIN_WORDS)]
+
+
+@pytest.mark.parametrize(("kind", "message"), MARKED, ids=lambda value: getattr(value, "__name__", ""))
+@pytest.mark.parametrize("pattern", [None, "gpt2"])
+def test_bpe_with_marked_words_is_refused_in_every_form(kind, message, pattern, tmp_path):
+    peer = kind()
+    peer.model.save(str(tmp_path))
+    peer.save(str(tmp_path / "whole.json"))
+    paths = [tmp_path, tmp_path / "merges.txt", tmp_path / "vocab.json", tmp_path / "whole.json"]
+    for config in (None, '{"tokenizer_class": "CLIPTokenizer"}', '{"tokenizer_class": "GPT2Tokenizer"}'):
+        if config:
+            (tmp_path / "tokenizer_config.json").write_text(config)
+        for path in paths:
+            with pytest.raises(ValueError, match=rf"(merges.txt|vocab.json|whole.json): has .*{message}"):
+                Tokenizer.load(path, pattern=pattern)
+    model = json.loads(peer.to_str())["model"]
+    with pytest.raises(ValueError, match=f"vocabulary: has .*{message}"):
+        Tokenizer.from_merges(model["vocab"], map(tuple, model["merges"]), pattern or "cl100k")
+    with pytest.raises(ValueError, match=f"vocabulary: has .*{message}"):
+        Tokenizer.from_merges(model["vocab"], [], pattern or "cl100k")
+
+
+@pytest.mark.parametrize("merges", ["t h 100\nth e</w> 50\n", "#version: 0.2\nt h\nth e</w>\n"], ids=["xlm", "ctrl"])
+def test_merges_with_marked_words_are_refused_whatever_else_their_files_have(merges, tmp_path):
+    """XLM has a count in each line; CTRL marks the other tokens in its vocabulary."""
+    (tmp_path / "merges.txt").write_text(merges)
+    (tmp_path / "vocab.json").write_text('{"the": 0, "th@@": 1, "t@@": 2}')
+    with pytest.raises(ValueError, match=END_OF_WORD):
+        Tokenizer.load(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:the (split pattern|corpus ran out)")
+def test_byte_level_bpe_may_have_tokens_that_end_like_marked_words(tmp_path):
+    """They are the result of merges, as all longer tokens of byte-level BPE are."""
+    text = "<w>a</w><w>b</w> ##a ##b " * 100
+    tok = Tokenizer.train([text], 290, pattern=r"\S+|\s+", special_tokens=["x</w>"])
+    assert {b"a</w>", b"##a"} <= {tok.token_bytes(i) for i in range(1, tok.vocab_size)}
+    tok.save(tmp_path)
+    peer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "pair").mkdir()
+    peer.model.save(str(tmp_path / "pair"))
+    special = {"pattern": tok.pattern, "special_tokens": {"x</w>": 0}}
+    for again in (
+        Tokenizer.load(tmp_path),
+        Tokenizer.load(tmp_path / "pair", **special),
+        Tokenizer.from_merges({t: i for t, i in tok.get_vocab().items() if i}, tok.merges, **special),
+    ):
+        assert again.fingerprint == tok.fingerprint
+
+
+def sentencepiece_model(**options):
+    written = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(TEXTS), model_writer=written, hard_vocab_limit=False, minloglevel=2, **options
+    )
+    return written.getvalue()
+
+
+@pytest.fixture(scope="module")
+def bpe_model():
+    """Return a model like Llama 2's."""
+    return sentencepiece_model(model_type="bpe", vocab_size=300, byte_fallback=True)
+
+
+@pytest.mark.parametrize("pattern", [None, "llama3"])
+@pytest.mark.parametrize(
+    "name",
+    ["tokenizer.model", "spiece.model", "tokenizer.model.v1", "mistral.model.v2", "tokenizer.model.v3", "source.spm"],
+)
+def test_a_bpe_model_of_sentencepiece_is_refused_for_its_kind_whatever_its_name(bpe_model, name, pattern, tmp_path):
+    (tmp_path / name).write_bytes(bpe_model)
+    for path in (tmp_path / name, *([tmp_path] if ".model" in name else [])):
+        with pytest.raises(ValueError, match=rf"{name}: has trainer_spec.model_type bpe.*{SENTENCEPIECE_BPE}"):
+            Tokenizer.load(path, pattern=pattern)
+
+
+@pytest.mark.parametrize("name", ["LlamaTokenizer", "GemmaTokenizer"])
+@pytest.mark.parametrize("pattern", [None, "llama3"])
+def test_the_tokenizer_json_of_llama_2_and_gemma_is_refused_for_its_kind(bpe_model, name, pattern, tmp_path):
+    (tmp_path / "tokenizer.model").write_bytes(bpe_model)
+    getattr(transformers, name).from_pretrained(tmp_path).save_pretrained(tmp_path / "hf")
+    path = tmp_path / "hf" / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    prepend = {"type": "Prepend", "prepend": "▁"}
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    legacy = {"normalizer": {"type": "Sequence", "normalizers": [prepend, replace]}, "pre_tokenizer": None}
+    for version in (content, content | legacy, content | {"decoder": None}):
+        path.write_text(json.dumps(version), encoding="utf-8")
+        with pytest.raises(ValueError, match=rf"tokenizer.json: has model.byte_fallback.*{SENTENCEPIECE_BPE}"):
+            Tokenizer.load(tmp_path / "hf", pattern=pattern)
+
+
+def test_sentencepiece_bpe_of_tokenizers_is_refused_for_its_kind(tmp_path):
+    peer = tokenizers.SentencePieceBPETokenizer()
+    peer.train_from_iterator(TEXTS, vocab_size=60, show_progress=False)
+    content = json.loads(peer._tokenizer.to_str())
+    steps = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, content["pre_tokenizer"]]}
+    for version in (content, content | {"decoder": None}, content | {"decoder": None, "pre_tokenizer": steps}):
+        (tmp_path / "tokenizer.json").write_text(json.dumps(version))
+        with pytest.raises(ValueError, match=rf"tokenizer.json: has a .* Metaspace.*{SENTENCEPIECE_BPE}"):
+            Tokenizer.load(tmp_path)
+
+
+@pytest.mark.parametrize("pattern", [None, "o200k"])
+def test_tekken_is_refused_by_its_name(pattern, tmp_path):
+    vocab = [{"rank": i, "token_bytes": base64.b64encode(bytes([i])).decode(), "token_str": chr(i)} for i in range(256)]
+    config = {"pattern": r"\w+|\s+", "num_vocab_tokens": 256, "default_vocab_size": 266, "version": "v3"}
+    (tmp_path / "tekken.json").write_text(json.dumps({"config": config, "vocab": vocab, "special_tokens": []}))
+    for path in (tmp_path, tmp_path / "tekken.json"):
+        with pytest.raises(ValueError, match=r"is Mistral's tekken.json.*: load the tokenizer.json of the same model"):
+            Tokenizer.load(path, pattern=pattern)
+
+
+def test_an_object_that_is_no_tokenizer_is_said_to_have_no_model(tmp_path):
+    for content in ({}, {"vocab": {"a": 0}}, {"model_type": "llama"}, {"model": None}):
+        (tmp_path / "config.json").write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=r"config.json: has no model; is it a tokenizer.json\?"):
+            Tokenizer.load(tmp_path / "config.json")
+
+
+def test_a_unigram_model_named_spm_is_read_by_its_name_with_the_ids_of_sentencepiece(tmp_path):
+    model = sentencepiece_model(model_type="unigram", vocab_size=40)
+    (tmp_path / "source.spm").write_bytes(model)
+    peer = sentencepiece.SentencePieceProcessor(model_proto=model)
+    assert Tokenizer.load(tmp_path / "source.spm").encode(TEXTS[2]) == peer.encode(TEXTS[2])
+    (tmp_path / "target.spm").write_bytes(model)
+    (tmp_path / "vocab.json").write_text("{}")
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"has no tokenizer.json.*; load source.spm or target.spm by its name for the ids of sentencepiece, from "
+        "which those of transformers can differ",
+    ):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_file_of_no_known_format_is_told_all_formats(tmp_path):
+    (tmp_path / "x.bin").write_bytes(b"\x7fELF")
+    with pytest.raises(ValueError, match=r"neither a tokenizer.json.* nor a SentencePiece model .\.model or \.spm."):
+        Tokenizer.load(tmp_path / "x.bin")
