@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from corpora.formats.compression import stream_pieces
 from corpora.formats.text_files import whole_lines
-from corpora.input_files import check_regular, file_format
+from corpora.input_files import file_format, regular_size
 from corpora.read_options import MAX_DOCUMENT
 from corpora.splits import HashRouter
 
@@ -58,7 +58,7 @@ def read_labelled(path: Path, text_field: str = "text", label_field: str = "labe
     """
     kind = file_format(path)
     if kind:
-        check_regular(path)
+        regular_size(path)
     if kind == ".jsonl":
         rows = _json_rows(path)
     elif kind == ".parquet":

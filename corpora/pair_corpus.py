@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpora.documents import Dropped, batch_documents, clean
+from corpora.documents import Dropped, batch_documents, clean, joined
 from corpora.read_options import ReadOptions
 from corpora.readers import Reader
 from corpora.specs import open_specs
@@ -144,7 +144,7 @@ class _Rows(NamedTuple):
 
 def _column(reader: Reader, options: ReadOptions) -> Iterator[_Rows]:
     """Yield the rows of a column. A missing text is empty."""
-    for chunk in (chunk for part in reader.parts() for chunk in part.chunks()):
+    for chunk in joined(chunk for part in reader.parts() for chunk in part.chunks()):
         if chunk.first_row is None:
             raise ValueError(f"{chunk.origin} has no columns to make pairs of: give JSON lines or a table")
         if chunk.bad is not None:  # leaving one text out would shift all later pairs

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpora.documents import Dropped, batch_documents, clean, clean_all
+from corpora.documents import Dropped, batch_documents, clean, clean_all, joined
 from corpora.read_options import ReadOptions
 from corpora.readers import Part
 from corpora.splits import OWN, TRAIN, HashRouter, Rule, TailRouter
@@ -106,15 +106,14 @@ def count_documents(
     Stops when `enough` documents are found.
     """
     documents = size = 0
-    for part in parts:
-        for chunk in part.chunks():
-            if only_train and chunk.split != TRAIN:
-                continue
-            kept = clean(chunk, options, dropped)
-            documents += len(kept)
-            size += pc.sum(pc.binary_length(kept), min_count=0).as_py()
-            if enough is not None and documents >= enough:
-                return documents, size
+    for chunk in joined(chunk for part in parts for chunk in part.chunks()):
+        if only_train and chunk.split != TRAIN:
+            continue
+        kept = clean(chunk, options, dropped)
+        documents += len(kept)
+        size += pc.sum(pc.binary_length(kept), min_count=0).as_py()
+        if enough is not None and documents >= enough:
+            break
     return documents, size
 
 

@@ -21,6 +21,7 @@ from corpora.object_store import AnyPath
 from corpora.read_options import ReadOptions, choose_column
 
 _CHUNK_BYTES = 8 << 20
+_SHORT_BYTES = 4096  # Arrow's reader takes as long to start as Python's takes for this
 _SAMPLED_LINES = 1000
 _REMEDY = "make the file an array of texts or of objects, or JSON lines (.jsonl)"
 
@@ -148,6 +149,9 @@ def _parse(
     strict: refuse several objects on one line, and objects that span lines. Arrow reads both. If bad lines are skipped,
     whether Arrow gets to read such an object would depend on the other lines of its block.
     """
+    if len(lines) <= _SHORT_BYTES and (documents := _parse_short(lines, column, unexpected)) is not None:
+        yield number, documents
+        return
     schema = pa.schema([(name, pa.large_binary()) for name in (column, unexpected) if name])
     options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     read = pa.json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
@@ -175,6 +179,21 @@ def _parse(
         yield from _parse(lines[middle:], number + lines.count(b"\n", 0, middle), origin, column, unexpected, strict)
     else:
         yield number, _parse_line(lines, number, origin, column, unexpected)
+
+
+def _parse_short(lines: bytes, column: str, unexpected: str | None) -> pa.Array | None:
+    """Return the documents of a few lines; None for lines that need a closer look, such as lines with errors."""
+    documents: list[bytes | None] = []
+    try:
+        for line in filter(bytes.strip, lines.split(b"\n")):
+            row = json.loads(line.decode())
+            text = row.get(column)
+            if unexpected and row.get(unexpected) is not None:
+                return None
+            documents.append(None if text is None else text.encode())
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return pa.array(documents, pa.large_binary())
 
 
 def _is_object_per_line(lines: bytes, objects: int) -> bool:

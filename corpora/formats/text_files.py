@@ -41,7 +41,7 @@ def _whole(path: AnyPath, options: ReadOptions) -> pa.Buffer:
         size = path.stat().st_size
         if size > options.max_document:
             raise too_long(path, f"has {size:,} bytes", options)
-        buffer = read_whole(path)
+        buffer = read_whole(path, size)
         return buffer.slice(_start(buffer[:_SAMPLE_BYTES].to_pybytes(), path, options))
     sink, size = pa.BufferOutputStream(), 0
     for piece in text_pieces(path, options):
