@@ -180,8 +180,9 @@ def _matching(pattern: str) -> tuple[Path, list[AnyPath]]:
     stars = parts.index("**") if "**" in parts else len(parts)
     for match in map(Path, glob.glob(str(Path(*parts[:stars])))):  # noqa: PTH207
         if stars < len(parts):
-            below = _paths_below(match, everything=True)
-            paths += (path for path in below if _is_matched(path.relative_to(match).parts, parts[stars:]))
+            for path in _paths_below(match, everything=True):
+                if _is_matched(path.parts[len(match.parts) :], parts[stars:]):
+                    paths.append(path)
         elif match.is_dir():
             paths += _paths_below(match)
         else:
