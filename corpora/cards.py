@@ -21,6 +21,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from corpora.input_files import regular_size
+
 CARD_FOLDER = Path(__file__).parent / "cards"
 
 _REQUIRED = {
@@ -64,6 +66,7 @@ def list_cards() -> list[Card]:
 
 def load_card(path: Path) -> Card:
     """Read a card. Raises ValueError for a file that is not TOML, or has unknown, missing or wrong keys."""
+    regular_size(path)
     try:
         content = tomllib.loads(path.read_bytes().decode())
     except RecursionError:

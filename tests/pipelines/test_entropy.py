@@ -117,7 +117,7 @@ def test_tokens_and_characters_are_measured_from_end_to_end(text_folder, tokeniz
 
 
 def test_the_table_says_how_much_of_a_large_alphabet_counts_as_one_symbol(printed, text_folder, tokenizer_folder):
-    numbers = entropy(str(text_folder), unit="tokens", tokenizer=tokenizer_folder, sample=1000)
+    numbers = entropy(str(text_folder), unit="tokens", tokenizer=tokenizer_folder, sample=1_000_000)
     other = numbers["mutual_information"]["other"]
     assert other > 0.01
     assert (
