@@ -21,7 +21,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from corpora.input_files import regular_size
+
 CARD_FOLDER = Path(__file__).parent / "cards"
+
+MOST = 1 << 48  # bytes, documents or symbols
 
 _REQUIRED = {
     "stdlib": (),
@@ -52,6 +56,14 @@ class Card:
     size: dict[str, int] = field(default_factory=dict)
 
 
+def _is_count(value: object) -> bool:
+    return type(value) is int and abs(value) <= MOST
+
+
+def _has_more_than_64_bits(value: object) -> bool:
+    return type(value) is int and not -(1 << 63) <= value < 1 << 63
+
+
 def card_names() -> list[str]:
     """Return the names of the built-in cards, sorted."""
     return sorted(path.stem for path in CARD_FOLDER.glob("*.toml"))
@@ -64,6 +76,7 @@ def list_cards() -> list[Card]:
 
 def load_card(path: Path) -> Card:
     """Read a card. Raises ValueError for a file that is not TOML, or has unknown, missing or wrong keys."""
+    regular_size(path)
     try:
         content = tomllib.loads(path.read_bytes().decode())
     except RecursionError:
@@ -86,12 +99,23 @@ def load_card(path: Path) -> Card:
         }
         if not isinstance(value, expected.get(key, str)):
             kind = expected.get(key, str).__name__
-            raise ValueError(f'"{key}" in the corpus card {path} should be a {kind}, not {value!r}')
+            raise ValueError(f'"{key}" in the corpus card {path} should be a {kind}, not {value!r:.60}')
     reader = content.get("reader")
     if reader not in _REQUIRED:
         raise ValueError(f'"reader" in the corpus card {path} should be one of {", ".join(_REQUIRED)}, not {reader!r}')
-    if wrong := [value for value in content.get("documents", {}).values() if type(value) is not int]:
-        raise ValueError(f'"documents" in the corpus card {path} should hold whole numbers, not {wrong[0]!r}')
+    for key in ("documents", "size"):
+        if wrong := [value for value in content.get(key, {}).values() if not _is_count(value)]:
+            raise ValueError(f'"{key}" in the corpus card {path} should hold whole numbers, not {wrong[0]!r:.60}')
+    if not _is_count(content.get("length", 0)):
+        raise ValueError(
+            f'"length" in the corpus card {path} should be at most {MOST:,}, not {content["length"]!r:.60}'
+        )
+    if wrong := [value for value in content.get("source", {}).values() if _has_more_than_64_bits(value)]:
+        raise ValueError(f'"source" in the corpus card {path} should hold numbers of 64 bits, not {wrong[0]!r:.60}')
+    named = [*content.get("paths", ()), *content.get("splits", {}).values()]
+    texts = [text for value in named for text in (value if isinstance(value, list) else [value])]
+    if wrong := [text for text in texts if not isinstance(text, str)]:
+        raise ValueError(f'"paths" and "splits" in the corpus card {path} should hold names, not {wrong[0]!r:.60}')
     missing = [key for key in _REQUIRED[reader] if key not in content]
     if reader == "files" and not (content.get("paths") or content.get("splits")):
         missing = ["paths"]

@@ -12,7 +12,7 @@ from corpora.documents import Dropped
 from corpora.ranges import InputRange, SplitPlan, count_documents, packed
 from corpora.read_options import ReadOptions
 from corpora.specs import Opened, open_specs
-from corpora.splits import FEW_DOCUMENTS, HASH, OWN, TAIL, TRAIN, VALIDATION, Rule, parse_rule
+from corpora.splits import FEW_DOCUMENTS, HASH, NONE, OWN, TAIL, TRAIN, VALIDATION, Rule, parse_rule
 
 # Bytes of input in a range: seconds of encoding, and few enough ranges for a corpus of terabytes.
 RANGE_BYTES = 256_000_000
@@ -24,7 +24,7 @@ class Corpus:
     Attributes:
         name: a short name
         description, licence: from the corpus card, "" without one
-        split_rule: how the splits were made: "own", "hash:0.05" or "tail:0.1"; `open_corpus` takes it as `split`
+        split_rule: how the splits were made: "own", "hash:0.05", "tail:0.1" or "none"; `split` of `open_corpus`
         split_names: the splits, "train" first
         dropped: what the newest pass has left out so far
         skipped_files: number of files in the folders and globs that are not read, by suffix
@@ -48,7 +48,8 @@ class Corpus:
         self._duplicates: bytes | None = None
         self._plan = self._planned(parse_rule(split) if split else None)
         self.split_rule = str(self._plan.rule)
-        names = [TRAIN, VALIDATION, *(self._reader.own_splits if self._plan.rule == OWN else ())]
+        made = (TRAIN,) if self._plan.rule == NONE else (TRAIN, VALIDATION)
+        names = [*made, *(self._reader.own_splits if self._plan.rule == OWN else ())]
         self.split_names = tuple(dict.fromkeys(names))
 
     @property
@@ -60,10 +61,12 @@ class Corpus:
     def split_description(self) -> str:
         """A description of the split rule."""
         cut, rule = "", self._plan.cut
+        if self._plan.rule == NONE:
+            return "all documents are for training"
         if rule and rule.kind == "hash":
             cut = f"{100 * rule.fraction:g} % of the documents, by their hash, are for validation"
         elif rule:
-            cut = f"the last {100 * rule.fraction:g} % of the bytes, cut at a line end, are for validation"
+            cut = f"the last {100 * rule.fraction:g} % of the bytes are for validation"
         if not self._plan.only_train:
             return cut
         own = f"its own splits ({', '.join(self._reader.own_splits)})"
@@ -138,6 +141,9 @@ class Corpus:
                 f"{self.name} has no own splits ({', '.join(own) or 'nothing in it is named train'}): "
                 "leave --split out, or give hash:0.05 or tail:0.1"
             )
+        if wanted == NONE:
+            self._count(1, only_train=False)
+            return SplitPlan(rule=NONE, cut=None)
         if wanted is None and TRAIN in own and len(own) > 1:
             wanted = OWN
         if wanted == OWN and VALIDATION in own:
@@ -199,11 +205,12 @@ def open_corpus(
     the same name; write ./stdlib for the file.
 
     Args:
-        split: "own", "hash:FRACTION" or "tail:FRACTION". Default: the corpus's own splits if they are "train" and at
-            least one more. Otherwise 5 % of the documents by their hash, or under 20 documents the last tenth of the
-            bytes. Files have own splits if each one is in a folder named train, validation (valid, val, dev) or test,
-            or has one of these words in its name. If own splits lack validation, it is cut from train. Several specs
-            use own splits if all of them have some. The other rules pool all documents.
+        split: "own", "hash:FRACTION", "tail:FRACTION", or "none" for training on everything. Default: the corpus's own
+            splits if they are "train" and at least one more. Otherwise 5 % of the documents by their hash, or under 20
+            documents the last tenth of the bytes. Files have own splits if each one is in a folder named train,
+            validation (valid, val, dev) or test, or has one of these words in its name. If own splits lack validation,
+            it is cut from train. Several specs use own splits if all of them have some. The other rules pool all
+            documents.
         invalid: the policy for documents that are not UTF-8: "error"; "replace" invalid bytes by U+FFFD; "skip" the
             document; "bytes": return all documents as bytes, in a large_binary column. "skip" also leaves out documents
             above `max_document`, lines that are not JSON objects or whose text is not a string, and the rest of damaged

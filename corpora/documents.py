@@ -6,8 +6,8 @@ A reader yields `Chunk`s of raw documents. `clean` drops empty documents and han
 
 import codecs
 import warnings
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,10 @@ BATCH_BYTES = 8 << 20
 
 # Limits a batch of very short documents, so that its offsets take no more memory than its text.
 BATCH_DOCUMENTS = 1 << 17
+
+# Chunks of small files are joined up to these limits, because each call of an Arrow function takes microseconds.
+JOINED_BYTES = 1 << 20
+JOINED_CHUNKS = 256
 
 # Marks of duplicates, which are left out of a corpus. The mark of other documents is 0.
 EXACT_DUPLICATE, NEAR_DUPLICATE = 1, 2
@@ -56,6 +60,39 @@ class Chunk:
 
     bad: DocumentError | None = None
     """error of an unreadable document or rest of a file, which is missing from `documents`"""
+
+    joined: Sequence["Chunk"] = ()
+    """the chunks that this one was made of, for error messages"""
+
+
+def joined(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """Yield the same documents in fewer chunks: consecutive small chunks are joined."""
+    small: list[Chunk] = []
+    size = 0
+    for chunk in chunks:
+        fits = chunk.bad is None and size + chunk.documents.nbytes <= JOINED_BYTES and len(small) < JOINED_CHUNKS
+        if small and not (fits and _kind(chunk) == _kind(small[0])):
+            yield _join(small)
+            small, size = [], 0
+        if chunk.bad is not None or chunk.documents.nbytes > JOINED_BYTES:
+            yield chunk
+        else:
+            small.append(chunk)
+            size += chunk.documents.nbytes
+    if small:
+        yield _join(small)
+
+
+def _kind(chunk: Chunk) -> tuple[str | None, bool, bool]:
+    """Return what chunks to join have in common."""
+    return chunk.split, chunk.skip_invalid, chunk.first_row is None
+
+
+def _join(chunks: Sequence[Chunk]) -> Chunk:
+    if len(chunks) == 1:
+        return chunks[0]
+    documents = pa.concat_arrays([chunk.documents.cast(pa.large_binary()) for chunk in chunks])
+    return replace(chunks[0], documents=documents, joined=chunks)
 
 
 def unread(bad: DocumentError, origin: object, split: str | None) -> Chunk:
@@ -154,6 +191,8 @@ def clean(chunk: Chunk, options: ReadOptions, dropped: Dropped) -> pa.Array:
             raise chunk.bad
         dropped.add_unread(chunk.bad)
     documents = chunk.documents.cast(pa.large_binary())
+    if chunk.joined and not _is_clean(documents, options):
+        return pa.concat_arrays([clean(part, options, dropped) for part in chunk.joined])
     lengths = pc.fill_null(pc.binary_length(documents), 0)
     kept = pc.greater(lengths, 0)
     dropped.empty_documents += len(documents) - pc.sum(kept, min_count=0).as_py()
@@ -173,6 +212,17 @@ def clean(chunk: Chunk, options: ReadOptions, dropped: Dropped) -> pa.Array:
     return documents
 
 
+def _is_clean(documents: pa.Array, options: ReadOptions) -> bool:
+    """Return whether all documents are UTF-8 and within the limit, so that no error has to name one."""
+    if (pc.max(pc.binary_length(documents)).as_py() or 0) > options.max_document:
+        return False
+    try:
+        documents.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return options.invalid == "bytes"
+    return True
+
+
 def clean_all(
     chunks: Iterable[Chunk], options: ReadOptions, dropped: Dropped, duplicates: bytes | None = None
 ) -> Iterator[tuple[str | None, pa.Array]]:
@@ -182,7 +232,7 @@ def clean_all(
     Raises ValueError if there are more or fewer documents than marks.
     """
     number = 0
-    for chunk in chunks:
+    for chunk in joined(chunks):
         documents = clean(chunk, options, dropped)
         number += len(documents)
         if duplicates is not None:

@@ -1,18 +1,20 @@
 """The files of a corpus: from a file, a folder, a glob, an object store, or this Python's standard library."""
 
+import errno
 import glob
 import os
 import re
 import stat
 import sysconfig
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 
 from corpora.formats.compression import SUFFIXES
-from corpora.object_store import AnyPath, ObjectPath, as_path
+from corpora.object_store import AnyPath, ObjectPath, Stat, as_path
 
 # Suffixes that are read without `--suffix`.
 FORMATS = (".txt", ".jsonl", ".parquet", ".arrow")
@@ -39,6 +41,8 @@ SPLIT_NAMES = {
     "test": "test",
 }
 
+_SHOWN_LINKS = 5
+
 _TEST_FOLDERS = {"test", "tests", "idle_test"}
 _FOREIGN_FOLDERS = {"site-packages", "dist-packages", "__pycache__"}
 
@@ -50,6 +54,12 @@ class InputFile:
     path: AnyPath
     split: str | None
     """the split in its name or folder, if any"""
+
+    format: str
+    """as in `file_format`"""
+
+    size: int
+    """in bytes, when it was found"""
 
 
 @dataclass(frozen=True)
@@ -65,9 +75,14 @@ def file_format(path: AnyPath, wanted: Sequence[str] = ()) -> str | None:
 
     None for a file whose suffix is neither one of `FORMATS` nor `wanted`.
     """
-    suffix = _own_suffix(path)
-    compressed = path.suffix.lower() in SUFFIXES
-    if suffix not in (*FORMATS, *wanted) or (compressed and suffix in _TABLES):
+    return _format_of(_own_suffix(path), path, wanted)
+
+
+def _format_of(suffix: str, path: AnyPath, wanted: Sequence[str]) -> str | None:
+    """Return the format of a file with `suffix`, as `file_format`."""
+    if suffix not in FORMATS and suffix not in wanted:
+        return None
+    if suffix in _TABLES and path.suffix.lower() in SUFFIXES:
         return None
     return _READERS.get(suffix, ".txt")
 
@@ -80,12 +95,17 @@ def _own_suffix(path: AnyPath) -> str:
     return suffixes[-1] if suffixes else ""
 
 
-def check_regular(path: AnyPath) -> None:
-    """Raise ValueError for anything but a regular file, without opening it: reading a pipe or device may never end."""
-    mode = path.stat().st_mode
-    if not stat.S_ISREG(mode):
+def regular_size(path: AnyPath) -> int:
+    """Return the size of a file without opening it. ValueError for a pipe or device: reading one may never end."""
+    facts = path.stat()
+    _check_kind(path, facts)
+    return facts.st_size
+
+
+def _check_kind(path: AnyPath, facts: os.stat_result | Stat) -> None:
+    if not stat.S_ISREG(facts.st_mode):
         kinds = {stat.S_ISFIFO: "a named pipe", stat.S_ISSOCK: "a socket", stat.S_ISDIR: "a folder"}
-        kind = next((words for test, words in kinds.items() if test(mode)), "a device")
+        kind = next((words for test, words in kinds.items() if test(facts.st_mode)), "a device")
         raise ValueError(f"{path} is {kind}, not a regular file: remove it, or save its content as a file")
 
 
@@ -122,19 +142,23 @@ def find_files(spec: str, wanted: Sequence[str] = ()) -> Found:
     if is_glob(str(path)):
         return _glob_files(str(path), wanted)
     if path.is_dir():
-        split = SPLIT_NAMES.get(path.resolve().name.lower())
-        found, skipped = _to_read(_paths_below(path), path, wanted)
-        if not found:
-            raise ValueError(f"the folder {spec} holds no {_formats(wanted)} file{_instead(skipped)}")
-        return Found([InputFile(file, split_of(relative) or split) for relative, file in found], skipped)
+        found = _to_read(_paths_below(path), path, wanted)
+        if not found.files:
+            raise ValueError(f"the folder {spec} holds no {_formats(wanted)} file{_instead(found.skipped)}")
+        if split := SPLIT_NAMES.get(path.resolve().name.lower()):
+            return replace(found, files=[replace(file, split=file.split or split) for file in found.files])
+        return found
     if isinstance(path, Path) and not path.exists():
+        if path.is_symlink():
+            raise ValueError(f"{_arrow(path)} is a broken or circular link: repair it, or name another file")
         raise FileNotFoundError(f"{spec} does not exist")
-    check_regular(path)
-    if file_format(path, wanted) is None:
+    size = regular_size(path)
+    form = file_format(path, wanted)
+    if form is None:
         suffix = _own_suffix(path)
         remedy = f"if it is text, add --suffix {suffix}" if suffix else "rename it, or convert it to one of these"
         raise ValueError(f"{spec} is not a {_formats(wanted)} file: {remedy}")
-    return Found([InputFile(path, split_of(Path(*path.parts[-2:])))], Counter())
+    return Found([InputFile(path, split_of(Path(*path.parts[-2:])), form, size)], Counter())
 
 
 def _glob_files(pattern: str, wanted: Sequence[str]) -> Found:
@@ -142,20 +166,27 @@ def _glob_files(pattern: str, wanted: Sequence[str]) -> Found:
     fixed, paths = _matching(pattern) if isinstance(path, Path) else _matching_objects(path)
     if not paths:
         raise FileNotFoundError(f"nothing matches {pattern}")
-    found, skipped = _to_read(paths, fixed, wanted)
-    if not found:
-        raise ValueError(f"nothing that matches {pattern} is a {_formats(wanted)} file{_instead(skipped)}")
-    return Found([InputFile(file, split_of(relative)) for relative, file in found], skipped)
+    found = _to_read(paths, fixed, wanted)
+    if not found.files:
+        raise ValueError(f"nothing that matches {pattern} is a {_formats(wanted)} file{_instead(found.skipped)}")
+    return found
 
 
 def _matching(pattern: str) -> tuple[Path, list[AnyPath]]:
     """Return the folder before the first wildcard of a glob, and the files that match or are in a matching folder."""
     paths: list[AnyPath] = []
-    for match in map(Path, glob.glob(pattern, recursive=True)):  # noqa: PTH207
-        if not match.is_dir():
-            paths.append(match)
-        elif Path(pattern).name != "**":  # "**" also matches the files in the folder
+    # `glob` goes around circular links dozens of times, so it gets only the parts before "**".
+    parts = Path(pattern).parts
+    stars = parts.index("**") if "**" in parts else len(parts)
+    for match in map(Path, glob.glob(str(Path(*parts[:stars])))):  # noqa: PTH207
+        if stars < len(parts):
+            for path in _paths_below(match, everything=True):
+                if _is_matched(path.parts[len(match.parts) :], parts[stars:]):
+                    paths.append(path)
+        elif match.is_dir():
             paths += _paths_below(match)
+        else:
+            paths.append(match)
     return Path(re.split(r"[*?\[]", pattern, maxsplit=1)[0] + "x").parent, paths
 
 
@@ -166,14 +197,15 @@ def _matching_objects(pattern: ObjectPath) -> tuple[ObjectPath, list[AnyPath]]:
     while any(character in fixed.key.as_posix() for character in "*?["):
         wildcards.insert(0, fixed.name)
         fixed = fixed.parent
-    paths: list[AnyPath] = []
-    for path in fixed.files_below():
-        parts = path.relative_to(fixed).parts
-        for end in range(1, len(parts) + 1):
-            if _matches(parts[:end], wildcards) and not any(part.startswith(".") for part in parts[end:]):
-                paths.append(path)
-                break
-    return fixed, paths
+    return fixed, [path for path in fixed.files_below() if _is_matched(path.relative_to(fixed).parts, wildcards)]
+
+
+def _is_matched(parts: Sequence[str], wildcards: Sequence[str]) -> bool:
+    """Return whether the parts of a glob match a file, or a folder above it in which the file is not hidden."""
+    return any(
+        _matches(parts[:end], wildcards) and not any(part.startswith(".") for part in parts[end:])
+        for end in range(1, len(parts) + 1)
+    )
 
 
 def _matches(parts: Sequence[str], wildcards: Sequence[str]) -> bool:
@@ -189,24 +221,57 @@ def _matches(parts: Sequence[str], wildcards: Sequence[str]) -> bool:
     return fnmatchcase(parts[0], wildcards[0]) and _matches(parts[1:], wildcards[1:])
 
 
-def _to_read(
-    paths: Iterable[AnyPath], root: AnyPath, wanted: Sequence[str]
-) -> tuple[list[tuple[PurePath, AnyPath]], Counter[str]]:
-    """Return (relative path, path) of each file to read, in order, and the number of other files by suffix."""
-    found: dict[PurePath, AnyPath] = {}
+def _to_read(paths: Iterable[AnyPath], root: AnyPath, wanted: Sequence[str]) -> Found:
+    """Return the files to read, in order of their path relative to `root`. Warns about broken and circular links."""
+    found: dict[str, InputFile] = {}
     skipped: dict[AnyPath, str] = {}
+    broken: set[Path] = set()
     for path in paths:
         suffix = _own_suffix(path)
-        if file_format(path, wanted) and suffix in (wanted or FORMATS):
-            check_regular(path)
-            found[path.relative_to(root)] = path  # type: ignore[arg-type]  # both are paths, or both objects
-        else:
+        form = _format_of(suffix, path, wanted) if suffix in (wanted or FORMATS) else None
+        facts = _facts(path)
+        if facts is None or stat.S_ISDIR(facts.st_mode):
+            if isinstance(path, Path) and path.is_symlink():  # otherwise removed since it was listed
+                broken.add(path)
+        elif form is None:
             skipped[path] = suffix
-    return sorted(found.items(), key=lambda item: item[0].as_posix()), Counter(skipped.values())
+        else:
+            _check_kind(path, facts)
+            relative = path.relative_to(root)  # type: ignore[arg-type]  # both are paths, or both objects
+            found[relative.as_posix()] = InputFile(path, split_of(relative), form, facts.st_size)
+    if broken:
+        _warn_about_links(sorted(broken))
+    return Found([file for _, file in sorted(found.items())], Counter(skipped.values()))
 
 
-def _paths_below(root: AnyPath) -> Iterator[AnyPath]:
-    """Yield the paths of all files under `root`; hidden files and folders are left out."""
+def _facts(path: AnyPath) -> os.stat_result | Stat | None:
+    """Return the facts about a file; None if it does not exist, such as the target of a broken or circular link."""
+    try:
+        return path.stat()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
+            return None
+        raise
+
+
+def _warn_about_links(links: Sequence[Path]) -> None:
+    shown = [
+        *map(_arrow, links[:_SHOWN_LINKS]),
+        *([f"{len(links) - _SHOWN_LINKS:,} more"] * (len(links) > _SHOWN_LINKS)),
+    ]
+    what = "1 broken or circular link" if len(links) == 1 else f"{len(links):,} broken or circular links"
+    warnings.warn(f"left out {what}: {', '.join(shown)}", stacklevel=1)
+
+
+def _arrow(link: Path) -> str:
+    return f"{link} -> {link.readlink()}"
+
+
+def _paths_below(root: AnyPath, everything: bool = False) -> Iterator[AnyPath]:
+    """Yield the paths of all files under `root`. Hidden files and caches are left out, unless `everything`.
+
+    Links to a folder that contains them are yielded too, and not followed.
+    """
     if isinstance(root, ObjectPath):
         yield from _objects_below(root)
         return
@@ -215,13 +280,16 @@ def _paths_below(root: AnyPath) -> Iterator[AnyPath]:
         real = os.path.realpath(folder)
         if real in seen:  # a link that leads back into the tree
             folders.clear()
+            parent = os.path.realpath(Path(folder).parent)
+            if os.path.commonpath([parent, real]) == real:
+                yield Path(folder)
             continue
         seen.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        folders[:] = sorted(name for name in folders if everything or not name.startswith("."))
         # `datasets` leaves its caches beside a saved dataset's own files.
         saved = "state.json" in names
         for name in names:
-            if not name.startswith(".") and not (saved and name.startswith("cache-")):
+            if everything or not (name.startswith(".") or (saved and name.startswith("cache-"))):
                 yield Path(folder) / name
 
 
@@ -258,8 +326,17 @@ def describe_skipped(skipped: Mapping[str, int]) -> str:
 def without_repeats(files: Sequence[InputFile]) -> list[InputFile]:
     """Return each file once, at its first place, so that overlapping specs read no document twice."""
     unique: dict[str, InputFile] = {}
+    folders: dict[Path, str] = {}  # resolving a path looks at each folder in it
     for file in files:
-        unique.setdefault(str(file.path.resolve()), file)
+        path = file.path
+        if isinstance(path, ObjectPath) or path.is_symlink():
+            real = str(path.resolve())
+        else:
+            folder = path.parent
+            if folder not in folders:
+                folders[folder] = os.path.realpath(folder)
+            real = f"{folders[folder]}{os.sep}{path.name}"
+        unique.setdefault(real, file)
     return list(unique.values())
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from corpora.formats.compression import stream_pieces
 from corpora.formats.text_files import whole_lines
-from corpora.input_files import check_regular, file_format
+from corpora.input_files import file_format, regular_size
 from corpora.read_options import MAX_DOCUMENT
 from corpora.splits import HashRouter
 
@@ -53,12 +53,12 @@ class LabelledTexts:
 def read_labelled(path: Path, text_field: str = "text", label_field: str = "label") -> LabelledTexts:
     """Read the texts and labels (strings or whole numbers) of a .jsonl file, also compressed, or a .parquet file.
 
-    Raises ValueError with file and row for a field that is missing or of another type. Raises ValueError for another
-    format, and for a file without any text.
+    Raises ValueError with file and row for a field that is missing or of another type, and for labels of both types.
+    Raises ValueError for another format, and for a file without any text.
     """
     kind = file_format(path)
     if kind:
-        check_regular(path)
+        regular_size(path)
     if kind == ".jsonl":
         rows = _json_rows(path)
     elif kind == ".parquet":
@@ -66,6 +66,7 @@ def read_labelled(path: Path, text_field: str = "text", label_field: str = "labe
     else:
         raise ValueError(f"{path} is not a file of labelled texts: give a .jsonl (also .gz, .xz, .zst) or a .parquet")
     texts, labels, empty = [], [], 0
+    first: dict[type, tuple[str, Label]] = {}  # the first label of each type, and its place
     for place, row in rows:
         text = _field(row, text_field, place, (str, type(None)), "a text", "--text-field")
         if not text:
@@ -74,6 +75,13 @@ def read_labelled(path: Path, text_field: str = "text", label_field: str = "labe
         texts.append(_encodable(text, text_field, place))
         label = _field(row, label_field, place, (str, int), "a string or a whole number", "--label-field")
         labels.append(_encodable(label, label_field, place) if isinstance(label, str) else label)
+        first.setdefault(type(label), (place, label))
+        if len(first) > 1:
+            (place, label), (other_place, other) = first.values()
+            raise ValueError(
+                f'"{label_field}" is {_shown(label)} in {place} and {_shown(other)} in {other_place}: make all labels '
+                "strings, or all whole numbers"
+            )
     if not texts:
         raise ValueError(f"{path} holds no text ({empty} empty rows): give one with a text and a label a row")
     return LabelledTexts(texts, labels, empty)
@@ -120,9 +128,18 @@ def _field(row: dict[str, Any], field: str, place: str, kinds: tuple[type, ...],
     return value
 
 
+def _shown(label: Label) -> str:
+    return (
+        f"the string {json.dumps(label, ensure_ascii=False):.60}" if isinstance(label, str) else f"the number {label}"
+    )
+
+
 def _encodable(text: str, field: str, place: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError(f'"{field}" in {place} has a lone surrogate, which UTF-8 cannot encode: fix it') from None
+        escape = next(f"\\u{ord(c):04x}" for c in text if "\ud800" <= c <= "\udfff")
+        raise ValueError(
+            f'"{field}" in {place} has the lone surrogate {escape}, which UTF-8 cannot encode: fix it'
+        ) from None
     return text

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpora.documents import Dropped, batch_documents, clean
+from corpora.documents import Dropped, batch_documents, clean, joined
 from corpora.read_options import ReadOptions
 from corpora.readers import Reader
 from corpora.specs import open_specs
-from corpora.splits import HASH, OWN, TRAIN, VALIDATION, HashRouter, parse_rule
+from corpora.splits import HASH, NONE, OWN, TRAIN, VALIDATION, HashRouter, parse_rule
 
 SOURCE, TARGET = "source", "target"
 PAIR_SCHEMA = pa.schema([(SOURCE, pa.large_string()), (TARGET, pa.large_string())])
@@ -22,8 +22,8 @@ class PairCorpus:
     Attributes:
         name: a short name
         columns: the two columns, source and target
-        split_rule: "own" or "hash:0.05". The hash is of the source's bytes, so no source is in two splits. Own splits
-            without validation have it cut from train by hash.
+        split_rule: "own", "hash:0.05" or "none". The hash is of the source's bytes, so no source is in two splits. Own
+            splits without validation have it cut from train by hash.
         split_names: the splits, "train" first
         dropped: what the newest pass has left out so far; a pair with an empty side is an empty document
         skipped_files: number of files in the folders and globs that are not read, by suffix
@@ -56,7 +56,8 @@ class PairCorpus:
                 "leave --split out, or give hash:0.05"
             )
         self.split_rule = str(rule)
-        self.split_names = tuple(dict.fromkeys((TRAIN, VALIDATION, *(own if rule == OWN else ()))))
+        made = (TRAIN,) if rule == NONE else (TRAIN, VALIDATION)
+        self.split_names = tuple(dict.fromkeys((*made, *(own if rule == OWN else ()))))
         # Own splits without validation have it cut from train.
         self._cut_all = rule != OWN
         cut = rule if self._cut_all else HASH
@@ -144,7 +145,7 @@ class _Rows(NamedTuple):
 
 def _column(reader: Reader, options: ReadOptions) -> Iterator[_Rows]:
     """Yield the rows of a column. A missing text is empty."""
-    for chunk in (chunk for part in reader.parts() for chunk in part.chunks()):
+    for chunk in joined(chunk for part in reader.parts() for chunk in part.chunks()):
         if chunk.first_row is None:
             raise ValueError(f"{chunk.origin} has no columns to make pairs of: give JSON lines or a table")
         if chunk.bad is not None:  # leaving one text out would shift all later pairs

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpora.documents import Dropped, batch_documents, clean, clean_all
+from corpora.documents import Dropped, batch_documents, clean, clean_all, joined
 from corpora.read_options import ReadOptions
 from corpora.readers import Part
-from corpora.splits import OWN, TRAIN, HashRouter, Rule, TailRouter
+from corpora.splits import NONE, OWN, TRAIN, HashRouter, Rule, TailRouter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +19,10 @@ class SplitPlan:
     """The rules that decide the split of each document."""
 
     rule: Rule
-    """own, hash or tail"""
+    """own, hash, tail or none"""
 
     cut: Rule | None
-    """the rule that cuts off validation, from train if `rule` is own; None if the corpus has its own validation"""
+    """the rule that cuts off validation, from train if `rule` is own; None if the corpus has its own or needs none"""
 
     total_bytes: int | None = None
     """bytes of all documents that `cut` applies to; needed by a tail"""
@@ -91,7 +91,9 @@ class InputRange:
     def _routed(self, dropped: Dropped) -> Iterator[tuple[str, pa.Array]]:
         router = self.plan.router(self.bytes_before)
         for split, documents in self.documents(dropped):
-            if router is None or self.plan.held_out(split):
+            if self.plan.rule == NONE:
+                yield TRAIN, documents
+            elif router is None or self.plan.held_out(split):
                 assert split is not None, "a chunk of a corpus with own splits names no split"
                 yield split, documents
             else:
@@ -106,15 +108,14 @@ def count_documents(
     Stops when `enough` documents are found.
     """
     documents = size = 0
-    for part in parts:
-        for chunk in part.chunks():
-            if only_train and chunk.split != TRAIN:
-                continue
-            kept = clean(chunk, options, dropped)
-            documents += len(kept)
-            size += pc.sum(pc.binary_length(kept), min_count=0).as_py()
-            if enough is not None and documents >= enough:
-                return documents, size
+    for chunk in joined(chunk for part in parts for chunk in part.chunks()):
+        if only_train and chunk.split != TRAIN:
+            continue
+        kept = clean(chunk, options, dropped)
+        documents += len(kept)
+        size += pc.sum(pc.binary_length(kept), min_count=0).as_py()
+        if enough is not None and documents >= enough:
+            break
     return documents, size
 
 

@@ -29,6 +29,9 @@ class ReadOptions:
     encoding: str | None = None
     """encoding of text files; by default UTF-8"""
 
+    first_bytes: int | None = None
+    """how much of a text file to read, in bytes of UTF-8; all of it by default"""
+
     def __post_init__(self) -> None:
         if self.invalid not in INVALID_POLICIES:
             raise ValueError(f'invalid="{self.invalid}" is not one of {", ".join(INVALID_POLICIES)}')

@@ -9,12 +9,12 @@ from typing import Any, Protocol
 
 from corpora.document_error import DocumentError
 from corpora.documents import Chunk, single_document, unread
-from corpora.formats.compression import SUFFIXES, mapped_size, read_whole
+from corpora.formats.compression import SUFFIXES, is_mapped, read_whole
 from corpora.formats.csv_files import read_csv
 from corpora.formats.json_files import line_cuts, read_json, read_jsonl
 from corpora.formats.tables import read_arrow, read_parquet, row_group_cuts
 from corpora.formats.text_files import read_text, text_pieces
-from corpora.input_files import InputFile, file_format, standard_library_files, standard_library_folder
+from corpora.input_files import InputFile, standard_library_files, standard_library_folder
 from corpora.object_store import AnyPath
 from corpora.read_options import ReadOptions
 
@@ -66,7 +66,9 @@ class _SourceFile:
         return self.path.stat().st_size
 
     def chunks(self) -> Iterator[Chunk]:
-        yield Chunk(documents=single_document(read_whole(self.path)), origin=str(self.path), skip_invalid=True)
+        yield Chunk(
+            documents=single_document(read_whole(self.path, self.size)), origin=str(self.path), skip_invalid=True
+        )
 
     def identity(self) -> Any:
         return file_identity(self.path)
@@ -79,6 +81,7 @@ class _FilePart:
     path: AnyPath
     split: str | None
     options: ReadOptions
+    format: str
     size: int
     start: int = 0
     stop: int | None = None
@@ -94,7 +97,7 @@ class _FilePart:
     def _readable_chunks(self) -> Iterator[Chunk]:
         """Yield the documents. Raises DocumentError where the file is damaged."""
         path, split, options = self.path, self.split, self.options
-        match file_format(path, options.suffix):
+        match self.format:
             case ".txt":
                 yield read_text(path, split, options)
             case ".jsonl":
@@ -141,21 +144,20 @@ class Files:
         # A file without a split would be in none, so either all files have one or none does.
         splits = [file.split for file in files if file.split]
         self.own_splits = tuple(dict.fromkeys(splits)) if len(splits) == len(files) else ()
-        formats = {file_format(file.path, options.suffix) for file in files}
+        formats = {file.format for file in files}
         plain = formats <= {".txt", ".jsonl"} and not any(file.path.suffix.lower() in SUFFIXES for file in files)
-        self.bytes_estimate = sum(file.path.stat().st_size for file in files) if plain else None
-        texts = [file.path for file in files if file_format(file.path, options.suffix) == ".txt"]
-        self.mapped_bytes = max(map(mapped_size, texts), default=0)
+        self.bytes_estimate = sum(file.size for file in files) if plain else None
+        mapped = (file.size for file in files if file.format == ".txt" and is_mapped(file.path, file.size))
+        self.mapped_bytes = max(mapped, default=0)
 
     def surely_many(self, documents: int) -> bool:
-        texts = (file.path for file in self._files if file.path.suffix.lower() == ".txt")
-        return sum(path.stat().st_size > 0 for path in texts) >= documents
+        return sum(file.size > 0 for file in self._files if file.path.suffix.lower() == ".txt") >= documents
 
     def parts(self, size: int | None = None) -> Iterator[Part]:
         for file in self._files:
             split = file.split if self.own_splits else None
-            whole = _FilePart(file.path, split, self._options, file.path.stat().st_size)
-            cuts = _cuts(file.path, size, self._options) if size and whole.size > size else []
+            whole = _FilePart(file.path, split, self._options, file.format, file.size)
+            cuts = _cuts(file, size, self._options) if size and whole.size > size else []
             if len(cuts) <= 2:
                 yield whole
                 continue
@@ -164,10 +166,11 @@ class Files:
                 yield replace(whole, size=whole.size * (stop - start) // cuts[-1], start=start, stop=stop)
 
 
-def _cuts(path: AnyPath, size: int, options: ReadOptions) -> list[int]:
+def _cuts(file: InputFile, size: int, options: ReadOptions) -> list[int]:
     """Return where to cut a file into ranges of about `size` bytes, with its start and end; [] if it is not cut."""
+    path = file.path
     with suppress(DocumentError):  # reading the file reports the damage
-        match file_format(path, options.suffix):
+        match file.format:
             case ".jsonl" if path.suffix.lower() not in SUFFIXES and not options.encoding:
                 next(text_pieces(path, options))  # a file in UTF-16 is damaged, and has no lines to cut at
                 return line_cuts(path, size)

@@ -1,7 +1,7 @@
 """Rules that divide documents into training and validation.
 
-A rule is written "own", "hash:0.05" or "tail:0.1". If a corpus has own splits but no validation, a second rule cuts
-validation from "train".
+A rule is written "own", "hash:0.05", "tail:0.1" or "none", which leaves all documents for training. If a corpus has own
+splits but no validation, a second rule cuts validation from "train".
 """
 
 import hashlib
@@ -25,24 +25,25 @@ class Rule:
     """A rule that divides documents into splits."""
 
     kind: str
-    """"own", "hash" or "tail" """
+    """"own", "hash", "tail" or "none" """
 
     fraction: float = 0.0
     """share of the documents (hash) or bytes (tail) for validation"""
 
     def __str__(self) -> str:
-        return self.kind if self.kind == "own" else f"{self.kind}:{self.fraction:g}"
+        return f"{self.kind}:{self.fraction:g}" if self.kind in ("hash", "tail") else self.kind
 
 
 OWN = Rule("own")
+NONE = Rule("none")
 HASH = Rule("hash", 0.05)
 TAIL = Rule("tail", 0.1)
 
 
 def parse_rule(text: str) -> Rule:
     """Return the rule written as `text`. "hash" and "tail" alone have their usual fraction."""
-    if text == "own":
-        return OWN
+    if text in ("own", "none"):
+        return Rule(text)
     match = re.fullmatch(r"(hash|tail)(?::([0-9.eE+-]+))?", text)
     if match:
         usual = HASH if match[1] == "hash" else TAIL
@@ -52,7 +53,9 @@ def parse_rule(text: str) -> Rule:
             fraction = 0.0
         if 0 < fraction < 1:
             return Rule(match[1], fraction)
-    raise ValueError(f'the split "{text}" is not one of own, hash:FRACTION and tail:FRACTION, with 0 < FRACTION < 1')
+    raise ValueError(
+        f'the split "{text}" is not one of own, hash:FRACTION, tail:FRACTION (with 0 < FRACTION < 1) and none'
+    )
 
 
 class HashRouter:

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from corpora.corpus import Corpus
 from corpora.documents import Dropped
+from corpora.splits import TRAIN
 
 
 @dataclass(kw_only=True)
@@ -59,9 +60,12 @@ def summarize(
     splits = {name: SplitSummary() for name in corpus.split_names}
     generator = np.random.default_rng(0)
     chosen: list[tuple[float, int, str]] = []
-    done = 0
+    done, cut = 0, ""
     for name, batch in corpus.routed_batches():
         documents = batch.column(0)
+        if name == TRAIN and "tail" in corpus.split_rule:
+            at_line_end = bytes(documents[-1].as_buffer()[-1:]) == b"\n"
+            cut = ", cut at a line end" if at_line_end else ""
         size = pc.sum(pc.binary_length(documents)).as_py()
         keys = generator.random(len(documents))
         # The documents with the largest random keys are a uniform sample, found in one pass.
@@ -80,7 +84,7 @@ def summarize(
         description=corpus.description,
         licence=corpus.licence,
         split_rule=corpus.split_rule,
-        split_description=corpus.split_description,
+        split_description=corpus.split_description + cut,
         splits=splits,
         dropped=replace(corpus.dropped),
         skipped_files=corpus.skipped_files,

@@ -21,6 +21,7 @@ from corpora.documents import Chunk
 
 ALPHABET = string.ascii_lowercase + string.ascii_uppercase + string.digits
 MAX_CONTEXTS = 4096
+MAX_CONCENTRATION = 1e9
 
 # Documents of a group are drawn by one vectorised loop from one generator, so these numbers determine the text.
 GROUP_DOCUMENTS = 256
@@ -51,13 +52,16 @@ class MarkovSource:
     ):
         """Draw the distribution after each context from a symmetric Dirichlet distribution of that concentration."""
         _check_symbols(symbols)
-        if order < 0 or symbols**order > MAX_CONTEXTS:
+        if not 0 <= order <= MAX_CONTEXTS or symbols**order > MAX_CONTEXTS:
             raise ValueError(
-                f"a chain of order {order} over {symbols} symbols has {symbols}**{order} contexts: "
+                f"a chain of order {order:.4g} over {symbols} symbols has {symbols}**{order} contexts: "
                 f"choose an order from 0 with at most {MAX_CONTEXTS} contexts"
             )
-        if not concentration > 0:
-            raise ValueError(f"the concentration of a Dirichlet distribution must be above 0, not {concentration}")
+        if not 0 < concentration <= MAX_CONCENTRATION:
+            raise ValueError(
+                f"the concentration of a Dirichlet distribution must be above 0 and at most {MAX_CONCENTRATION:g}, not "
+                f"{concentration:.4g}"
+            )
         table = np.random.default_rng(seed).dirichlet(np.full(symbols, concentration), size=symbols**order)
         self._description = {
             "kind": "markov",

@@ -154,7 +154,7 @@ class ModelConfig:
                 f"model.width is {self.width}, which model.heads={self.heads} does not divide: {self._fitting_width()}"
             )
         if self.heads % self.key_value_heads:
-            fitting = max(count for count in range(1, self.kv_heads + 1) if self.heads % count == 0)
+            fitting = max(count for count in range(1, min(self.kv_heads, self.heads) + 1) if self.heads % count == 0)
             raise ValueError(
                 f"model.kv_heads is {self.kv_heads}, which does not divide model.heads={self.heads}: "
                 f"try model.kv_heads={fitting}"

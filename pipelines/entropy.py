@@ -16,7 +16,7 @@ from pipelines.evaluation.entropy_tables import tables
 from pipelines.evaluation.symbols import SymbolText, Unit, read_symbols
 from pipelines.evaluation.text_entropy import DEFINITIONS, REMEDY, missing_extras, text_entropy
 
-WHOLE_DOCUMENTS = "hash:1e-18"
+RATE_SAMPLE = 16_000_000  # bytes
 
 OptionalTokenizer = Annotated[
     Path | None,
@@ -32,7 +32,7 @@ def entropy(
     tokenizer: OptionalTokenizer = None,
     pattern: TokenizerPattern = None,
     against: Annotated[str | None, tyro.conf.arg(metavar="CORPUS")] = None,
-    sample: int = 16_000_000,
+    sample: int | None = None,
     threads: int | None = None,
     out: Path | None = None,
     explain: bool = False,
@@ -41,12 +41,13 @@ def entropy(
 ) -> dict[str, Any]:
     """Print n-gram entropies, mutual information, entropy rate, Zipf's and Heaps' laws of a corpus, and return them.
 
-    The command reads all splits into memory. For a synthetic corpus it also shows the true values.
+    The command reads all splits into memory, or a sample of them. For a synthetic corpus it also shows the true values.
 
     Args:
         unit: Symbols to count: bytes, characters, or the tokens of --tokenizer.
         against: Corpus to compare with: KL and Jensen-Shannon divergence.
-        sample: Bytes of text for the entropy rate, taken from whole documents in random order.
+        sample: Bytes of text to measure, taken from whole documents in random order; by default the whole corpus, and
+            16M of it for the entropy rate. It limits memory and time.
         threads: Number of threads; all cores by default.
         out: HTML page to write, with plots and definitions.
         explain: Print the definition of each number.
@@ -58,7 +59,7 @@ def entropy(
         raise ValueError(
             "--unit characters cannot count bytes that --invalid bytes keeps: choose --invalid replace or skip"
         )
-    if sample < 1:
+    if sample is not None and sample < 1:
         raise ValueError(f"--sample is {sample:,}, but must be at least 1 byte")
     if out is not None and out.is_dir():
         raise ValueError(f"--out {out} is a folder: name the file to write")
@@ -70,21 +71,21 @@ def entropy(
         say_on_stderr()
     threads = thread_count(threads)
     tok = load_tokenizer(tokenizer, pattern) if tokenizer else None
-    # This rule keeps documents whole and in order. The default rule may cut one if there are few.
-    sources = [open_corpus(names, split=WHOLE_DOCUMENTS, **reading) for names in (corpus, against) if names]
+    # The default rule may cut a document if there are few.
+    sources = [open_corpus(names, split="none", first_bytes=sample, **reading) for names in (corpus, against) if names]
     known = sources[0].synthetic if unit != "tokens" else None
     with Bar(f"reading {sources[0].name}", None, "B") as bar:
 
         def read(source: Corpus) -> SymbolText:
             label, estimate = f"reading {source.name}", source.text_bytes_estimate
-            return read_symbols(source, unit, tok, threads, lambda done: bar.phase(label, done, estimate, "B"))
+            return read_symbols(source, unit, tok, threads, lambda done: bar.phase(label, done, estimate, "B"), sample)
 
         texts = [read(source) for source in sources]
         numbers = text_entropy(
             texts[0],
             texts[1] if against else None,
             source_from_description(known) if known else None,
-            sample=sample,
+            sample=sample or RATE_SAMPLE,
             threads=threads,
             progress=bar.phase,
         )
@@ -97,7 +98,7 @@ def entropy(
     if as_json:
         write(json.dumps(numbers))
     else:
-        _show(numbers, explain)
+        _show(numbers, explain, sample is not None)
     if extras := missing_extras():
         say(f"left out: {' and '.join(extras.values())}; needs {' and '.join(extras)} ({REMEDY})")
     if out is not None:
@@ -105,8 +106,8 @@ def entropy(
     return numbers
 
 
-def _show(numbers: dict[str, Any], explain: bool) -> None:
-    answer(_summary(numbers))
+def _show(numbers: dict[str, Any], explain: bool, sampled: bool) -> None:
+    answer(_summary(numbers, sampled))
     for each in tables(numbers):
         answer("")
         table((each.label, *each.heads), [(name, *cells) for name, cells in each.rows])
@@ -126,10 +127,10 @@ def _show(numbers: dict[str, Any], explain: bool) -> None:
         say("--explain defines the numbers")
 
 
-def _summary(numbers: dict[str, Any]) -> str:
+def _summary(numbers: dict[str, Any], sampled: bool) -> str:
     unit = numbers["unit"]
     text = f"{numbers['corpus']}: {counted(numbers['symbols'], unit[:-1])}, {numbers['alphabet']:,} different, in "
-    text += counted(numbers["documents"], "document")
+    text += counted(numbers["documents"], "document") + (" of a random sample" if sampled else "")
     return text if unit == "bytes" else f"{text}; {numbers['bytes_per_symbol']:.3f} bytes per {unit[:-1]}"
 
 

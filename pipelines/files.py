@@ -97,6 +97,21 @@ def checksummed_json(content: Mapping[str, Any]) -> str:
     return json.dumps({**rest, "checksum": checksum}, indent=2, allow_nan=False) + "\n"
 
 
+def refuse_special(path: "AnyPath") -> None:
+    """Raise ValueError for a pipe or device, which is then not opened: reading one may never end."""
+    try:
+        if isinstance(path, Path):
+            strict_json.regular_size(path)
+    except ValueError as error:
+        raise ValueError(f"{path} {error}: remove it, or save its content as a file") from None
+
+
+def read_bytes(path: Path) -> bytes:
+    """Return the content of a file; ValueError for a pipe or device."""
+    refuse_special(path)
+    return path.read_bytes()
+
+
 def read_json(path: Path, remedy: str, kind: type = dict) -> Any:
     """Return the JSON value in `path`, of type `kind`.
 

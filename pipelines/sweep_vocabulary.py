@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, get_args
 
 from pipelines.cli.arguments import AsJson, DryRun
-from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule
+from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule, need_validation
 from pipelines.cli.dry_run import check_dry_run
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
@@ -62,6 +62,7 @@ def sweep_vocabulary(
     """
     check_dry_run(dry_run, as_json)
     _check(kinds, sizes, seeds, workers)
+    need_validation(split, "the sweep")
     from corpora import open_corpus
     from pipelines.cli.display import quantity, say_on_stderr, write
     from pipelines.cli.process import resumable

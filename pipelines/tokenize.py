@@ -13,6 +13,7 @@ from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import read_standard_input
 from pipelines.cli.verbs import verb
+from pipelines.files import read_bytes
 
 if TYPE_CHECKING:
     from typing import Literal
@@ -68,7 +69,7 @@ def tokenize(
     if text == "-" or file == Path("-"):
         data = read_standard_input()
     else:
-        data = file.read_bytes() if file else (text or "").encode("utf-8", "surrogateescape")
+        data = read_bytes(file) if file else (text or "").encode("utf-8", "surrogateescape")
     if sum([bool(dropout), sample is not None, nbest is not None]) > 1 or (nbest is not None and special):
         raise ValueError("give only one of --dropout, --sample and --nbest, and no --special with --nbest")
     if nbest is not None and nbest < 1:

@@ -166,7 +166,7 @@ def train_tokenizer(
         phases = Phases(bar, training_bytes)
         if counts:
             counted = _combined(counts, pattern, spare, spill_folder, phases)
-            held_out.take(source.batches("validation") if source else ())
+            held_out.take(source.batches("validation") if source and source.split_rule != "none" else ())
         elif engine == "ray" and isinstance(source, Corpus):
             where = address, threads
             counted = count_on_ray(source, splitter, where, cut_at, spare, spill_folder, out, held_out, phases)

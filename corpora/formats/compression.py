@@ -149,20 +149,17 @@ def damaged(path: AnyPath, error: Exception) -> str:
     return f"{path} is damaged or cut short ({str(error).rstrip('.').lower()}): fetch or write it again"
 
 
-def mapped_size(path: AnyPath) -> int:
-    """Return the size of a file that `read_whole` maps into memory, 0 for a file that it reads."""
-    if not isinstance(path, Path):
-        return 0
-    size = path.stat().st_size
-    return size if path.suffix.lower() not in SUFFIXES and size > MAP_ABOVE_BYTES else 0
+def is_mapped(path: AnyPath, size: int) -> bool:
+    """Return whether `read_whole` maps a file of `size` bytes into memory instead of reading it."""
+    return size > MAP_ABOVE_BYTES and isinstance(path, Path) and path.suffix.lower() not in SUFFIXES
 
 
-def read_whole(path: AnyPath) -> pa.Buffer:
-    """Return the whole decompressed content of one file."""
+def read_whole(path: AnyPath, size: int) -> pa.Buffer:
+    """Return the whole decompressed content of one file, which has `size` bytes on disk."""
+    if is_mapped(path, size):
+        with pa.memory_map(str(path)) as file:
+            return file.read_buffer()
     if path.suffix.lower() not in SUFFIXES:
-        if mapped_size(path):
-            with pa.memory_map(str(path)) as file:
-                return file.read_buffer()
         return pa.py_buffer(path.read_bytes())
     sink = pa.BufferOutputStream()
     for piece in stream_pieces(path):

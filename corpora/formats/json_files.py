@@ -21,6 +21,7 @@ from corpora.object_store import AnyPath
 from corpora.read_options import ReadOptions, choose_column
 
 _CHUNK_BYTES = 8 << 20
+_SHORT_BYTES = 4096  # Arrow's reader takes as long to start as Python's takes for this
 _SAMPLED_LINES = 1000
 _REMEDY = "make the file an array of texts or of objects, or JSON lines (.jsonl)"
 
@@ -52,7 +53,7 @@ def read_jsonl(
             yield unread(bad, origin, split)
             line += 1
             continue
-        for number, documents in _parse(lines, line, origin, column, unexpected, strict=options.invalid == "skip"):
+        for number, documents in _parse(lines, line, origin, column, unexpected, options.invalid):
             if isinstance(documents, DocumentError):
                 yield unread(documents, origin, split)
             else:
@@ -138,16 +139,19 @@ def _columns(lines: Iterable[bytes]) -> dict[str, None]:
 
 
 def _parse(
-    lines: bytes, number: int, origin: str, column: str, unexpected: str | None, strict: bool
+    lines: bytes, number: int, origin: str, column: str, unexpected: str | None, policy: str
 ) -> Iterator[tuple[int, pa.Array | DocumentError]]:
     """Yield (line number, documents or the error of a line) for `lines`, which begin at line `number` of the file.
 
     Raises ValueError if a line has the field `unexpected`. A block that Arrow refuses is halved until the bad line is
     found. That line may still hold a document (a lone surrogate, a repeated field); otherwise it is an error.
 
-    strict: refuse several objects on one line, and objects that span lines. Arrow reads both. If bad lines are skipped,
-    whether Arrow gets to read such an object would depend on the other lines of its block.
+    Several objects on one line, and objects that span lines, are read as Arrow reads them, but with the policy "skip"
+    they are bad lines: whether Arrow gets to read such an object would depend on the other lines of its block.
     """
+    if len(lines) <= _SHORT_BYTES and (documents := _parse_short(lines, column, unexpected)) is not None:
+        yield number, documents
+        return
     schema = pa.schema([(name, pa.large_binary()) for name in (column, unexpected) if name])
     options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     read = pa.json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
@@ -161,7 +165,7 @@ def _parse(
         except pa.ArrowInvalid:
             pass
         else:
-            broken = strict and not _is_object_per_line(lines, len(table))
+            broken = policy == "skip" and not _is_object_per_line(lines, len(table))
             if not broken and unexpected and table.column(unexpected).null_count < len(table):
                 raise ValueError(_late(origin, column, unexpected))
             if not broken:
@@ -171,10 +175,25 @@ def _parse(
     if not 0 < middle < len(lines):
         middle = lines.rfind(b"\n", 0, max(len(lines) // 2, 0)) + 1
     if 0 < middle < len(lines):
-        yield from _parse(lines[:middle], number, origin, column, unexpected, strict)
-        yield from _parse(lines[middle:], number + lines.count(b"\n", 0, middle), origin, column, unexpected, strict)
+        yield from _parse(lines[:middle], number, origin, column, unexpected, policy)
+        yield from _parse(lines[middle:], number + lines.count(b"\n", 0, middle), origin, column, unexpected, policy)
     else:
-        yield number, _parse_line(lines, number, origin, column, unexpected)
+        yield number, _parse_line(lines, number, origin, column, unexpected, policy)
+
+
+def _parse_short(lines: bytes, column: str, unexpected: str | None) -> pa.Array | None:
+    """Return the documents of a few lines; None for lines that need a closer look, such as lines with errors."""
+    documents: list[bytes | None] = []
+    try:
+        for line in filter(bytes.strip, lines.split(b"\n")):
+            row = json.loads(line.decode())
+            text = row.get(column)
+            if unexpected and row.get(unexpected) is not None:
+                return None
+            documents.append(None if text is None else text.encode())
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return pa.array(documents, pa.large_binary())
 
 
 def _is_object_per_line(lines: bytes, objects: int) -> bool:
@@ -193,14 +212,16 @@ def _late(origin: str, column: str, unexpected: str) -> str:
     )
 
 
-def _parse_line(line: bytes, number: int, origin: str, column: str, unexpected: str | None) -> pa.Array | DocumentError:
+def _parse_line(
+    line: bytes, number: int, origin: str, column: str, unexpected: str | None, policy: str
+) -> pa.Array | DocumentError:
     """Return the document or the error of one line that Arrow refuses.
 
-    A lone surrogate becomes its three bytes, which are not UTF-8. The error is that of a line that is not a JSON object
-    or whose text is not a string.
+    The error is that of a line that is not a JSON object, or whose text is not a string or has a lone surrogate.
     """
+    content, is_utf8 = _decoded(line)
     try:
-        row = json.loads(line.decode("utf-8", "surrogateescape"))
+        row = json.loads(content)
     except (ValueError, RecursionError) as error:
         reason = str(error).split(": line ")[0].lower()
         return DocumentError("invalid", f"line {number} of {origin} is not JSON ({reason}): fix or remove it")
@@ -219,7 +240,8 @@ def _parse_line(line: bytes, number: int, origin: str, column: str, unexpected: 
             f'"{column}" in line {number} of {origin} is {_json_type(text)}, not a string: '
             "fix the line, or choose another column with --text-column or --pairs",
         )
-    return pa.array([None if text is None else _encode(text)], pa.large_binary())
+    document = None if text is None else _encode(text, f"line {number} of {origin}", is_utf8, policy)
+    return document if isinstance(document, DocumentError) else pa.array([document], pa.large_binary())
 
 
 def read_json(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator[Chunk]:
@@ -228,15 +250,21 @@ def read_json(path: AnyPath, split: str | None, options: ReadOptions) -> Iterato
     The whole file is read at once, so its size is limited to `options.max_document`. Elements of other types count as
     invalid documents. Raises ValueError if the file does not hold an array.
     """
-    texts = _texts(_elements(path, options), path, options)
-    for bad in texts:
-        if isinstance(bad, DocumentError):
-            yield unread(bad, path, split)
-    encoded = [None if text is None else _encode(text) for text in texts if not isinstance(text, DocumentError)]
-    yield Chunk(documents=pa.array(encoded, pa.large_binary()), origin=str(path), split=split, first_row=1)
+    elements, is_utf8 = _elements(path, options)
+    documents: list[bytes | None] = []
+    for number, text in enumerate(_texts(elements, path, options), 1):
+        encoded = (
+            _encode(text, f"element {number} of {path}", is_utf8, options.invalid) if isinstance(text, str) else text
+        )
+        if isinstance(encoded, DocumentError):
+            yield unread(encoded, path, split)
+        else:
+            documents.append(encoded)
+    yield Chunk(documents=pa.array(documents, pa.large_binary()), origin=str(path), split=split, first_row=1)
 
 
-def _elements(path: AnyPath, options: ReadOptions) -> list[Any]:
+def _elements(path: AnyPath, options: ReadOptions) -> tuple[list[Any], bool]:
+    """Return the array in a file, and whether the file is UTF-8."""
     pieces, size = [], 0
     for piece in text_pieces(path, options):
         pieces.append(piece)
@@ -247,13 +275,14 @@ def _elements(path: AnyPath, options: ReadOptions) -> list[Any]:
                 f"{path} is longer than {options.max_document:,} bytes, and a .json file is read as a whole: convert "
                 "it to JSON lines (.jsonl), or raise --max-document",
             )
+    text, is_utf8 = _decoded(b"".join(pieces))
     try:
-        content = json.loads(b"".join(pieces).decode("utf-8", "surrogateescape"))
+        content = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise DocumentError("damaged", f"{path} is not JSON ({error}): fix it, or leave it out") from error
     if not isinstance(content, list):
         raise ValueError(f"{path} holds {_json_type(content)}, not an array of documents: {_REMEDY}")
-    return content
+    return content, is_utf8
 
 
 def _texts(elements: list[Any], path: AnyPath, options: ReadOptions) -> list[str | DocumentError | None]:
@@ -270,15 +299,39 @@ def _texts(elements: list[Any], path: AnyPath, options: ReadOptions) -> list[str
     ]
 
 
-def _encode(text: str) -> bytes:
-    """Return text as UTF-8. Escaped bytes that were not UTF-8 are restored, other surrogates become three bytes."""
+def _decoded(content: bytes) -> tuple[str, bool]:
+    """Return the text of UTF-8 and True. Other bytes become lone surrogates, and the second value is False."""
+    try:
+        return content.decode(), True
+    except UnicodeDecodeError:
+        return content.decode("utf-8", "surrogateescape"), False
+
+
+def _encode(text: str, what: str, is_utf8: bool, policy: str) -> bytes | DocumentError:
+    """Return text as UTF-8, or the error of the document `what`.
+
+    Bytes that were not UTF-8 are restored. A lone surrogate, from an escape such as \\ud800, becomes one U+FFFD with
+    the policy "replace" and its three bytes with "bytes". With other policies it is an error.
+    """
     try:
         return text.encode()
     except UnicodeEncodeError:
         pass
-    return b"".join(
-        bytes([ord(c) - 0xDC00]) if "\udc80" <= c <= "\udcff" else c.encode("utf-8", "surrogatepass") for c in text
-    )
+    document = []
+    for character in text:
+        if not is_utf8 and "\udc80" <= character <= "\udcff":
+            document.append(bytes([ord(character) - 0xDC00]))
+        elif not "\ud800" <= character <= "\udfff":
+            document.append(character.encode())
+        elif policy in ("replace", "bytes"):
+            document.append("\ufffd".encode() if policy == "replace" else character.encode("utf-8", "surrogatepass"))
+        else:
+            return DocumentError(
+                "invalid",
+                f"{what} has the lone surrogate \\u{ord(character):04x}, which UTF-8 cannot encode: fix it, or choose "
+                "what to do with such documents (--invalid replace, skip or bytes, which --pairs does not take)",
+            )
+    return b"".join(document)
 
 
 def _json_type(value: object) -> str:

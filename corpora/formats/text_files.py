@@ -28,20 +28,31 @@ _NULS = {
 
 
 def read_text(path: AnyPath, split: str | None, options: ReadOptions) -> Chunk:
-    """Return a text file as one document: its bytes unchanged, without a leading byte-order mark."""
+    """Return a text file, or its first bytes, as one document: unchanged, without a leading byte-order mark."""
     try:
-        document = single_document(_whole(path, options))
+        document = single_document(_beginning(_content(path, options), options.first_bytes))
     except DocumentError as bad:
         return unread(bad, path, split)
     return Chunk(documents=document, origin=str(path), split=split)
 
 
-def _whole(path: AnyPath, options: ReadOptions) -> pa.Buffer:
+def _beginning(text: pa.Buffer, size: int | None) -> pa.Buffer:
+    """Return the whole characters in the first `size` bytes."""
+    if size is None or text.size <= size:
+        return text
+    data, end = memoryview(text), size
+    while end > max(size - 3, 0) and data[end] & 0xC0 == 0x80:
+        end -= 1
+    return text.slice(0, end)
+
+
+def _content(path: AnyPath, options: ReadOptions) -> pa.Buffer:
+    """Return the content of a text file, or at least its first bytes and one more."""
     if path.suffix.lower() not in SUFFIXES and not options.encoding:
         size = path.stat().st_size
         if size > options.max_document:
             raise too_long(path, f"has {size:,} bytes", options)
-        buffer = read_whole(path)
+        buffer = read_whole(path, size)
         return buffer.slice(_start(buffer[:_SAMPLE_BYTES].to_pybytes(), path, options))
     sink, size = pa.BufferOutputStream(), 0
     for piece in text_pieces(path, options):
@@ -49,6 +60,8 @@ def _whole(path: AnyPath, options: ReadOptions) -> pa.Buffer:
         if size > options.max_document:
             raise too_long(path, "is longer when decompressed or decoded", options)
         sink.write(piece)
+        if options.first_bytes is not None and size > options.first_bytes:
+            break
     return sink.getvalue()
 
 

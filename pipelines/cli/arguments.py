@@ -1,8 +1,10 @@
 """Arguments that several verbs share, and the checks of their values."""
 
+import math
 import os
 import re
 import reprlib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -63,6 +65,7 @@ Quiet = Annotated[
 ]
 # Each beam has its own keys and values; a mistyped number should not fill the memory.
 MOST_BEAMS = 100
+LARGEST_COUNT = 2**63 - 1  # as in TOML
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 
 
@@ -83,12 +86,14 @@ def parse_count(text: str) -> int:
 
     Raises ValueError for other text.
     """
-    match = re.fullmatch(r"([+-]?\d[\d_]*(?:\.\d+)?)([kmgb]?)", text.strip().lower())
+    match = re.fullmatch(r"([+-]?\d[\d_]{0,99}(?:\.\d{1,99})?)([kmgb]?)", text.strip().lower(), re.ASCII)
     if match:
         number, unit = match[1].replace("_", ""), _UNITS[match[2]]
         whole, _, fraction = number.partition(".")
         numerator = int(whole + fraction) * unit
         denominator: int = 10 ** len(fraction)
+        if abs(numerator) > LARGEST_COUNT * denominator:
+            raise ValueError(f"{reprlib.repr(text)} is too large: the largest number is {LARGEST_COUNT:,}")
         if numerator % denominator == 0:
             return numerator // denominator
     raise ValueError(f"{reprlib.repr(text)} is not a whole number such as 4096, 300k, 2.5M or 2G")
@@ -122,6 +127,9 @@ def check_out(out: str | Path | None) -> None:
 def parse_number(text: str) -> float:
     """Return the number in `text`, such as "0.1" or "3e-4"; ValueError for other text."""
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        raise ValueError(f"{text!r} is not a number such as 0.1 or 3e-4") from None
+        raise ValueError(f"{reprlib.repr(text)} is not a number such as 0.1 or 3e-4") from None
+    if math.isinf(number) and "inf" not in text.lower():
+        raise ValueError(f"{reprlib.repr(text)} is too large: the largest number is {sys.float_info.max:.4g}")
+    return number

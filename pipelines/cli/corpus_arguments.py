@@ -26,8 +26,8 @@ SplitRule = Annotated[
     str | None,
     tyro.conf.arg(
         metavar="RULE",
-        help="How validation documents are split off: own, hash:0.05 or tail:0.1; by default the first that the "
-        "corpus allows.",
+        help="How validation documents are split off: own, hash:0.05, tail:0.1, or none to train on everything; by "
+        "default the first of own, hash and tail that the corpus allows.",
     ),
 ]
 
@@ -63,6 +63,12 @@ class ReadingOptions(TypedDict, total=False):
     encoding: Annotated[
         str | None, _reading("Encoding of text files, such as utf-16 or latin-1.", "utf-8", metavar="NAME")
     ]
+
+
+def need_validation(split: str | None, work: str) -> None:
+    """Raise ValueError for --split none, which leaves no validation text; `work` is what needs some."""
+    if split == "none":
+        raise ValueError(f"--split none leaves no validation text, which {work} needs: give hash:0.05 or tail:0.1")
 
 
 def refuse_with_pairs(reading: ReadingOptions) -> None:

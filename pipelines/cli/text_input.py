@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from pipelines.cli.process import read_standard_input
+from pipelines.files import read_bytes
 
 
 def argument_text(value: str, name: str) -> str:
@@ -22,7 +23,7 @@ def standard_input_text(name: str) -> str:
 
 def file_text(path: Path) -> str:
     """Return the text in a file; - is standard input. Raises ValueError if it is not UTF-8."""
-    return standard_input_text("standard input") if path == Path("-") else _decoded(path.read_bytes(), str(path))
+    return standard_input_text("standard input") if path == Path("-") else _decoded(read_bytes(path), str(path))
 
 
 def without_line_end(text: str) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from corpora.object_store import AnyPath
-from pipelines.files import write_json
+from pipelines.files import refuse_special, write_json
 
 T = TypeVar("T")
 Progress = Callable[[int], None]
@@ -79,7 +79,8 @@ def describe_split(folder: Path, features: dict[str, Any], files: Mapping[str, s
 
 
 def file_sha256(path: AnyPath) -> str:
-    """Return the SHA-256 of a file."""
+    """Return the SHA-256 of a file; ValueError for a pipe or device."""
+    refuse_special(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -5,10 +5,10 @@ kept, so no group is in two splits. A corpus's own validation and test splits ke
 duplicates of these are removed from training. The result does not depend on the number of threads.
 
 Near duplicates share at least three quarters of their distinct shingles, which are runs of five words: their Jaccard
-similarity is at least 3/4 (Broder 1997). Candidates are pairs whose MinHash signatures agree in one of 14 bands of 8
-minima, as a pair of similarity s does with probability 1 - (1 - s^8)^14 (Leskovec, Rajaraman & Ullman 2020, section
-3.4). Candidates are compared exactly. A document of fewer than five words has no shingles, so it has only exact
-duplicates.
+similarity is at least 3/4 (Broder 1997). Texts are compared in NFC. Candidates are pairs whose MinHash signatures agree
+in one of 14 bands of 8 minima, as a pair of similarity s does with probability 1 - (1 - s^8)^14 (Leskovec, Rajaraman &
+Ullman 2020, section 3.4). Candidates are compared exactly. A document of fewer than five words has no shingles, so it
+has only exact duplicates.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ from corpora.documents import EXACT_DUPLICATE, NEAR_DUPLICATE
 from pipelines.dataset.arrow import read_ahead
 from pipelines.dataset.near_duplicates import Buckets, ShingleSets, buckets_of
 from pipelines.dataset.shingle_kernels import BANDS, PERMUTATIONS, WORDS, sign
-from tokenizer.documents import Block, arrow_block
+from tokenizer.documents import Block, arrow_block, nfc_block
 from tokenizer.workers import share_out, thread_count
 
 Array = np.ndarray[Any, Any]
@@ -172,7 +172,8 @@ def _read(corpus: Corpus, method: Method, threads: int | None, progress: Progres
             text, ends = block.data.data, pairwise(block.offsets.tolist())
             part.hashes = b"".join(hashlib.sha256(text[start:end]).digest() for start, end in ends)
             if method == "near":
-                sign(block.data, block.offsets, memory, signature, part.keys, part.shingles)
+                composed = nfc_block(block)
+                sign(composed.data, composed.offsets, memory, signature, part.keys, part.shingles)
 
         return work
 

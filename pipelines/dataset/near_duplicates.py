@@ -8,7 +8,7 @@ import numpy as np
 from corpora import Corpus
 from pipelines.dataset.arrow import read_ahead
 from pipelines.dataset.shingle_kernels import WORDS, common, unite, write_shingles
-from tokenizer.documents import Block, arrow_block, as_readonly
+from tokenizer.documents import Block, arrow_block, as_readonly, nfc_block
 from tokenizer.workers import share_out, thread_count
 
 Array = np.ndarray[Any, Any]
@@ -81,10 +81,11 @@ class ShingleSets:
 
         def work(task: _Task, check: Callable[[], None]) -> None:
             memory = np.empty(WORDS + 1, np.uint64)
+            block = nfc_block(task.block)
             for place, candidate in zip(task.places.tolist(), task.candidates.tolist(), strict=True):
                 check()
                 out = np.empty(shingles[documents[candidate]], np.uint64)
-                count = write_shingles(task.block.data, *task.block.offsets[place : place + 2].tolist(), memory, out)
+                count = write_shingles(block.data, *block.offsets[place : place + 2].tolist(), memory, out)
                 task.sets.append(np.unique(out[:count]))
 
         def finished(task: _Task) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from corpora.object_store import AnyPath, ObjectPath
-from pipelines.files import read_json, write_json
+from pipelines.files import read_json, refuse_special, write_json
 
 DATA_FILE = "data-00000-of-00001.arrow"
 REMEDY = "build the dataset again with bytelm build-dataset"
@@ -164,8 +164,9 @@ def _verified_table(folder: Path, split: dict[str, Any], verified: bool) -> pa.T
     tables = []
     for name, expected, digest in data_files(split):
         path = folder / name
-        if not path.is_file():
+        if not path.exists():
             raise ValueError(f"{path} is missing: {REMEDY}")
+        refuse_special(path)
         size = path.stat().st_size
         if size != expected:
             raise ValueError(f"{path} is truncated or altered: {size} bytes instead of {expected}; {REMEDY}")
@@ -207,7 +208,7 @@ def _read_info(
     Raises ValueError for another kind, and if a field in `counted`, or in `of_split` of a split, is not a positive
     whole number.
     """
-    if not (folder / "dataset.json").is_file():
+    if not (folder / "dataset.json").exists():
         raise ValueError(f"{folder} is not a dataset: it has no dataset.json (bytelm build-dataset makes one)")
     info = read_json(folder / "dataset.json", REMEDY)
     fingerprint = _checked_fingerprint(folder / "dataset.json", info)

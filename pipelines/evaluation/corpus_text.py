@@ -53,7 +53,7 @@ class CorpusText:
                     raise ValueError(f"{corpus.name} has no split {split!r}; it has {', '.join(corpus.split_names)}")
         else:
             # All documents are in train, in corpus order: so small a fraction of the hashes is none.
-            corpus = open_corpus(list(specs), split="hash:1e-20", **reading)
+            corpus = open_corpus(list(specs), split="none", **reading)
         tok = run.tokenizer()
         self.source = ", ".join(specs)
         self.tokenizer_fingerprint = tok.fingerprint

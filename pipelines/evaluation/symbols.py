@@ -1,7 +1,8 @@
 """Read the symbols of a corpus: its bytes, characters or tokens, numbered from the most frequent one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -20,7 +21,7 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolText:
-    """All D documents of a corpus, one after the other.
+    """The D documents of a corpus or of a sample of it, one after the other.
 
     Attributes:
         text: uint8 (B,), bytes of all documents
@@ -51,14 +52,18 @@ def read_symbols(
     tokenizer: Tokenizer | None = None,
     threads: int | None = None,
     progress: Callable[[int], None] = lambda done: None,
+    sample: int | None = None,
 ) -> SymbolText:
-    """Return the symbols of all splits of a corpus. `progress` is called with the bytes read so far."""
+    """Return the symbols of all splits of a corpus, or of `sample` bytes of it (see `_sampled`).
+
+    `progress` is called with the bytes read so far.
+    """
     encode = _ENCODERS[unit]
     texts, lengths, raw, counts_by_document = [], [], [], []
     counts = np.zeros(0, dtype=np.int64)
     done = 0
-    for _, batch in corpus.routed_batches():
-        documents = batch.column(0).view(pa.large_binary())
+    batches = (batch.column(0).view(pa.large_binary()) for _, batch in corpus.routed_batches())
+    for documents in batches if sample is None else _sampled(batches, sample, corpus.column_type):
         starts, data = text_buffer(documents)
         text = data[starts[0] : starts[-1]].copy()
         ids, offsets = encode(documents, text, starts - starts[0], tokenizer, threads)
@@ -84,6 +89,32 @@ def read_symbols(
         values=values,
         counts=counts[values],
     )
+
+
+def _sampled(batches: Iterator[pa.Array], size: int, column_type: pa.DataType) -> Iterator[pa.Array]:
+    """Yield the documents of a random sample in corpus order; the seed is fixed.
+
+    A sample has `size` bytes if the corpus has as many. It consists of whole documents and the beginning of one.
+    """
+    generator, number, total = np.random.default_rng(SAMPLE_SEED), 0, 0
+    kept: list[tuple[float, int, bytes]] = []  # a heap: the document with the largest key is the first to leave
+    for documents in batches:
+        keys = generator.random(len(documents))
+        for i in np.flatnonzero(keys < -kept[0][0]) if total >= size else range(len(documents)):
+            text = bytes(memoryview(documents[int(i)].as_buffer())[:size])
+            heappush(kept, (-keys[i], number + int(i), text))
+            total += len(text)
+            while total - len(kept[0][2]) >= size:
+                total -= len(heappop(kept)[2])
+        number += len(documents)
+    if total > size:
+        key, last, text = heappop(kept)
+        end = len(text) - (total - size)
+        if pa.types.is_large_string(column_type):
+            while end and text[end] & 0xC0 == 0x80:
+                end -= 1
+        kept.append((key, last, text[:end]))
+    yield pa.array([text for _, _, text in sorted(kept, key=lambda each: each[1])], pa.large_binary())
 
 
 def sample_of(text: SymbolText, size: int) -> Array:

@@ -13,7 +13,7 @@ from torch import Tensor
 from lm.exchange import from_hugging_face
 from lm.model import LanguageModel
 from pipelines.cli.display import quantity
-from pipelines.files import read_json, whole_folder
+from pipelines.files import read_json, refuse_special, whole_folder
 from pipelines.run.folder import Run
 from pipelines.run.provenance import provenance
 from pipelines.run.recipe import Recipe, save_config
@@ -91,6 +91,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for path in _weight_files(folder):
         try:
+            refuse_special(path)
             tensors |= load_file(path)
         except FileNotFoundError:
             raise ValueError(f"{path} is missing, though {INDEX} names it: fetch the whole model again") from None
@@ -156,7 +157,7 @@ def _around_text(settings: dict[str, Any], tok: Tokenizer) -> dict[str, list[int
 
 def _optional_json(folder: Path, name: str) -> dict[str, Any]:
     """Return the object in a JSON file of the model; empty if the file is missing."""
-    if not (folder / name).is_file():
+    if not (folder / name).exists():
         return {}
     content: dict[str, Any] = read_json(folder / name, "fetch it again")
     return content

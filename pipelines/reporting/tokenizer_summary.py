@@ -246,7 +246,8 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     rest = f"{summary['vocab_size'] - special:,} word pieces" if words else f"256 bytes, {summary['merges']:,} merges"
     yield "entries", f"{summary['vocab_size']:,}: {special} special, {rest}"
     yield "pattern", summary["pattern"]
-    split = f", training split ({summary['split_rule']})" if summary["split_rule"] else ""
+    rule = summary["split_rule"]
+    split = ", the whole corpus" if rule == "none" else f", training split ({rule})" if rule else ""
     yield "trained on", f"{quantity(size, 'B')}{' of normalized words' if words else ''}{split}"
     yield "pretokens", f"{summary['pretokens']:,}, {summary['distinct_pretokens']:,} distinct"
     if "left_out_bytes" in summary:

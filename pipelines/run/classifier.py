@@ -21,7 +21,7 @@ from torch import Tensor
 from corpora.labelled import Label
 from lm.classification import Classifier
 from lm.config import ModelConfig
-from pipelines.files import read_json, read_toml, save_tensors, write_json, write_whole
+from pipelines.files import read_bytes, read_json, read_toml, save_tensors, write_json, write_whole
 from pipelines.run.folder import checked_tokenizer
 from pipelines.run.manifest import (
     MANIFEST,
@@ -132,7 +132,7 @@ def _verified_weights(folder: Path, settings: Mapping[str, Any]) -> bytes:
     """Return the content of model.safetensors, after labels.json and `settings` have been verified too."""
     if not (folder / MANIFEST).exists():
         warn_of_old(folder)
-        return (folder / WEIGHTS).read_bytes()
+        return read_bytes(folder / WEIGHTS)
     try:
         manifest = read_manifest(folder)
         verified(folder, manifest, LABELS)

@@ -26,7 +26,7 @@ class Run:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         path = self.folder / "config.toml"
-        if not path.is_file():
+        if not path.exists():
             raise ValueError(f"{folder} is not a run: it has no config.toml (bytelm pretrain makes one)")
         if is_classifier(self.folder):
             raise ValueError(

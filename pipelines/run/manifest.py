@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.files import checksummed_json, read_json
+from pipelines.files import checksummed_json, read_bytes, read_json, refuse_special
 from pipelines.run.recipe import Recipe
 from pipelines.training.config import CHANGEABLE
 
@@ -83,7 +83,7 @@ def manifest_sha256(folder: Path) -> str:
 def verified(folder: Path, manifest: Manifest, name: str) -> bytes:
     """Return the content of a listed file; DamagedCheckpointError if it is missing or differs from the manifest."""
     try:
-        content = (folder / name).read_bytes()
+        content = read_bytes(folder / name)
     except FileNotFoundError:
         raise DamagedCheckpointError(f"{folder / name} is missing") from None
     if hashlib.sha256(content).hexdigest() != manifest.files.get(name):
@@ -106,6 +106,7 @@ def verify_shards(folder: Path, manifest: Manifest, part: str) -> None:
 def file_sha256(path: Path) -> str:
     """Return the SHA-256 of a file, read in pieces; DamagedCheckpointError if the file is missing."""
     try:
+        refuse_special(path)
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except FileNotFoundError:

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from pipelines.files import naming, parse_json, write_whole
+from pipelines.files import naming, parse_json, read_bytes, write_whole
 
 REMEDY = "remove that line"
 ABOVE_FLOAT32 = 2.0**128  # losses and gradient norms are float32
@@ -23,7 +23,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
     Skips a last line that a killed process left half-written. Raises ValueError, naming the first damaged line.
     """
-    content = path.read_bytes() if path.exists() else b""
+    content = read_bytes(path) if path.exists() else b""
     return [_parse(line, f"line {number} of {path}") for number, line in enumerate(_lines(content), 1)]
 
 
@@ -85,7 +85,7 @@ class MetricsLog:
             self._events.write(record)
 
     def _retained_lines(self, step: int, saved: dict[str, Any] | None) -> list[bytes]:
-        content = self._path.read_bytes() if self._path.exists() else b""
+        content = read_bytes(self._path) if self._path.exists() else b""
         if saved and hashlib.sha256(content[: saved["bytes"]]).hexdigest() == saved["sha256"]:
             return _lines(content[: saved["bytes"]])
         whole, damaged = [], saved is not None

@@ -75,7 +75,7 @@ def load_recipe(name: str | Path) -> Recipe:
     a value of the wrong type.
     """
     path = RECIPES / f"{name}.toml" if str(name) in recipe_names() else Path(name)
-    if not path.is_file():
+    if not path.exists() or path.is_dir():
         nearest = get_close_matches(str(name), recipe_names(), n=1)
         hint = f"did you mean {nearest[0]!r}? " if nearest else ""
         raise ValueError(

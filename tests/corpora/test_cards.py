@@ -59,6 +59,12 @@ def test_a_card_of_your_own_is_a_corpus(tmp_path):
     assert everything(corpus) == {"train": ["a1", "a2"], "validation": ["b1"]}
 
 
+def synthetic(**changes):
+    """Return a card of a synthetic corpus with some lines changed."""
+    lines = {"length": "9", "source": '{kind = "markov", symbols = 3, order = 1}', "documents": "{train = 1}"} | changes
+    return 'reader = "synthetic"\n' + "\n".join(f"{key} = {value}" for key, value in lines.items())
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
@@ -73,12 +79,23 @@ def test_a_card_of_your_own_is_a_corpus(tmp_path):
             'must be "iid" or "markov"',
         ),
         ('reader = "synthetic"\nlength = 9\nsource = {kind = "iid"}\ndocuments = {train = "1"}', "whole numbers"),
+        (synthetic(documents="{train = 1HUGE}"), '"documents" in .* should hold whole numbers, not 100'),
+        (synthetic(length="1HUGE"), '"length" in .* should be at most'),
+        (synthetic(source='{kind = "markov", symbols = 3, order = 1HUGE}'), '"source" in .* numbers of 64 bits'),
+        (synthetic(source='{kind = "markov", symbols = 3, order = 1000000000}'), "a chain of order 1e\\+09 over"),
+        (
+            synthetic(source='{kind = "markov", symbols = 3, order = 1, concentration = inf}'),
+            "at most 1e\\+09, not inf",
+        ),
+        ('reader = "files"\npaths = [1HUGE]', "should hold names, not 100"),
+        ('reader = "files"\nsplits = {train = 1e300}', "should hold names, not 1e"),
     ],
 )
 def test_a_wrong_card_is_refused_in_one_sentence(tmp_path, content, complaint):
-    (tmp_path / "card.toml").write_text(content)
-    with pytest.raises(ValueError, match=complaint):
+    (tmp_path / "card.toml").write_text(content.replace("HUGE", "0" * 400))
+    with pytest.raises(ValueError, match=complaint) as error:
         open_corpus(str(tmp_path / "card.toml"))
+    assert "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
 def test_a_card_takes_precedence_over_a_folder_of_the_same_name(tmp_path, monkeypatch):

@@ -96,13 +96,75 @@ def test_jsonl_lines_need_not_have_the_same_fields(tmp_path):
     assert corpus.dropped.empty_documents == 1
 
 
-def test_jsonl_lone_surrogates_are_text_that_is_not_utf8(tmp_path):
-    (tmp_path / "a.jsonl").write_bytes(jsonl(["fine"] * 30) + b'{"text": "a\\ud800b"}\n')
-    with pytest.raises(ValueError, match=r"a\.jsonl is not UTF-8 in row 31, at byte 1 of its text"):
-        all_documents(tmp_path)
-    assert "a\ufffd\ufffd\ufffdb" in all_documents(tmp_path, invalid="replace")
-    assert set(all_documents(tmp_path, invalid="skip")) == {"fine"}
-    assert b"a\xed\xa0\x80b" in all_documents(tmp_path, invalid="bytes")
+@pytest.mark.parametrize("escape", ["d800", "dbff", "dc00", "dc80", "dfff"])
+@pytest.mark.parametrize("kind", ["jsonl", "json"])
+def test_a_lone_surrogate_escape_is_called_by_its_name_and_replaced_by_one_character(tmp_path, kind, escape):
+    lines = jsonl(["fine"] * 30) + b'{"text": "\xc3\xa9\\u%bb"}\n' % escape.encode()
+    content = lines if kind == "jsonl" else b"[" + b",".join(lines.splitlines()) + b"]"
+    (tmp_path / f"a.{kind}").write_bytes(content)
+    options = {"suffix": f".{kind}", "split": "hash:1e-15"}
+    place = "line 31" if kind == "jsonl" else "element 31"
+    with pytest.raises(
+        ValueError, match=rf"{place} of \S*a\.{kind} has the lone surrogate \\u{escape}, .* fix it, or choose"
+    ):
+        all_documents(tmp_path, **options)
+    assert "é\ufffdb" in all_documents(tmp_path, invalid="replace", **options)
+    skipping = open_corpus(str(tmp_path), invalid="skip", **options)
+    assert everything(skipping)["train"] == ["fine"] * 30
+    assert skipping.dropped.invalid_documents == 1
+    surrogate = chr(int(escape, 16)).encode("utf-8", "surrogatepass")
+    assert b"\xc3\xa9" + surrogate + b"b" in all_documents(tmp_path, invalid="bytes", **options)
+
+
+def test_a_pair_of_surrogate_escapes_is_one_character(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"text": "\\ud83d\\ude00"}\n')
+    assert "".join(all_documents(tmp_path)) == "😀"
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                b'{"text": "a"}',
+                b'{"id": [1e999, NaN], "text": "\xc3\xa9\\u0000\\ud83d\\ude00"}',
+                b'{"text": "x", "text": "y"}',
+                b'{"text": "\\ud800"}',
+                b'{"text": "caf\xe9"}',
+                b'{"text": null}',
+                b'{"text": ""}',
+                b'{"id": 1}',
+                b'{"text": 1}',
+                b'{"text": "a"} {"text": "b"}',
+                b'{"text":',
+                b'"c"}',
+                b"null",
+                b"[]",
+                b" \r",
+                b"",
+                b'\xef\xbb\xbf{"text": "mark"}',
+                b'{"text": "tab\t"}',
+                b'{"text": "a", "id": %b}' % (b"9" * 5000),
+            ]
+        ),
+        min_size=1,
+        max_size=6,
+    ),
+    st.sampled_from(["error", "skip", "replace", "bytes"]),
+)
+def test_short_and_long_jsonl_files_give_the_same_documents(tmp_path, lines, policy):
+    """Only a file of less than 4 KB is parsed by Python first, and spaces change no document."""
+
+    def read(content):
+        (tmp_path / "a.jsonl").write_bytes(content)
+        try:
+            corpus = open_corpus(str(tmp_path / "a.jsonl"), invalid=policy, text_column="text", split="hash:1e-15")
+            return everything(corpus)["train"], corpus.dropped.counts()
+        except ValueError as error:
+            return str(error)
+
+    content = b'{"text": "first"}\n' + b"\n".join(lines) + b"\n"
+    assert read(content) == read(content + b" " * 5000 + b"\n")
 
 
 @pytest.mark.parametrize(

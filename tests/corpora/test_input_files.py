@@ -1,5 +1,6 @@
 """Files, folders and globs: which files are read, in which order, and which are skipped."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from corpora import open_corpus
+from corpora import open_corpus, open_pairs
 from tests.conftest import PEAK_MEMORY
 from tests.corpora.helpers import COMPRESSORS, all_documents, everything, jsonl, zstd
 
@@ -22,7 +23,8 @@ def test_folders_are_read_by_code_point_of_the_relative_path_and_hidden_files_ar
         (tmp_path / name).write_text(name + "\n")
     (tmp_path / "a" / "loop").symlink_to(tmp_path)
     expected = ["Z.txt", "a-b/c.txt", "a.txt", "a/b.txt", "b.TXT", "é.txt"]
-    assert "".join(all_documents(tmp_path)).splitlines() == expected
+    with pytest.warns(UserWarning, match="circular link"):
+        assert "".join(all_documents(tmp_path)).splitlines() == expected
 
 
 def test_globs_folders_and_files_are_read_once_in_the_order_given(tmp_path):
@@ -168,3 +170,95 @@ def test_a_long_single_line_file_is_not_copied_into_memory(tmp_path):
         "print(", "assert pyarrow.default_memory_pool().max_memory() < 100 << 20; print("
     )
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True)
+
+
+def write_small_files(folder, number, kind):
+    """Write files of one document each; `kind` is their suffix, with that of a compression."""
+    folder.mkdir()
+    format_, _, compression = kind.partition(".")
+    for i in range(number):
+        text = f"text {i}\n"
+        content = {"jsonl": jsonl([text]), "csv": f"text\n{text}".encode(), "json": json.dumps([text]).encode()}
+        compressed = COMPRESSORS.get(f".{compression}", bytes)(content.get(format_, text.encode()))
+        (folder / f"{i:04}.{kind}").write_bytes(compressed)
+
+
+def calls_of(work):
+    """Return how many functions `work` calls, those of C included."""
+    calls = 0
+
+    def count(frame, event, argument):
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("kind", ["txt", "txt.gz", "txt.xz", "txt.zst", "jsonl", "jsonl.gz", "csv", "json"])
+def test_the_work_for_each_small_file_is_bounded(tmp_path, kind):
+    def read(number):
+        corpus = open_corpus(str(tmp_path / str(number)), suffix=(".txt", ".jsonl", ".csv", ".json"))
+        assert sum(len(batch) for _, batch in corpus.routed_batches()) == number
+
+    for number in (300, 800):
+        write_small_files(tmp_path / str(number), number, kind)
+    read(300)  # imports
+    assert calls_of(lambda: read(800)) - calls_of(lambda: read(300)) < 500 * 350
+
+
+def test_a_bad_file_among_many_small_ones_is_named_replaced_or_skipped(tmp_path):
+    write_small_files(tmp_path / "a", 700, "txt")
+    (tmp_path / "a" / "0500.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "a" / "0600.txt").write_bytes(b"")
+    corpus = open_corpus(str(tmp_path / "a"))
+    with pytest.raises(ValueError, match=r"0500\.txt is not UTF-8 at byte 3 \(0xe9\)"):
+        everything(corpus)
+    assert "caf\ufffd" in all_documents(tmp_path / "a", invalid="replace")
+    assert b"caf\xe9" in all_documents(tmp_path / "a", invalid="bytes")
+    skipped = open_corpus(str(tmp_path / "a"), invalid="skip")
+    assert sum(len(texts) for texts in everything(skipped).values()) == 698
+    assert (skipped.dropped.invalid_documents, skipped.dropped.empty_documents) == (1, 1)
+    with pytest.raises(ValueError, match=r"0000\.txt has 7 bytes, above the limit of 6 bytes"):
+        open_corpus(str(tmp_path / "a"), max_document=6, split="tail")
+    (tmp_path / "a" / "0300.jsonl").write_bytes(jsonl(["a", "b" * 100]))
+    with pytest.raises(ValueError, match=r"0300\.jsonl in row 2 has 100 bytes of text, above the limit"):
+        everything(open_corpus(str(tmp_path / "a"), max_document=60))
+
+
+def test_small_files_of_a_table_are_pairs_too(tmp_path):
+    for i in range(400):
+        (tmp_path / f"{i:03}.jsonl").write_text(json.dumps({"de": f"wort {i}", "en": f"word {i}" * (i % 3)}) + "\n")
+    rows = [row for _, batch in open_pairs(str(tmp_path), ("de", "en")).routed_batches() for row in batch.to_pylist()]
+    assert len(rows) == 266
+    assert {"source": "wort 7", "target": "word 7"} in rows
+
+
+def test_broken_and_circular_links_are_counted_and_named(tmp_path):
+    folder = tmp_path / "corpus"
+    (folder / "sub").mkdir(parents=True)
+    (folder / "a.txt").write_text("one\n")
+    (folder / "sub" / "b.txt").write_text("two\n")
+    (folder / "gone.txt").symlink_to("nowhere.txt")
+    (folder / "mounted").symlink_to(tmp_path / "not-mounted")
+    (folder / "self.txt").symlink_to("self.txt")
+    (folder / "sub" / "up").symlink_to("..")
+    (folder / "zagain").symlink_to("sub")  # leads to files that are read once
+    names = [r"gone\.txt -> nowhere\.txt", r"mounted -> \S*not-mounted", r"self\.txt -> self\.txt", r"up -> \.\."]
+    for spec in (folder, folder / "**"):
+        with pytest.warns(UserWarning, match=r"left out 4 broken or circular links: .*" + ".*".join(names)):
+            assert "".join(all_documents(spec)) == "one\ntwo\n"
+    with pytest.warns(UserWarning, match=r"left out 1 broken or circular link: \S*gone\.txt -> nowhere\.txt"):
+        assert "".join(all_documents(folder / "[ag]*.txt")) == "one\n"
+    for i in range(20):
+        (folder / f"{i}.txt").symlink_to("nowhere.txt")
+    with pytest.warns(UserWarning, match=r"left out 24 broken or circular links: .*, 19 more$"):
+        open_corpus(str(folder))
+    with pytest.raises(ValueError, match=r"gone\.txt -> nowhere\.txt is a broken or circular link: repair it"):
+        open_corpus(str(folder / "gone.txt"))
+    with pytest.raises(ValueError, match=r"self\.txt -> self\.txt is a broken or circular link: repair it"):
+        open_corpus(str(folder / "self.txt"))

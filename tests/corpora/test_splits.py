@@ -5,7 +5,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from corpora import documents as documents_module
-from corpora import open_corpus
+from corpora import open_corpus, open_pairs, summarize
 from tests.corpora.helpers import everything, expected_hash_split, jsonl
 
 quick = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -185,8 +185,32 @@ def test_several_corpora_use_own_splits_only_if_all_have_them(tmp_path):
 @pytest.mark.parametrize("rule", ["", "half", "hash:0", "hash:1", "tail:-0.1", "tail:x", "own:0.1"])
 def test_an_unknown_rule_is_refused(tmp_path, rule):
     if rule:
-        with pytest.raises(ValueError, match="not one of own, hash:FRACTION and tail:FRACTION"):
+        with pytest.raises(ValueError, match=r"not one of own, hash:FRACTION, tail:FRACTION .* and none"):
             open_corpus("stdlib", split=rule)
+
+
+@pytest.mark.parametrize("names", [("a.txt",), ("train.txt", "valid.txt"), ("train.txt", "test.txt")])
+def test_none_leaves_every_byte_for_training_in_order(tmp_path, names):
+    for name in names:
+        (tmp_path / name).write_text(f"widest {name}")
+    corpus = open_corpus(str(tmp_path), split="none")
+    assert (corpus.split_rule, corpus.split_names) == ("none", ("train",))
+    assert everything(corpus) == {"train": [f"widest {name}" for name in sorted(names)]}
+    assert summarize(corpus).split_description == "all documents are for training"
+    (tmp_path / "pairs.jsonl").write_text('{"a": "x", "b": "y"}\n' * 50)
+    pairs = open_pairs(str(tmp_path / "pairs.jsonl"), ("a", "b"), split="none")
+    assert {split for split, _ in pairs.routed_batches()} == {"train"}
+
+
+@pytest.mark.parametrize(
+    ("texts", "cut_at_a_line_end"),
+    [(["ok two"], False), (["a" * 95, "b" * 5], False), (["line\n" * 30], True), (["a" * 89 + "\n", "b" * 10], True)],
+)
+def test_cut_at_a_line_end_is_said_only_where_it_is(tmp_path, texts, cut_at_a_line_end):
+    for number, text in enumerate(texts):
+        (tmp_path / f"{number}.txt").write_text(text)
+    expected = "the last 10 % of the bytes are for validation" + ", cut at a line end" * cut_at_a_line_end
+    assert summarize(open_corpus(str(tmp_path))).split_description == expected
 
 
 def test_the_split_rule_of_a_corpus_is_a_valid_option(tmp_path):

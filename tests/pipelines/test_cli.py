@@ -127,6 +127,7 @@ LONG = "/a/path/that/does/not/fit/into/a/line/of/eighty/columns/however/it/is/br
     [
         ("params gpt2 --model.layers many", "--model.layers: 'many' is not a whole number such as 4096, 300k"),
         ("params gpt2 --model.dropout much", "--model.dropout: 'much' is not a number such as 0.1"),
+        ("params gpt2 --model.kv-heads 9000000000000000000", "does not divide model.heads=12: try model.kv_heads=12"),
         ("params gpt2 --model.width 100 --model.heads 3", "model.heads=3 does not divide: try model.width=102"),
         ("params gpt-tiny --model.heads 3", "model.heads=3 does not divide: try model.width=132"),
         ("params gpt2 --model.kv-heads 5", "does not divide model.heads=12: try model.kv_heads=4"),

@@ -1,19 +1,30 @@
 """Damaged or hostile JSON and TOML files are refused with one sentence that names the file and the remedy."""
 
 import json
+import os
+import re
 import shutil
+import signal
+from contextlib import contextmanager
 
 import pytest
 
+from corpora.cards import load_card
+from pipelines.cli.text_input import file_text
+from pipelines.dataset.manifest import problems
 from pipelines.dataset.reader import TokenDataset, write_info
 from pipelines.exchange.transformers_import import read_weights
+from pipelines.export_hf import export_hf
 from pipelines.import_hf import import_hf
 from pipelines.report import report
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
+from pipelines.run.manifest import read_manifest, verified
 from pipelines.run.recipe import load_recipe
 from pipelines.runs import runs
+from pipelines.tokenize import tokenize
 from tests.pipelines.training_cases import make_old
+from tokenizer import PretokenCounts, Tokenizer, count_pretokens
 
 NESTED = "[" * 200_000
 NOT_STRICT = {
@@ -205,3 +216,66 @@ def test_a_flipped_bit_anywhere_in_dataset_json_is_detected(dataset_folder, tmp_
         with pytest.raises(ValueError) as error:
             TokenDataset(data)
         assert_one_sentence(error, data / "dataset.json", "build the dataset again")
+
+
+@pytest.fixture
+def within_seconds():
+    """Return a context that raises TimeoutError if its block, such as one that opens a pipe, does not end."""
+
+    def late(number, frame):
+        raise TimeoutError("the file was opened")
+
+    @contextmanager
+    def limited():
+        before = signal.signal(signal.SIGALRM, late)
+        signal.alarm(60)
+        try:
+            yield
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, before)
+
+    return limited
+
+
+def test_a_pipe_in_place_of_any_file_is_refused_without_being_opened(
+    tmp_path, trained_gpt, dataset_folder, tokenizer_folder, within_seconds
+):
+    gpt, data = shutil.copytree(trained_gpt, tmp_path / "gpt"), shutil.copytree(dataset_folder, tmp_path / "data")
+    hf, tok = tmp_path / "hf", shutil.copytree(tokenizer_folder, tmp_path / "tok")
+    export_hf(gpt, out=hf)
+    count_pretokens(["a text"], "cl100k").save(tmp_path / "counts")
+    (tmp_path / "text.txt").write_text("a text")
+    (tmp_path / "card.toml").write_text('reader = "stdlib"')
+    weights = next((gpt / "checkpoints").glob("step-*")) / "model.safetensors"
+    manifest = weights.with_name("manifest.json")
+    cases = [
+        (gpt / "metrics.jsonl", lambda: Run(gpt).metrics()),
+        (gpt / "evaluation.json", lambda: Run(gpt).evaluation()),
+        (gpt / "config.toml", lambda: load_recipe(gpt / "config.toml")),
+        (gpt / "tokenizer.json", lambda: Run(gpt).tokenizer()),
+        (weights, lambda: verified(weights.parent, read_manifest(weights.parent), weights.name)),
+        (manifest, lambda: read_manifest(weights.parent)),
+        (data / "dataset.json", lambda: TokenDataset(data)),
+        (data / "manifest.json", lambda: problems(data)),
+        (data / "train" / "data-00000-of-00001.arrow", lambda: TokenDataset(data)),
+        (hf / "config.json", lambda: import_hf(str(hf), out=tmp_path / "imported")),
+        (hf / "model.safetensors", lambda: import_hf(str(hf), out=tmp_path / "imported")),
+        (hf / "generation_config.json", lambda: import_hf(str(hf), out=tmp_path / "imported")),
+        (tok / "tokenizer.json", lambda: Tokenizer.load(tok)),
+        (tmp_path / "counts", lambda: PretokenCounts.load(tmp_path / "counts")),
+        (tmp_path / "text.txt", lambda: file_text(tmp_path / "text.txt")),
+        (tmp_path / "text.txt", lambda: tokenize(file=tmp_path / "text.txt", tokenizer=tokenizer_folder)),
+        (tmp_path / "card.toml", lambda: load_card(tmp_path / "card.toml")),
+    ]
+    for path, read in cases:
+        kept = path.read_bytes() if path.exists() else b"{}"
+        for kind in ("named pipe", "device"):
+            path.unlink(missing_ok=True)
+            os.mkfifo(path) if kind == "named pipe" else path.symlink_to("/dev/zero")
+            with within_seconds(), pytest.raises(ValueError) as error:
+                read()
+            assert_one_sentence(error, path.name)
+            assert re.search(f"is a {kind}, not a regular file|has no {path.name}|is missing", str(error.value)), path
+        path.unlink()
+        path.write_bytes(kept)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import random
 import shutil
+import unicodedata
 
 import numpy as np
 import pytest
@@ -189,6 +190,17 @@ def test_a_chain_of_similar_documents_is_one_group(tmp_path):
 def test_documents_under_five_words_have_only_exact_duplicates(tmp_path):
     corpus = open_corpus(jsonl(tmp_path / "a.jsonl", ["a b c d", "A b c d", "a b c d", "a b c d e", "A, b, c, d, e!"]))
     assert removed(corpus, "near", tmp_path) == {2: 0, 4: 3}
+
+
+def test_composed_and_decomposed_copies_are_near_duplicates(tmp_path):
+    words = ["été", "Ångström", "naïve", "tiếng", "Việt", "한국어", "plain"]
+    texts = [" ".join(random.Random(number).choices(words, k=40)) for number in range(3)]
+    copies = [unicodedata.normalize(form, text) for text in texts for form in ("NFC", "NFD")]
+    found = find_duplicates(open_corpus(jsonl(tmp_path / "a.jsonl", copies)), "near", tmp_path)
+    assert dict(zip(found.documents.tolist(), found.kept.tolist(), strict=True)) == {1: 0, 3: 2, 5: 4}
+    assert found.similarity.tolist() == [1, 1, 1]
+    assert not found.exact.any()
+    assert removed(open_corpus(str(tmp_path / "a.jsonl")), "exact", tmp_path) == {}
 
 
 def test_any_bytes_are_documents(tmp_path):

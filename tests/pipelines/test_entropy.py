@@ -5,15 +5,17 @@ import re
 import subprocess
 import sys
 from html.parser import HTMLParser
+from itertools import pairwise
 
 import numpy as np
 import pytest
+import zstandard
 
 from corpora import open_corpus
-from pipelines.entropy import WHOLE_DOCUMENTS, entropy
+from pipelines.entropy import entropy
 from pipelines.evaluation.compressors import ppm_sizes
 from pipelines.evaluation.symbols import one_alphabet, read_symbols, sample_of
-from tests.conftest import BYTELM
+from tests.conftest import BYTELM, PEAK_MEMORY
 from tokenizer import Tokenizer
 
 CARD = """
@@ -57,13 +59,13 @@ def corpus(tmp_path):
 
 
 def symbols_of(name, unit="bytes", tokenizer=None, **options):
-    return read_symbols(open_corpus([name], split=WHOLE_DOCUMENTS, **options), unit, tokenizer)
+    return read_symbols(open_corpus([name], split="none", **options), unit, tokenizer)
 
 
 def test_numbers_of_a_synthetic_corpus_are_its_true_values(tmp_path):
     card = tmp_path / "chain.toml"
     card.write_text(CARD)
-    numbers = entropy(str(card), sample=250_000)
+    numbers = entropy(str(card))
     assert numbers["symbols"] == numbers["bytes"] == 272 * 4096
     for row in numbers["ngrams"]:
         if row["coverage"] > 0.99:
@@ -115,7 +117,7 @@ def test_tokens_and_characters_are_measured_from_end_to_end(text_folder, tokeniz
 
 
 def test_the_table_says_how_much_of_a_large_alphabet_counts_as_one_symbol(printed, text_folder, tokenizer_folder):
-    numbers = entropy(str(text_folder), unit="tokens", tokenizer=tokenizer_folder, sample=1000)
+    numbers = entropy(str(text_folder), unit="tokens", tokenizer=tokenizer_folder, sample=1_000_000)
     other = numbers["mutual_information"]["other"]
     assert other > 0.01
     assert (
@@ -273,3 +275,39 @@ def test_ctrl_c_ends_the_compressors_within_seconds(tmp_path, interrupt):
     words = [BYTELM, "entropy", path, "--quiet", "--sample", "8M"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert b"interrupted" in interrupt(process, after=9, threads=4)
+
+
+def test_a_sample_bounds_the_text_that_is_read_and_measured(tmp_path):
+    letters = zstandard.compress(b"a" * 40_000_000)
+    assert len(letters) < 5000
+    (tmp_path / "a.txt.zst").write_bytes(letters)
+    program = f"{PEAK_MEMORY}\nfrom pipelines.entropy import entropy\nimport pipelines.reporting.entropy_page\n"
+    program += "numbers = entropy(sys.argv[1], sample=1000)\nbefore = peak_memory()\n"
+    program += "numbers = entropy(sys.argv[2], sample=100_000)\nprint(numbers['bytes'], peak_memory() - before)"
+    (tmp_path / "small.txt").write_text("abc " * 1000)
+    words = [sys.executable, "-c", program, tmp_path / "small.txt", tmp_path / "a.txt.zst"]
+    measured, memory = map(int, subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[-2:])
+    assert measured == 100_000
+    assert memory < 30_000_000
+
+
+@pytest.mark.parametrize("unit", ["bytes", "characters"])
+def test_a_sample_has_whole_documents_in_corpus_order_and_the_beginning_of_one(tmp_path, unit):
+    texts = [f"{number:04} " + "é" * (number % 50) for number in range(3000)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+
+    def sampled(size):
+        found = read_symbols(open_corpus(str(tmp_path), split="none"), unit, sample=size)
+        ends = found.text_offsets
+        return [found.text[start:end].tobytes().decode() for start, end in pairwise(ends)]
+
+    sample = sampled(20_001)
+    assert 19_998 <= sum(len(text.encode()) for text in sample) <= 20_001
+    whole = [text for text in sample if text in texts]
+    assert whole == sorted(whole)
+    assert len(whole) >= len(sample) - 1
+    assert all(any(text.startswith(part) for text in texts) for part in sample)
+    thirds = [sum(text.startswith(("0", "1", "2")[third]) for text in sample) for third in range(3)]
+    assert min(thirds) > len(sample) / 5
+    assert sample == sampled(20_001)
+    assert sampled(10**7) == texts

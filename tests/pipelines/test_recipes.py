@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.cli.arguments import parse_count
+from pipelines.cli.arguments import parse_count, parse_number
 from pipelines.run.recipe import RECIPES, load_recipe, recipe_names, save_config
 
 
@@ -81,10 +81,24 @@ def test_counts_with_units_are_read(text, number):
     assert parse_count(text) == number
 
 
-@pytest.mark.parametrize("text", ["", "k", "1.2345k", "ten", "5T", "1e6", "--3"])
+@pytest.mark.parametrize(
+    "text", ["", "k", "1.2345k", "ten", "5T", "1e6", "--3", "1e400", "1\u0301", "\u0663", "\ufeff1"]
+)
 def test_a_value_that_is_no_count_is_refused(text):
     with pytest.raises(ValueError, match="is not a whole number"):
         parse_count(text)
+
+
+@pytest.mark.parametrize("text", ["9223372036854775808", "-9300000000G", "1" + "0" * 90])
+def test_a_count_of_more_than_64_bits_is_refused(text):
+    with pytest.raises(ValueError, match="is too large: the largest number is 9,223,372,036,854,775,807"):
+        parse_count(text)
+
+
+def test_a_number_beyond_floats_is_refused_and_infinity_is_read():
+    with pytest.raises(ValueError, match=r"'1e400' is too large: the largest number is 1\.798e\+308"):
+        parse_number("1e400")
+    assert parse_number("inf") == float("inf")
 
 
 def test_every_recipe_has_a_description():

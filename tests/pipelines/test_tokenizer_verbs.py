@@ -199,6 +199,17 @@ def test_saved_counts_replace_reading_the_corpus(in_process, text_folder, tmp_pa
     assert "held out: " in two.stdout  # the corpus is given for this number only
 
 
+def test_split_none_trains_on_all_of_a_file(in_process, tmp_path):
+    (tmp_path / "a.txt").write_text("low low low newer newer widest widest")
+    in_process(
+        "train-tokenizer", "a.txt", "--vocab-size", 300, "--split", "none", "--save-counts", "counts", "--out", "t"
+    )
+    summary = in_process("train-tokenizer", "--counts", "counts", "--vocab-size", 300, "--out", "u", "--json").stdout
+    assert json.loads(summary)["trained_on_bytes"] == 37
+    tok = Tokenizer.load(tmp_path / "t")
+    assert b" widest" in map(tok.token_bytes, range(tok.vocab_size))
+
+
 def test_options_of_another_model_are_refused_before_the_corpus_is_read(tmp_path):
     for options, remedy in (
         ({"model": "wordpiece", "tie_break": "bytes"}, "leave out --tie-break, or choose bpe"),

@@ -56,7 +56,7 @@ def read_added_tokens(path: Path, config: dict[str, Any], vocab: dict[str, Any])
 
 def read_object(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
     """Return the object in a JSON file, or `default` if the file is missing."""
-    if default is not None and not path.is_file():
+    if default is not None and not path.exists():
         return default
     try:
         found = read_json(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 
 TYPE_CHECKING = False
@@ -14,9 +15,19 @@ if TYPE_CHECKING:
 LARGEST_FILE = 1 << 28
 
 
+def regular_size(path: Path) -> int:
+    """Return the size of a file without opening it. ValueError for a pipe or device: reading one may never end."""
+    facts = path.stat()
+    if not stat.S_ISREG(facts.st_mode):
+        kinds = {stat.S_ISFIFO: "named pipe", stat.S_ISSOCK: "socket", stat.S_ISDIR: "folder"}
+        kind = next((word for test, word in kinds.items() if test(facts.st_mode)), "device")
+        raise ValueError(f"is a {kind}, not a regular file")
+    return facts.st_size
+
+
 def read_bytes(path: Path) -> bytes:
-    """Return a file's content. Raises ValueError if it is larger than LARGEST_FILE."""
-    size = path.stat().st_size
+    """Return a file's content. Raises ValueError if it is no regular file, or larger than LARGEST_FILE."""
+    size = regular_size(path)
     if size > LARGEST_FILE:
         raise ValueError(f"has {size:,} bytes, more than the limit of {LARGEST_FILE:,}")
     return path.read_bytes()

@@ -66,7 +66,7 @@ def load_vocabulary(
     is_folder = path.is_dir()
     if is_folder:
         path = _in_folder(path)
-    if not path.is_file():
+    if not path.exists():
         raise FileNotFoundError(f"no such tokenizer: {path}")
     if special_tokens is not None:
         special_tokens = checked_special_tokens(special_tokens)
@@ -150,7 +150,7 @@ def _text_of(vocabulary: AnyVocabulary) -> Iterator[str]:
 
 def _in_folder(folder: Path) -> Path:
     for name in (*_IN_FOLDER, *_REFUSED_IN_FOLDER):
-        found = sorted(path for path in folder.glob(name) if path.is_file())
+        found = sorted(path for path in folder.glob(name) if not path.is_dir())
         if len(found) > 1:
             raise ValueError(f"the folder {folder} has {len(found)} {name} files; load one of them by its name")
         if found:

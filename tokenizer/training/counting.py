@@ -16,6 +16,7 @@ import numpy as np
 from tokenizer.documents import Block, arrow_block, corpus_blocks, cut, cut_out, cut_within, release
 from tokenizer.encoding.short import FIRST_BYTES
 from tokenizer.first_use import begin, compiled
+from tokenizer.formats.strict_json import regular_size
 from tokenizer.kernels import counts as count_kernel
 from tokenizer.splitting.metaspace import MetaspaceWords
 from tokenizer.splitting.pretokenize import pretokenized
@@ -128,8 +129,7 @@ class PretokenCounts:
         data, offsets, counts = in_order_by_steps(self._counted)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         pretokens = pa.Array.from_buffers(pa.large_binary(), len(counts), buffers)
-        table = pa.table({"pretoken": pretokens, "count": pa.array(counts)})
-        return table.replace_schema_metadata({"pattern": self.pattern.spelling})
+        return pa.table({"pretoken": pretokens, "count": counts}, metadata={"pattern": self.pattern.spelling})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a Parquet file atomically; equal counts give equal files."""
@@ -198,15 +198,16 @@ class _Saved:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        self._path = path
+        self._path = Path(path)
         self._errors = (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError, OSError)
         try:
+            regular_size(self._path)
             with pq.ParquetFile(path) as file:
                 self.rows = file.metadata.num_rows
                 self.pattern = resolve_splitter((file.schema_arrow.metadata or {})[b"pattern"].decode())
         except FileNotFoundError:
             raise
-        except self._errors as error:
+        except (*self._errors, ValueError) as error:
             raise self._damaged(error) from None
 
     def batches(self) -> Run:
@@ -239,8 +240,7 @@ class _Saved:
             yield batch
 
     def _damaged(self, why: object) -> ValueError:
-        reason = str(why).splitlines()[0]
-        return ValueError(f"{self._path} does not hold pretoken counts, or is damaged: {reason}")
+        return ValueError(f"{self._path} does not hold pretoken counts, or is damaged: {str(why).splitlines()[0]}")
 
 
 def count_pretokens(
