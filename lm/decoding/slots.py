@@ -6,8 +6,7 @@ piece per step so that running texts do not wait long. Its keys and values are t
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +18,7 @@ from lm.decoding.packed import InferenceModel
 from lm.decoding.requests import GeneratedToken, GenerationRequest
 from lm.decoding.sampling import greedy, keep_allowed, sample
 from lm.decoding.state import pad_left, read
+from lm.decoding.turns import Turns
 
 PREFILL = 128  # positions of prompts that a step reads, padding included
 
@@ -89,6 +89,8 @@ class Text:
 
     request: GenerationRequest
     generator: torch.Generator
+    owner: Hashable
+    """The client's request that the text belongs to"""
     made: int = 0
     """Number of generated tokens"""
     ended: bool = False
@@ -116,7 +118,9 @@ class _Prompts:
 
 
 class Slots:
-    """Generates up to `rows` texts of a decoder at once; others wait in order of arrival.
+    """Generates up to `rows` texts of a decoder at once; others wait, and their owners take turns.
+
+    The texts of one owner fill at most three quarters of the rows, so that a new owner need not wait for them to end.
 
     The tokens of a text do not depend on the other texts, except through rounding: the shape of a matrix product
     decides the order of its sums, and so the last bits of the logits. A greedy choice can differ only between tokens
@@ -139,18 +143,23 @@ class Slots:
         self.texts: list[Text] = []  # in the order of the cache's rows
         self._last: list[int] = []  # the newest token of each text, which the model has not read yet
         self._cache = SlotCache(model, rows)
-        self._waiting: deque[Text] = deque()
+        self._share = rows - rows // 4  # of one owner
+        self._waiting: Turns[Text] = Turns()
         self._prompts: _Prompts | None = None
 
     def __len__(self) -> int:
         """Return the number of texts that have not ended."""
         return len(self.texts) + len(self._waiting) + (0 if self._prompts is None else len(self._prompts.texts))
 
-    def add(self, request: GenerationRequest) -> Text:
-        """Queue a request and return its text, which `step` generates. Raises ValueError as `request.check` does."""
+    def add(self, request: GenerationRequest, owner: Hashable = None) -> Text:
+        """Queue a request and return its text, which `step` generates. Raises ValueError as `request.check` does.
+
+        Texts of one `owner` share its turns. A text without an owner is an owner of its own.
+        """
         request.check(self.model.config)
-        text = Text(request, torch.Generator(self.model.device).manual_seed(request.seed))
-        self._waiting.append(text)
+        generator = torch.Generator(self.model.device).manual_seed(request.seed)
+        text = Text(request, generator, object() if owner is None else owner)
+        self._waiting.put(text.owner, text)
         return text
 
     @torch.inference_mode()
@@ -215,14 +224,18 @@ class Slots:
         """Return the next prompts that fit in the free rows and in one step (at least one), or None without any."""
         texts: list[Text] = []
         longest = 0
-        while self._waiting and len(self.texts) + len(texts) < self.rows:
-            text = self._waiting[0]
-            longest = max(longest, len(text.request.prompt_ids))
+
+        def may(owner: Hashable) -> bool:
+            return sum(text.owner == owner for text in (*self.texts, *texts)) < self._share
+
+        while len(self.texts) + len(texts) < self.rows and (owner := self._waiting.next_owner(may)) is not None:
+            if self._waiting.peek(owner).left:
+                self._waiting.take(owner)
+                continue
+            longest = max(longest, len(self._waiting.peek(owner).request.prompt_ids))
             if texts and (len(texts) + 1) * longest > self._prefill:
                 break
-            self._waiting.popleft()
-            if not text.left:
-                texts.append(text)
+            texts.append(self._waiting.take(owner))
         if not texts:
             return None
         ids, present = pad_left([text.request.prompt_ids for text in texts], self.model.device)

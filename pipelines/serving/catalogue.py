@@ -1,5 +1,6 @@
 """`/v1/models`, and the tokenizer endpoints that vLLM introduced and lm-evaluation-harness uses."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -35,8 +36,9 @@ def catalogue_routes(service: Service) -> list[Route]:
         fields = Fields(await json_object(request), ("model", "tokens"))
         served = _tokenizing(service, fields.get("model"))
         ids = fields.ids("tokens")
+        served.check_ids(ids, "tokens")
         with blamed_on("tokens"):
-            return JSONResponse({"prompt": served.run.tokenizer.decode(ids)})
+            return JSONResponse({"prompt": await asyncio.to_thread(served.run.tokenizer.decode, ids)})
 
     async def tokenizer_info(request: Request) -> JSONResponse:
         return JSONResponse(_tokenizer_info(_tokenizing(service, request.query_params.get("model"))))

@@ -5,12 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines.serving.errors import RequestError
-from pipelines.serving.fields import Fields, is_ids
+from pipelines.serving.fields import Fields, check_text, is_ids
 
 DEFAULT_TOKENS = 16
 MOST_CHOICES = 1024  # of a request
 MOST_LOGPROBS = 100
+MOST_TOKENS = 1 << 18  # of all texts of a request, each with its prompt
+MOST_ENTRIES = 250_000  # log-probabilities in an answer
 MOST_STOPS = 16
+LONGEST_STOP = 1000  # characters
 READ = {"model", "prompt", "max_tokens", "n", "best_of", "stop", "seed", "temperature", "top_p", "top_k", "min_p"}
 READ |= {"logprobs", "echo", "stream", "stream_options", "user"}
 # Fields of OpenAI's API that are refused unless their value has no effect.
@@ -95,10 +98,15 @@ def _above_0(fields: Fields, name: str) -> float | None:
 
 def _prompts(value: Any) -> list[Prompt | None]:
     """Return the prompts: one for a string or a list of ids, several for a list of strings or of lists of ids."""
+    if isinstance(value, str):
+        check_text("prompt", value)
     if value is None or isinstance(value, str) or (value and is_ids(value)):
         return [value]
     if isinstance(value, list) and value:
-        if all(isinstance(each, str) for each in value) or all(each and is_ids(each) for each in value):
+        if all(isinstance(each, str) for each in value):
+            check_text("prompt", *value)
+            return value
+        if all(each and is_ids(each) for each in value):
             return value
         if any(each == [] for each in value):
             raise RequestError(400, "a prompt has no tokens: give at least one", param="prompt")
@@ -113,6 +121,9 @@ def _stops(value: Any) -> tuple[str, ...]:
         raise RequestError(400, "stop must be a string or a list of strings, none of them empty", param="stop")
     if len(stops) > MOST_STOPS:
         raise RequestError(400, f"stop has {len(stops)} strings, but may have {MOST_STOPS}", param="stop")
+    if any(len(stop) > LONGEST_STOP for stop in stops):
+        raise RequestError(400, f"stop has a string of more than {LONGEST_STOP:,} characters", param="stop")
+    check_text("stop", *stops)
     return tuple(stops)
 
 

@@ -14,7 +14,14 @@ from starlette.routing import Route
 
 from pipelines.scoring.predictions import Predictions
 from pipelines.serving.choices import Choice, Piece, Writer, whole
-from pipelines.serving.completion_request import DEFAULT_TOKENS, CompletionRequest, Prompt, completion_request
+from pipelines.serving.completion_request import (
+    DEFAULT_TOKENS,
+    MOST_ENTRIES,
+    MOST_TOKENS,
+    CompletionRequest,
+    Prompt,
+    completion_request,
+)
 from pipelines.serving.engine import GeneratedToken, GenerationRequest
 from pipelines.serving.errors import RequestError
 from pipelines.serving.fields import json_object
@@ -34,7 +41,7 @@ def completion_routes(service: Service) -> list[Route]:
         job = _Job(service, served, asked, prompts)
         if asked.stream:
             return StreamingResponse(job.events(), media_type="text/event-stream")
-        return JSONResponse(await job.answer())
+        return await asyncio.to_thread(JSONResponse, await job.answer())
 
     return [Route("/v1/completions", completions, methods=["POST"])]
 
@@ -46,19 +53,14 @@ async def _prompt_ids(served: ServedModel, prompt: Prompt | None) -> list[int]:
     other way. Later ones are ordinary text.
     """
     if isinstance(prompt, list):
-        served.check_ids(prompt, "prompt")
+        served.check_ids(prompt[: served.context_length + 1], "prompt")  # a longer prompt is refused for its length
         return prompt
-    around, special = served.run.around, served.run.tokenizer.special_tokens
+    around = served.run.around
     if prompt is None:
         if around.start is None:
             raise RequestError(400, "prompt is missing, and the model has no start token", param="prompt")
         return [*around.before] or [around.start]
-    ids = []
-    spellings = sorted(special, key=len, reverse=True)
-    while (first := next((each for each in spellings if prompt.startswith(each)), None)) is not None:
-        ids.append(special[first])
-        prompt = prompt.removeprefix(first)
-    ids += await served.encode(prompt, "prompt")
+    ids = await served.encode_prompt(prompt)
     if not ids:
         raise RequestError(400, "the prompt is empty: leave it out to begin with the start token", param="prompt")
     return ids
@@ -76,6 +78,8 @@ class _Job:
             Choice(index, prompt, self._max_tokens(prompt), (asked.seed + index) % 2**63)
             for index, prompt in enumerate(prompt for prompt in prompts for _ in range(asked.n))
         ]
+        self._check_work()
+        self._scores: dict[tuple[int, ...], asyncio.Task[Predictions]] = {}
         self._head = {
             "id": f"cmpl-{secrets.token_hex(12)}",
             "object": "text_completion",
@@ -95,6 +99,28 @@ class _Job:
                 code="context_length_exceeded",
             )
         return wanted
+
+    def _check_work(self) -> None:
+        """Raise RequestError if the texts of the request, or its log-probabilities, are too many."""
+        tokens = sum(len(choice.prompt) + choice.max_tokens for choice in self.choices)
+        if tokens > MOST_TOKENS:
+            raise RequestError(
+                400,
+                f"the texts of this request may have {tokens:,} tokens with their prompts, but {MOST_TOKENS:,} are "
+                "allowed: lower n or max_tokens, or send fewer prompts",
+                param="n",
+            )
+        if self.asked.logprobs is None:
+            return
+        echoed = self.prompt_tokens * self.asked.n if self.asked.echo else 0
+        entries = (1 + self.asked.logprobs) * (echoed + sum(choice.max_tokens for choice in self.choices))
+        if entries > MOST_ENTRIES:
+            raise RequestError(
+                400,
+                f"the answer may have {entries:,} log-probabilities, but {MOST_ENTRIES:,} are allowed: lower logprobs, "
+                "n or max_tokens, or send fewer prompts",
+                param="logprobs",
+            )
 
     async def answer(self) -> dict[str, Any]:
         """Return the JSON object of the whole answer."""
@@ -144,7 +170,7 @@ class _Job:
             except Exception as error:
                 queue.put_nowait(error)
 
-        tasks = [asyncio.create_task(work(choice)) for choice in self.choices]
+        tasks: list[asyncio.Task[Any]] = [asyncio.create_task(work(choice)) for choice in self.choices]
         try:
             working = len(tasks)
             while working:
@@ -156,6 +182,7 @@ class _Job:
                 else:
                     yield item
         finally:
+            tasks += self._scores.values()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -166,7 +193,7 @@ class _Job:
         first = None
         if asked.echo:
             predictions, first = await self._scored(choice) if asked.exact else (None, None)
-            yield writer.prompt(choice.prompt, predictions)
+            yield await asyncio.to_thread(writer.prompt, choice.prompt, predictions)
         if first is not None:
             yield writer.token(first)
         else:
@@ -182,16 +209,24 @@ class _Job:
 
         lm-evaluation-harness asks for one greedy token, so its requests need a single pass of the model.
         """
-        engine, name, prompt = self.service.engine, self.served.name, choice.prompt
+        prompt = choice.prompt
         likeliest = choice.max_tokens == 1 and self.asked.temperature == 0
         # The prediction after the prompt does not depend on the id that is scored there.
         ids, top = [*prompt, *prompt[: int(likeliest)]], max(self.asked.logprobs or 0, int(likeliest))
-        found = await engine.score(name, ids, top)
+        found = await self._score_once(ids, top)
         first = None
         if likeliest and self.served.known[found.top_ids[-1, 0]]:
             best, values = found.top_ids[-1].tolist(), found.top_log_probabilities[-1].tolist()
             first = GeneratedToken(best[0], values[0], float(found.entropies[-1]), 1, best, values)
         return found.part(0, len(prompt)), first
+
+    async def _score_once(self, ids: list[int], top: int) -> Predictions:
+        """Return the predictions of `ids`. The texts of one prompt share them."""
+        key = tuple(ids)
+        if key not in self._scores:
+            scoring = self.service.engine.score(self.served.name, ids, top, owner=self)
+            self._scores[key] = asyncio.create_task(scoring)
+        return await self._scores[key]
 
     def _generated(self, choice: Choice) -> AsyncGenerator[GeneratedToken, None]:
         asked = self.asked
@@ -206,7 +241,7 @@ class _Job:
             stop_ids=() if asked.exact else self.served.run.around.stops,
             top=asked.logprobs or 0,
         )
-        return self.service.engine.generate(self.served.name, request)
+        return self.service.engine.generate(self.served.name, request, owner=self)
 
 
 def _event(content: dict[str, Any]) -> str:

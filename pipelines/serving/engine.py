@@ -1,7 +1,8 @@
 """The inference engine of `bytelm serve`: one thread runs the models for all coroutines.
 
 The thread works in turns. In each turn, every model scores waiting sequences and generates one token of each of its
-texts, and one other function runs. A long request therefore delays the others by one turn, not by its length.
+texts, and one other function runs. A long request therefore delays the others by one turn, not by its length. Requests
+that wait for a model take turns too, so one with many texts does not make the others wait for all of them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -22,6 +23,7 @@ from lm.decoding.requests import GeneratedToken as GeneratedToken
 from lm.decoding.requests import GenerationRequest as GenerationRequest
 from lm.decoding.requests import check_ids
 from lm.decoding.slots import Slots, Text
+from lm.decoding.turns import Turns
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.text_ids import known_ids
 from pipelines.scoring.predictions import Predictions, predict
@@ -73,26 +75,29 @@ class Engine:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def generate(self, model: str, request: GenerationRequest) -> AsyncGenerator[GeneratedToken, None]:
+    def generate(
+        self, model: str, request: GenerationRequest, owner: Hashable = None
+    ) -> AsyncGenerator[GeneratedToken, None]:
         """Return an iterator over the tokens that continue a prompt, up to a stop id or `max_tokens`.
 
-        Closing the iterator ends the work. Raises ValueError for an unknown model, a model that is not a decoder, a
-        prompt that leaves less than `max_tokens` in the context, and ids outside the vocabulary.
+        Texts of one `owner` share its turns. Closing the iterator ends the work. Raises ValueError for an unknown
+        model, a model that is not a decoder, a prompt that leaves less than `max_tokens` in the context, and ids
+        outside the vocabulary.
         """
         served = self._find(model)
         request.check(served.run.model.config)
         assert served.slots is not None
-        return self._generate(served.slots, served.streams, request)
+        return self._generate(served.slots, served.streams, request, owner)
 
     async def _generate(
-        self, slots: Slots, streams: dict[Text, _Stream], request: GenerationRequest
+        self, slots: Slots, streams: dict[Text, _Stream], request: GenerationRequest, owner: Hashable
     ) -> AsyncGenerator[GeneratedToken, None]:
         if request.max_tokens == 0:
             return
         stream = _Stream(asyncio.get_running_loop())
         with self._wake:
             self._refuse_if_closed()
-            text = slots.add(request)
+            text = slots.add(request, owner)
             streams[text] = stream
             self._wake.notify()
         try:
@@ -104,11 +109,11 @@ class Engine:
             text.left = True
             streams.pop(text, None)
 
-    async def score(self, model: str, ids: Sequence[int], top: int = 0) -> Predictions:
+    async def score(self, model: str, ids: Sequence[int], top: int = 0, owner: Hashable = None) -> Predictions:
         """Return the predictions of N `ids`, each from the ids before it; the first has no prediction.
 
-        `top`: number of likeliest tokens to return for each id. Raises ValueError for an unknown model, a model that is
-        not a decoder, more ids than fit in the context, and ids outside the vocabulary.
+        `top`: number of likeliest tokens to return for each id; `owner` as in `generate`. Raises ValueError for an
+        unknown model, a model that is not a decoder, more ids than fit in the context, and ids outside the vocabulary.
         """
         served = self._find(model)
         config = served.run.model.config
@@ -125,25 +130,25 @@ class Engine:
         if len(ids) < 2:
             return Predictions.unknown(len(ids), min(top, config.vocab_size))
         sequence = _Sequence(np.array(ids, np.int64), top)
-        self._put(served.unscored, sequence)
+        with self._wake:
+            self._refuse_if_closed()
+            served.unscored.put(sequence if owner is None else owner, sequence)
+            self._wake.notify()
         return await asyncio.wrap_future(sequence.future)
 
     async def call(self, function: Callable[[], T]) -> T:
         """Return function(), run on the inference thread."""
         future: Future[T] = Future()
-        self._put(self._calls, (function, future))
+        with self._wake:
+            self._refuse_if_closed()
+            self._calls.append((function, future))
+            self._wake.notify()
         return await asyncio.wrap_future(future)
 
     def _find(self, model: str) -> _Served:
         if model not in self._served:
             raise ValueError(f"there is no model {model!r}: the models are {', '.join(self._served)}")
         return self._served[model]
-
-    def _put(self, queue: deque[Any], item: Any) -> None:
-        with self._wake:
-            self._refuse_if_closed()
-            queue.append(item)
-            self._wake.notify()
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
@@ -203,7 +208,7 @@ class _Served:
 
     def __init__(self, run: LoadedRun, slots: int) -> None:
         self.run = run
-        self.unscored: deque[_Sequence] = deque()
+        self.unscored: Turns[_Sequence] = Turns()
         self.streams: dict[Text, _Stream] = {}
         self.slots: Slots | None = None
         if run.model.config.architecture == "decoder":
@@ -226,11 +231,11 @@ class _Served:
         """Remove the next sequences that fit in a turn from the queue, at least one, and return them."""
         sequences: list[_Sequence] = []
         longest = 0
-        while self.unscored:
-            longest = max(longest, len(self.unscored[0].ids))
+        while (owner := self.unscored.next_owner()) is not None:
+            longest = max(longest, len(self.unscored.peek(owner).ids))
             if sequences and (len(sequences) + 1) * longest > SCORED:
                 break
-            sequences.append(self.unscored.popleft())
+            sequences.append(self.unscored.take(owner))
         return sequences
 
     def fail(self, error: Exception) -> None:
@@ -239,8 +244,8 @@ class _Served:
             text, stream = self.streams.popitem()
             text.left = True
             stream.send(error)
-        while self.unscored:
-            sequence = self.unscored.popleft()
+        while (owner := self.unscored.next_owner()) is not None:
+            sequence = self.unscored.take(owner)
             if sequence.future.set_running_or_notify_cancel():
                 sequence.future.set_exception(error)
 

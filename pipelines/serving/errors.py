@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse
 
 from pipelines.cli.errors import one_sentence
 
+MOST_CHARACTERS = 300  # of a message: what a client sent may be in it
 CHAT = "the models served here continue text and are not chat models: use POST /v1/completions"
 
 
@@ -32,9 +33,14 @@ def blamed_on(param: str) -> Iterator[None]:
 def error_body(
     status: int, message: str, param: str | None = None, code: str | None = None
 ) -> dict[str, dict[str, str | None]]:
-    """Return the JSON object of an error."""
+    """Return the JSON object of an error. A long message is cut, and characters that are no text are escaped."""
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    return {"error": {"message": _shown(message), "type": kind, "param": param and _shown(param), "code": code}}
+
+
+def _shown(text: str) -> str:
+    cut = text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
+    return cut.replace("\n", "\\n").encode("utf-8", "backslashreplace").decode()
 
 
 def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

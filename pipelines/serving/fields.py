@@ -1,13 +1,15 @@
 """The JSON objects of requests, field by field. A field that is null counts as left out."""
 
 import json
-import math
+import re
 from collections.abc import Collection
 from typing import Any
 
 from starlette.requests import Request
 
 from pipelines.serving.errors import RequestError
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Fields:
@@ -38,7 +40,7 @@ class Fields:
         value = self.get(name)
         if value is None:
             return None
-        if type(value) not in (int, float) or not math.isfinite(value) or not low <= value <= high:
+        if type(value) not in (int, float) or not low <= value <= high:  # NaN is outside
             raise _wrong(name, value, f"a number from {low:g} to {high:g}")
         return float(value)
 
@@ -54,6 +56,7 @@ class Fields:
         value = self.get(name)
         if not isinstance(value, str):
             raise _wrong(name, value, "a string")
+        check_text(name, value)
         return value
 
     def ids(self, name: str) -> list[int]:
@@ -65,13 +68,26 @@ class Fields:
         return ids
 
 
+def check_text(name: str, *texts: str) -> None:
+    """Raise RequestError for a string of the field `name` that UTF-8 cannot represent."""
+    for text in texts:
+        if found := _SURROGATE.search(text):
+            message = (
+                f"{name} has a lone surrogate, U+{ord(found[0]):X}, which UTF-8 cannot represent: send whole characters"
+            )
+            raise RequestError(400, message, param=name)
+
+
 def is_ids(value: object) -> bool:
     """Return whether a value is a list of whole numbers."""
     return isinstance(value, list) and all(type(i) is int for i in value)
 
 
 def _wrong(name: str, value: object, wanted: str) -> RequestError:
-    shown = json.dumps(value)
+    try:
+        shown = json.dumps(value)
+    except RecursionError:
+        shown = "a deeply nested value"
     shown = shown if len(shown) <= 60 else shown[:59] + "…"
     return RequestError(400, f"{name} is {shown}, but must be {wanted}", param=name)
 

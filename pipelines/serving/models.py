@@ -1,6 +1,7 @@
 """The served models: their names, and the names of their tokens."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,25 @@ class ServedModel:
         for i in ids:
             if not (0 <= i < len(self.known) and self.known[i]):
                 raise RequestError(400, f"{i} is not an id of the model's tokenizer", param=param)
+
+    async def encode_prompt(self, text: str) -> list[int]:
+        """Return the ids of a prompt; special tokens at its start are special tokens, later ones are ordinary text.
+
+        A prompt that cannot fit in the context is refused before it is encoded, because encoding it would take seconds.
+        """
+        tok, special = self.run.tokenizer, self.run.tokenizer.special_tokens
+        if tok.is_lossless and len(text) > self.context_length * max(
+            int(tok.token_byte_lengths.max()), *map(len, special), 1
+        ):
+            message = f"the prompt has {len(text):,} characters, more than {self.context_length:,} tokens can have"
+            raise RequestError(400, f"{message}: shorten it", param="prompt", code="context_length_exceeded")
+        spelled = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
+        ids: list[int] = []
+        at = 0
+        while len(ids) <= self.context_length and (found := spelled.match(text, at)):
+            ids.append(special[found[0]])
+            at = found.end()
+        return ids if len(ids) > self.context_length else ids + await self.encode(text[at:], "prompt")
 
     async def encode(self, text: str, param: str) -> list[int]:
         """Return the ids of a text in which special tokens are ordinary text.

@@ -23,13 +23,14 @@ from pipelines.run.text_ids import known_ids
 from pipelines.scoring.texts import check_options, encoder_steps
 from pipelines.serving.engine import Engine, GeneratedToken, GenerationRequest
 from pipelines.serving.errors import RequestError, blamed_on, error_body
-from pipelines.serving.fields import Fields, json_object
+from pipelines.serving.fields import Fields, check_text, json_object
 from pipelines.serving.incremental import RecentTexts, common_prefix
 from pipelines.serving.models import Service
 from pipelines.serving.page_answers import TOP, Json, PageModel, in_bits
 from pipelines.serving.text import GrowingText
 
 DEFAULT_TOKENS = 60
+MOST_CHARACTERS = 100_000  # of a text
 SUPERSEDED = object()
 
 
@@ -101,6 +102,7 @@ class PageApi:
         page, stop = self._page(fields), fields.get("stop")
         if not (stop is None or isinstance(stop, str)):
             raise RequestError(400, "stop must be a string", param="stop")
+        check_text("stop", stop or "")
         writing = await self._writing(page, fields)
         return StreamingResponse(_events(page, writing, stop), media_type="text/event-stream")
 
@@ -126,7 +128,7 @@ class PageApi:
         """Return the generation for a request. A prompt that leaves no room loses its beginning."""
         run = page.run
         served, context = self._service.models[page.name], run.config.model.context_length
-        ids, text = fields.ids("ids"), fields.text("text")
+        ids, text = fields.ids("ids"), _text(fields, "text")
         served.check_ids(ids, "ids")
         max_tokens = fields.whole("max_tokens", 1, context - 1) or min(DEFAULT_TOKENS, context // 2)
         source = None
@@ -244,9 +246,18 @@ async def _in_steps(engine: Engine, tokens: Iterator[GeneratedToken]) -> AsyncGe
 
 
 def _nonempty(fields: Fields, name: str) -> str:
-    text = fields.text(name)
+    text = _text(fields, name)
     if not text:
         raise RequestError(400, f"{name} is empty: give at least one character", param=name)
+    return text
+
+
+def _text(fields: Fields, name: str) -> str:
+    """Return a text of the page, which is encoded before its tokens are counted."""
+    text = fields.text(name)
+    if len(text) > MOST_CHARACTERS:
+        message = f"{name} has {len(text):,} characters, and the page takes at most {MOST_CHARACTERS:,}: shorten it"
+        raise RequestError(400, message, param=name)
     return text
 
 

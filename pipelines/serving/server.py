@@ -5,10 +5,13 @@ import logging
 import socket
 from types import FrameType
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 LEAVING_S = 1  # time for connections to close after their answers were cut short
+HEAD_S = 10  # time for the request line and headers to arrive
 KEEP_ALIVE_S = 75  # long, because a request on a connection that is being closed fails
 BACKLOG = 2048  # connections that wait to be accepted
 
@@ -38,6 +41,7 @@ def serve_until_interrupted(app: ASGIApp, bound: socket.socket, stopping: asynci
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     config = uvicorn.Config(
         app,
+        http=_Protocol,
         log_config=None,
         log_level="critical",  # errors are reported by the application
         access_log=False,
@@ -49,6 +53,35 @@ def serve_until_interrupted(app: ASGIApp, bound: socket.socket, stopping: asynci
         timeout_graceful_shutdown=LEAVING_S,
     )
     _Server(config, stopping).run(sockets=[bound])
+
+
+class _Protocol(H11Protocol):
+    """A connection that is closed if the request line and headers do not arrive within HEAD_S seconds.
+
+    uvicorn has no such limit: clients could hold any number of connections open with half a request.
+    """
+
+    _awaited: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in H11Protocol
+        super().connection_made(transport)
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        if self._awaited is None and self.conn.their_state is h11.IDLE:
+            self._await_head()  # of another request on this connection
+        super().data_received(data)
+        if self._awaited is not None and self.conn.their_state is not h11.IDLE:
+            self._awaited.cancel()
+            self._awaited = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._awaited is not None:
+            self._awaited.cancel()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._awaited = self.loop.call_later(HEAD_S, self.transport.close)
 
 
 class _Server(uvicorn.Server):

@@ -5,12 +5,18 @@ The promise: a reader accepts a damaged file, or raises a ValueError or OSError 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import shutil
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from starlette.testclient import TestClient
 
 SEEDS = Path(__file__).parents[1] / "compatibility" / "0.1"
 LONGEST_MESSAGE = 2000  # characters
@@ -166,6 +172,47 @@ def _weights(folder: Path) -> None:
     load_classifier(folder / "classifier")
 
 
+@cache
+def _client() -> TestClient:
+    """Return a client of a server of the decoder among the seeds; both live as long as the process."""
+    from starlette.testclient import TestClient
+
+    from pipelines.run.loaded_run import load_run
+    from pipelines.serving.app import create_app
+    from pipelines.serving.engine import Engine
+    from pipelines.serving.models import ServedModel, Service
+    from pipelines.serving.security import access_to
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # "has no manifest.json"
+        run = load_run(SEEDS / "decoder", device="cpu")
+    engine = Engine({"decoder": run})
+    engine.start()
+    service = Service({"decoder": ServedModel("decoder", run)}, engine, created=0)
+    app = create_app(service, access_to("127.0.0.1", 8000), asyncio.Event())
+    return TestClient(app, base_url="http://localhost:8000").__enter__()
+
+
+def _request(path: str) -> Callable[[Path], None]:
+    def read(folder: Path) -> None:
+        body = (folder / "request.json").read_bytes()
+        answer = _client().post(path, content=body, headers={"content-type": "application/json"})
+        assert answer.status_code < 500, answer.text
+        if answer.status_code != 200:
+            raise ValueError(answer.json()["error"]["message"])
+
+    return read
+
+
+REQUESTS = {
+    "/v1/completions": {
+        "model": "decoder", "prompt": ["A small lamp"], "max_tokens": 2, "n": 1, "temperature": 0.5, "top_p": 0.9,
+        "top_k": 5, "min_p": 0.1, "seed": 1, "stop": ["x"], "logprobs": 2, "echo": True, "stream": False,
+    },
+    "/api/score": {"model": "decoder", "text": "A small lamp", "key": "a", "have": [1, 2]},
+    "/api/generate": {"model": "decoder", "text": "A", "ids": [3], "max_tokens": 2, "temperature": 0.5, "seed": 1},
+}  # fmt: skip
+
 CHECKPOINT = "decoder/checkpoints/step-0000008"
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "tokenizer": ("tokenizer/tokenizer.json", _tokenizer("tokenizer")),
@@ -189,6 +236,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "evaluation": ("decoder/evaluation.json", _log),
     "classifier-manifest": ("classifier/manifest.json", _weights),
     "weights": ("classifier/model.safetensors", _weights),
+    **{f"request{path.replace('/', '-')}": ("request.json", _request(path)) for path in REQUESTS},
 }
 
 
@@ -214,6 +262,9 @@ def write_files(name: str, folder: Path) -> None:
         _write_manifests(folder)
     if name == "range-marker":
         _encode_range(folder)
+    for path, body in REQUESTS.items():
+        if name == f"request{path.replace('/', '-')}":
+            (folder / "request.json").write_text(json.dumps(body))
 
 
 def _write_wordpiece(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,3 +83,46 @@ def test_every_tokenizer_request_is_answered_or_explained(client, fields):
         body = json.dumps(fields)
         response = client.post(path, content=body, headers={"content-type": "application/json"})
         assert response.status_code in (200, 400, 404), (body, response.text)
+
+
+HUGE = st.sampled_from([10**60, -(10**60), 10**400, 1e308, float("nan"), float("inf"), 2**63, 2**31])
+NESTED = st.integers(1, 3000).map(lambda depth: json.loads("[" * depth + "]" * depth) if depth < 900 else depth)
+LONG = st.integers(1, 5).map(lambda k: "x\ud800é"[k % 3] * 30_000 * k)
+HOSTILE = (
+    HUGE | NESTED | LONG | st.sampled_from(["\ud800", "\udc00a", "\0", "", {}, {"a": 1}, [], ["\ud800"]]) | ANYTHING
+)
+ENDPOINTS = {
+    "/v1/completions": {*READ, *NEUTRAL},
+    "/tokenize": {"model", "prompt", "add_special_tokens"},
+    "/detokenize": {"model", "tokens"},
+    "/api/score": {"model", "text", "target", "key", "have"},
+    "/api/fill": {"model", "text", "masked"},
+    "/api/attention": {"model", "text", "target", "kind", "layer", "head"},
+    "/api/generate": {"model", "text", "ids", "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop"},
+}
+PLAIN = {"prompt": "a", "text": "a", "key": "k", "tokens": [1], "masked": [0], "kind": "own", "ids": []}
+
+
+@pytest.mark.parametrize("path", ENDPOINTS)
+@settings(max_examples=100)
+@given(st.data())
+def test_a_hostile_value_in_any_field_is_refused_in_a_short_sentence(client, path, data):
+    names = sorted(ENDPOINTS[path])
+    hostile = data.draw(st.dictionaries(st.sampled_from([*names, "no\ud800field", "x" * 50_000]), HOSTILE, max_size=2))
+    fields = {name: value for name, value in PLAIN.items() if name in names} | {"max_tokens": 1} | hostile
+    if "max_tokens" not in names:
+        fields.pop("max_tokens", None)
+    response = client.post(path, content=json.dumps(fields), headers={"content-type": "application/json"})
+    assert response.status_code in (200, 400, 404, 413), (
+        path,
+        {k: str(v)[:80] for k, v in hostile.items()},
+        response.text[:300],
+    )
+    if response.status_code != 200:
+        assert len(response.content) < 3000
+
+
+@pytest.mark.parametrize("path", ["/v1/models/%ED%A0%80", "/tokenizer_info?model=%ED%A0%80", "/" + "x" * 20_000])
+def test_hostile_names_in_an_address_are_refused_in_a_short_sentence(client, path):
+    response = client.get(path)
+    assert response.status_code == 404 and len(response.content) < 1000

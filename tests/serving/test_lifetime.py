@@ -25,10 +25,10 @@ class CountingEngine(Engine):
 
     open = 0
 
-    async def generate(self, model, request):
+    async def generate(self, *arguments, **named):
         self.open += 1
         try:
-            async with aclosing(super().generate(model, request)) as tokens:
+            async with aclosing(super().generate(*arguments, **named)) as tokens:
                 async for token in tokens:
                     yield token
         finally:
