@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipelines.reporting.svg import INK, LINE, SERIES, SOFT, new_figure, style
+from tokenizer.formats.whole_files import whole_file
 
 MARKERS = {"bpe": "o", "wordpiece": "s", "unigram": "^"}
 COLOURS = dict(zip(MARKERS, SERIES, strict=False))
@@ -18,13 +19,8 @@ RESOLUTION = 150  # dots per inch
 
 def draw(summary: Mapping[str, Any], title: str, path: Path) -> None:
     """Write the picture of a summary as PNG. The file appears whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with style():
-            _figure(summary, title).savefig(partial, format="png", dpi=RESOLUTION, facecolor="white")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path) as partial, style():
+        _figure(summary, title).savefig(partial, format="png", dpi=RESOLUTION, facecolor="white")
 
 
 def _figure(summary: Mapping[str, Any], title: str) -> Figure:
