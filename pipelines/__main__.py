@@ -2,7 +2,7 @@
 
 import sys
 
-from pipelines.cli.dispatch import main
+from pipelines.cli.command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,17 +1,16 @@
-"""Atomic writes of files and folders, and strict reads."""
+"""Atomic writes of files and folders (see `tokenizer.formats.whole_files`), and strict reads."""
 
 import hashlib
 import json
-import os
 import shutil
 import tomllib
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenizer.formats import strict_json
+from tokenizer.formats.whole_files import flush_all, make_folder, naming, publish, whole_file
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,38 +31,8 @@ def place(name: "str | AnyPath") -> "AnyPath":
 
 def write_whole(path: Path, text: str) -> None:
     """Replace the content of `path` by `text`; after an error, such as a full disk, the file is unchanged."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise naming(error, path) from None
-
-
-@contextmanager
-def whole_file(path: Path, folder: Path | None = None) -> Iterator[Path]:
-    """Yield the path of a new file that replaces `path` at the end of the block; after an error it is removed.
-
-    Processes that write the same file at the same time do not disturb each other: the last one stays. The new file is
-    in `folder`, by default beside `path`.
-    """
-    partial = (folder or path.parent) / f"{path.name}.{uuid.uuid4().hex}.partial"
-    try:
-        yield partial
-        with partial.open("rb+") as file:  # Windows syncs no file opened for reading
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise naming(error, path) from None
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with whole_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -149,23 +118,14 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: not a TOML file: {error}") from None
 
 
-def naming(error: OSError, path: Path) -> OSError:
-    """Return `error` with the name `path`, unless the system named a file."""
-    if error.filename is None and error.errno is not None:
-        return OSError(error.errno, error.strerror or os.strerror(error.errno), str(path))
-    return error
-
-
 @contextmanager
 def whole_folder(out: Path, replaceable: Callable[[Path], bool]) -> Iterator[Path]:
     """Yield an empty folder that replaces `out` at the end of the block; after an error it is removed.
 
-    Leftovers of a killed process are removed. Raises ValueError if another process builds the same folder, or if `out`
-    exists and is not `replaceable`.
+    Raises ValueError as `unfinished_folder` does, and if `out` exists and is not `replaceable`.
     """
-    partial, old = out.with_name(out.name + ".partial"), out.with_name(out.name + ".old")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with locked_file(out.with_name(out.name + ".lock"), f"{out} is being built by another process"):
+    old = out.with_name(out.name + ".old")
+    with unfinished_folder(out) as partial:
         if old.exists() and not out.exists():
             # Killed between the two renames below: the previous folder is the only whole one.
             old.rename(out)
@@ -173,29 +133,36 @@ def whole_folder(out: Path, replaceable: Callable[[Path], bool]) -> Iterator[Pat
             shutil.rmtree(old)  # killed during the removal below; an error here comes before the work
         if out.exists() and not replaceable(out):
             raise ValueError(f"{out} exists already: choose another --out")
+        yield partial
+        flush_all(partial)
+        if out.exists():
+            out.rename(old)
+        try:
+            publish(partial, out)
+        except OSError:
+            if old.exists() and not out.exists():
+                old.rename(out)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def unfinished_folder(out: Path) -> Iterator[Path]:
+    """Yield an empty folder beside `out` for unfinished work on it, which is removed at the end of the block.
+
+    The leftovers of a killed process are removed. Raises ValueError if another process works on the same `out`.
+    """
+    partial = out.with_name(out.name + ".partial")
+    make_folder(out.parent)
+    with locked_file(out.with_name(out.name + ".lock"), f"{out} is being built by another process"):
         shutil.rmtree(partial, ignore_errors=True)
         try:
             partial.mkdir()
             yield partial
-            for path in partial.rglob("*"):
-                if path.is_file():
-                    with path.open("rb+") as file:  # Windows syncs no file opened for reading
-                        os.fsync(file.fileno())
-            if out.exists():
-                out.rename(old)
-            try:
-                partial.rename(out)
-            except OSError:
-                if old.exists():
-                    old.rename(out)
-                raise
-            shutil.rmtree(old, ignore_errors=True)
         except OSError as error:
-            shutil.rmtree(partial, ignore_errors=True)
             raise naming(error, out) from None
-        except BaseException:
+        finally:
             shutil.rmtree(partial, ignore_errors=True)
-            raise
 
 
 @contextmanager

@@ -325,6 +325,14 @@ def in_process(tmp_path, monkeypatch):
     return run
 
 
+def is_running(pid):
+    """Return whether a process has a thread that has not ended."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        states = [path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat")]
+        return any(state not in "ZX" for state in states)
+    return False
+
+
 def without_waiting(errors: str) -> str:
     """Remove the line, such as "bytelm evaluate: loading PyTorch ...", that a slow machine prints before the result."""
     return "".join(line for line in errors.splitlines(keepends=True) if not line.endswith(" ...\n"))

@@ -179,10 +179,14 @@ def _warn(verb: str, message: Warning | str) -> None:
 
 
 def _interrupted(verb: str, error: BaseException) -> int:
-    """Print that a signal ended the verb, with the notes of `error`, and return the exit status."""
+    """Print that a signal ended the verb, with the notes of `error`, and return the exit status.
+
+    Of the processes that torchrun starts, only the first prints it.
+    """
     from pipelines.cli.process import interrupts
 
-    complain(verb, ": ".join(["interrupted", *getattr(error, "__notes__", ())]))
+    if os.environ.get("RANK", "0") == "0":
+        complain(verb, ": ".join(["interrupted", *getattr(error, "__notes__", ())]))
     return 128 + (interrupts or [signal.SIGINT])[0]
 
 

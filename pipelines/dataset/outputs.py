@@ -10,15 +10,17 @@ import json
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pipelines.dataset.arrow import file_sha256
-from pipelines.files import checksummed_json, read_json, whole_file
+from pipelines.files import checksummed_json, read_json
 from pipelines.run.code_fingerprint import code_fingerprint
+from tokenizer.formats.whole_files import naming, publish
 
+MARKER = "json"
 NewFile = Callable[[str], Path]
 """Maps the name of a new file to the temporary path to write it at"""
 
@@ -64,17 +66,12 @@ def whole_output(prefix: Path, key: str, make: Callable[[NewFile], dict[str, Any
     existing = read_output(prefix)
     if existing is not None and existing.key == key and existing.sound:
         return existing
-    with _attempt(prefix) as folder, whole_file(output_file(prefix, "json"), folder) as marker:
-        partials: dict[str, Path] = {}
-        with ExitStack() as files:
-
-            def new(name: str) -> Path:
-                partials[name] = files.enter_context(whole_file(output_file(prefix, name), folder))
-                return partials[name]
-
-            facts = make(new)
-            digests = {name: file_sha256(path) for name, path in partials.items()}
-        marker.write_text(checksummed_json({"key": key, "files": digests, "facts": facts}), encoding="utf-8")
+    with _attempt(prefix) as folder:
+        facts = make(folder.joinpath)
+        digests = {path.name: file_sha256(path) for path in sorted(folder.iterdir())}
+        (folder / MARKER).write_text(checksummed_json({"key": key, "files": digests, "facts": facts}), encoding="utf-8")
+        for name in (*digests, MARKER):
+            publish(folder / name, output_file(prefix, name))
     return Output(prefix, key, digests, facts)
 
 
@@ -90,6 +87,8 @@ def _attempt(prefix: Path) -> Iterator[Path]:
     folder.mkdir(parents=True)
     try:
         yield folder
+    except OSError as error:
+        raise naming(error, prefix) from None
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
@@ -98,7 +97,7 @@ def _attempt(prefix: Path) -> Iterator[Path]:
 
 def read_output(prefix: Path) -> Output | None:
     """Return the output that the marker at `prefix` describes; None if there is no marker, or a damaged one."""
-    marker = output_file(prefix, "json")
+    marker = output_file(prefix, MARKER)
     try:
         content = read_json(marker, "")
         if checksummed_json(content).encode() != marker.read_bytes():

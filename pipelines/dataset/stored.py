@@ -22,8 +22,9 @@ from pipelines.cli.display import Bar
 from pipelines.cli.waiting import doing
 from pipelines.dataset.manifest import MANIFEST, File, files_in_manifest, is_sound
 from pipelines.dataset.reader import REMEDY
-from pipelines.files import locked_file, whole_file, whole_folder
+from pipelines.files import locked_file, whole_folder
 from tokenizer.formats.records import folder_of_records
+from tokenizer.formats.whole_files import whole_file
 
 T = TypeVar("T")
 INCOMPLETE = "manifest.partial.json"
@@ -191,7 +192,6 @@ def _fetch(dataset: ObjectPath, folder: Path, files: Mapping[str, File]) -> None
 
     def fetch(name: str, advance: Callable[[int], None]) -> None:
         path, digest = folder / name, hashlib.sha256()
-        path.parent.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as partial:
             with (dataset / name).open() as source, partial.open("wb") as file:
                 for piece in _pieces(source.read, advance):

@@ -1,7 +1,6 @@
 """A run's model as an ONNX file, compared with the model in onnxruntime."""
 
 import logging
-import tempfile
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -13,10 +12,11 @@ from torch import Tensor, nn
 from lm.config import ModelConfig
 from lm.model import LanguageModel
 from pipelines.cli.waiting import doing
-from pipelines.files import write_whole
+from pipelines.files import unfinished_folder
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 from pipelines.run.model_card import model_card
+from tokenizer.formats.whole_files import publish
 
 LOADING = """import onnxruntime
 
@@ -27,25 +27,24 @@ SHAPES = ((1, 1), (3, 5))
 """Batches and lengths that are compared, besides one sequence of the full context"""
 
 
-def write_onnx(folder: Path, checkpoint: str, out: Path) -> float:
-    """Write the model of the run in `folder` to `out` with a model card, and return its largest relative error.
+def write_onnx(run_folder: Path, checkpoint: str, out: Path) -> float:
+    """Write the model of the run in `run_folder` to `out` with a model card, and return its largest relative error.
 
     Raises ValueError, and writes nothing, if the error is above TOLERANCE.
     """
-    run = Run(folder)
+    run = Run(run_folder)
     _check(run.recipe.model)
     # Not every runtime has counterparts of fused attention kernels.
     model = LanguageModel(replace(run.recipe.model, attention="reference"))
     model.load_state_dict(load_trained(run, device="cpu", checkpoint=checkpoint).model.state_dict())
     model.eval()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as partial:
-        written = Path(partial) / out.name
+    with unfinished_folder(out) as folder:
+        written = folder / out.name
         doing("exporting the model")
         _write(model, written)
         parameters = sum(p.numel() for p in model.parameters())
         card = model_card(run, run.tokenizer(), parameters, "onnx", LOADING.format(out=out.name))
-        write_whole(Path(partial) / f"{out.name}.md", card)
+        (folder / f"{out.name}.md").write_text(card, encoding="utf-8")
         doing("comparing the file with the model")
         error = _largest_error(model, written)
         if not error <= TOLERANCE:
@@ -54,8 +53,8 @@ def write_onnx(folder: Path, checkpoint: str, out: Path) -> float:
                 "model's: try another version of torch or onnxscript"
             )
         # Reversed, a separate file of weights moves before the file that names it.
-        for path in sorted(Path(partial).iterdir(), reverse=True):
-            path.replace(out.parent / path.name)
+        for path in sorted(folder.iterdir(), reverse=True):
+            publish(path, out.parent / path.name)
     return error
 
 

@@ -15,6 +15,7 @@ from pipelines.run.recipe import Recipe, load_recipe, save_config
 from pipelines.run.retention import checkpoint_folders
 from pipelines.run.sources import Sources, parse_sources
 from tokenizer import Tokenizer
+from tokenizer.formats.whole_files import make_folder
 
 if TYPE_CHECKING:
     from corpora.object_store import AnyPath
@@ -104,7 +105,7 @@ def is_classifier(folder: Path) -> bool:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock the run folder for this process, creating it if needed; ValueError if another process holds it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     try:
         with locked_file(
             folder / ".lock", f"{folder} is in use by another process: wait for it, or choose another --out"

@@ -12,7 +12,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from pipelines.files import naming, parse_json, read_bytes, write_whole
+from pipelines.files import parse_json, read_bytes, write_whole
+from tokenizer.formats.whole_files import naming, whole_file
 
 REMEDY = "remove that line"
 ABOVE_FLOAT32 = 2.0**128  # losses and gradient norms are float32
@@ -108,7 +109,8 @@ class MetricsLog:
         """Write the damaged content to a new file beside metrics.jsonl and return its path."""
         names = (self._path.with_name(f"metrics.damaged-{number}.jsonl") for number in count(1))
         path = next(path for path in names if not path.exists())
-        path.write_bytes(content)
+        with whole_file(path) as partial:
+            partial.write_bytes(content)
         return path
 
     def sync(self) -> None:

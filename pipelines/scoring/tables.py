@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from pipelines.files import naming
 from pipelines.scoring.choices import ChoiceScores
 from pipelines.scoring.predictions import Predictions
 from pipelines.scoring.texts import TextScore
 from pipelines.scoring.windows import Array
 from tokenizer import Tokenizer
+from tokenizer.formats.whole_files import whole_file
 
 
 def totals_of(score: TextScore) -> dict[str, Any]:
@@ -83,14 +83,8 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 
 def write_parquet(path: Path, table: pa.Table, totals: dict[str, Any]) -> None:
     """Replace `path` with a Parquet file of the table. The metadata key `bytelm` of the schema has `totals` as JSON."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with whole_file(path) as partial:
         pyarrow.parquet.write_table(table.replace_schema_metadata({"bytelm": json.dumps(totals)}), partial)
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise naming(error, path) from None
 
 
 def _prediction_columns(made: Predictions, tok: Tokenizer) -> dict[str, pa.Array]:

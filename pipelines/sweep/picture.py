@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 
 from pipelines.reporting.svg import INK, LINE, SERIES, SOFT, new_figure, style
 from pipelines.sweep.summary import marked
+from tokenizer.formats.whole_files import whole_file
 
 MARKERS = {"bpe": "o", "wordpiece": "s", "unigram": "^"}
 COLOURS = dict(zip(MARKERS, SERIES, strict=False))
@@ -19,13 +20,8 @@ RESOLUTION = 150  # dots per inch
 
 def draw(summary: Mapping[str, Any], title: str, path: Path) -> None:
     """Write the picture of a summary as PNG. The file appears whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        with style():
-            figure_of(summary, title).savefig(partial, format="png", dpi=RESOLUTION, facecolor="white")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with whole_file(path) as partial, style():
+        figure_of(summary, title).savefig(partial, format="png", dpi=RESOLUTION, facecolor="white")
 
 
 def figure_of(summary: Mapping[str, Any], title: str) -> Figure:

@@ -87,7 +87,8 @@ def train_all(work: Work, runs: Sequence[SweepRun], workers: int, done: Callable
 
 
 def _serve(pipe: Connection, work: Work) -> None:
-    """Train the runs that arrive, until the pipe is closed or a signal arrives."""
+    """Train the runs that arrive, until the pipe is closed, a signal arrives or the sweep is killed."""
+    process.end_with_parent()
     stopped = process.interrupts  # a run that starts after the signal raises KeyboardInterrupt
 
     def stop(number: int, frame: FrameType | None) -> None:

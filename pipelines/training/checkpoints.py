@@ -12,7 +12,6 @@ strategy.
 
 import hashlib
 import json
-import os
 import shutil
 import threading
 from collections.abc import Iterator, Mapping
@@ -26,12 +25,12 @@ from torch import Tensor
 
 from lm.optim.averaging import WeightAverage
 from lm.optim.optimizers import Optimizers
-from pipelines.files import naming
 from pipelines.run.manifest import MANIFEST, Shapes, manifest_json
 from pipelines.run.retention import STATE, checkpoint_folders, retained
 from pipelines.training.checkpoint_reader import AVERAGE, MODEL, OPTIMIZER, RNG, part
 from pipelines.training.config import TrainConfig
 from pipelines.training.parallel import ONE_PROCESS, OneProcess
+from tokenizer.formats.whole_files import make_folder, naming, publish
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -130,7 +129,8 @@ def _folders(run: Path, step: int) -> tuple[Path, Path]:
 def _make_partial(partial: Path, *parts: str) -> None:
     for leftover in partial.parent.glob("partial-*"):  # from a process that was killed while saving
         shutil.rmtree(leftover)
-    partial.mkdir(parents=True)
+    make_folder(partial.parent)
+    partial.mkdir()
     for name in parts:
         (partial / name).mkdir()
 
@@ -151,12 +151,9 @@ def _publish(
     """Write state.json and the manifest of `files`, then give the folder its final name."""
     files[STATE] = _write(partial / STATE, (json.dumps(state, allow_nan=False) + "\n").encode())
     _write(partial / MANIFEST, manifest_json(files, settings, shapes).encode())
-    for each in (*(partial / name for name in shapes or {}), partial):
-        _sync(each)
     if folder.exists():
         shutil.rmtree(folder)
-    partial.rename(folder)
-    _sync(folder.parent)
+    publish(partial, folder)
 
 
 def _remove_old(run: Path, newest: Path, config: TrainConfig) -> None:
@@ -254,19 +251,6 @@ def _rng_state(parallel: OneProcess) -> dict[str, Tensor]:
 
 
 def _write(path: Path, contents: bytes) -> str:
-    """Write a file through to the disk; return its SHA-256."""
-    with path.open("wb") as file:
-        file.write(contents)
-        file.flush()
-        os.fsync(file.fileno())
+    """Write a file and return its SHA-256."""
+    path.write_bytes(contents)
     return hashlib.sha256(contents).hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    if not hasattr(os, "O_DIRECTORY"):
-        return  # Windows opens no folders
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

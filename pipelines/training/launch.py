@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # exported, but not to checkers
 
 from pipelines.cli.console import messages
+from pipelines.cli.process import end_with_parent
 from pipelines.training.config import TrainConfig
 from pipelines.training.parallel import Kind, OneProcess, Replicas
 
@@ -34,6 +35,8 @@ def processes(kind: Kind, config: TrainConfig) -> Iterator[OneProcess]:
         raise ValueError(f"--parallel {kind} is for processes that torchrun starts: {LAUNCH} --parallel {kind}")
     backend = "cpu:gloo,cuda:nccl" if _on_gpus(config.device) else "gloo"
     rank, quiet = int(os.environ["RANK"]), messages.quiet
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        end_with_parent()  # torchrun itself may be killed
     try:
         dist.init_process_group(backend, **_rendezvous())
         messages.quiet = quiet or rank > 0

@@ -70,7 +70,7 @@ def fuzz(name: str, runs: int, found: Path) -> None:
         writer.start()
         writer.join()
         with atheris.instrument_imports(include=OWN, exclude=KERNELS):
-            reader = Reader(Path(folder) / "files", *READERS[name])
+            reader = Reader(Path(folder) / "files", name)
             reader.check(reader.seed)
         seeds = Path(folder) / "seeds"
         seeds.mkdir()

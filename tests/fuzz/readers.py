@@ -1,6 +1,7 @@
 """The file readers to fuzz, their seed files, and a check of the promise that they keep.
 
-The promise: a reader accepts a damaged file, or raises a ValueError or OSError with a one-line message.
+The promise: a reader accepts a damaged file, or raises a ValueError or OSError with a one-line message. A file with a
+checksum is accepted only if it is whole.
 """
 
 from __future__ import annotations
@@ -37,8 +38,9 @@ VALUES = (
 class Reader:
     """A reader and a copy of the seed folder. Each input replaces one file of that copy."""
 
-    def __init__(self, folder: Path, file: str, read: Callable[[Path], object]):
-        self.folder, self.path, self._read = folder, folder / file, read
+    def __init__(self, folder: Path, name: str):
+        file, self._read = READERS[name]
+        self.folder, self.path, self._checksummed = folder, folder / file, name in CHECKSUMMED
         self.seed = self.path.read_bytes()
 
     def check(self, data: bytes) -> bool:
@@ -50,6 +52,7 @@ class Reader:
             message = str(error)
             assert 0 < len(message) <= LONGEST_MESSAGE and "\n" not in message, repr(error)
             return False
+        assert data == self.seed or not self._checksummed, "a damaged file with a checksum is accepted"
         return True
 
     def check_quietly(self, data: bytes) -> None:
@@ -117,8 +120,9 @@ def _range_marker(folder: Path) -> None:
     from pipelines.dataset.outputs import read_output
 
     output = read_output(folder / "range")
-    if output is not None:
-        assert output.sound
+    if output is None:
+        raise ValueError("the range is encoded again")
+    assert output.sound
 
 
 def _corpus(name: str) -> Callable[[Path], None]:
@@ -240,10 +244,14 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
 }
 
 
+CHECKSUMMED = ("counts", "dataset-manifest", "range-marker")
+"""Readers of files that hold their own checksum"""
+
+
 def open_reader(name: str, folder: Path) -> Reader:
     """Return a reader whose files are in a new folder."""
     write_files(name, folder)
-    return Reader(folder, *READERS[name])
+    return Reader(folder, name)
 
 
 def write_files(name: str, folder: Path) -> None:
@@ -265,6 +273,8 @@ def write_files(name: str, folder: Path) -> None:
     for path, body in REQUESTS.items():
         if name == f"request{path.replace('/', '-')}":
             (folder / "request.json").write_text(json.dumps(body))
+    if name == "counts":
+        _save_counts(folder)
 
 
 def _write_wordpiece(folder: Path) -> None:
@@ -307,6 +317,13 @@ def _encode_range(folder: Path) -> None:
 
     (whole,) = open_corpus(str(folder / "corpus.parquet")).ranges()
     encode_range(whole, Tokenizer.load(folder / "tokenizer"), folder / "range")
+
+
+def _save_counts(folder: Path) -> None:
+    """Write counts with a checksum, which the seed of version 0.1 lacks."""
+    from tokenizer import count_pretokens
+
+    count_pretokens(["A small lamp waits, and small lamps wait."]).save(folder / "counts.parquet")
 
 
 def _write_manifests(folder: Path) -> None:

@@ -219,6 +219,27 @@ def test_control_c_while_modules_are_imported_is_no_traceback(tmp_path, dataset_
         assert complaints(said) == ("" if training else "bytelm pretrain: interrupted\n")
 
 
+@pytest.mark.parametrize("moment", range(1, 40, 3))
+def test_control_c_before_the_command_has_read_its_words_is_no_traceback(moment):
+    """Ctrl-C at an import of the command's own modules."""
+    code = """
+import builtins, os, signal, sys
+moment, imports, real = int(sys.argv[1]), [], builtins.__import__
+def counted(name, *arguments):
+    if imports or name == "pipelines.cli.dispatch":
+        imports.append(name)
+    if len(imports) == moment:
+        os.kill(os.getpid(), signal.SIGINT)
+    return real(name, *arguments)
+builtins.__import__ = counted
+from pipelines.cli.command import main
+sys.argv = ["bytelm", "tokenize", "a"]
+sys.exit(main())
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(moment)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) in ((-signal.SIGINT, ""), (130, "bytelm tokenize: interrupted\n"))
+
+
 def test_a_control_c_that_a_library_swallows_stops_training_before_its_first_step():
     code = """
 import contextlib, signal

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from pipelines.dataset.reader import TokenStream
 from pipelines.pretrain import pretrain
+from pipelines.run.folder import locked
 from pipelines.run.recipe import save_config
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training.batch import Shard
@@ -28,6 +29,7 @@ from pipelines.training.data import BlockLoader
 from pipelines.training.machine import Machine
 from pipelines.training.objectives import NextToken
 from pipelines.training.progress import Progress, stop_on_signals
+from tests.conftest import is_running
 from tests.pipelines.training_cases import metrics_of, wait_for_checkpoint, weights_of, with_train
 
 GUIDE = (Path(__file__).parents[2] / "docs/training.md").read_text(encoding="utf-8")
@@ -318,6 +320,24 @@ def test_torchrun_restarts_a_job_by_itself(tmp_path, long_recipe, dataset_folder
         os.kill(members(job)[rank], signal.SIGKILL)
     assert finish(job).count("resuming from step") == 2
     assert_identical(tmp_path / "run", untouched)
+
+
+@pytest.mark.slow
+def test_the_processes_of_a_killed_torchrun_end_with_it(tmp_path, long_recipe, dataset_folder):
+    job = launch(with_train(long_recipe, tokens=10**9), dataset_folder, tmp_path / "run", "ddp")
+    wait_for_step(tmp_path / "run", 2, job)
+    ranks = members(job)
+    job.kill()
+    job.wait()
+    deadline = time.monotonic() + 60
+    while any(map(is_running, ranks.values())) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    left = list(filter(is_running, ranks.values()))
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+    with locked(tmp_path / "run"):
+        pass
 
 
 @pytest.mark.slow

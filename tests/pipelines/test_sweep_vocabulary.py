@@ -1,11 +1,13 @@
 """`bytelm sweep-vocabulary`: equal compute, equal text, intervals over seeds, and resuming."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from lm.analysis.size import flops_per_token, meta_model
 from lm.config import ModelConfig
 from pipelines.evaluate import evaluate
 from pipelines.pretrain import pretrain
+from pipelines.run.folder import locked
 from pipelines.run.recipe import Recipe, load_recipe, save_config
 from pipelines.sweep.lost_text import lost_bits
 from pipelines.sweep.picture import figure_of
@@ -25,7 +28,7 @@ from pipelines.sweep.summary import sentences, summarize, tao_size
 from pipelines.sweep.vocabularies import HELD_OUT_BYTES, LONGEST_DOCUMENT, held_out_documents
 from pipelines.sweep_vocabulary import sweep_vocabulary
 from pipelines.training.config import TrainConfig
-from tests.conftest import BYTELM
+from tests.conftest import BYTELM, is_running
 from tokenizer import Tokenizer
 
 FLOPS = 3e8
@@ -165,6 +168,31 @@ def test_an_interrupted_sweep_resumes_and_ends_with_the_same_numbers(text_folder
     assert finish(work, run)
     assert resumed["rows"][0]["runs"] == {"0": work.result(run)["bits_per_byte"]}
     assert not list(out.glob("runs/*"))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are listed in /proc")
+def test_the_processes_of_a_killed_sweep_end_with_it_and_leave_its_folder_free(text_folder, tiny, tmp_path):
+    command = [BYTELM, "sweep-vocabulary", text_folder, "--kinds", "bpe", "--sizes", "600", "--seeds", "2"]
+    command = [*map(str, [*command, "--recipe", tiny, "--workers", "2", "--out", tmp_path / "out", "--flops"])]
+    process = subprocess.Popen([*command, "1e14"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while len(list(tmp_path.glob("out/runs/*/metrics.jsonl"))) < 2:
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.05)
+    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
+    assert len(children) >= 2
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 60
+    while any(map(is_running, children)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    left = list(filter(is_running, children))
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+    for run in tmp_path.glob("out/runs/*"):
+        with locked(run):
+            pass
 
 
 def test_a_dry_run_writes_nothing(in_process, tmp_path, text_folder, tiny):

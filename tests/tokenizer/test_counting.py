@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tokenizer import PretokenCounts, Tokenizer, count_pretokens, resolve_pattern
@@ -92,12 +92,48 @@ def test_the_same_counts_give_the_same_file(stdlib_texts, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
 
-def test_a_damaged_counts_file_is_a_value_error(tmp_path):
-    path = tmp_path / "counts.parquet"
-    count_pretokens(["hello world"]).save(path)
-    path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(ValueError, match=r"counts\.parquet"):
+@pytest.fixture(scope="module")
+def counts_file(stdlib_texts, tmp_path_factory):
+    path = tmp_path_factory.mktemp("counts") / "counts.parquet"
+    count_pretokens(stdlib_texts[:20], "gpt2").save(path)
+    return path
+
+
+@given(data=st.data())
+@settings(max_examples=300)
+def test_every_damage_of_a_counts_file_is_refused_in_one_sentence(counts_file, data):
+    whole = counts_file.read_bytes()
+    damaged, place = bytearray(whole), data.draw(st.integers(0, len(whole) - 1))
+    match data.draw(st.sampled_from(["flip", "flip", "cut", "insert", "overwrite"])):
+        case "flip":
+            damaged[place] ^= 1 << data.draw(st.integers(0, 7))
+        case "cut":
+            del damaged[place : place + data.draw(st.integers(1, 100))]
+        case "insert":
+            damaged[place:place] = data.draw(st.binary(min_size=1, max_size=100))
+        case "overwrite":
+            damaged[place : place + 50] = data.draw(st.binary(min_size=50, max_size=50))
+    assume(damaged != whole)
+    path = counts_file.with_name("damaged.parquet")
+    path.write_bytes(damaged)
+    for read in (PretokenCounts.load, lambda path: PretokenCounts.merge([path, counts_file])):
+        with pytest.raises(ValueError, match=r"damaged\.parquet") as refused:
+            read(path)
+        assert "\n" not in str(refused.value)
+
+
+def test_counts_without_a_checksum_are_refused(counts_file, tmp_path):
+    path = tmp_path / "old.parquet"
+    pq.write_table(PretokenCounts.load(counts_file).to_table(), path)
+    with pytest.raises(ValueError, match=r"old\.parquet has no checksum, .*: count the corpus again"):
         PretokenCounts.load(path)
+
+
+def test_saved_counts_are_a_parquet_file_for_other_programs(counts_file):
+    table = pq.read_table(counts_file)
+    assert table.column_names == ["pretoken", "count"]
+    found = dict(zip(table["pretoken"].to_pylist(), table["count"].to_pylist(), strict=True))
+    assert found == dict(PretokenCounts.load(counts_file).items())
 
 
 def test_counts_beyond_32_bits_do_not_wrap():

@@ -65,14 +65,11 @@ class Record:
         """Store the vocabulary of the file, if its kind can be stored: see `_body`."""
         if self._path is None or (body := _body(vocabulary)) is None:
             return
-        unfinished = self._path.with_name(f"{self._path.name}.{os.getpid()}.partial")
+        from tokenizer.formats.whole_files import whole_file
+
         with suppress(OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                unfinished.write_bytes(_FORMAT + _sha256(body) + body)
-                unfinished.replace(self._path)
-            finally:
-                unfinished.unlink(missing_ok=True)
+            with whole_file(self._path) as partial:
+                partial.write_bytes(_FORMAT + _sha256(body) + body)
             _delete_oldest(self._path.parent)
 
 

@@ -16,7 +16,7 @@ from tokenizer.formats.other_kinds import ONLY, SENTENCEPIECE_BPE
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, expect, shown
 from tokenizer.formats.strict_json import read_bytes
 from tokenizer.formats.unigram_files import LONGEST_PIECE
-from tokenizer.formats.whole_files import replacing
+from tokenizer.formats.whole_files import whole_file
 from tokenizer.formats.wire_format import BYTES, FIXED_32, VARINT, Value, fields
 from tokenizer.sentencepiece import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, SentencePieceVocabulary
 from tokenizer.splitting.character_map import CharacterMap
@@ -122,8 +122,8 @@ def save_model(vocabulary: SentencePieceVocabulary, folder: str | os.PathLike[st
     folder = Path(folder)
     if (folder / "tokenizer.json").exists():
         raise ValueError(f"{folder} has a tokenizer.json, which would be read in place of tokenizer.model; remove it")
-    with replacing(folder / "tokenizer.model") as file:
-        file.write(vocabulary.source)
+    with whole_file(folder / "tokenizer.model") as partial:
+        partial.write_bytes(vocabulary.source)
 
 
 def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:

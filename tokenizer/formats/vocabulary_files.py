@@ -23,7 +23,7 @@ from tokenizer.formats.published import PatternNeededError, recognise
 from tokenizer.formats.records import Record
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, most_merges
 from tokenizer.formats.strict_json import LARGEST_FILE, decoded, parse_json_text, read_bytes, read_text
-from tokenizer.formats.whole_files import replacing
+from tokenizer.formats.whole_files import whole_file
 from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import NAMES, Pattern, resolve_pattern
 from tokenizer.vocabulary import Vocabulary
@@ -125,7 +125,7 @@ def save_tokenizer_json(vocabulary: AnyVocabulary, folder: str | os.PathLike[str
     path = Path(folder) / "tokenizer.json"
     parts = _text_of(vocabulary)
     first = next(parts)  # raises before the folder is created
-    with replacing(path) as file:
+    with whole_file(path) as partial, partial.open("wb") as file:
         file.writelines(part.encode() for part in chain([first], parts))
         if (size := file.tell()) > LARGEST_FILE:
             raise ValueError(

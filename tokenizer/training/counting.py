@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenizer.documents import Block, arrow_block, corpus_blocks, cut, cut_out, cut_within, release
+from tokenizer.documents import Block, corpus_blocks, cut, cut_out, cut_within, release
 from tokenizer.encoding.short import FIRST_BYTES
 from tokenizer.first_use import begin, compiled
-from tokenizer.formats.strict_json import regular_size
 from tokenizer.kernels import counts as count_kernel
 from tokenizer.splitting.metaspace import MetaspaceWords
 from tokenizer.splitting.pretokenize import pretokenized
@@ -24,13 +23,11 @@ from tokenizer.splitting.scanner import pretokens_of
 from tokenizer.splitting.splitters import TrainingSplitter, resolve_splitter
 from tokenizer.text import text_bytes
 from tokenizer.training.count_table import Counted, CountTable
+from tokenizer.training.counts_file import SavedCounts, write_counts
 from tokenizer.training.forecast import MergeForecast
 from tokenizer.training.spilling import (
-    BATCH_ROWS,
     RUN_ROWS,
-    Run,
     RunFile,
-    ascends,
     at_least,
     batches,
     in_order,
@@ -47,7 +44,6 @@ Progress = Callable[[str, int, int | None], None]
 
 LEAST_MEMORY = 16_000_000
 LEAST_THREAD_MEMORY = 4_000_000  # with less, a thread would spill all the time; use fewer threads instead
-ROW_GROUP = 65536  # rows of a saved file that are read at once
 
 
 class PretokenCounts:
@@ -132,27 +128,13 @@ class PretokenCounts:
         return pa.table({"pretoken": pretokens, "count": counts}, metadata={"pattern": self.pattern.spelling})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a Parquet file atomically; equal counts give equal files."""
-        import pyarrow.parquet as pq
-
-        path = Path(path)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        table = self.to_table()
-        try:
-            with pq.ParquetWriter(partial, table.schema, compression="zstd", use_dictionary=False) as writer:
-                for first in range(0, len(self), ROW_GROUP):
-                    writer.write_table(table.slice(first, ROW_GROUP))
-            partial.replace(path)
-        except OSError as error:
-            # The error of a full disk names no file.
-            raise OSError(error.errno, error.strerror or str(error), str(path)) from None
-        finally:
-            partial.unlink(missing_ok=True)
+        """Write a Parquet file with a checksum atomically; equal counts give equal files."""
+        write_counts(Path(path), self.to_table())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PretokenCounts:
         """Read a file that `save` wrote. ValueError for any other file."""
-        saved = _Saved(path)
+        saved = SavedCounts(path)
         table = CountTable()
         for batch in saved.batches():
             table.add(batch.data, int(batch.offsets[0]), batch.offsets[1:], batch.counts)
@@ -173,7 +155,7 @@ class PretokenCounts:
         for different patterns, no path, or a file that `save` did not write.
         """
         check_budget(memory)
-        files, pattern = [_Saved(path) for path in paths], None
+        files, pattern = [SavedCounts(path) for path in paths], None
         for file in files:
             pattern = _common_pattern(pattern, file.pattern)
         if pattern is None:
@@ -189,58 +171,6 @@ def _common_pattern(first: TrainingSplitter | None, second: TrainingSplitter) ->
             f"counts made with the patterns {first} and {second} do not add up; count all with the same pattern"
         )
     return second
-
-
-class _Saved:
-    """Reader of a file that `PretokenCounts.save` wrote."""
-
-    def __init__(self, path: str | os.PathLike[str]):
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        self._path = Path(path)
-        self._errors = (pa.ArrowInvalid, pa.ArrowNotImplementedError, KeyError, OSError)
-        try:
-            regular_size(self._path)
-            with pq.ParquetFile(path) as file:
-                self.rows = file.metadata.num_rows
-                self.pattern = resolve_splitter((file.schema_arrow.metadata or {})[b"pattern"].decode())
-        except FileNotFoundError:
-            raise
-        except (*self._errors, ValueError) as error:
-            raise self._damaged(error) from None
-
-    def batches(self) -> Run:
-        """Yield the pretokens in the order of the file. ValueError if the file is damaged."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            with pq.ParquetFile(self._path) as file:
-                for batch in file.iter_batches(BATCH_ROWS, columns=["pretoken", "count"]):
-                    counts = batch["count"].cast(pa.int64())
-                    if batch["pretoken"].null_count or counts.null_count:
-                        raise self._damaged("it has rows without a value")
-                    counts = counts.to_numpy()
-                    if len(counts) and counts.min() < 1:
-                        raise self._damaged("it has counts below 1")
-                    block = arrow_block(batch["pretoken"].cast(pa.large_binary()))
-                    yield Counted(block.data, block.offsets, counts)
-        except self._errors as error:
-            raise self._damaged(error) from None
-
-    def run(self) -> Run:
-        """As `batches`; ValueError also if the pretokens do not ascend."""
-        last = None
-        for batch in self.batches():
-            first = batch.pretoken(0)
-            if (last is not None and first <= last) or not ascends(batch):
-                raise self._damaged("its pretokens are not in order; load it and save it again")
-            last = batch.pretoken(len(batch.counts) - 1)
-            yield batch
-
-    def _damaged(self, why: object) -> ValueError:
-        return ValueError(f"{self._path} does not hold pretoken counts, or is damaged: {str(why).splitlines()[0]}")
 
 
 def count_pretokens(
