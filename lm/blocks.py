@@ -147,7 +147,10 @@ class MLP(Component):
 
 
 class Block(Component):
-    """Self-attention, cross-attention in a decoder with an encoder, and MLP, each added to the residual stream."""
+    """Self-attention, cross-attention in a decoder with an encoder, and MLP, each added to the residual stream.
+
+    With `config.residual` parallel, the MLP reads the stream before attention (Wang and Komatsuzaki 2021).
+    """
 
     def __init__(
         self, config: ModelConfig, *, cross: bool, skip: float, value_embedding: bool, residual_writes: int = 1
@@ -155,6 +158,7 @@ class Block(Component):
         """`skip`: the probability that a sequence skips a sub-layer in training."""
         super().__init__()
         self.pre_norm = config.norm_position == "pre"
+        self.parallel = config.residual == "parallel"
         self.attention_norm = build_norm(config)
         self.attention = Attention(config, residual_writes, value_embedding)
         self.cross_norm = build_norm(config) if cross else None
@@ -184,14 +188,16 @@ class Block(Component):
             return only(self.forward(x, rotary, attend, cross_attend, value_embedding), rows)
         self_rows = rows if self.cross_attention is None else None
         update = self.attention(self._normed(x, self.attention_norm), rotary, attend, value_embedding, self_rows)
-        x = self._added(only(x, self_rows), update, self.attention_norm)
+        before = only(x, self_rows)
+        x = self._added(before, update, self.attention_norm)
         if self.cross_attention is not None:
             assert self.cross_norm is not None and cross_attend is not None
             update = self.cross_attention.cross(self._normed(x, self.cross_norm), cross_attend, rows)
             x = self._added(only(x, rows), update, self.cross_norm)
         if self.mlp is not None:
             assert self.mlp_norm is not None
-            x = self._added(x, self.mlp(self._normed(x, self.mlp_norm)), self.mlp_norm)
+            read = before if self.parallel else x
+            x = self._added(x, self.mlp(self._normed(read, self.mlp_norm)), self.mlp_norm)
         return x
 
     def _normed(self, x: Tensor, norm: LayerNorm | RMSNorm) -> Tensor:

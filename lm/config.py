@@ -11,6 +11,7 @@ Positions = Literal["rotary", "learned", "sinusoidal", "relative", "alibi", "non
 RotaryScaling = Literal["none", "linear", "yarn", "llama3"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
+Residual = Literal["sequential", "parallel"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "swiglu", "geglu"]
 Initialization = Literal["gpt2", "xavier", "t5"]
 AttentionBackend = Literal["auto", "sdpa", "blocked", "flex", "closed_form", "reference"]
@@ -50,6 +51,8 @@ class ModelConfig:
     """rotary: rotates queries and keys. learned, sinusoidal: added to embeddings. relative (T5), alibi: score biases"""
     rotary_base: float = 10000.0
     """Base of the rotary frequencies: the longest wavelength is nearly 2 pi x base positions"""
+    rotary_width: int = 0
+    """Components of each head that rotary positions rotate, the first ones; 0: all of them"""
     rotary_scaling: RotaryScaling = "none"
     """Scaling of rotary frequencies to read beyond the trained length"""
     rotary_factor: float = 1.0
@@ -64,6 +67,8 @@ class ModelConfig:
     """Normalisation layer"""
     norm_position: NormPosition = "pre"
     """pre: before each sub-layer (GPT-2). post: after the residual sum (original Transformer, BERT)"""
+    residual: Residual = "sequential"
+    """sequential: the MLP reads the stream after attention. parallel: both read the same stream (GPT-NeoX)"""
     norm_eps: float = 1e-5
     """Added to the variance inside the root"""
     qk_norm: bool = False
@@ -166,7 +171,12 @@ class ModelConfig:
         return f"try model.width={-(-self.width // multiple) * multiple}"
 
     def _check_positions(self) -> None:
-        if self.positions == "rotary" and self.head_features % 2:
+        if self.positions == "rotary" and self.rotary_features % 2:
+            if self.rotary_width:
+                raise ValueError(
+                    f"model.rotary_width is {self.rotary_width}, and rotary positions rotate pairs: try "
+                    f"model.rotary_width={max(2, self.rotary_width - 1)}"
+                )
             if self.head_width:
                 raise ValueError(
                     f"model.head_width is {self.head_width}, and rotary positions rotate pairs: try "
@@ -195,6 +205,11 @@ class ModelConfig:
             self._check_relative()
 
     def _check_rotary(self) -> None:
+        if self.rotary_width > self.head_features:
+            raise ValueError(
+                f"model.rotary_width is {self.rotary_width}, more than the heads of {self.head_features} components: "
+                f"give at most model.rotary_width={self.head_features}"
+            )
         if not self.rotary_base > 1.0:
             raise ValueError(f"model.rotary_base is {self.rotary_base}: give a number above 1, such as 10000")
         if not self.rotary_factor >= 1.0:
@@ -246,6 +261,22 @@ class ModelConfig:
             )
         if self.value_embeddings and self.architecture == "encoder-decoder":
             raise ValueError("model.value_embeddings is for decoders and encoders: leave it out of an encoder-decoder")
+        if self.residual == "parallel":
+            self._check_parallel_residual()
+
+    def _check_parallel_residual(self) -> None:
+        for field, needed in (("mlp", True), ("norm_position", "pre")):
+            value = getattr(self, field)
+            if value != needed:
+                raise ValueError(
+                    f"model.residual is 'parallel', but model.{field}={value!r}: give model.{field}={needed}, or "
+                    "model.residual=sequential"
+                )
+        if self.architecture == "encoder-decoder":
+            raise ValueError(
+                "model.residual is 'parallel', but model.architecture='encoder-decoder', whose decoder has "
+                "cross-attention: give model.residual=sequential"
+            )
 
     def _check_initialization(self) -> None:
         if self.initialization == "t5" and self.tied_head and not self.scaled_head:
@@ -265,6 +296,11 @@ class ModelConfig:
     def head_features(self) -> int:
         """Features of an attention head, with the default filled in."""
         return self.head_width or self.width // self.heads
+
+    @property
+    def rotary_features(self) -> int:
+        """Components of a head that rotary positions rotate, with the default filled in."""
+        return self.rotary_width or self.head_features
 
     @property
     def key_value_heads(self) -> int:
@@ -297,12 +333,13 @@ _CHOICES = {
     "rotary_scaling": RotaryScaling,
     "norm": Norm,
     "norm_position": NormPosition,
+    "residual": Residual,
     "activation": Activation,
     "initialization": Initialization,
     "attention": AttentionBackend,
 }
 _OF_POSITIONS = {
-    "rotary": ("rotary_base", "rotary_scaling", "rotary_factor", "rotary_original_length"),
+    "rotary": ("rotary_base", "rotary_width", "rotary_scaling", "rotary_factor", "rotary_original_length"),
     "relative": ("relative_buckets", "relative_distance"),
     "learned": ("position_offset",),
 }
@@ -326,6 +363,7 @@ _ZERO_MEANS = {
     "kv_heads": "as many as model.heads",
     "head_width": "width / heads",
     "mlp_width": "the usual multiple",
+    "rotary_width": "all of them",
     "rotary_original_length": "none",
     "position_offset": "none",
     "token_types": "none",

@@ -20,7 +20,7 @@ from lm.layers import Component, Embedding
 Rows = slice | Tensor
 """Positions: a slice if all sequences have the same, else (B, T) int64."""
 Rotary = tuple[Tensor, Tensor] | None
-"""Cosine and sine of the positions, (T, D) or (B, 1, T, D); None if positions are not rotary."""
+"""Cosine and sine of the positions, (T, R) or (B, 1, T, R); None if positions are not rotary."""
 
 UNBOUNDED = ("relative", "alibi", "none")  # kinds without a table: any length works
 YARN_FAST, YARN_SLOW = 32.0, 1.0  # turns within the original length: faster frequencies stay, slower ones are divided
@@ -81,9 +81,10 @@ def with_resized_positions(weights: Mapping[str, Tensor], model: nn.Module) -> d
 
 
 class RotaryTables(nn.Module):
-    """Cosines and sines of all positions of the context, each (context, D) float32, for `rotate` (Su et al. 2021).
+    """Cosines and sines of all positions of the context, each (context, R) float32, for `rotate` (Su et al. 2021).
 
-    Component i is paired with component i + D / 2, as in GPT-NeoX and Llama. The sine carries the sign of the rotation.
+    The first R = `config.rotary_features` components of a head are rotated. Component i is paired with component
+    i + R / 2, as in GPT-NeoX and Llama. The sine carries the sign of the rotation.
     """
 
     cosine: Tensor
@@ -98,7 +99,7 @@ class RotaryTables(nn.Module):
         self.register_buffer("sine", torch.cat((-sine, sine), dim=-1).float(), persistent=False)
 
     def forward(self, positions: Rows, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return cosine and sine in `dtype`: (T, D) for a slice, (B, 1, T, D) for positions (B, T)."""
+        """Return cosine and sine in `dtype`: (T, R) for a slice, (B, 1, T, R) for positions (B, T)."""
         cosine, sine = self.cosine[positions].to(dtype), self.sine[positions].to(dtype)
         if isinstance(positions, Tensor):
             return cosine.unsqueeze(1), sine.unsqueeze(1)
@@ -111,19 +112,25 @@ def rotary_tables(config: ModelConfig) -> RotaryTables | None:
 
 
 def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate each pair of x (B, H, T, D) by position x frequency; tables (T, D) or (B, 1, T, D) of the same dtype."""
+    """Rotate each pair of the first R components of x (B, H, T, D) by position x frequency, and keep the others.
+
+    The tables, (T, R) or (B, 1, T, R), have the dtype of x.
+    """
+    width = cosine.shape[-1]
+    if width < x.shape[-1]:
+        return torch.cat((rotate(x[..., :width], cosine, sine), x[..., width:]), dim=-1)
     first, second = x.chunk(2, dim=-1)
     return x * cosine + torch.cat((second, first), dim=-1) * sine
 
 
 def rotary_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
-    """Return radians per position, (D / 2,) float64, and the factor on cosine and sine, by `rotary_scaling`.
+    """Return radians per position, (R / 2,) float64, and the factor on cosine and sine, by `rotary_scaling`.
 
     linear divides every frequency by `rotary_factor` s (Chen et al. 2023). llama3 divides frequencies of fewer than 1
     turn within the original length, keeps those of more than 4, and interpolates between (Llama 3.1). yarn interpolates
     from 32 turns to 1, and scales scores by (0.1 ln s + 1)^2 (Peng et al. 2024).
     """
-    plain = _frequencies(config.head_features, config.rotary_base)
+    plain = _frequencies(config.rotary_features, config.rotary_base)
     divided, factor = plain / config.rotary_factor, 1.0
     if config.rotary_scaling == "linear":
         return divided, factor
@@ -139,15 +146,15 @@ def rotary_frequencies(config: ModelConfig) -> tuple[Tensor, float]:
 
 
 def _yarn_ramp(config: ModelConfig) -> Tensor:
-    """Return (D / 2,): 0 from YARN_FAST turns up, 1 from YARN_SLOW turns down, linear between."""
+    """Return (R / 2,): 0 from YARN_FAST turns up, 1 from YARN_SLOW turns down, linear between."""
 
     def component(turns: float) -> float:
         wavelengths = config.rotary_original_length / (turns * 2 * math.pi)
-        return config.head_features * math.log(wavelengths) / (2 * math.log(config.rotary_base))
+        return config.rotary_features * math.log(wavelengths) / (2 * math.log(config.rotary_base))
 
     first = max(math.floor(component(YARN_FAST)), 0)
-    last = min(math.ceil(component(YARN_SLOW)), config.head_features - 1)
-    steps = torch.arange(config.head_features // 2, dtype=torch.float64) - first
+    last = min(math.ceil(component(YARN_SLOW)), config.rotary_features - 1)
+    steps = torch.arange(config.rotary_features // 2, dtype=torch.float64) - first
     return (steps / max(last - first, 0.001)).clamp(0, 1)
 
 

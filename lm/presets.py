@@ -29,6 +29,16 @@ LLAMA = ModelConfig(
     bias=False,
     tied_head=False,
 )
+NEOX = ModelConfig(
+    vocab_size=50304,
+    context_length=2048,
+    layers=6,
+    width=512,
+    heads=8,
+    rotary_width=16,
+    residual="parallel",
+    tied_head=False,
+)
 BERT = ModelConfig(
     architecture="encoder",
     vocab_size=30522,
@@ -91,6 +101,11 @@ def _gpt3(layers: int, width: int, heads: int) -> ModelConfig:
     return replace(GPT2, context_length=2048, layers=layers, width=width, heads=heads)
 
 
+def _neox(layers: int, width: int, heads: int, vocab_size: int = 50304) -> ModelConfig:
+    quarter = width // heads // 4
+    return replace(NEOX, vocab_size=vocab_size, layers=layers, width=width, heads=heads, rotary_width=quarter)
+
+
 PRESETS: dict[str, ModelConfig] = {
     # Radford et al. 2019, with the heads of the released models
     "gpt2": GPT2,
@@ -119,6 +134,16 @@ PRESETS: dict[str, ModelConfig] = {
         norm_eps=1e-5,
         rotary_base=500000.0,
     ),
+    # Biderman et al. 2023; Black et al. 2022, with the activation of its released configuration
+    "pythia-70m": NEOX,
+    "pythia-160m": _neox(12, 768, 12),
+    "pythia-410m": _neox(24, 1024, 16),
+    "pythia-1b": _neox(16, 2048, 8),
+    "pythia-1.4b": _neox(24, 2048, 16),
+    "pythia-2.8b": _neox(32, 2560, 32),
+    "pythia-6.9b": _neox(32, 4096, 32, vocab_size=50432),
+    "pythia-12b": _neox(36, 5120, 40, vocab_size=50688),
+    "gpt-neox-20b": replace(_neox(44, 6144, 64, vocab_size=50432), activation="gelu_tanh"),
     # Devlin et al. 2019
     "bert-base": BERT,
     "bert-large": replace(BERT, layers=24, width=1024, heads=16),

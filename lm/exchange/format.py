@@ -19,7 +19,7 @@ from lm.config import ModelConfig
 
 ABSENT = object()
 ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "relu2": "relu2"}
-SYNONYMS = {"gelu_pytorch_tanh": "gelu_new"}
+SYNONYMS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}  # gelu_fast rounds a constant
 
 POSITION_FIELDS = {"rotary_base", "rotary_factor", "rotary_original_length", "relative_buckets", "relative_distance"}
 """Fields that one kind of positions uses; `ModelConfig` keeps them at their defaults with all others."""
@@ -218,6 +218,7 @@ class Format:
             if allowed is None or value in allowed or each.name in POSITION_FIELDS | TRAINING_FIELDS:
                 continue
             filled_in = {"kv_heads": config.heads, "head_width": config.width / config.heads}  # the same as 0
+            filled_in["rotary_width"] = config.head_features
             if value == filled_in.get(each.name):
                 continue
             found.append(f"model.{each.name} = {_listed(allowed)}, not {value!r}")

@@ -1,5 +1,7 @@
 """GPT-NeoX: rotary positions and layer norms. Query, key and value of each head stand together in one matrix.
 
+The published models, GPT-NeoX-20B and Pythia, rotate a quarter of each head and have parallel residuals.
+
 Only attention can go without biases, by a setting. A model without biases has that setting off and all other biases
 zero.
 """
@@ -9,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lm.config import ModelConfig
-from lm.exchange.format import ACTIVATIONS, Entry, Format, Setting, constant, layer, tied
-from lm.exchange.rope import rope_conflicts, rope_setting
+from lm.exchange.format import ACTIVATIONS, Entry, Format, Setting, layer, tied
+from lm.exchange.rope import rope_conflicts, rope_setting, rotary_share
 
 EMBEDDING = "gpt_neox.embed_in.weight"
 FINAL = "gpt_neox.final_layer_norm"
@@ -26,9 +28,15 @@ SETTINGS = (
     Setting("hidden_act", "activation", "gelu", names=ACTIVATIONS),
     Setting("layer_norm_eps", "norm_eps", 1e-5),
     Setting("rotary_emb_base", default=10000.0, write=lambda config: config.rotary_base),
-    Setting("rotary_pct", default=0.25, write=constant(1.0)),
+    Setting("rotary_pct", default=0.25, write=rotary_share),
     rope_setting(base="rotary_emb_base", share="rotary_pct"),
-    Setting("use_parallel_residual", default=True, allowed=(False,), write=constant(False)),
+    Setting(
+        "use_parallel_residual",
+        "residual",
+        True,
+        write=lambda config: config.residual == "parallel",
+        read=lambda given: "parallel" if given.settings["use_parallel_residual"] else "sequential",
+    ),
     Setting("attention_bias", "bias", True),
     Setting("tie_word_embeddings", "tied_head", False, read=tied(HEAD, EMBEDDING)),
     Setting("hidden_dropout", "dropout", 0.0),

@@ -1,7 +1,8 @@
-"""Rotary positions in config.json: a base, and the scaling for longer contexts."""
+"""Rotary positions in config.json: a base, the share of rotated components, and the scaling for longer contexts."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -20,7 +21,6 @@ CONSTANTS: dict[str, tuple[Any, ...]] = {
     "attention_factor": (None,),
     "mscale": (None,),
     "mscale_all_dim": (None,),
-    "partial_rotary_factor": (None, 1.0),
 }
 KINDS = {"default": "none", "linear": "linear", "yarn": "yarn", "llama3": "llama3"}
 
@@ -28,9 +28,11 @@ KINDS = {"default": "none", "linear": "linear", "yarn": "yarn", "llama3": "llama
 def rope_setting(base: str, share: str = "") -> Setting:
     """Return the row of rope_scaling, which transformers 5 calls rope_parameters.
 
-    `base` and `share` name the settings that hold the base and the share of rotated components beside it.
+    `base` and `share` name the settings that hold the base and the share of rotated components beside it. Without
+    `share`, transformers rotates all components.
     """
-    fields = ("rotary_base", "rotary_scaling", "rotary_factor", "rotary_original_length")
+    fields: tuple[str, ...] = ("rotary_base", "rotary_scaling", "rotary_factor", "rotary_original_length")
+    fields += ("rotary_width",) if share else ()
     return Setting("rope_scaling", fields, write=_write, read=partial(_read, base=base, share=share))
 
 
@@ -62,9 +64,15 @@ def _write(config: ModelConfig) -> dict[str, Any] | None:
     return scaling
 
 
-def _read(given: Pretrained, base: str, share: str) -> tuple[float, str, float, int]:
+def rotary_share(config: ModelConfig) -> float:
+    """Return the share of rotated components, from which transformers computes their number: int(D x share)."""
+    share = config.rotary_features / config.head_features
+    return share if int(config.head_features * share) == config.rotary_features else math.nextafter(share, 1.0)
+
+
+def _read(given: Pretrained, base: str, share: str) -> tuple[Any, ...]:
     """Return the rotary fields of `ModelConfig`. Raises ValueError for a kind of scaling, or a constant of it, that
-    differs from ours, and for a value that is not a number."""
+    differs from ours, and for a value that is not a number or out of range."""
     settings = given.settings
     rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     if not isinstance(rope, dict):
@@ -73,19 +81,43 @@ def _read(given: Pretrained, base: str, share: str) -> tuple[float, str, float, 
     if kind not in tuple(KINDS):
         raise ValueError(f"config.json has rope_type = {kind!r}, which is not supported: known are {', '.join(KINDS)}")
     for name, allowed in CONSTANTS.items():
-        value = rope.get(name, settings.get(share) if name == "partial_rotary_factor" else None)
+        value = rope.get(name)
         if value not in allowed:
             raise ValueError(
                 f"config.json has {name} = {value!r} of rotary positions: only {allowed[-1]!r} is supported"
             )
+    width = _rotary_width(given, rope, share)
     theta = float(_number(rope, "rope_theta", settings[base]))
     factor = 1.0 if kind == "default" else float(_number(rope, "factor"))
     if factor == 1.0:
-        return theta, "none", 1.0, 0
+        return theta, "none", 1.0, 0, *width
     if kind == "linear":
-        return theta, kind, factor, 0
+        return theta, KINDS[kind], factor, 0, *width
     original = _number(rope, "original_max_position_embeddings", settings["max_position_embeddings"], kinds=(int,))
-    return theta, kind, factor, original
+    return theta, KINDS[kind], factor, original, *width
+
+
+def _rotary_width(given: Pretrained, rope: Mapping[str, Any], setting: str) -> tuple[int, ...]:
+    """Return `rotary_width`, 0 for all components, or nothing for a format that has no partial rotation."""
+    name = "partial_rotary_factor"
+    if not setting:
+        if rope.get(name) not in (None, 1.0):
+            raise ValueError(f"config.json has {name} = {rope[name]!r} of rotary positions: only 1.0 is supported")
+        return ()
+    name = name if rope.get(name) is not None else setting
+    share = _number(rope, name, given.settings[setting])
+    if not 0.0 < share <= 1.0:
+        raise ValueError(f"config.json has {name} = {share!r}, but it must be above 0 and at most 1")
+    components = given.settings["hidden_size"] // given.settings["num_attention_heads"]
+    rotated = int(components * share)  # as in transformers
+    if rotated == components:
+        return (0,)
+    if rotated % 2 or not rotated:
+        raise ValueError(
+            f"config.json has {name} = {share!r}, which rotates {rotated} of the {components} components of a head: "
+            "bytelm rotates pairs, at least one"
+        )
+    return (rotated,)
 
 
 def _number(

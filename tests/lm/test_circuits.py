@@ -22,6 +22,7 @@ TINY = ModelConfig(vocab_size=23, context_length=24, layers=2, width=16, heads=4
 ONE_LAYER = replace(TINY, layers=1, mlp=False)
 OPTIONS = {
     "rotary": {},
+    "partial rotary": {"rotary_width": 2},
     "learned": {"positions": "learned"},
     "none": {"positions": "none"},
     "relative": {"positions": "relative", "scaled_attention": False},
@@ -101,7 +102,15 @@ def _rotary_and_attend(model, ids):
 
 @pytest.mark.parametrize(
     "options",
-    [{"positions": "none"}, {}, {"kv_heads": 2}, {"norm": "layernorm"}, {"norm": "rmsnorm"}, {"norm_position": "post"}],
+    [
+        {"positions": "none"},
+        {},
+        {"rotary_width": 2},
+        {"kv_heads": 2},
+        {"norm": "layernorm"},
+        {"norm": "rmsnorm"},
+        {"norm_position": "post"},
+    ],
     ids=str,
 )
 def test_the_qk_circuit_gives_the_attention_scores(options):
@@ -262,6 +271,7 @@ def test_inspection_does_not_change_the_model():
 
 PEERS = {
     "gpt2": {"positions": "learned", "activation": "gelu_tanh"},
+    "gpt-neox": {"rotary_width": 2, "residual": "parallel"},
     "llama": {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "kv_heads": 2},
     "bert": {"architecture": "encoder", "positions": "learned", "norm_position": "post"},
     "t5": {

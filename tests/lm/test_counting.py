@@ -40,6 +40,15 @@ PUBLISHED = {
     "t5-base": 222_903_552,
     "gpt3-175b": 174_604_259_328,
     "llama": 6_738_415_616,
+    "pythia-70m": 70_426_624,
+    "pythia-160m": 162_322_944,
+    "pythia-410m": 405_334_016,
+    "pythia-1b": 1_011_781_632,
+    "pythia-1.4b": 1_414_647_808,
+    "pythia-2.8b": 2_775_208_960,
+    "pythia-6.9b": 6_857_302_016,
+    "pythia-12b": 11_846_072_320,
+    "gpt-neox-20b": 20_554_567_680,
 }
 
 
@@ -65,6 +74,15 @@ def test_presets_have_the_published_number_of_parameters(name):
         ("gpt3-175b", 96, 12288, 96, 128),
         ("llama-13b", 40, 5120, 40, 128),
         ("llama3-8b", 32, 4096, 32, 128),
+        ("pythia-70m", 6, 512, 8, 64),
+        ("pythia-160m", 12, 768, 12, 64),
+        ("pythia-410m", 24, 1024, 16, 64),
+        ("pythia-1b", 16, 2048, 8, 256),
+        ("pythia-1.4b", 24, 2048, 16, 128),
+        ("pythia-2.8b", 32, 2560, 32, 80),
+        ("pythia-6.9b", 32, 4096, 32, 128),
+        ("pythia-12b", 36, 5120, 40, 128),
+        ("gpt-neox-20b", 44, 6144, 64, 96),
         ("bert-large", 24, 1024, 16, 64),
         ("distilbert-base", 6, 768, 12, 64),
         ("t5-base", 12, 768, 12, 64),
@@ -83,6 +101,8 @@ def test_settings_that_do_not_show_in_the_parameters_are_as_published():
     assert (original.norm_position, original.positions, original.activation) == ("post", "sinusoidal", "relu")
     assert (original.initialization, original.dropout) == ("xavier", 0.1)
     assert all(preset(name).norm_eps == 1e-12 for name in ("bert-base", "bert-large"))
+    for neox in (preset(name) for name in PUBLISHED if name.startswith(("pythia", "gpt-neox"))):
+        assert (neox.residual, neox.rotary_width / neox.head_features) == ("parallel", 0.25)
 
 
 def test_gpt3_weight_matrices_follow_the_published_formula():
@@ -97,6 +117,7 @@ def test_gpt3_weight_matrices_follow_the_published_formula():
         ("bert-base", "BertConfig", "BertForMaskedLM"),
         ("t5-small", "T5Config", "T5ForConditionalGeneration"),
         ("llama", "LlamaConfig", "LlamaForCausalLM"),
+        ("gpt-neox-20b", "GPTNeoXConfig", "GPTNeoXForCausalLM"),
     ],
 )
 def test_presets_are_as_large_as_the_default_models_of_transformers(name, config, model):
@@ -273,6 +294,7 @@ def test_cache_bytes_equal_the_allocation_of_generation(config, options, dtype):
         {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "kv_heads": 2},
         {"architecture": "encoder", "positions": "learned"},
         {"norm_position": "post"},
+        {"rotary_width": 4, "residual": "parallel"},
         {"architecture": "encoder-decoder"},
     ],
     ids=str,

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from lm.config import ModelConfig
 from lm.exchange import FORMATS, format_of, from_hugging_face, to_hugging_face
+from lm.exchange.rope import rotary_share
 from lm.model import LanguageModel
 from lm.presets import PRESETS, preset
 
@@ -28,6 +29,9 @@ CASES = {
     "gpt2 untied": {"positions": "learned", "activation": "relu2", "tied_head": False},
     "gpt-neox": {"tied_head": False},
     "gpt-neox without biases": {"bias": False, "rotary_base": 500.0},
+    "gpt-neox of Pythia": {"rotary_width": 2, "residual": "parallel", "tied_head": False},
+    "gpt-neox linear": {"rotary_width": 4, "rotary_scaling": "linear", "rotary_factor": 2.0},
+    "gpt-neox yarn": {"rotary_width": 4, "residual": "parallel", "rotary_scaling": "yarn", **LONGER},
     "llama": {"activation": "swiglu", "kv_heads": 2, "tied_head": False, **RMS},
     "llama with biases": {"activation": "swiglu", "norm": "rmsnorm", "mlp_width": 40},
     "llama linear": {"activation": "swiglu", "rotary_scaling": "linear", "rotary_factor": 2.0, **RMS},
@@ -100,16 +104,18 @@ def test_an_exported_model_opens_in_transformers_and_imports_again_from_its_save
 
 @st.composite
 def configurations(draw):
-    heads = draw(st.sampled_from([1, 2, 4]))
+    heads, half = draw(st.sampled_from([1, 2, 4])), draw(st.integers(1, 4))
     kind = draw(st.sampled_from(sorted(CASES)))
     groups = {"kv_heads": draw(st.sampled_from([0, 1, heads]))} if kind.startswith("llama") else {}
+    if kind.startswith("gpt-neox"):
+        groups["rotary_width"] = 2 * draw(st.integers(0, half))
     if kind.startswith(("llama", "t5")):
         groups["head_width"] = draw(st.sampled_from([0, 2, 10]))
     shape = {
         "vocab_size": draw(st.integers(1, 20)),
         "layers": draw(st.integers(1, 3)),
         "heads": heads,
-        "width": heads * 2 * draw(st.integers(1, 4)),
+        "width": heads * 2 * half,
         "mlp_width": draw(st.integers(0, 20)),
         "context_length": draw(st.integers(1, 20)),
         "norm_eps": draw(st.sampled_from([1e-12, 1e-5, 1e-3])),
@@ -129,16 +135,26 @@ def test_export_and_import_are_inverse(config, seed):
     assert_same_weights(back.weights, model.state_dict())
     filled = {"kv_heads": config.key_value_heads, "mlp_width": config.hidden_width}
     filled["head_width"] = config.head_features
+    if config.positions == "rotary":
+        filled["rotary_width"] = config.rotary_features
     if config.architecture == "encoder-decoder":
         filled["decoder_layers"] = config.decoder_layers or config.layers
     assert replace(back.config, **filled) == replace(config, **filled)
+
+
+def test_the_exported_share_gives_transformers_every_number_of_rotated_components():
+    """transformers computes int(head width x share), where a rounded product can fall below the number."""
+    for width in range(2, 258, 2):
+        for rotated in range(2, width + 1, 2):
+            config = ModelConfig(width=width, heads=1, rotary_width=rotated)
+            assert int(width * rotary_share(config)) == rotated, (width, rotated)
 
 
 @pytest.mark.parametrize(
     ("preset_name", "format_name"),
     [
         *(("gpt2", "GPT-2"), ("gpt2-xl", "GPT-2"), ("llama", "Llama"), ("bert-large", "BERT"), ("t5-base", "T5")),
-        ("roberta-base", "RoBERTa"),
+        *(("roberta-base", "RoBERTa"), ("pythia-70m", "GPT-NeoX"), ("gpt-neox-20b", "GPT-NeoX")),
     ],
 )
 def test_published_shapes_are_exported_in_their_own_format(preset_name, format_name):
@@ -193,6 +209,11 @@ def test_settings_of_published_models_equal_the_defaults_of_transformers(name, k
             ["GPT-NeoX would need model.rotary_factor = 2.0", "not 3.75"],
         ),
         ({"mlp": False}, ["model.mlp = True, not False"]),
+        ({"activation": "swiglu", "rotary_width": 4, **RMS}, ["Llama would need model.rotary_width = 0, not 4"]),
+        (
+            {"activation": "swiglu", "residual": "parallel", **RMS},
+            ["Llama would need model.residual = 'sequential', not 'parallel'"],
+        ),
     ],
 )
 def test_models_that_no_format_expresses_are_refused_by_name(config, words):
@@ -257,8 +278,14 @@ def exported(name="gpt2", **changes):
             "config.json .* model.rotary_factor is 0.5",
         ),
         ("llama", {"rope_scaling": "yarn"}, "rope_scaling = 'yarn', but it must be an object"),
-        ("gpt-neox", {"use_parallel_residual": True}, "use_parallel_residual = True"),
-        ("gpt-neox", {"rotary_pct": 0.25}, "partial_rotary_factor = 0.25"),
+        ("gpt-neox", {"use_parallel_residual": 1}, "use_parallel_residual = 1, but it must be of type bool"),
+        ("gpt-neox", {"rotary_pct": 0.5}, "rotary_pct = 0.5, which rotates 3 of the 6 components of a head"),
+        ("gpt-neox", {"rotary_pct": 0.0}, "rotary_pct = 0.0, but it must be above 0 and at most 1"),
+        ("gpt-neox", {"rotary_pct": math.nan}, "rotary_pct = nan, but it must be above 0 and at most 1"),
+        ("gpt-neox", {"rotary_pct": 2}, "rotary_pct = 2, but it must be above 0 and at most 1"),
+        ("gpt-neox", {"rotary_pct": 0.1}, "rotary_pct = 0.1, which rotates 0 of the 6 components of a head"),
+        ("gpt-neox", {"rope_parameters": {"partial_rotary_factor": "1"}}, "partial_rotary_factor = '1'"),
+        ("llama", {"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor = 0.5"),
         ("gpt-neox", {"attention_bias": False}, "the weights have gpt_neox.final_layer_norm.bias"),
         ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type = 'relative_key'"),
         ("bert", {"is_decoder": True}, "is_decoder = True"),
@@ -286,7 +313,9 @@ def test_rotary_scaling_by_one_is_read_as_no_scaling(kind):
     assert (config.rotary_scaling, config.rotary_factor, config.rotary_original_length) == ("none", 1.0, 0)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gpt-neox", "llama yarn", "bert", "roberta", "distilbert", "t5"])
+@pytest.mark.parametrize(
+    "name", ["gpt2", "gpt-neox", "gpt-neox of Pythia", "llama yarn", "bert", "roberta", "distilbert", "t5"]
+)
 def test_any_damaged_setting_is_accepted_or_refused_in_a_sentence(name):
     settings, tensors = exported(name)
     rope = settings.get("rope_scaling") or {}

@@ -16,6 +16,7 @@ from lm.model import build_model
 SHAPE = {"vocab_size": 53, "context_length": 16, "layers": 2, "width": 32, "heads": 4}
 DECODERS = {
     "rotary": {},
+    "gpt-neox": {"rotary_width": 4, "residual": "parallel"},
     "learned": {"positions": "learned"},
     "sinusoidal-post": {"positions": "sinusoidal", "norm_position": "post"},
     "llama": {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "tied_head": False, "kv_heads": 2},

@@ -11,6 +11,7 @@ from lm.model import LanguageModel, build_model
 OPTIONS = {
     "gpt2": {"positions": "learned", "activation": "gelu_tanh"},
     "llama": {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "tied_head": False},
+    "gpt-neox": {"rotary_width": 4, "residual": "parallel", "tied_head": False},
     "transformer": {"positions": "sinusoidal", "norm_position": "post"},
     "bert": {"architecture": "encoder", "positions": "learned", "norm_position": "post"},
     "t5": {

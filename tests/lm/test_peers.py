@@ -1,14 +1,17 @@
 """Models of `transformers` give the same logits here with the same weights."""
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from lm.analysis.size import count_parameters
 from lm.attention.backends import BACKENDS
 from lm.config import ModelConfig
-from lm.exchange import from_hugging_face
+from lm.decoding.generation import generate
+from lm.exchange import from_hugging_face, to_hugging_face
 from lm.model import LanguageModel
 from lm.positions import sinusoidal_table
 
@@ -27,7 +30,7 @@ SHAPE = {
 }
 LLAMA = {**SHAPE, "num_key_value_heads": 2, "rms_norm_eps": 1e-5}
 T5 = {"vocab_size": VOCAB, "d_model": 48, "d_kv": 12, "d_ff": 100, "num_layers": 2, "num_heads": 4}
-NEOX = {**SHAPE, "rotary_pct": 1.0, "use_parallel_residual": False}
+NEOX = {**SHAPE, "hidden_size": 64}
 FOURFOLD = {"factor": 4.0, "original_max_position_embeddings": 10}
 
 
@@ -120,10 +123,76 @@ def test_logits_of_llama(options):
     assert_same_logits(imported(peer), peer)
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_logits_of_gpt_neox(tied):
-    peer = random_peer("GPTNeoX", **NEOX, tie_word_embeddings=tied)
+NEOX_OPTIONS = {
+    "Pythia": {},
+    "GPT-NeoX-20B": {"hidden_act": "gelu_fast"},
+    "sequential": {"rotary_pct": 1.0, "use_parallel_residual": False, "tie_word_embeddings": True},
+    "partial": {"rotary_pct": 0.4, "use_parallel_residual": False},
+    "parallel": {"rotary_pct": 1.0, "attention_bias": True},
+    "odd heads": {"hidden_size": 60, "rotary_pct": 0.3},
+    "linear": {"rotary_pct": 0.75, "rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+    "yarn": {"rope_scaling": {"rope_type": "yarn", **FOURFOLD}},
+}
+
+
+@pytest.mark.parametrize("options", NEOX_OPTIONS.values(), ids=NEOX_OPTIONS)
+def test_logits_of_gpt_neox(options):
+    peer = random_peer("GPTNeoX", **{**NEOX, **options})
     assert_same_logits(imported(peer), peer)
+
+
+@pytest.mark.parametrize("attention", sorted(BACKENDS))
+def test_logits_of_pythia_with_every_attention_backend(attention):
+    peer = random_peer("GPTNeoX", **NEOX)
+    assert_same_logits(imported(peer, attention=attention), peer)
+
+
+@pytest.mark.parametrize("options", NEOX_OPTIONS.values(), ids=NEOX_OPTIONS)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-6)], ids=str)
+def test_gradients_of_gpt_neox(options, dtype, tolerance):
+    """Every parameter has the gradient that transformers computes. Both have float32 tables of sines."""
+    peer = random_peer("GPTNeoX", **{**NEOX, **options}, rotary_emb_base=4096)
+    ours, ids = imported(peer).to(dtype), random_ids()
+    ours.compute_dtype = dtype
+    peer.to(dtype)(ids, labels=ids).loss.backward()
+    hidden = ours(ids)[:, :-1].flatten(0, 1)
+    loss = torch.nn.functional.cross_entropy(ours.logits(hidden), ids[:, 1:].flatten())
+    loss.backward()
+    gradients = to_hugging_face(ours.config, {name: p.grad for name, p in ours.named_parameters()})[1]
+    # transformers 5 calls the head lm_head, but saves it as embed_out.
+    expected = {name.replace("lm_head", "embed_out"): p.grad for name, p in peer.named_parameters()}
+    assert gradients.keys() == expected.keys()
+    for name, gradient in expected.items():
+        largest = gradient.abs().max().item()
+        torch.testing.assert_close(gradients[name], gradient, rtol=0, atol=tolerance * largest, msg=name)
+
+
+@pytest.mark.parametrize("options", NEOX_OPTIONS.values(), ids=NEOX_OPTIONS)
+def test_gpt_neox_is_exported_as_it_was_imported(options, tmp_path):
+    """All tensors come back bit for bit, and transformers reads the same architecture from config.json."""
+    peer = random_peer("GPTNeoX", **{**NEOX, **options})
+    peer.save_pretrained(tmp_path)
+    saved = load_file(tmp_path / "model.safetensors")
+    read = from_hugging_face(json.loads((tmp_path / "config.json").read_text()), saved)
+    settings, tensors = to_hugging_face(read.config, read.weights)
+    assert tensors.keys() == saved.keys()
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in saved.items())
+    again = transformers.AutoConfig.for_model(**settings)
+    for field in ("use_parallel_residual", "hidden_size", "num_attention_heads", "attention_bias"):
+        assert getattr(again, field) == getattr(peer.config, field)
+    width = peer.config.hidden_size // peer.config.num_attention_heads
+    rotated = {int(width * each.rope_parameters["partial_rotary_factor"]) for each in (again, peer.config)}
+    assert len(rotated) == 1
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_pythia_generates_the_text_of_transformers(use_cache):
+    peer = random_peer("GPTNeoX", **NEOX)
+    prompt = random_ids(batch=6, length=7)
+    expected = peer.generate(prompt, max_new_tokens=30, do_sample=False, eos_token_id=None)[:, 7:]
+    got = generate(imported(peer), prompt, 30, temperature=0.0, use_cache=use_cache)
+    assert len(expected.unique()) > 3
+    assert torch.equal(got, expected)
 
 
 @pytest.mark.parametrize("attention", ["auto", "reference"])

@@ -13,6 +13,7 @@ CASES = {
     "decoder": {},
     "dropout": {"dropout": 0.2, "stochastic_depth": 0.4},
     "modern": {"qk_norm": True, "embedding_skips": True, "value_embeddings": 1, "norm": "rmsnorm", "window": 5},
+    "gpt-neox": {"rotary_width": 4, "residual": "parallel", "dropout": 0.2, "stochastic_depth": 0.4},
     "encoder": {"architecture": "encoder"},
     "encoder-decoder": {"architecture": "encoder-decoder", "positions": "relative"},
 }

@@ -20,6 +20,7 @@ SHAPE = {"vocab_size": 53, "context_length": 24, "layers": 2, "width": 32, "head
 DECODERS = {
     "rotary": {},
     "rotary-window": {"window": 5, "kv_heads": 2},
+    "gpt-neox": {"rotary_width": 4, "residual": "parallel"},
     "learned": {"positions": "learned"},
     "learned-window": {"positions": "learned", "window": 7, "attention": "blocked"},
     "sinusoidal-post": {"positions": "sinusoidal", "norm_position": "post", "attention": "closed_form"},

@@ -17,6 +17,7 @@ from lm.model import build_model
 SHAPE = {"vocab_size": 53, "context_length": 24, "layers": 2, "width": 32, "heads": 4}
 DECODERS = {
     "rotary": {"rotary_scaling": "linear", "rotary_factor": 2.0},
+    "gpt-neox": {"rotary_width": 4, "residual": "parallel"},
     "learned": {"positions": "learned", "document_mask": True},
     "sinusoidal-post": {"positions": "sinusoidal", "norm_position": "post"},
     "alibi": {"positions": "alibi", "kv_heads": 2},

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm.attention.backends import BACKENDS
-from lm.config import Activation, Architecture, ModelConfig, Norm, NormPosition, Positions
+from lm.config import Activation, Architecture, ModelConfig, Norm, NormPosition, Positions, Residual
 from lm.model import LanguageModel
 from tests.lm.textbook import logits
 
@@ -24,8 +24,13 @@ def configurations(draw):
     architecture = draw(st.sampled_from(get_args(Architecture)))
     layers, heads, half = draw(st.integers(1, 3)), draw(st.sampled_from([1, 2, 4])), draw(st.integers(1, 3))
     both, positions = architecture == "encoder-decoder", draw(st.sampled_from(get_args(Positions)))
+    head_width, mlp = draw(st.sampled_from([0, 2, 6])), draw(st.booleans())
+    norm_position = draw(st.sampled_from(get_args(NormPosition)))
     more = {}
+    if mlp and norm_position == "pre" and not both:
+        more["residual"] = draw(st.sampled_from(get_args(Residual)))
     if positions == "rotary":
+        more["rotary_width"] = 2 * draw(st.integers(0, (head_width or 2 * half) // 2))
         more["rotary_base"] = draw(st.sampled_from([100.0, 10000.0]))
         more |= draw(st.sampled_from([{}, {"rotary_scaling": "linear", "rotary_factor": 2.5}]))
     if positions == "relative":
@@ -40,12 +45,12 @@ def configurations(draw):
         width=2 * half * heads,
         heads=heads,
         kv_heads=draw(st.sampled_from([n for n in (0, 1, 2, 4) if n == 0 or heads % n == 0])),
-        head_width=draw(st.sampled_from([0, 2, 6])),
-        mlp=draw(st.booleans()),
+        head_width=head_width,
+        mlp=mlp,
         mlp_width=draw(st.sampled_from([0, 7])),
         positions=positions,
         norm=draw(st.sampled_from(get_args(Norm))),
-        norm_position=draw(st.sampled_from(get_args(NormPosition))),
+        norm_position=norm_position,
         norm_eps=draw(st.sampled_from([1e-12, 1e-5, 0.1])),
         qk_norm=draw(st.booleans()),
         activation=draw(st.sampled_from(get_args(Activation))),

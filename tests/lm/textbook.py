@@ -49,6 +49,9 @@ class Textbook:
 
     def block(self, stack, i, x, causal, extra, memory):
         name = f"{stack}.blocks.{i}"
+        if self.config.residual == "parallel":
+            attended = self.self_attention(stack, name, self.norm(f"{name}.attention_norm", x), causal, extra)
+            return x + attended + self.mlp(f"{name}.mlp", self.norm(f"{name}.mlp_norm", x))
         x = self.sublayer(f"{name}.attention_norm", x, lambda y: self.self_attention(stack, name, y, causal, extra))
         if memory is not None:
             x = self.sublayer(f"{name}.cross_norm", x, lambda y: self.cross_attention(name, y, memory))
@@ -162,15 +165,19 @@ def sinusoids(length, width):
 
 
 def rotated(x, config):
-    """Return x with the complex number of components i, i + D / 2 in row t rotated by t / (base^(2i / D) * factor)."""
-    half = x.shape[1] // 2
-    numbers = torch.complex(x[:, :half], x[:, half:])
+    """Return x with the complex number of components i, i + R / 2 in row t rotated by t / (base^(2i / R) * factor).
+
+    R is the number of rotated components, the first of each head.
+    """
+    width = config.rotary_width or x.shape[1]
+    half = width // 2
+    numbers = torch.complex(x[:, :half], x[:, half:width])
     factor = config.rotary_factor if config.rotary_scaling == "linear" else 1.0
     for t in range(len(x)):
         for i in range(half):
             angle = t / (config.rotary_base ** (i / half) * factor)
             numbers[t, i] *= complex(math.cos(angle), math.sin(angle))
-    return torch.cat((numbers.real, numbers.imag), dim=1)
+    return torch.cat((numbers.real, numbers.imag, x[:, width:]), dim=1)
 
 
 def alibi_slope(head, heads):

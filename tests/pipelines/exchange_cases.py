@@ -29,6 +29,7 @@ SHAPE = {
 SHAPES = {
     "gpt2": {"n_positions": 34, "n_embd": 32, "n_layer": 2, "n_head": 4},
     "llama": {**SHAPE, "num_key_value_heads": 2},
+    "gpt_neox": SHAPE,  # parallel residuals and partial rotary positions, as in Pythia
     "bert": SHAPE,
     "roberta": {**SHAPE, "max_position_embeddings": 36, "type_vocab_size": 1},
     "distilbert": {"max_position_embeddings": 34, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},

@@ -330,7 +330,7 @@ def onnx_inputs(kind, batch, length):
 
 
 @pytest.mark.parametrize(
-    "kind", ["gpt2", pytest.param("bert", marks=pytest.mark.slow), pytest.param("t5", marks=pytest.mark.slow)]
+    "kind", ["gpt2", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("gpt_neox", "bert", "t5"))]
 )
 def test_an_onnx_file_gives_the_logits_of_the_same_model_in_transformers(kind, peers, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
