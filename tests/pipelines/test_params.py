@@ -55,7 +55,7 @@ def test_moments_are_those_of_the_optimizer_that_trains(capsys, tmp_path):
     matrices = 12 * 32 * 32
     assert costs["training_bytes"]["moments"] == 2 * costs["training_bytes"]["weights"] - 4 * matrices
     assert main(["params", str(recipe)]) == 0
-    assert "Muon's and AdamW's moments" in capsys.readouterr().out
+    assert "AdamW's and Muon's moments" in capsys.readouterr().out
     costs = costs_of(capsys, str(recipe), "--optimizer", "adamw")
     assert costs["training_bytes"]["moments"] == 2 * costs["training_bytes"]["weights"]
 
