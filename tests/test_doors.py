@@ -53,6 +53,30 @@ class Lion(Optimizer):
 OPTIMIZER = Lion
 '''
 
+COUNT_WORDS = '''
+"""Text: count the words of a file."""
+
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from pipelines.cli.display import answer
+from pipelines.cli.parsing import parse
+
+
+def count_words(file: Annotated[Path, tyro.conf.Positional]) -> int:
+    """Print the number of words of a file, and return it."""
+    words = len(file.read_text().split())
+    answer(f"{words:,} words")
+    return words
+
+
+def main(arguments: list[str]) -> None:
+    """Run `bytelm count-words` with command-line arguments."""
+    parse(count_words, arguments, "count-words")
+'''
+
 
 class House:
     """A copy of the packages, and the command that runs it."""
@@ -111,3 +135,13 @@ def test_an_optimizer_is_its_module_and_its_name(house, tmp_path, dataset_folder
     first, *_, last = losses(run)
     assert last < first - 0.5
     assert "Lion's moments" in house.bytelm("params", run)
+
+
+def test_a_verb_is_its_module(house, tmp_path):
+    house.add("pipelines/verbs/count_words.py", COUNT_WORDS)
+    text = tmp_path / "text.txt"
+    text.write_text("one two three")
+    assert "  count-words       count the words of a file\n" in house.bytelm("--help")
+    assert "number of words" in house.bytelm("count-words", "--help")
+    assert house.bytelm("count-words", text) == "3 words\n"
+    assert "count-words" in house.bytelm("--completion", "bash")

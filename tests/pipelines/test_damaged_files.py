@@ -7,12 +7,12 @@ import pytest
 
 from pipelines.dataset.reader import TokenDataset, write_info
 from pipelines.exchange.transformers_import import read_weights
-from pipelines.import_hf import import_hf
-from pipelines.report import report
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 from pipelines.run.recipe import load_recipe
-from pipelines.runs import runs
+from pipelines.verbs.import_hf import import_hf
+from pipelines.verbs.report import report
+from pipelines.verbs.runs import runs
 from tests.pipelines.training_cases import make_old
 
 NESTED = "[" * 200_000

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from corpora import open_corpus
-from pipelines.entropy import WHOLE_DOCUMENTS, entropy
 from pipelines.evaluation.compressors import ppm_sizes
 from pipelines.evaluation.symbols import one_alphabet, read_symbols, sample_of
+from pipelines.verbs.entropy import WHOLE_DOCUMENTS, entropy
 from tests.conftest import BYTELM
 from tokenizer import Tokenizer
 

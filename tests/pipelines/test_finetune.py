@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from corpora.labelled import read_labelled
-from pipelines.classify import classify
-from pipelines.finetune import finetune
 from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
 from pipelines.run.recipe import save_config
 from pipelines.training.config import FinetuneConfig
 from pipelines.training.finetuning import SORTED_BATCHES, epochs
+from pipelines.verbs.classify import classify
+from pipelines.verbs.finetune import finetune
 from tests.pipelines.training_cases import make_old
 
 MODULES = ("argparse", "calendar", "decimal")

@@ -83,8 +83,8 @@ def test_a_run_has_the_size_of_its_model(trained_gpt, capsys):
 
 
 def test_a_classifier_is_refused_as_a_model(trained_bert, tmp_path, capsys):
-    from pipelines.finetune import finetune
     from pipelines.training.config import FinetuneConfig
+    from pipelines.verbs.finetune import finetune
 
     rows = [json.dumps({"text": f"{label} {i}", "label": label}) for i in range(8) for label in ("a", "b")]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))

@@ -5,7 +5,7 @@ import tokenizers
 import torch
 
 import bytelm
-from pipelines.import_hf import import_hf
+from pipelines.verbs.import_hf import import_hf
 from tests.pipelines.exchange_cases import save_peer
 
 transformers = pytest.importorskip("transformers")

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import bytelm
-from pipelines.export_hf import export_hf
 from pipelines.run.folder import Run
+from pipelines.verbs.export_hf import export_hf
 from tests.pipelines.exchange_cases import AUTO
 from tests.pipelines.test_cli import assert_refused
 

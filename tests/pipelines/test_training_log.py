@@ -13,7 +13,6 @@ from lm.analysis.size import meta_model
 from pipelines.cli import display
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenDataset
-from pipelines.pretrain import pretrain
 from pipelines.run.recipe import save_config
 from pipelines.run.retention import latest_checkpoint
 from pipelines.training import pretraining
@@ -22,6 +21,7 @@ from pipelines.training.loop import Trainer
 from pipelines.training.mixture import Mixture
 from pipelines.training.pretraining import fit_to_data
 from pipelines.training.progress import SMOOTHING, LossWatch
+from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.training_cases import metrics_of, stop_after, with_train
 from tokenizer import Tokenizer
 

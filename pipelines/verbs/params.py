@@ -1,4 +1,4 @@
-"""`bytelm params`: parameters, FLOPs and memory of a model, before it is built."""
+"""Training: print the parameters, FLOPs and memory of a model."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Literal
