@@ -12,36 +12,36 @@ they are first used, so `import bytelm` takes milliseconds.
 
 TYPE_CHECKING = False  # without importing `typing`
 if TYPE_CHECKING:
-    from pipelines.build_dataset import build_dataset
-    from pipelines.classify import classify
     from pipelines.cli.display import show
-    from pipelines.demo import demo
-    from pipelines.entropy import entropy
-    from pipelines.evaluate import evaluate
-    from pipelines.export_hf import export_hf
-    from pipelines.export_onnx import export_onnx
-    from pipelines.finetune import finetune
-    from pipelines.generate import generate
-    from pipelines.import_hf import import_hf
-    from pipelines.params import params
-    from pipelines.pretrain import pretrain
-    from pipelines.report import report
     from pipelines.run.loaded_run import LoadedRun, load_run
     from pipelines.run.recipe import load_recipe
-    from pipelines.runs import runs
-    from pipelines.score import score
     from pipelines.scoring.choices import rank_choices
     from pipelines.scoring.texts import score_text
-    from pipelines.serve import serve
-    from pipelines.sweep_vocabulary import sweep_vocabulary
-    from pipelines.tokenize import tokenize
-    from pipelines.train_tokenizer import train_tokenizer
-    from pipelines.verify_dataset import verify_dataset
+    from pipelines.verbs.build_dataset import build_dataset
+    from pipelines.verbs.classify import classify
+    from pipelines.verbs.dataset import verify_dataset
+    from pipelines.verbs.demo import demo
+    from pipelines.verbs.entropy import entropy
+    from pipelines.verbs.evaluate import evaluate
+    from pipelines.verbs.export_hf import export_hf
+    from pipelines.verbs.export_onnx import export_onnx
+    from pipelines.verbs.finetune import finetune
+    from pipelines.verbs.generate import generate
+    from pipelines.verbs.import_hf import import_hf
+    from pipelines.verbs.params import params
+    from pipelines.verbs.pretrain import pretrain
+    from pipelines.verbs.report import report
+    from pipelines.verbs.runs import runs
+    from pipelines.verbs.score import score
+    from pipelines.verbs.serve import serve
+    from pipelines.verbs.sweep_vocabulary import sweep_vocabulary
+    from pipelines.verbs.tokenize import tokenize
+    from pipelines.verbs.train_tokenizer import train_tokenizer
     from tokenizer import Tokenizer
 
     __version__: str
 
-# Modules of the names that are not verbs. A verb's module in `pipelines` has the verb's name.
+# Modules of the other names. A verb's function has the name of its module in `pipelines.verbs`.
 _HOMES = {
     "LoadedRun": "pipelines.run.loaded_run",
     "Tokenizer": "tokenizer",
@@ -50,6 +50,7 @@ _HOMES = {
     "rank_choices": "pipelines.scoring.choices",
     "score_text": "pipelines.scoring.texts",
     "show": "pipelines.cli.display",
+    "verify_dataset": "pipelines.verbs.dataset",
 }
 
 __all__ = [
@@ -92,7 +93,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'bytelm' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(_HOMES.get(name, f"pipelines.{name}")), name)
+    value = getattr(import_module(_HOMES.get(name, f"pipelines.verbs.{name}")), name)
     globals()[name] = value
     return value
 

@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.harness import RESULTS, command_line, heading, machine, record, say, table, turns
-from pipelines.build_dataset import build_dataset
-from pipelines.train_tokenizer import train_tokenizer
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.train_tokenizer import train_tokenizer
 
 CORPUS, VOCABULARY, CONTEXT = "stdlib", 4096, 256
 SHAPES = {

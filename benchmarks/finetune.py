@@ -20,14 +20,14 @@ import tyro
 from benchmarks.harness import RESULTS, command_line, heading, machine, record, table
 from benchmarks.passages import A_BOOK, CHARACTERS, Trial, cut_passages, read_books
 from lm.classification import accuracy_interval
-from pipelines.build_dataset import build_dataset
 from pipelines.cli.display import show
-from pipelines.finetune import finetune
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.recipe import Recipe, load_recipe
-from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.config import FinetuneConfig
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.finetune import finetune
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.train_tokenizer import train_tokenizer
 
 VOCABULARY = 8192
 CONTEXT = 320  # tokens: 99 % of the passages have fewer

@@ -32,17 +32,17 @@ from corpora import open_corpus
 from lm.analysis.baselines import Unigram
 from lm.analysis.size import count_parameters, meta_model
 from lm.config import ModelConfig
-from pipelines.build_dataset import build_dataset
 from pipelines.cli.display import say
 from pipelines.cli.parsing import parse
 from pipelines.dataset.reader import TokenDataset
 from pipelines.files import write_whole
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.recipe import Recipe
-from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.config import TrainConfig
 from pipelines.training.machine import Machine, choose_machine
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.train_tokenizer import train_tokenizer
 
 PASSAGE = 20_000  # characters
 

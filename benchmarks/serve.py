@@ -29,11 +29,11 @@ import tyro
 
 from benchmarks.generate import SHAPE
 from benchmarks.harness import RESULTS, command_line, heading, machine, met, record, resident_bytes, table, turns
-from pipelines.build_dataset import build_dataset
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.recipe import load_recipe
-from pipelines.train_tokenizer import train_tokenizer
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.train_tokenizer import train_tokenizer
 
 BYTELM = Path(sys.executable).with_name("bytelm")
 SPEED_UP = 4.0  # target speed-up of 16 clients over one

@@ -28,15 +28,15 @@ from benchmarks.harness import RESULTS, Clock, command_line, device_name, headin
 from benchmarks.training_models import Case
 from benchmarks.training_worker import Job, PeerSteps
 from lm.config import ModelConfig
-from pipelines.build_dataset import build_dataset
 from pipelines.cli.display import show
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluate import evaluate
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.recipe import load_recipe
 from pipelines.run.retention import latest_checkpoint
-from pipelines.train_tokenizer import train_tokenizer
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.train_tokenizer import train_tokenizer
 
 # nanoGPT's nats per character on random crops of the last tenth, and the steps of its small run.
 SMALL_NATS, SMALL_SECONDS, SMALL_STEPS, TIMED_STEPS = 1.886, 97.0, 2000, 100

@@ -126,7 +126,7 @@ class PeerSteps:
         self._job, self._case, self._tokens = job, case, tokens
         device, dtype = torch.device(job.device), getattr(torch, job.dtype)
         self._model, self._loss = build_peer(job.peer, case, device, dtype, job.compiled)
-        _, decayed, kept = partition(self._model, muon=False)
+        ((decayed, kept),) = partition(self._model, "adamw").values()
         groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": kept, "weight_decay": 0.0}]
         self._optimizer = torch.optim.AdamW(groups, lr=LEARNING_RATE, betas=BETAS, eps=EPS, fused=True)
         self._done = 0

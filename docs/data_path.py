@@ -18,7 +18,7 @@ STOPS = (
     ("pipelines/training/loop.py", "steps of lm/optim/, metrics.jsonl"),
     ("pipelines/training/checkpoints.py", "checkpoints/step-NNNNNNN/"),
     ("pipelines/evaluation/scoring.py", "evaluation.json"),
-    ("pipelines/report.py", "report.html"),
+    ("pipelines/verbs/report.py", "report.html"),
 )
 STEP, LEFT, RIGHT, WIDTH = 44, 16, 300, 800
 

@@ -16,8 +16,8 @@ from lm.analysis.memory import activation_bytes, training_bytes
 from lm.analysis.size import count_parameters, flops_per_token, meta_model
 from lm.config import ModelConfig
 from lm.losses import CHUNK_ELEMENTS, FUSED_CHUNK
-from lm.optim.muon import ROUNDS
-from lm.optim.optimizers import OptimizerKind, partition
+from lm.optim.muon import ROUNDS, Muon
+from lm.optim.settings import OptimizerKind
 from lm.presets import preset
 from pipelines.training.machine import TABULATED
 
@@ -72,7 +72,7 @@ class Shape:
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
         model = meta_model(self.config)
-        self.hidden_matrices = [tuple(matrix.shape) for matrix in partition(model, muon=True)[0]]
+        self.hidden_matrices = [tuple(matrix.shape) for matrix in Muon.trains(model)]
         self.parameters = count_parameters(model)
         self.in_blocks = sum(count_parameters(block) for block in model.stack.blocks)
         self.block = self.in_blocks // len(model.stack.blocks)

@@ -1,4 +1,4 @@
-"""The verbs of the `bytelm` command, one module each."""
+"""From text to reports: the verbs of the `bytelm` command, and the rooms behind them."""
 
 import os
 import sys

@@ -103,7 +103,7 @@ def text_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def tokenizer_folder(tmp_path_factory, text_folder):
     """Return a tokenizer of 512 entries trained on `text_folder`."""
-    from pipelines.train_tokenizer import train_tokenizer
+    from pipelines.verbs.train_tokenizer import train_tokenizer
 
     folder = tmp_path_factory.mktemp("tokenizer") / "tok"
     train_tokenizer([str(text_folder)], vocab_size=512, out=folder)
@@ -113,7 +113,7 @@ def tokenizer_folder(tmp_path_factory, text_folder):
 @pytest.fixture(scope="session")
 def dataset_folder(tmp_path_factory, text_folder, tokenizer_folder):
     """Return a dataset of `text_folder` in blocks of 32 tokens."""
-    from pipelines.build_dataset import build_dataset
+    from pipelines.verbs.build_dataset import build_dataset
 
     folder = tmp_path_factory.mktemp("dataset") / "data"
     build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=32, out=folder)
@@ -155,7 +155,7 @@ def small_recipe():
 @pytest.fixture(scope="session")
 def trained_gpt(tmp_path_factory, small_recipe, dataset_folder):
     """Return the run folder of the decoder of `small_recipe`."""
-    from pipelines.pretrain import pretrain
+    from pipelines.verbs.pretrain import pretrain
 
     folder = tmp_path_factory.mktemp("runs") / "gpt"
     assert pretrain(small_recipe, data=dataset_folder, out=folder) == 0
@@ -167,7 +167,7 @@ def trained_bert(tmp_path_factory, small_recipe, dataset_folder):
     """Return the run folder of an encoder of the same size."""
     from dataclasses import replace
 
-    from pipelines.pretrain import pretrain
+    from pipelines.verbs.pretrain import pretrain
 
     model = replace(small_recipe.model, architecture="encoder", context_length=34)
     recipe = replace(small_recipe, objective="masked-token", model=model)
@@ -179,8 +179,8 @@ def trained_bert(tmp_path_factory, small_recipe, dataset_folder):
 @pytest.fixture(scope="session")
 def sentinel_dataset(tmp_path_factory, text_folder):
     """Return a dataset of `text_folder` in blocks of 32 tokens, with a tokenizer that has sentinels."""
-    from pipelines.build_dataset import build_dataset
-    from pipelines.train_tokenizer import train_tokenizer
+    from pipelines.verbs.build_dataset import build_dataset
+    from pipelines.verbs.train_tokenizer import train_tokenizer
 
     folder = tmp_path_factory.mktemp("t5")
     train_tokenizer([str(text_folder)], vocab_size=512, sentinels=20, out=folder / "tok")
@@ -193,7 +193,7 @@ def trained_t5(sentinel_dataset, small_recipe):
     """Return the run folder of a small encoder-decoder for span corruption."""
     from dataclasses import replace
 
-    from pipelines.pretrain import pretrain
+    from pipelines.verbs.pretrain import pretrain
 
     model = replace(
         small_recipe.model, architecture="encoder-decoder", positions="relative", norm="rmsnorm", bias=False
@@ -207,9 +207,9 @@ def trained_t5(sentinel_dataset, small_recipe):
 @pytest.fixture(scope="session")
 def wordpiece_run(tmp_path_factory, text_folder, small_recipe):
     """Return the run folder of a small decoder on WordPiece; its dataset `data` and tokenizer `tok` are beside it."""
-    from pipelines.build_dataset import build_dataset
-    from pipelines.pretrain import pretrain
-    from pipelines.train_tokenizer import train_tokenizer
+    from pipelines.verbs.build_dataset import build_dataset
+    from pipelines.verbs.pretrain import pretrain
+    from pipelines.verbs.train_tokenizer import train_tokenizer
 
     folder = tmp_path_factory.mktemp("wordpiece")
     train_tokenizer([str(text_folder)], vocab_size=600, model="wordpiece", out=folder / "tok")

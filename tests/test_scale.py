@@ -13,7 +13,8 @@ from lm.analysis.size import flops_per_token, meta_model
 from lm.config import ModelConfig
 from lm.model import build_model
 from lm.optim.muon import orthogonal
-from lm.optim.optimizers import OptimizerSettings, build_optimizers
+from lm.optim.optimizers import build_optimizers
+from lm.optim.settings import OptimizerSettings
 from lm.presets import preset
 from pipelines.cluster.counting import FAN_IN
 

@@ -16,17 +16,20 @@ from lm.config import ModelConfig
 from lm.masks import Mask
 from lm.model import LanguageModel, Stack
 from lm.objectives import SELECTED
-from lm.optim.optimizers import OptimizerKind, partition
+from lm.optim.optimizers import partition
+from lm.optim.settings import OptimizerKind
 
 MASTER_BYTES = 4  # weights, their gradients and an optimizer's moments are float32
 
 
 def training_bytes(model: nn.Module, optimizer: OptimizerKind = "adamw") -> dict[str, int]:
-    """Return the bytes of `weights`, `gradients` and `moments`: Muon has one moment per parameter, AdamW two."""
-    parameters = count_parameters(model)
-    with_one = sum(matrix.numel() for matrix in partition(model, optimizer == "muon")[0])
-    weights = MASTER_BYTES * parameters
-    return {"weights": weights, "gradients": weights, "moments": MASTER_BYTES * (2 * parameters - with_one)}
+    """Return the bytes of `weights`, `gradients` and the `moments` of the model's optimizers."""
+    weights = MASTER_BYTES * count_parameters(model)
+    moments = sum(
+        MASTER_BYTES * kind.moments * sum(parameter.numel() for group in groups for parameter in group)
+        for kind, groups in partition(model, optimizer).items()
+    )
+    return {"weights": weights, "gradients": weights, "moments": moments}
 
 
 def cache_bytes_per_token(model: LanguageModel, dtype: torch.dtype) -> int:

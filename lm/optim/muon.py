@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from inspect import unwrap
+from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from lm.blocks import Block
+from lm.layers import Linear
+from lm.optim.optimizer import ONE_PROCESS, Execution, Optimizer
+from lm.optim.settings import OptimizerSettings
 
 # A quintic with a steep slope at 0: five rounds bring singular values from 1e-3 to between 0.7 and 1.2.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -17,15 +22,8 @@ ROUNDS = 5
 SMALLEST_NORM = 1e-7
 ADAM_RMS = 0.2  # about the root mean square of AdamW's updates, so that its learning rates carry over
 
-Spread = Callable[[Callable[[Tensor], Tensor], Tensor, int], Tensor]
-"""Maps (function, matrices (N, local rows, columns), rows) to the local rows of `function` of the full matrices."""
 
-
-def _one_process(function: Callable[[Tensor], Tensor], matrices: Tensor, rows: int) -> Tensor:
-    return function(matrices)
-
-
-class Muon(torch.optim.Optimizer):
+class Muon(Optimizer):
     """Moves each matrix (rows, columns) along the semi-orthogonal matrix nearest to its Nesterov momentum.
 
     buffer = momentum * buffer + (1 - momentum) * gradient;
@@ -34,15 +32,9 @@ class Muon(torch.optim.Optimizer):
 
     The factor gives every update the root mean square of AdamW's (Liu et al. 2025, equation 4), so one learning rate
     suits both. Matrices of one shape share a batch of products.
-
-    `narrow` computes in bfloat16, which is precise enough but slow on a CPU without bfloat16 instructions; otherwise in
-    float32. `compiled` fuses the products with torch.compile, which takes seconds and pays on a GPU. `spread` divides
-    the work among ranks, and gathers the rows of sharded parameters.
     """
 
-    # Without decorators that import torch.compile: that takes 2 s of CPU time.
-    add_param_group = unwrap(torch.optim.Optimizer.add_param_group)
-    zero_grad = unwrap(torch.optim.Optimizer.zero_grad)
+    label, moments, bound_by_products = "Muon", 1, True
 
     def __init__(
         self,
@@ -50,18 +42,35 @@ class Muon(torch.optim.Optimizer):
         lr: float,
         weight_decay: float = 0.1,
         momentum: float = 0.95,
-        narrow: bool = True,
-        compiled: bool = False,
-        spread: Spread = _one_process,
+        execution: Execution = ONE_PROCESS,
     ) -> None:
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, "momentum": momentum})
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.ndim != 2:
                     raise ValueError(f"Muon is for matrices: a parameter has shape {tuple(parameter.shape)}")
-        function = torch.compile(orthogonal, dynamic=False) if compiled else orthogonal
-        self._orthogonal = partial(function, dtype=torch.bfloat16 if narrow else torch.float32)
-        self._spread = spread
+        function = torch.compile(orthogonal, dynamic=False) if execution.compiled else orthogonal
+        self._orthogonal = partial(function, dtype=torch.bfloat16 if execution.narrow else torch.float32)
+        self._spread = execution.spread
+
+    @classmethod
+    def build(
+        cls, decayed: list[Tensor], undecayed: list[Tensor], settings: OptimizerSettings, execution: Execution
+    ) -> Self:
+        assert not undecayed, "matrices decay"
+        lr = settings.muon_lr or settings.lr
+        return cls(decayed, lr, settings.weight_decay, settings.muon_momentum, execution)
+
+    @staticmethod
+    def trains(model: nn.Module) -> list[Tensor]:
+        """Return the weights of the linear layers inside blocks."""
+        blocks = [block for block in model.modules() if isinstance(block, Block)]
+        layers = [layer for block in blocks for layer in block.modules() if isinstance(layer, Linear)]
+        return [layer.weight for layer in layers if layer.weight.requires_grad]
+
+    @staticmethod
+    def cost(parameter: Tensor) -> int:
+        return parameter.numel() * min(parameter.shape)
 
     @torch.no_grad()
     def step(self) -> None:  # type: ignore[override]  # no closure
@@ -140,3 +149,6 @@ def _fused_rounds(x: Tensor) -> Tensor:
             gram = step @ gram @ step
     assert product is not None
     return product @ x
+
+
+OPTIMIZER = Muon

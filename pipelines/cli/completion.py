@@ -2,7 +2,7 @@
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import tyro
@@ -20,15 +20,12 @@ FIELDS = {
 }
 
 
-def print_script(modules: Mapping[str, str], shell: str) -> None:
-    """Print the completion script of `bytelm` for `shell` and exit; UsageError for an unknown shell.
-
-    `modules`: the name of each verb's module in `pipelines`.
-    """
+def print_script(verbs: Sequence[str], shell: str) -> None:
+    """Print the completion script of `bytelm` for `shell` and exit; UsageError for an unknown shell."""
     if shell not in SHELLS:
         raise UsageError(f"--completion is {shell!r}: choose one of {', '.join(SHELLS)}")
     tyro.extras.subcommand_cli_from_dict(
-        {verb: _signature(verb, module) for verb, module in modules.items()},
+        {verb: _signature(verb) for verb in verbs},
         prog="bytelm",
         args=["--tyro-print-completion", shell],
         registry=registry(),
@@ -36,10 +33,12 @@ def print_script(modules: Mapping[str, str], shell: str) -> None:
     )
 
 
-def _signature(verb: str, name: str) -> Callable[..., Any]:
-    """Return a function with the parameters of a verb, whose module in `pipelines` has the given name."""
-    module = importlib.import_module("pipelines." + name)
-    target = module.show if verb == "corpus" else getattr(module, name)
+def _signature(verb: str) -> Callable[..., Any]:
+    """Return a function with the parameters of a verb."""
+    name = verb.replace("-", "_")
+    module = importlib.import_module(f"pipelines.verbs.{name}")
+    # `corpus` and `dataset` have words of their own after them.
+    target = getattr(module, {"corpus": "show", "dataset": "verify_dataset"}.get(verb, name))
     described = with_quiet(inspect.unwrap(target))
     parameters = dict(inspect.signature(described).parameters)
     for name, (kind, default) in FIELDS.items():

@@ -6,38 +6,15 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 from pipelines import own_version
 from pipelines.cli.errors import UsageError, complain, one_sentence
 from pipelines.cli.stdout import STDOUT, Stdout
 
-# Each verb is a module with a `main(arguments)`; hyphens become underscores.
-VERBS = {
-    "demo": "train and evaluate two small models on the built-in corpus in minutes",
-    "corpus": "list the named corpora, or describe one",
-    "train-tokenizer": "train a BPE, WordPiece or Unigram vocabulary on a corpus",
-    "tokenize": "show the tokens of a text or a file",
-    "build-dataset": "encode a corpus into blocks of token ids",
-    "dataset": "verify the files of a dataset",
-    "pretrain": "train the model of a recipe on a dataset",
-    "evaluate": "measure a run: cross-entropy, perplexity, bits per byte and more",
-    "score": "show how well a run predicts a text, token by token, or rank continuations",
-    "sweep-vocabulary": "compare kinds and sizes of vocabularies in bits per byte at equal compute",
-    "entropy": "measure a text without a model: entropies, mutual information, Zipf's and Heaps' laws",
-    "generate": "continue a prompt, write the target of a source, or fill masks",
-    "serve": "serve runs in the browser and through OpenAI's completions API",
-    "params": "print the parameters, FLOPs and memory of a model",
-    "finetune": "train a classifier from a trained encoder and labelled texts",
-    "classify": "label texts with a classifier",
-    "runs": "list the runs in a folder with their progress and results",
-    "report": "write a self-contained HTML page about one or several runs",
-    "export-hf": "write a run as a folder that transformers opens",
-    "import-hf": "import a model of transformers, from a folder or the hub, as a run",
-    "export-onnx": "write a run's model as an ONNX file",
-}
-# Verbs that compute for seconds on all cores. OpenMP threads that spin while they wait waste CPU time when other
-# processes share the cores. In these verbs they sleep instead, unless the environment sets OMP_WAIT_POLICY.
-COMPUTING = ("demo", "pretrain", "sweep-vocabulary", "finetune", "evaluate", "score", "entropy", "report", "serve")
+# The groups of verbs in the order of --help. The first line of a verb's module is "Group: summary."
+GROUPS = ("Text", "Training", "Measurement", "Use", "Exchange")
+FOLDER = Path(__file__).parents[1] / "verbs"
 # Messages of libraries that run out of memory; the last one is oneDNN's.
 OUT_OF_MEMORY = (
     "out of memory",
@@ -47,24 +24,33 @@ OUT_OF_MEMORY = (
     "can't start new thread",
     "could not create a primitive",
 )
-# PyTorch and oneDNN keep the code of every shape of a matrix product, by default of 1,024 shapes. A server meets new
-# shapes all the time: fewer keep its memory flat and take no more time.
-SHAPE_CACHES = {"LRU_CACHE_CAPACITY": "128", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}
 
 
-def module_name(verb: str) -> str:
-    """Return the name of a verb's module in `pipelines`. `bytelm dataset` has a name that is a package there."""
-    return "verify_dataset" if verb == "dataset" else verb.replace("-", "_")
+def verbs() -> dict[str, tuple[str, str]]:
+    """Return the group and the summary of each verb, by group and name.
+
+    Each verb is a module of `pipelines.verbs`, in which underscores stand for the hyphens of its name.
+    """
+    found = {}
+    for path in sorted(FOLDER.glob("[!_]*.py")):
+        with path.open(encoding="utf-8") as lines:
+            group, _, summary = next(lines).strip().strip('"').partition(": ")
+        found[path.stem.replace("_", "-")] = group, summary.rstrip(".")
+    return dict(sorted(found.items(), key=lambda verb: GROUPS.index(verb[1][0])))
 
 
 def usage() -> str:
     """Return the text of `bytelm --help`."""
-    width = max(map(len, VERBS))
-    verbs = "\n".join(f"  {verb:<{width}}  {summary}" for verb, summary in VERBS.items())
+    every = verbs()
+    width = max(map(len, every))
+    lists = "\n\n".join(
+        "\n".join([f"{group}:", *(f"  {verb:<{width}}  {text}" for verb, (of, text) in every.items() if of == group)])
+        for group in GROUPS
+    )
     return (
         "usage: bytelm VERB [options]      (bytelm VERB --help explains one verb)\n\n"
         "From text to a tokenizer, a dataset, a trained transformer and its validation perplexity.\n\n"
-        f"{verbs}\n\n"
+        f"{lists}\n\n"
         "A CORPUS is a name from `bytelm corpus list`, a file, a folder, a glob, s3://bucket/key or hub:owner/name.\n"
         "Folders and globs: .txt .jsonl .parquet .arrow, others with --suffix; text also as .gz .xz .zst.\n\n"
         "  -V, --version         print the version\n"
@@ -102,7 +88,7 @@ def _run(arguments: list[str], end_at_once: Callable[[int], int] = int) -> int:
             return _printed(_version() if verb in ("-V", "--version") else usage())
         if verb == "--completion":
             return _completion(*arguments[1:2])
-        return _verb(verb, arguments[1:]) if verb in VERBS else _unknown(verb)
+        return _verb(verb, arguments[1:]) if _is_verb(verb) else _unknown(verb)
     except KeyboardInterrupt as error:
         status = _interrupted(verb, error)
         # A server has nothing left to save, and Python needs half a second to shut down once PyTorch is imported.
@@ -122,17 +108,19 @@ def _run(arguments: list[str], end_at_once: Callable[[int], int] = int) -> int:
             return 0  # the reader has left, as after `| head`
         if os.environ.get("BYTELM_DEBUG"):
             raise
-        complain(verb if verb in VERBS else "", one_sentence(error))
+        complain(verb if _is_verb(verb) else "", one_sentence(error))
         return 2 if isinstance(error, UsageError) else 1
 
 
+def _is_verb(word: str) -> bool:
+    """Return whether a word of the command line is a verb."""
+    return word in verbs()
+
+
 def _verb(verb: str, arguments: list[str]) -> int:
-    if verb in COMPUTING:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # OpenMP reads it when torch loads
-    if verb == "serve":
-        for name, capacity in SHAPE_CACHES.items():
-            os.environ.setdefault(name, capacity)
-    module = importlib.import_module("pipelines." + module_name(verb))
+    module = importlib.import_module(f"pipelines.verbs.{verb.replace('-', '_')}")
+    for name, value in getattr(module, "ENVIRONMENT", {}).items():
+        os.environ.setdefault(name, value)
     try:
         return module.main(arguments) or 0
     except SystemExit as leaving:
@@ -145,7 +133,7 @@ def _completion(shell: str = "") -> int:
     from pipelines.cli.completion import print_script
 
     try:
-        print_script({verb: module_name(verb) for verb in VERBS}, shell)
+        print_script(list(verbs()), shell)
     except SystemExit:
         Stdout().flush()
     return 0
@@ -154,7 +142,7 @@ def _completion(shell: str = "") -> int:
 def _unknown(verb: str) -> int:
     from difflib import get_close_matches
 
-    nearest = get_close_matches(verb, VERBS, n=1)
+    nearest = get_close_matches(verb, verbs(), n=1)
     hint = f"did you mean {nearest[0]!r}? " if nearest else ""
     complain("", f"there is no verb {verb!r}: {hint}`bytelm --help` lists all verbs")
     return 2
@@ -210,15 +198,8 @@ def _is_from_an_import(error: BaseException) -> bool:
 
 
 def _out_of_memory(verb: str, error: BaseException) -> int:
-    remedies = {
-        "pretrain": "choose a smaller --train.micro-batch, context or model",
-        "train-tokenizer": "set --memory, or lower --max-document",
-        "build-dataset": "lower --max-document or --threads",
-        "corpus": "lower --max-document",
-        "tokenize": "give a shorter text",
-        "sweep-vocabulary": "lower --workers, or choose a smaller --recipe",
-        "entropy": "lower --sample, or give a smaller corpus",
-    }
-    remedy = remedies.get(verb, "choose a smaller context or model")
+    """Print what to do about too little memory: the verb's own remedy, or one for models."""
+    module = sys.modules[f"pipelines.verbs.{verb.replace('-', '_')}"]
+    remedy = getattr(module, "OUT_OF_MEMORY", "choose a smaller context or model")
     complain(verb, f"there is not enough memory: {remedy} ({one_sentence(error)[:200]})")
     return 1

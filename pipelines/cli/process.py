@@ -20,6 +20,9 @@ _STREAMS = (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr"
 
 REPEAT_SECONDS = 0.01
 PARENT_SECONDS = 0.2
+# OpenMP threads that spin while they wait waste CPU time when other processes share the cores. Verbs that compute for
+# seconds on all cores let them sleep. OpenMP reads this when torch loads.
+PASSIVE_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 interrupts: list[int] = []
 """The number of each signal, such as Ctrl-C, that raised KeyboardInterrupt since `prepare`"""

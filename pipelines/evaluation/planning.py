@@ -28,7 +28,7 @@ from pipelines.training.mixture import Dataset
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationOptions:
-    """The options of `bytelm evaluate` that apply to every run (see `pipelines.evaluate`)."""
+    """The options of `bytelm evaluate` that apply to every run (see `pipelines.verbs.evaluate`)."""
 
     splits: tuple[str, ...] = ("validation",)
     corpus: tuple[str, ...] = ()

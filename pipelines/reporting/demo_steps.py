@@ -10,7 +10,6 @@ import torch
 
 from lm.analysis.metrics import NATS_PER_BIT
 from lm.model import build_model
-from pipelines.build_dataset import build_dataset
 from pipelines.cli.console import messages, results
 from pipelines.cli.display import answer, quantity, say, table
 from pipelines.cli.escapes import safe
@@ -18,18 +17,19 @@ from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.measure import measure
 from pipelines.evaluation.numbers import perplexity_text, value_of
 from pipelines.evaluation.planning import EvaluationOptions, plan
-from pipelines.pretrain import pretrain
 from pipelines.reporting.page import write_page
 from pipelines.reporting.subject import subject_of
 from pipelines.run.folder import Run
 from pipelines.run.recipe import Recipe, load_recipe
 from pipelines.run.retention import latest_checkpoint
-from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
 from pipelines.training.machine import choose_machine
 from pipelines.training.mixture import Mixture
 from pipelines.training.pretraining import fit_to_data
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.train_tokenizer import train_tokenizer
 from tokenizer import Tokenizer
 
 CORPUS = "stdlib"

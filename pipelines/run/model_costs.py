@@ -15,7 +15,8 @@ from lm.analysis.size import (
 )
 from lm.config import ModelConfig
 from lm.decoding.cache import storage_dtype
-from pipelines.training.config import OptimizerKind
+from lm.optim.optimizers import optimizer_classes
+from lm.optim.settings import OptimizerKind
 
 
 class ModelCosts(TypedDict):
@@ -41,6 +42,8 @@ class ModelCosts(TypedDict):
     """Weights and `cache_bytes`."""
     dtype: str
     optimizer: str
+    optimizers: list[str]
+    """Names of the optimizers that share the parameters"""
 
 
 def model_costs(model: ModelConfig, dtype: str, optimizer: OptimizerKind) -> ModelCosts:
@@ -72,4 +75,5 @@ def model_costs(model: ModelConfig, dtype: str, optimizer: OptimizerKind) -> Mod
         "generation_bytes": kind.itemsize * table["total"] + cache,
         "dtype": dtype,
         "optimizer": optimizer,
+        "optimizers": [kind.label for kind in optimizer_classes(optimizer)],
     }

@@ -4,10 +4,10 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from lm.config import ModelConfig
+from lm.optim.settings import OptimizerKind
 from lm.presets import PRESETS
 from pipelines.run.folder import Run
 from pipelines.run.recipe import load_recipe, recipe_names
-from pipelines.training.config import OptimizerKind
 
 
 def named_model(name: str) -> tuple[ModelConfig, OptimizerKind]:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lm.optim.schedules import ends_at_peak, multiplier, weight_decay_multiplier
+from lm.optim.settings import OptimizerKind
 
-OptimizerKind = Literal["adamw", "muon"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 

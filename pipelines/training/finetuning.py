@@ -23,8 +23,9 @@ from lm.analysis.metrics import accuracy, bits, token_nll
 from lm.analysis.naive_bayes import NaiveBayes
 from lm.classification import Classifier, accuracy_interval, build_classifier, macro_f1, most_confused
 from lm.config import WITHOUT_DROPOUT
-from lm.optim.optimizers import OptimizerSettings, build_optimizers
+from lm.optim.optimizers import build_optimizers
 from lm.optim.schedules import ends_at_peak, warmup_cosine
+from lm.optim.settings import OptimizerSettings
 from pipelines.cli.display import Bar
 from pipelines.files import whole_folder
 from pipelines.run.classifier import TextClassifier, encode_texts, holds_classifier, padded

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from lm.model import LanguageModel, Stack
 from lm.optim.averaging import WeightAverage
-from lm.optim.optimizers import OptimizerSettings, build_optimizers
+from lm.optim.optimizer import Execution
+from lm.optim.optimizers import build_optimizers
+from lm.optim.settings import OptimizerSettings
 from pipelines.cli.display import Bar, say
 from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders
@@ -83,10 +85,12 @@ class Trainer:
         self.optimizers = build_optimizers(
             model,
             OptimizerSettings(kind=config.optimizer, **settings),
-            model.compute_dtype == torch.bfloat16,  # chosen only where the machine is fast in it
-            config.compile,
-            self.parallel.spread,
-            self.parallel.optimizer_shares(config.optimizer == "muon"),
+            Execution(
+                narrow=model.compute_dtype == torch.bfloat16,  # chosen only where the machine is fast in it
+                compiled=config.compile,
+                spread=self.parallel.spread,
+            ),
+            self.parallel.optimizer_shares(config.optimizer),
         )
         self._parameters = list(model.parameters())  # walking through the modules takes a millisecond
         model.train()

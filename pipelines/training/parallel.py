@@ -19,6 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from lm.model import LanguageModel
 from lm.optim.optimizers import Optimizers
+from lm.optim.settings import OptimizerKind
 from pipelines.training.batch import Batch, Shard
 from pipelines.training.loss import LossFunction
 
@@ -92,8 +93,8 @@ class OneProcess:
         """Scale the gradient of all parameters to an L2 norm of at most `limit`; return its norm before, a scalar."""
         return clip_grad_norm_(parameters, limit)
 
-    def optimizer_shares(self, muon: bool) -> int:
-        """Return the number of shares that `update` steps at the same time; `muon`: whether Muon is used."""
+    def optimizer_shares(self, kind: OptimizerKind) -> int:
+        """Return the number of shares of the optimizers that `update` steps at the same time."""
         return 1
 
     def update(self, optimizers: Optimizers) -> None:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from lm.model import LanguageModel
-from lm.optim.optimizers import Optimizers, balanced
+from lm.optim.optimizers import Optimizers, balanced, optimizer_classes
+from lm.optim.settings import OptimizerKind
 from pipelines.training.batch import Batch
 from pipelines.training.config import TrainConfig
 from pipelines.training.loss import LossFunction
@@ -93,8 +94,9 @@ class Threads(OneProcess):
             self._in_threads(lambda some: torch._foreach_mul_(some, factor), gradients)
         return norm
 
-    def optimizer_shares(self, muon: bool) -> int:
-        return self.threads if muon else len(self._portions)
+    def optimizer_shares(self, kind: OptimizerKind) -> int:
+        by_products = any(optimizer.bound_by_products for optimizer in optimizer_classes(kind))
+        return self.threads if by_products else len(self._portions)
 
     def update(self, optimizers: Optimizers) -> None:
         self._in_threads(optimizers.step_share, range(len(optimizers.shares)))

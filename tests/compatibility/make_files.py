@@ -59,11 +59,11 @@ def recipe(kind: str):
 
 def make(folder: Path) -> None:
     """Write all files into the new folder `folder`."""
-    from pipelines.build_dataset import build_dataset
-    from pipelines.finetune import finetune
-    from pipelines.pretrain import pretrain
-    from pipelines.train_tokenizer import train_tokenizer
     from pipelines.training.config import FinetuneConfig
+    from pipelines.verbs.build_dataset import build_dataset
+    from pipelines.verbs.finetune import finetune
+    from pipelines.verbs.pretrain import pretrain
+    from pipelines.verbs.train_tokenizer import train_tokenizer
 
     folder.mkdir()
     os.chdir(folder)
@@ -82,10 +82,10 @@ def make(folder: Path) -> None:
 
 def make_encoder_decoder() -> float:
     """Train an encoder-decoder, and return its validation loss in nats per token. Its dataset is not kept."""
-    from pipelines.build_dataset import build_dataset
-    from pipelines.evaluate import evaluate
-    from pipelines.pretrain import pretrain
-    from pipelines.train_tokenizer import train_tokenizer
+    from pipelines.verbs.build_dataset import build_dataset
+    from pipelines.verbs.evaluate import evaluate
+    from pipelines.verbs.pretrain import pretrain
+    from pipelines.verbs.train_tokenizer import train_tokenizer
 
     train_tokenizer(["text.jsonl"], vocab_size=280, sentinels=10, out=Path("with-sentinels"))
     build_dataset(["text.jsonl"], tokenizer=Path("with-sentinels"), context_length=16, out=Path("for-spans"))
@@ -98,7 +98,7 @@ def make_encoder_decoder() -> float:
 
 def make_unigram() -> list[int]:
     """Train a Unigram tokenizer, and return the ids of `UNIGRAM_TEXT`."""
-    from pipelines.train_tokenizer import train_tokenizer
+    from pipelines.verbs.train_tokenizer import train_tokenizer
     from tokenizer import Tokenizer
 
     train_tokenizer(["text.jsonl"], vocab_size=80, model="unigram", out=Path("unigram"))
@@ -107,7 +107,7 @@ def make_unigram() -> list[int]:
 
 def losses() -> dict[str, float]:
     """Return the runs' validation losses in nats per token, and leave the decoder as if killed after step 8."""
-    from pipelines.evaluate import evaluate
+    from pipelines.verbs.evaluate import evaluate
 
     def loss(run: str) -> float:
         return evaluate(Path(run))["splits"]["validation"]["cross_entropy"]

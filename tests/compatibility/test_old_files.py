@@ -9,19 +9,19 @@ import pytest
 from safetensors.torch import load_file
 
 from corpora.labelled import read_labelled
-from pipelines.build_dataset import build_dataset
 from pipelines.dataset.reader import DATA_FILE, TokenDataset
-from pipelines.evaluate import evaluate
-from pipelines.export_hf import export_hf
-from pipelines.finetune import finetune
-from pipelines.generate import generate
-from pipelines.import_hf import import_hf
-from pipelines.pretrain import pretrain
-from pipelines.report import report
 from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 from pipelines.training.config import FinetuneConfig
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.export_hf import export_hf
+from pipelines.verbs.finetune import finetune
+from pipelines.verbs.generate import generate
+from pipelines.verbs.import_hf import import_hf
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.report import report
 from tests.compatibility.make_files import UNIGRAM_TEXT
 from tokenizer import PretokenCounts, Tokenizer
 

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from lm.config import ModelConfig
 from lm.model import build_model
+from lm.optim.adamw import AdamW, has_fused_adamw
 from lm.optim.averaging import WeightAverage
 from lm.optim.muon import Muon, orthogonal
-from lm.optim.optimizers import OptimizerSettings, build_optimizers, has_fused_adamw, partition
+from lm.optim.optimizer import Execution
+from lm.optim.optimizers import build_optimizers, partition
 from lm.optim.schedules import (
     batch_size,
     ends_at_peak,
@@ -21,6 +23,7 @@ from lm.optim.schedules import (
     warmup_cosine,
     weight_decay_multiplier,
 )
+from lm.optim.settings import OptimizerSettings
 
 SMALL = ModelConfig(vocab_size=50, layers=2, width=16, heads=2, positions="learned")
 
@@ -30,18 +33,22 @@ def names_of(model, parameters):
     return {names[id(parameter)] for parameter in parameters}
 
 
-@pytest.mark.parametrize("muon", [False, True])
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
 @pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder-decoder"])
-def test_groups_partition_the_parameters_and_only_matrices_decay(architecture, muon):
+def test_groups_partition_the_parameters_and_only_matrices_decay(architecture, kind):
     config = ModelConfig(vocab_size=50, layers=2, width=16, heads=2, architecture=architecture, positions="learned")
     model = build_model(config, seed=0)
-    hidden, decayed, kept = (names_of(model, group) for group in partition(model, muon))
+    groups = {
+        optimizer: [names_of(model, group) for group in both] for optimizer, both in partition(model, kind).items()
+    }
+    (decayed, kept), (hidden, none) = groups[AdamW], groups.get(Muon, (set(), set()))
+    assert not none
     assert hidden | decayed | kept == {name for name, _ in model.named_parameters()}
     assert not (hidden & decayed or hidden & kept or decayed & kept)
     assert all("norm" in name or name.endswith("bias") for name in kept)
     assert "embedding.weight" in decayed
     assert all(".blocks." in name and name.endswith("weight") for name in hidden)
-    assert any("mlp.up" in name for name in (hidden if muon else decayed))
+    assert any("mlp.up" in name for name in (hidden if kind == "muon" else decayed))
 
 
 @pytest.mark.parametrize(("device", "fused"), [("cpu", True), ("meta", False)])
@@ -113,7 +120,7 @@ def test_muon_takes_the_same_steps_as_that_of_torch(shape, narrow):
     theirs = [torch.nn.Parameter(matrix.clone()) for matrix in start]
     options = {"lr": 0.02, "weight_decay": 0.1, "momentum": 0.9}
     optimizers = (
-        Muon(ours, **options, narrow=narrow),
+        Muon(ours, **options, execution=Execution(narrow=narrow)),
         torch.optim.Muon(theirs, **options, adjust_lr_fn="match_rms_adamw"),
     )
     for step in gradients:

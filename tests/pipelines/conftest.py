@@ -9,7 +9,7 @@ import pytest
 @pytest.fixture(scope="session")
 def peers(tmp_path_factory, tokenizer_folder):
     """Return get(kind), which returns a hub folder, its model in `transformers`, and the run imported from it."""
-    from pipelines.import_hf import import_hf
+    from pipelines.verbs.import_hf import import_hf
     from tests.pipelines.exchange_cases import save_peer
 
     made = {}
@@ -27,8 +27,8 @@ def peers(tmp_path_factory, tokenizer_folder):
 @pytest.fixture(scope="session")
 def pair_dataset(tmp_path_factory):
     """Return a dataset of 380 pairs for training and 20 for validation."""
-    from pipelines.build_dataset import build_dataset
-    from pipelines.train_tokenizer import train_tokenizer
+    from pipelines.verbs.build_dataset import build_dataset
+    from pipelines.verbs.train_tokenizer import train_tokenizer
 
     folder = tmp_path_factory.mktemp("translator")
     pairs = [{"en": f"the number {i}", "de": f"die Zahl {i}"} for i in range(400)]
@@ -44,7 +44,7 @@ def pair_dataset(tmp_path_factory):
 @pytest.fixture(scope="session")
 def trained_translator(pair_dataset, small_recipe):
     """Return the run folder of an encoder-decoder trained on pairs, with a context of 32."""
-    from pipelines.pretrain import pretrain
+    from pipelines.verbs.pretrain import pretrain
 
     model = replace(small_recipe.model, architecture="encoder-decoder")
     recipe = replace(small_recipe, objective="sequence-pairs", model=model)

@@ -5,7 +5,9 @@ from pathlib import Path
 
 from lm.model import build_model
 from lm.optim.averaging import WeightAverage
-from lm.optim.optimizers import OptimizerSettings, build_optimizers
+from lm.optim.optimizer import Execution
+from lm.optim.optimizers import build_optimizers
+from lm.optim.settings import OptimizerSettings
 from pipelines.run.folder import Run
 from pipelines.training.checkpoints import CheckpointWriter, take_snapshot
 from pipelines.training.launch import processes
@@ -18,7 +20,7 @@ def move(source: Path, target: Path, kind: str) -> None:
         model = build_model(run.recipe.model, seed=123)
         parallel.wrap(model, compiled=False)
         settings = OptimizerSettings(kind=run.recipe.train.optimizer)
-        optimizers = build_optimizers(model, settings, spread=parallel.spread)
+        optimizers = build_optimizers(model, settings, Execution(spread=parallel.spread))
         average = WeightAverage(model, run.recipe.train.average)
         state = resume(source, model, optimizers, run.settings, average, parallel)
         writer = CheckpointWriter(target, run.recipe.train, run.settings, parallel.checkpoint_group)

@@ -17,10 +17,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corpora import open_corpus
-from pipelines.build_dataset import build_dataset
 from pipelines.dataset.arrow import text_of
 from pipelines.dataset.reader import DATA_FILE, TokenDataset, TokenStream
 from pipelines.files import whole_folder
+from pipelines.verbs.build_dataset import build_dataset
 from tokenizer import END_OF_TEXT, Tokenizer
 
 
@@ -196,7 +196,7 @@ def test_a_killed_build_leaves_no_dataset_and_the_next_one_is_whole(
         (many / f"{number}.txt").write_bytes(path.read_bytes())
     out = tmp_path / "data"
     code = (
-        "from pathlib import Path; from pipelines.build_dataset import build_dataset; "
+        "from pathlib import Path; from pipelines.verbs.build_dataset import build_dataset; "
         f"build_dataset([{str(many)!r}], tokenizer=Path({str(tokenizer_folder)!r}), context_length=32, "
         f"out=Path({str(out)!r}))"
     )

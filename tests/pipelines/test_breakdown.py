@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluate import evaluate
 from pipelines.evaluation.breakdown import (
     CLASSES,
     DECILES,
@@ -17,6 +16,7 @@ from pipelines.evaluation.breakdown import (
 )
 from pipelines.evaluation.documents import text_of_stream
 from pipelines.evaluation.token_scores import TokenScores
+from pipelines.verbs.evaluate import evaluate
 from tokenizer import Tokenizer
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
-from pipelines.pretrain import pretrain
+from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.training_cases import assert_same_run, metrics_of, stop_after, with_train
 
 

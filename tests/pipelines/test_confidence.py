@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluate import evaluate
 from pipelines.evaluation.confidence import intervals, sampling_of
 from pipelines.evaluation.documents import text_of_stream
 from pipelines.evaluation.token_scores import TokenScores
+from pipelines.verbs.evaluate import evaluate
 from tokenizer import Tokenizer
 
 

@@ -9,12 +9,12 @@ import pytest
 import transformers
 
 import bytelm
-from pipelines.evaluate import evaluate
-from pipelines.export_hf import export_hf
-from pipelines.export_onnx import export_onnx
-from pipelines.import_hf import import_hf
-from pipelines.pretrain import pretrain
 from pipelines.run.recipe import load_recipe, recipe_names
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.export_hf import export_hf
+from pipelines.verbs.export_onnx import export_onnx
+from pipelines.verbs.import_hf import import_hf
+from pipelines.verbs.pretrain import pretrain
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,8 @@ import torch
 
 from lm.config import ModelConfig
 from lm.model import build_model
-from lm.optim.optimizers import OptimizerSettings, build_optimizers
+from lm.optim.optimizers import build_optimizers
+from lm.optim.settings import OptimizerSettings
 from pipelines.training.batch import Batch
 from pipelines.training.config import TrainConfig
 from pipelines.training.graphs import graphed, own_gradients, uses_graphs
@@ -55,7 +56,7 @@ def test_gradients_of_micro_batches_add_up_in_memory_that_stays(model, graphs):
     expected_loss = ONE_PROCESS.gradient(plain, batch, 6, weight, 1.0)
     expected = [parameter.grad for parameter in parameters]
 
-    optimizers = build_optimizers(model, OptimizerSettings(kind="adamw", lr=0.0, weight_decay=0.0), False)
+    optimizers = build_optimizers(model, OptimizerSettings(kind="adamw", lr=0.0, weight_decay=0.0))
     optimizers.zero_grad()
     assert all(parameter.grad is None for parameter in parameters)
     own_gradients(parameters)

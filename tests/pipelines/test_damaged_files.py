@@ -14,15 +14,15 @@ from pipelines.cli.text_input import file_text
 from pipelines.dataset.manifest import problems
 from pipelines.dataset.reader import TokenDataset, write_info
 from pipelines.exchange.transformers_import import read_weights
-from pipelines.export_hf import export_hf
-from pipelines.import_hf import import_hf
-from pipelines.report import report
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 from pipelines.run.manifest import read_manifest, verified
 from pipelines.run.recipe import load_recipe
-from pipelines.runs import runs
-from pipelines.tokenize import tokenize
+from pipelines.verbs.export_hf import export_hf
+from pipelines.verbs.import_hf import import_hf
+from pipelines.verbs.report import report
+from pipelines.verbs.runs import runs
+from pipelines.verbs.tokenize import tokenize
 from tests.pipelines.training_cases import make_old
 from tokenizer import PretokenCounts, Tokenizer, count_pretokens
 

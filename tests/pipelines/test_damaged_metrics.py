@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
+from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.training_cases import assert_same_run, rewrite_state
 
 DAMAGES = {

@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.build_dataset import build_dataset
 from pipelines.dataset.documents import DOCUMENTS_FILE, read_documents
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluate import evaluate
 from pipelines.evaluation.difference import ScoredText, difference_per_byte, sentence
 from pipelines.evaluation.documents import document_keys, text_of_stream
 from pipelines.evaluation.token_scores import TokenScores
-from pipelines.pretrain import pretrain
-from pipelines.train_tokenizer import train_tokenizer
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.train_tokenizer import train_tokenizer
 from tokenizer import Tokenizer
 
 

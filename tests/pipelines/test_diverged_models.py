@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
-from pipelines.evaluate import evaluate
-from pipelines.report import report
 from pipelines.run.retention import latest_checkpoint
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.report import report
 from tests.pipelines.training_cases import rewrite
 
 

@@ -11,9 +11,9 @@ import pytest
 from datasketch import MinHash, MinHashLSH
 
 from corpora import open_corpus
-from pipelines.build_dataset import build_dataset
 from pipelines.dataset import shingle_kernels as kernels
 from pipelines.dataset.duplicates import find_duplicates
+from pipelines.verbs.build_dataset import build_dataset
 from tests.pipelines.test_blocks import files_of
 from tests.pipelines.test_near_duplicates import shingles
 

@@ -9,18 +9,18 @@ import pytest
 import torch
 
 import bytelm
-from pipelines.build_dataset import build_dataset
-from pipelines.evaluate import evaluate
-from pipelines.export_hf import export_hf
-from pipelines.finetune import finetune
-from pipelines.generate import generate
-from pipelines.import_hf import import_hf
-from pipelines.pretrain import pretrain
-from pipelines.report import report
 from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
-from pipelines.score import score
 from pipelines.training.config import FinetuneConfig
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.export_hf import export_hf
+from pipelines.verbs.finetune import finetune
+from pipelines.verbs.generate import generate
+from pipelines.verbs.import_hf import import_hf
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.report import report
+from pipelines.verbs.score import score
 from tests.pipelines.exchange_cases import our_model
 from tokenizer import Tokenizer
 

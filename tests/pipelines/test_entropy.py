@@ -12,9 +12,9 @@ import pytest
 import zstandard
 
 from corpora import open_corpus
-from pipelines.entropy import entropy
 from pipelines.evaluation.compressors import ppm_sizes
 from pipelines.evaluation.symbols import one_alphabet, read_symbols, sample_of
+from pipelines.verbs.entropy import entropy
 from tests.conftest import BYTELM, PEAK_MEMORY
 from tokenizer import Tokenizer
 
@@ -281,7 +281,7 @@ def test_a_sample_bounds_the_text_that_is_read_and_measured(tmp_path):
     letters = zstandard.compress(b"a" * 40_000_000)
     assert len(letters) < 5000
     (tmp_path / "a.txt.zst").write_bytes(letters)
-    program = f"{PEAK_MEMORY}\nfrom pipelines.entropy import entropy\nimport pipelines.reporting.entropy_page\n"
+    program = f"{PEAK_MEMORY}\nfrom pipelines.verbs.entropy import entropy\nimport pipelines.reporting.entropy_page\n"
     program += "numbers = entropy(sys.argv[1], sample=1000)\nbefore = peak_memory()\n"
     program += "numbers = entropy(sys.argv[2], sample=100_000)\nprint(numbers['bytes'], peak_memory() - before)"
     (tmp_path / "small.txt").write_text("abc " * 1000)

@@ -13,8 +13,8 @@ from corpora.synthetic import MarkovSource
 from lm.config import ModelConfig
 from lm.model import build_model
 from pipelines.dataset.reader import TokenStream
-from pipelines.evaluate import evaluate
 from pipelines.evaluation.entropy_calibration import entropy_calibration, half_octaves
+from pipelines.verbs.evaluate import evaluate
 
 SOURCE = MarkovSource(1, 6, seed=3, concentration=0.7)
 

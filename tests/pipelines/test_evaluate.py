@@ -13,17 +13,17 @@ import scipy.stats
 import torch
 
 from corpora.synthetic import source_from_description
-from pipelines.build_dataset import build_dataset
 from pipelines.dataset.reader import TokenDataset, TokenStream
-from pipelines.evaluate import evaluate
 from pipelines.evaluation.compressors import compressed_bits_per_byte
 from pipelines.evaluation.decoded_text import stream_text
 from pipelines.evaluation.windows import decoder_windows
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 from pipelines.run.recipe import load_recipe, save_config
 from pipelines.training.objectives import NextToken
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.training_cases import make_old
 from tokenizer import Tokenizer
 

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from lm.analysis.bootstrap import interval, resampled_sums
 from pipelines.dataset.reader import TokenStream
-from pipelines.evaluate import evaluate
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.decoded_text import stream_text
 from pipelines.evaluation.documents import text_of_stream
 from pipelines.evaluation.words import words_and_line_ends
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.pretrain import pretrain
 from tokenizer import Tokenizer
 
 SPACES = [chr(code).encode() for code in (9, 10, 11, 28, 31, 32, 0x85, 0xA0, 0x1680, 0x2003, 0x2028, 0x3000)]

@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from pipelines.evaluate import evaluate
 from pipelines.run.evaluation_file import evaluations_of
 from pipelines.run.folder import Run
+from pipelines.verbs.evaluate import evaluate
 
 
 @pytest.fixture

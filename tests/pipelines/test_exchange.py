@@ -8,15 +8,15 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipelines.evaluate import evaluate
-from pipelines.export_hf import export_hf
-from pipelines.export_onnx import export_onnx
-from pipelines.finetune import finetune
-from pipelines.generate import generate
-from pipelines.import_hf import import_hf
-from pipelines.pretrain import pretrain
-from pipelines.report import report
 from pipelines.run.folder import Run
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.export_hf import export_hf
+from pipelines.verbs.export_onnx import export_onnx
+from pipelines.verbs.finetune import finetune
+from pipelines.verbs.generate import generate
+from pipelines.verbs.import_hf import import_hf
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.report import report
 from tests.pipelines.exchange_cases import AUTO, IDS, SHAPES, our_model, save_peer
 from tokenizer import CLS, END_OF_TEXT, SEP, Tokenizer
 
@@ -366,7 +366,7 @@ def test_an_onnx_file_keeps_a_window_that_short_texts_do_not_reach(small_recipe,
 
 
 def test_a_missing_package_is_named(monkeypatch, peers, tmp_path):
-    monkeypatch.setattr("pipelines.export_onnx.find_spec", lambda name: None)
+    monkeypatch.setattr("pipelines.verbs.export_onnx.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'bytelm\[onnx\]'"):
         export_onnx(peers("gpt2")[2], out=tmp_path / "model.onnx")
 

@@ -21,13 +21,13 @@ from scipy import stats
 from corpora.labelled import read_labelled
 from lm.analysis.metrics import token_nll
 from lm.classification import accuracy_interval
-from pipelines.classify import classify
-from pipelines.finetune import finetune
 from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
 from pipelines.run.recipe import save_config
 from pipelines.training.config import FinetuneConfig
 from pipelines.training.finetuning import SORTED_BATCHES, epochs
+from pipelines.verbs.classify import classify
+from pipelines.verbs.finetune import finetune
 from tests.pipelines.training_cases import make_old
 
 MODULES = ("argparse", "calendar", "decimal")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.pretrain import pretrain
+from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.training_cases import metrics_of, with_train
 
 

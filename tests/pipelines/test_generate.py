@@ -9,11 +9,11 @@ import torch
 
 from lm.decoding.beam import beam_search
 from lm.decoding.generation import generate as continued
-from pipelines.evaluate import evaluate
-from pipelines.generate import generate
 from pipelines.reporting.samples import samples_of
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.generate import generate
 from tests.pipelines.test_cli import assert_refused
 
 
@@ -45,10 +45,10 @@ def test_a_model_trained_without_separators_reads_the_prompt_alone(
     tmp_path, small_recipe, text_folder, tokenizer_folder
 ):
     """It has never read <|endoftext|>, although the tokenizer has this token."""
-    from pipelines.build_dataset import build_dataset
-    from pipelines.export_hf import export_hf
-    from pipelines.pretrain import pretrain
     from pipelines.run.text_ids import BEFORE_TEXT
+    from pipelines.verbs.build_dataset import build_dataset
+    from pipelines.verbs.export_hf import export_hf
+    from pipelines.verbs.pretrain import pretrain
 
     tok = tokenizer_folder
     for name, separator in (("separated", True), ("joined", False)):

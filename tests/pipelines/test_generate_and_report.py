@@ -7,10 +7,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from pipelines.evaluate import evaluate
-from pipelines.generate import generate
-from pipelines.report import report
 from pipelines.reporting.samples import Sample
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.generate import generate
+from pipelines.verbs.report import report
 
 PLAIN = {"samples": False, "inside": False}
 
@@ -115,7 +115,7 @@ def test_text_from_the_corpus_cannot_break_the_page(trained_gpt, tmp_path, monke
 def test_a_dataset_built_again_with_another_tokenizer_is_not_sampled(tmp_path, trained_gpt, text_folder):
     import shutil
 
-    from pipelines.build_dataset import build_dataset
+    from pipelines.verbs.build_dataset import build_dataset
     from tokenizer import Tokenizer
 
     Tokenizer.train([str(text_folder / "abc.txt")], vocab_size=700).save(tmp_path / "tok")
@@ -156,7 +156,7 @@ def test_a_run_of_any_name_is_drawn(tmp_path, trained_gpt):
 def test_a_run_without_evaluation_gets_a_report_of_its_training(tmp_path, small_recipe, dataset_folder):
     from dataclasses import replace
 
-    from pipelines.pretrain import pretrain
+    from pipelines.verbs.pretrain import pretrain
 
     recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=2560))
     pretrain(recipe, data=dataset_folder, out=tmp_path / "young")

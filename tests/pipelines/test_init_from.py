@@ -8,16 +8,16 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pipelines.build_dataset import build_dataset
-from pipelines.evaluate import evaluate
-from pipelines.import_hf import import_hf
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 from pipelines.run.manifest import manifest_sha256
 from pipelines.run.recipe import save_config
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.run.text_ids import text_ids
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.import_hf import import_hf
+from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.exchange_cases import save_peer
 from tests.pipelines.training_cases import assert_same_run, metrics_of, stop_after, weights_of, with_train
 

@@ -9,12 +9,6 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.evaluate import evaluate
-from pipelines.export_hf import export_hf
-from pipelines.finetune import finetune
-from pipelines.generate import generate
-from pipelines.pretrain import pretrain
-from pipelines.report import report
 from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
@@ -22,6 +16,12 @@ from pipelines.run.manifest import DamagedCheckpointError, manifest_json, read_m
 from pipelines.run.recipe import save_config
 from pipelines.run.retention import latest_checkpoint
 from pipelines.training.config import FinetuneConfig
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.export_hf import export_hf
+from pipelines.verbs.finetune import finetune
+from pipelines.verbs.generate import generate
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.report import report
 from tests.pipelines.training_cases import make_old, with_train
 from tokenizer import Tokenizer
 

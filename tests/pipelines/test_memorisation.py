@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipelines.build_dataset import build_dataset
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluate import evaluate
 from pipelines.evaluation.documents import text_of_stream
 from pipelines.evaluation.memorisation import LENGTHS, memorisation
 from pipelines.evaluation.token_scores import TokenScores
-from pipelines.pretrain import pretrain
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.pretrain import pretrain
 from tokenizer import Tokenizer
 
 

@@ -13,11 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipelines.build_dataset import build_dataset
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluate import evaluate
-from pipelines.pretrain import pretrain
-from pipelines.report import report
 from pipelines.run.folder import Run
 from pipelines.run.model_card import model_card
 from pipelines.run.recipe import save_config
@@ -25,6 +21,10 @@ from pipelines.run.sources import parse_sources, sources_of, spelled
 from pipelines.training.batch import Shard
 from pipelines.training.data import open_sources, open_training_data
 from pipelines.training.mixture import Apportionment
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.report import report
 from tests.pipelines.training_cases import assert_same_run, metrics_of, stop_after, with_train
 from tokenizer import Tokenizer
 

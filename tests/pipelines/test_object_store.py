@@ -8,13 +8,13 @@ from importlib.util import find_spec
 import pytest
 
 from corpora.object_store import ObjectPath
-from pipelines.build_dataset import build_dataset
 from pipelines.dataset.stored import local_copy
-from pipelines.evaluate import evaluate
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
-from pipelines.train_tokenizer import train_tokenizer
-from pipelines.verify_dataset import verify_dataset
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.dataset import verify_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.train_tokenizer import train_tokenizer
 
 
 @pytest.fixture(autouse=True)

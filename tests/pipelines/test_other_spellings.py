@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines.build_dataset import build_dataset
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluate import evaluate
 from pipelines.evaluation.inputs import objective_of
-from pipelines.export_hf import export_hf
-from pipelines.finetune import finetune
-from pipelines.generate import generate
-from pipelines.import_hf import import_hf
 from pipelines.reporting.inside import look_inside
 from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids
 from pipelines.training.config import FinetuneConfig
 from pipelines.training.data import validation_batch
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.export_hf import export_hf
+from pipelines.verbs.finetune import finetune
+from pipelines.verbs.generate import generate
+from pipelines.verbs.import_hf import import_hf
 from tests.pipelines.exchange_cases import our_model, save_peer
 from tokenizer import Tokenizer
 

@@ -45,12 +45,12 @@ def checkpoint_tokens(run):
 
 
 def test_verbs_called_from_python_print_nothing(text_folder, tmp_path, capsys):
-    from pipelines.build_dataset import build_dataset
-    from pipelines.corpus import list_corpora
-    from pipelines.params import params
     from pipelines.run.named_models import named_model
-    from pipelines.tokenize import tokenize
-    from pipelines.train_tokenizer import train_tokenizer
+    from pipelines.verbs.build_dataset import build_dataset
+    from pipelines.verbs.corpus import list_corpora
+    from pipelines.verbs.params import params
+    from pipelines.verbs.tokenize import tokenize
+    from pipelines.verbs.train_tokenizer import train_tokenizer
 
     train_tokenizer([str(text_folder)], vocab_size=300, out=tmp_path / "tok")
     build_dataset([str(text_folder)], tokenizer=tmp_path / "tok", context_length=32, out=tmp_path / "data")
@@ -62,8 +62,8 @@ def test_verbs_called_from_python_print_nothing(text_folder, tmp_path, capsys):
 
 
 def test_verbs_called_from_python_print_inside_show(text_folder, tmp_path, capsys):
-    from pipelines.corpus import list_corpora
-    from pipelines.train_tokenizer import train_tokenizer
+    from pipelines.verbs.corpus import list_corpora
+    from pipelines.verbs.train_tokenizer import train_tokenizer
 
     with show():
         train_tokenizer([str(text_folder)], vocab_size=300, out=tmp_path / "tok")
@@ -275,7 +275,7 @@ def test_a_control_c_that_a_library_swallows_silences_the_warnings_that_follow()
     code = """
 import contextlib, signal, sys, types, warnings
 from pipelines.cli import dispatch, process
-verb = types.ModuleType("pipelines.runs")
+verb = types.ModuleType("pipelines.verbs.runs")
 def main(arguments):
     warnings.warn("before")
     with contextlib.suppress(KeyboardInterrupt):
@@ -283,7 +283,7 @@ def main(arguments):
     warnings.warn("after")
     process.raise_if_interrupted()
 verb.main = main
-sys.modules["pipelines.runs"] = verb
+sys.modules["pipelines.verbs.runs"] = verb
 sys.argv = ["bytelm", "runs"]
 sys.exit(dispatch.main())
 """

@@ -16,21 +16,21 @@ from safetensors.torch import load_file
 
 from corpora import PairTexts, open_pairs
 from lm.analysis.size import flops_per_token, meta_model
-from pipelines.build_dataset import build_dataset
 from pipelines.dataset.pairs import Lists, PairDataset, Pairs
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluate import evaluate
 from pipelines.evaluation.translation import bleu
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 from pipelines.run.recipe import load_recipe
 from pipelines.run.retention import latest_checkpoint
-from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.batch import hidden_states
 from pipelines.training.data import PairLoader, open_training_data
 from pipelines.training.mixture import Mixture
 from pipelines.training.objectives import PairObjective
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.train_tokenizer import train_tokenizer
 from tokenizer import Tokenizer
 
 

@@ -20,7 +20,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.dataset.reader import TokenStream
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import locked
 from pipelines.run.recipe import save_config
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
@@ -29,6 +28,7 @@ from pipelines.training.data import BlockLoader
 from pipelines.training.machine import Machine
 from pipelines.training.objectives import NextToken
 from pipelines.training.progress import Progress, stop_on_signals
+from pipelines.verbs.pretrain import pretrain
 from tests.conftest import is_running
 from tests.pipelines.training_cases import metrics_of, wait_for_checkpoint, weights_of, with_train
 
@@ -237,8 +237,8 @@ def test_layers_can_be_skipped_if_one_rank_has_a_row_without_weight(tmp_path, re
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])
 def test_three_processes_translate_pairs_as_one_does(tmp_path, recipe, text_folder, kind):
-    from pipelines.build_dataset import build_dataset
-    from pipelines.train_tokenizer import train_tokenizer
+    from pipelines.verbs.build_dataset import build_dataset
+    from pipelines.verbs.train_tokenizer import train_tokenizer
 
     lines = [line for path in sorted(text_folder.glob("*.txt")) for line in path.read_text().splitlines() if line][:600]
     folder = tmp_path / "pairs"

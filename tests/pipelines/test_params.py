@@ -55,7 +55,7 @@ def test_moments_are_those_of_the_optimizer_that_trains(capsys, tmp_path):
     matrices = 12 * 32 * 32
     assert costs["training_bytes"]["moments"] == 2 * costs["training_bytes"]["weights"] - 4 * matrices
     assert main(["params", str(recipe)]) == 0
-    assert "Muon's and AdamW's moments" in capsys.readouterr().out
+    assert "AdamW's and Muon's moments" in capsys.readouterr().out
     costs = costs_of(capsys, str(recipe), "--optimizer", "adamw")
     assert costs["training_bytes"]["moments"] == 2 * costs["training_bytes"]["weights"]
 
@@ -83,8 +83,8 @@ def test_a_run_has_the_size_of_its_model(trained_gpt, capsys):
 
 
 def test_a_classifier_is_refused_as_a_model(trained_bert, tmp_path, capsys):
-    from pipelines.finetune import finetune
     from pipelines.training.config import FinetuneConfig
+    from pipelines.verbs.finetune import finetune
 
     rows = [json.dumps({"text": f"{label} {i}", "label": label}) for i in range(8) for label in ("a", "b")]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))

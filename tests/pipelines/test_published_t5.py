@@ -8,20 +8,20 @@ import pytest
 import sentencepiece
 import torch
 
-from pipelines.build_dataset import build_dataset
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluate import evaluate
 from pipelines.evaluation.inputs import objective_of
-from pipelines.export_hf import export_hf
-from pipelines.generate import generate
-from pipelines.import_hf import import_hf
-from pipelines.pretrain import pretrain
-from pipelines.report import report
 from pipelines.run.folder import Run
 from pipelines.run.recipe import load_recipe
 from pipelines.run.text_ids import text_ids
-from pipelines.score import score
 from pipelines.training.data import validation_batch
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.export_hf import export_hf
+from pipelines.verbs.generate import generate
+from pipelines.verbs.import_hf import import_hf
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.report import report
+from pipelines.verbs.score import score
 from tests.pipelines.exchange_cases import our_model
 from tokenizer import Tokenizer
 

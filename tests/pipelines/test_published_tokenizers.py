@@ -8,8 +8,8 @@ import tokenizers
 import torch
 
 import bytelm
-from pipelines.export_hf import export_hf
-from pipelines.import_hf import import_hf
+from pipelines.verbs.export_hf import export_hf
+from pipelines.verbs.import_hf import import_hf
 from tests.pipelines.exchange_cases import save_peer
 
 transformers = pytest.importorskip("transformers")

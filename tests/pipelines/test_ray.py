@@ -19,12 +19,12 @@ from pathlib import Path
 import pytest
 
 from corpora import open_corpus
-from pipelines.build_dataset import build_dataset
 from pipelines.cli.display import show
 from pipelines.cluster import counting
 from pipelines.cluster.counting import count_corpus
 from pipelines.cluster.tasks import SETTINGS, collect, prepare_nodes
-from pipelines.train_tokenizer import train_tokenizer
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.train_tokenizer import train_tokenizer
 from tests.conftest import BYTELM, without_waiting
 from tests.pipelines.test_blocks import files_of
 from tokenizer import PretokenCounts, count_pretokens

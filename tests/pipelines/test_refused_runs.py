@@ -14,9 +14,9 @@ import torch
 
 from pipelines.cli.dispatch import main
 from pipelines.dataset.reader import TokenDataset, write_info
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run, locked
 from pipelines.run.recipe import save_config
+from pipelines.verbs.pretrain import pretrain
 from tests.conftest import REPOSITORY
 from tests.pipelines.training_cases import make_old, weights_of
 from tokenizer import Tokenizer
@@ -86,8 +86,8 @@ def test_a_tokenizer_that_is_not_the_datasets_is_refused(tmp_path, small_recipe,
 
 
 def test_an_objective_without_its_special_token_is_refused_by_name(tmp_path, text_folder, small_recipe):
-    from pipelines.build_dataset import build_dataset
-    from pipelines.train_tokenizer import train_tokenizer
+    from pipelines.verbs.build_dataset import build_dataset
+    from pipelines.verbs.train_tokenizer import train_tokenizer
 
     train_tokenizer(
         [str(text_folder)], vocab_size=300, out=tmp_path / "tok", special_tokens=("<|endoftext|>", "<|cls|>", "<|sep|>")
@@ -185,7 +185,7 @@ def test_a_config_without_its_facts_is_named(tmp_path, small_recipe, dataset_fol
 
 
 def test_a_moved_dataset_is_remembered(tmp_path, small_recipe, dataset_folder, trained_gpt):
-    from pipelines.evaluate import evaluate
+    from pipelines.verbs.evaluate import evaluate
 
     out, data = shutil.copytree(trained_gpt, tmp_path / "gpt"), shutil.copytree(dataset_folder, tmp_path / "data")
     text = (out / "config.toml").read_text().replace(str(dataset_folder), str(tmp_path / "gone"))

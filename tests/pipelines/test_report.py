@@ -10,10 +10,6 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from pipelines.build_dataset import build_dataset
-from pipelines.evaluate import evaluate
-from pipelines.pretrain import pretrain
-from pipelines.report import report
 from pipelines.reporting.passage import passage_of
 from pipelines.reporting.plots import loss_by_position
 from pipelines.reporting.subject import subject_of
@@ -21,7 +17,11 @@ from pipelines.reporting.verdict import verdict
 from pipelines.run.evaluation_file import evaluations_of
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
-from pipelines.train_tokenizer import train_tokenizer
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.report import report
+from pipelines.verbs.train_tokenizer import train_tokenizer
 from tokenizer import Tokenizer
 
 

@@ -15,12 +15,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.recipe import save_config
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training.config import TrainConfig
 from pipelines.training.parallel import OneProcess
+from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.training_cases import (
     assert_same_run,
     metrics_of,

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run, locked
 from pipelines.run.retention import latest_checkpoint
-from pipelines.runs import runs
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.runs import runs
 
 
 def test_runs_are_listed_with_their_state(tmp_path, trained_gpt, small_recipe, dataset_folder, printed):

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bytelm
-from pipelines.export_hf import export_hf
 from pipelines.run.folder import Run
 from pipelines.scoring.windows import decoder_windows
+from pipelines.verbs.export_hf import export_hf
 from tests.pipelines.exchange_cases import AUTO
 from tests.pipelines.test_cli import assert_refused
 

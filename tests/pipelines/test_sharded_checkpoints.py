@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from pipelines.evaluate import evaluate
-from pipelines.export_hf import export_hf
-from pipelines.generate import generate
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training.checkpoint_reader import AVERAGE, MODEL, OPTIMIZER, read_checkpoint, whole_checkpoint
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.export_hf import export_hf
+from pipelines.verbs.generate import generate
+from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.move_checkpoint import move
 from tests.pipelines.test_parallel import assert_same_to_rounding, run
 from tests.pipelines.test_resuming import damage_file

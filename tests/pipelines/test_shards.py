@@ -16,15 +16,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corpora import open_corpus
-from pipelines.build_dataset import build_dataset
 from pipelines.dataset.blocks import write_blocks
 from pipelines.dataset.documents import DOCUMENTS_FILE
 from pipelines.dataset.encoded_range import EncodedSplit, encode_range
 from pipelines.dataset.outputs import output_prefix
 from pipelines.dataset.reader import TokenDataset, data_files, write_info
 from pipelines.dataset.shards import assemble, cut, write_shards
-from pipelines.evaluate import evaluate
-from pipelines.pretrain import pretrain
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.test_blocks import files_of
 from tokenizer import Tokenizer
 

@@ -9,18 +9,18 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from lm.model import build_model
-from pipelines.build_dataset import build_dataset
 from pipelines.dataset.reader import TokenDataset, TokenStream
-from pipelines.evaluate import evaluate
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 from pipelines.run.recipe import load_recipe
-from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training.batch import hidden_states
 from pipelines.training.data import open_training_data, validation_batch
 from pipelines.training.mixture import Mixture
 from pipelines.training.objectives import MaskedToken, NextToken, SpanCorruption, document_numbers
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.train_tokenizer import train_tokenizer
 from tests.pipelines.training_cases import make_old
 from tokenizer import END_OF_TEXT, Tokenizer, sentinels
 

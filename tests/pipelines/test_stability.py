@@ -14,13 +14,13 @@ import pytest
 import torch
 
 from lm.optim.optimizers import Optimizers
-from pipelines.pretrain import pretrain
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training import machine
 from pipelines.training.loop import Trainer
 from pipelines.training.machine import choose_machine
 from pipelines.training.parallel import OneProcess
 from pipelines.training.stability import LossScale
+from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.training_cases import (
     after_each_step,
     assert_same_run,

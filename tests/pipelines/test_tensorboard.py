@@ -5,7 +5,7 @@ from collections import defaultdict
 
 import pytest
 
-from pipelines.pretrain import pretrain
+from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.training_cases import after_each_step, with_train
 
 

@@ -6,15 +6,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pipelines.build_dataset import build_dataset
-from pipelines.evaluate import evaluate
-from pipelines.export_hf import export_hf
-from pipelines.generate import generate
-from pipelines.import_hf import import_hf
-from pipelines.pretrain import pretrain
 from pipelines.reporting.samples import samples_of
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.export_hf import export_hf
+from pipelines.verbs.generate import generate
+from pipelines.verbs.import_hf import import_hf
+from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.exchange_cases import our_model, save_peer
 from tokenizer import CLS, END_OF_TEXT, MASK, PAD, SEP, Tokenizer
 

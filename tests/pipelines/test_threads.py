@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from lm.config import ModelConfig
 from lm.model import build_model
-from pipelines.pretrain import pretrain
 from pipelines.training import threads
 from pipelines.training.batch import Batch
 from pipelines.training.config import TrainConfig
 from pipelines.training.loop import Trainer
 from pipelines.training.parallel import ONE_PROCESS, OneProcess
 from pipelines.training.threads import Threads, thread_count, with_threads
+from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.training_cases import assert_same_run, metrics_of, start, wait_for_step
 
 SHAPE = ModelConfig(vocab_size=50, context_length=8, layers=2, width=16, heads=2)

@@ -18,7 +18,7 @@ import pytest
 
 from corpora import open_corpus
 from pipelines.cli.escapes import visible
-from pipelines.train_tokenizer import train_tokenizer
+from pipelines.verbs.train_tokenizer import train_tokenizer
 from tokenizer import PieceRules, Tokenizer
 
 BYTELM = Path(sys.executable).with_name("bytelm")

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.build_dataset import build_dataset
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluate import evaluate
 from pipelines.evaluation.documents import text_of_stream
 from pipelines.evaluation.trained_text import TrainingText
-from pipelines.export_hf import export_hf
-from pipelines.pretrain import pretrain
-from pipelines.report import report
 from pipelines.run.folder import Run
-from pipelines.train_tokenizer import train_tokenizer
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.export_hf import export_hf
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.report import report
+from pipelines.verbs.train_tokenizer import train_tokenizer
 from tokenizer import Tokenizer
 
 

@@ -14,7 +14,6 @@ import torch
 from lm.model import build_model
 from lm.optim.optimizers import Optimizers
 from pipelines.dataset.reader import TokenDataset
-from pipelines.pretrain import pretrain
 from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training.checkpoint_reader import whole_checkpoint
@@ -24,6 +23,7 @@ from pipelines.training.machine import tabulated_flops
 from pipelines.training.mixture import Mixture
 from pipelines.training.parallel import OneProcess
 from pipelines.training.pretraining import fit_to_data
+from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.training_cases import (
     after_each_step,
     assert_same_run,

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 from lm.analysis.size import meta_model
-from pipelines.build_dataset import build_dataset
 from pipelines.cli import display
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenDataset
-from pipelines.pretrain import pretrain
 from pipelines.run.recipe import save_config
 from pipelines.run.retention import latest_checkpoint
-from pipelines.runs import runs
-from pipelines.train_tokenizer import train_tokenizer
 from pipelines.training import pretraining
 from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
 from pipelines.training.mixture import Mixture
 from pipelines.training.pretraining import fit_to_data
 from pipelines.training.progress import SMOOTHING, LossWatch
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.runs import runs
+from pipelines.verbs.train_tokenizer import train_tokenizer
 from tests.pipelines.training_cases import metrics_of, stop_after, with_train
 from tokenizer import Tokenizer
 

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from pipelines.build_dataset import build_dataset
-from pipelines.verify_dataset import verify_dataset
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.dataset import verify_dataset
 
 
 @pytest.fixture(scope="module")

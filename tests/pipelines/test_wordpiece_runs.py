@@ -11,11 +11,11 @@ from datasets import load_from_disk
 
 from pipelines.dataset.documents import read_documents
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluate import evaluate
 from pipelines.evaluation.breakdown import CLASSES, token_classes
-from pipelines.generate import generate
-from pipelines.pretrain import pretrain
-from pipelines.report import report
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.generate import generate
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.report import report
 from tests.pipelines.test_cli import assert_refused
 from tokenizer import Tokenizer
 

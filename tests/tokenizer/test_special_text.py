@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.cli.errors import UsageError
-from pipelines.train_tokenizer import train_tokenizer
+from pipelines.verbs.train_tokenizer import train_tokenizer
 from tokenizer import Tokenizer, count_pretokens
 from tokenizer.documents import BLOCK_BYTES
 

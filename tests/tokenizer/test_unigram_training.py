@@ -12,7 +12,7 @@ import tokenizers
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipelines.train_tokenizer import train_tokenizer
+from pipelines.verbs.train_tokenizer import train_tokenizer
 from tokenizer import DEFAULT_SPECIAL_TOKENS, PretokenCounts, Tokenizer, count_pretokens
 from tokenizer.training.count_table import Counted
 from tokenizer.training.piece_rules import PieceRules

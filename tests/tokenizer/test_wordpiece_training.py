@@ -10,7 +10,7 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.train_tokenizer import train_tokenizer
+from pipelines.verbs.train_tokenizer import train_tokenizer
 from tests.tokenizer.test_bert_words import hard_strings
 from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer, count_pretokens
 from tokenizer.splitting.bert import NAMED_WORDS

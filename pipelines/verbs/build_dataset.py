@@ -1,4 +1,4 @@
-"""`bytelm build-dataset`: a corpus and a tokenizer to a dataset of token blocks or of pairs."""
+"""Text: encode a corpus into blocks of token ids."""
 
 from collections.abc import Callable
 from functools import partial
@@ -28,6 +28,8 @@ from pipelines.files import place
 
 if TYPE_CHECKING:
     from corpora import Corpus
+
+OUT_OF_MEMORY = "lower --max-document or --threads"
 
 # Arrow allows lists of 31-bit lengths, but a batch of blocks must fit in memory.
 LONGEST_CONTEXT = 1 << 26

@@ -1,4 +1,4 @@
-"""`bytelm dataset verify DIR`: check every file of a dataset against the manifest that was written with it."""
+"""Text: verify the files of a dataset."""
 
 import json
 from pathlib import Path

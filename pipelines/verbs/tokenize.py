@@ -1,4 +1,4 @@
-"""`bytelm tokenize`: the tokens of a text or a file."""
+"""Text: show the tokens of a text or a file."""
 
 import json
 from collections.abc import Iterator
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from tokenizer import Tokenizer
+
+OUT_OF_MEMORY = "give a shorter text"
 
 SHORT_TEXT = 1000  # bytes; shorter texts are encoded without loading numba
 

@@ -1,4 +1,4 @@
-"""`bytelm classify`: labels of texts by a fine-tuned classifier."""
+"""Use: label texts with a classifier."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""`bytelm report`: one self-contained HTML page about one run or several."""
+"""Measurement: write a self-contained HTML page about one or several runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,10 +7,13 @@ from typing import Annotated
 import tyro
 
 from pipelines.cli.parsing import parse
+from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
 from pipelines.files import distinct_names
-from pipelines.runs import run_folders
+from pipelines.verbs.runs import run_folders
+
+ENVIRONMENT = PASSIVE_THREADS
 
 
 @verb

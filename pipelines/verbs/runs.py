@@ -1,4 +1,4 @@
-"""`bytelm runs`: the runs under a folder, with the progress and loss of each."""
+"""Measurement: list the runs in a folder with their progress and results."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""`bytelm entropy`: measure entropies, mutual information and word frequencies of a text, without a model."""
+"""Text: measure a text without a model: entropies, mutual information, Zipf's and Heaps' laws."""
 
 import json
 from pathlib import Path
@@ -11,10 +11,14 @@ from pipelines.cli.arguments import AsJson, TokenizerPattern
 from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, say_left_out
 from pipelines.cli.display import Bar, answer, counted, say, say_on_stderr, table, write
 from pipelines.cli.parsing import parse
+from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.evaluation.entropy_tables import tables
 from pipelines.evaluation.symbols import SymbolText, Unit, read_symbols
 from pipelines.evaluation.text_entropy import DEFINITIONS, REMEDY, missing_extras, text_entropy
+
+ENVIRONMENT = PASSIVE_THREADS
+OUT_OF_MEMORY = "lower --sample, or give a smaller corpus"
 
 RATE_SAMPLE = 16_000_000  # bytes
 

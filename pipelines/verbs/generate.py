@@ -1,4 +1,4 @@
-"""`bytelm generate`: continued prompts of a decoder, targets of an encoder-decoder, filled masks of an encoder."""
+"""Use: continue a prompt, write the target of a source, or fill masks."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""`bytelm import-hf`: a run from a folder that `transformers` wrote, or from a model of the hub."""
+"""Exchange: import a model of transformers, from a folder or the hub, as a run."""
 
 from pathlib import Path
 from typing import Annotated, Literal

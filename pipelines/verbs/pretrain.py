@@ -1,4 +1,4 @@
-"""`bytelm pretrain`: train a model on a dataset."""
+"""Training: train the model of a recipe on a dataset."""
 
 import os
 import shlex
@@ -14,12 +14,16 @@ import tyro
 from pipelines.cli.arguments import DryRun
 from pipelines.cli.errors import UsageError
 from pipelines.cli.parsing import parse
+from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import refuse_uri, verb
 from pipelines.run.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
 from pipelines.run.sources import parse_sources, sources_of
 
 if TYPE_CHECKING:
     from pipelines.run.folder import Run
+
+ENVIRONMENT = PASSIVE_THREADS
+OUT_OF_MEMORY = "choose a smaller --train.micro-batch, context or model"
 
 
 @verb

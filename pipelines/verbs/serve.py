@@ -1,4 +1,4 @@
-"""`bytelm serve`: a page and an API for trained runs."""
+"""Use: serve runs in the browser and through OpenAI's completions API."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,13 @@ import tyro
 from pipelines.cli.arguments import Checkpoint, Device, Dtype
 from pipelines.cli.display import answer
 from pipelines.cli.parsing import parse
+from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
+
+# PyTorch and oneDNN keep the code of every shape of a matrix product, by default of 1,024 shapes. A server meets new
+# shapes all the time: fewer keep its memory flat and take no more time.
+SHAPE_CACHES = {"LRU_CACHE_CAPACITY": "128", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}
+ENVIRONMENT = PASSIVE_THREADS | SHAPE_CACHES
 
 
 @verb

@@ -1,4 +1,4 @@
-"""`bytelm sweep-vocabulary`: compare kinds and sizes of vocabulary by bits per byte at equal compute."""
+"""Measurement: compare kinds and sizes of vocabularies in bits per byte at equal compute."""
 
 import json
 import math
@@ -12,6 +12,7 @@ from pipelines.cli.arguments import AsJson, DryRun
 from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule, need_validation
 from pipelines.cli.dry_run import check_dry_run
 from pipelines.cli.parsing import parse
+from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.files import write_json
 from pipelines.sweep import Kind
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from corpora import Corpus
     from pipelines.sweep.plan import Budget, SweepRun, Vocabulary
     from pipelines.sweep.runs import Work
+
+ENVIRONMENT = PASSIVE_THREADS
+OUT_OF_MEMORY = "lower --workers, or choose a smaller --recipe"
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 PICTURE = "bits-per-byte.png"

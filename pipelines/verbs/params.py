@@ -1,4 +1,4 @@
-"""`bytelm params`: parameters, FLOPs and memory of a model, before it is built."""
+"""Training: print the parameters, FLOPs and memory of a model."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from lm.config import ModelConfig
+from lm.optim.settings import OptimizerKind
 from lm.presets import PRESETS
 from pipelines.cli.arguments import AsJson
 from pipelines.cli.display import answer, quantity, table, write
@@ -13,13 +14,11 @@ from pipelines.cli.errors import UsageError
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.run.recipe import recipe_names
-from pipelines.training.config import OptimizerKind
 
 if TYPE_CHECKING:
     from pipelines.run.model_costs import ModelCosts
 
 COMPONENTS = ("embedding", "positions", "attention", "mlp", "norms", "head", "total")
-MOMENTS = {"adamw": "AdamW's moments", "muon": "Muon's and AdamW's moments"}
 
 ActivationDtype = Annotated[
     Literal["float32", "bfloat16"],
@@ -66,10 +65,11 @@ def _print(model: ModelConfig, costs: "ModelCosts") -> None:
         f"{costs['biases_and_norms']:,} in biases and norms"
     )
     training, length, dtype = costs["training_bytes"], f"{model.context_length:,}", costs["dtype"]
+    owners = " and ".join(f"{optimizer}'s" for optimizer in costs["optimizers"])
     answer(f"FLOPs per token, forward and backward: {quantity(costs['flops_per_token'], 'FLOP')}")
     answer(
         f"training: {quantity(training['weights'], 'B')} weights, {quantity(training['gradients'], 'B')} gradients, "
-        f"{quantity(training['moments'], 'B')} {MOMENTS[costs['optimizer']]} (float32), and about "
+        f"{quantity(training['moments'], 'B')} {owners} moments (float32), and about "
         f"{quantity(training['activations'], 'B')} activations per sequence of {length} ({dtype})"
     )
     if costs["cache_bytes_per_token"]:

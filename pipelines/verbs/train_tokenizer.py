@@ -1,4 +1,4 @@
-"""`bytelm train-tokenizer`: a byte-level BPE, WordPiece or Unigram vocabulary from a corpus."""
+"""Text: train a BPE, WordPiece or Unigram vocabulary on a corpus."""
 
 import json
 import re
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from corpora import Corpus, PairTexts
     from pipelines.reporting.tokenizer_summary import HeldOut
     from tokenizer import PretokenCounts
+
+OUT_OF_MEMORY = "set --memory, or lower --max-document"
 
 # Text in the queues of the threads, caches, and freed memory that the allocator holds, in bytes.
 TEXT_MEMORY = 130_000_000

@@ -1,4 +1,4 @@
-"""`bytelm score`: the log-probability of a text, token by token."""
+"""Measurement: show how well a run predicts a text, token by token, or rank continuations."""
 
 import json
 from collections.abc import Sequence
@@ -10,6 +10,7 @@ import tyro
 from pipelines.cli.arguments import AsJson, Checkpoint, Device, Dtype, RunFolder
 from pipelines.cli.display import say_on_stderr, write
 from pipelines.cli.parsing import parse
+from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.text_input import argument_text, file_text, standard_input_text
 from pipelines.cli.verbs import verb
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
     from pipelines.scoring.choices import ChoiceScores
     from pipelines.scoring.texts import TextScore
+
+ENVIRONMENT = PASSIVE_THREADS
 
 
 @verb

@@ -1,4 +1,4 @@
-"""`bytelm evaluate`: measure trained models on held-out text.
+"""Measurement: measure a run: cross-entropy, perplexity, bits per byte and more.
 
 `pipelines.evaluation.numbers` defines the numbers of a split, `pipelines.run.evaluation_file` the layout of
 evaluation.json. `bits_per_byte` is null for masked models and span corruption, whose loss is not a code length, and
@@ -22,11 +22,14 @@ import tyro
 from pipelines.cli.arguments import Device, Dtype, check_beams, check_length_penalty
 from pipelines.cli.corpus_arguments import ReadingOptions
 from pipelines.cli.parsing import parse
+from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.files import distinct_names, place
 
 if TYPE_CHECKING:
     from pipelines.evaluation.planning import Plan
+
+ENVIRONMENT = PASSIVE_THREADS
 
 
 @verb

@@ -1,4 +1,4 @@
-"""`bytelm export-hf`: a run as a folder that `transformers` opens."""
+"""Exchange: write a run as a folder that transformers opens."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`bytelm finetune`: train a classifier from a pretrained encoder and labelled texts."""
+"""Training: train a classifier from a trained encoder and labelled texts."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,8 +7,11 @@ import tyro
 
 from pipelines.cli.arguments import RunFolder
 from pipelines.cli.parsing import parse
+from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.training.config import FinetuneConfig
+
+ENVIRONMENT = PASSIVE_THREADS
 
 SETTINGS = FinetuneConfig()
 

@@ -1,4 +1,4 @@
-"""`bytelm export-onnx`: a run's model as an ONNX file, for runtimes without Python."""
+"""Exchange: write a run's model as an ONNX file."""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,11 +1,14 @@
-"""`bytelm demo`: a tokenizer, a GPT and a BERT on the built-in corpus, from text to a report, in minutes on 2 cores."""
+"""Training: train and evaluate two small models on the built-in corpus in minutes."""
 
 import shutil
 from pathlib import Path
 from typing import Any
 
 from pipelines.cli.parsing import parse
+from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
+
+ENVIRONMENT = PASSIVE_THREADS
 
 SECONDS = 160
 

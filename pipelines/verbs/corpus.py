@@ -1,4 +1,4 @@
-"""`bytelm corpus list` and `bytelm corpus show CORPUS`: corpora to train on."""
+"""Text: list the named corpora, or describe one."""
 
 import textwrap
 from typing import TYPE_CHECKING, Unpack
@@ -11,6 +11,8 @@ from pipelines.cli.stdout import Stdout
 
 if TYPE_CHECKING:
     from corpora import CorpusSummary
+
+OUT_OF_MEMORY = "lower --max-document"
 
 
 def list_corpora() -> None:
