@@ -74,6 +74,17 @@ def to_hugging_face(
     return settings | chosen.write(config), tensors
 
 
+def named_format(settings: Mapping[str, Any]) -> Format:
+    """Return the format of a config.json, `settings`. Raises ValueError for an unknown one and for quantized models."""
+    chosen = next((each for each in FORMATS if each.model_type == settings.get("model_type")), None)
+    if chosen is None:
+        known = ", ".join(repr(each.model_type) for each in FORMATS)
+        raise ValueError(f"config.json has model_type = {settings.get('model_type')!r}: bytelm reads {known}")
+    if settings.get("quantization_config"):
+        raise ValueError("config.json has a quantization_config: take the model as it was before it was quantized")
+    return chosen
+
+
 def from_hugging_face(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Imported:
     """Return the model of a config.json, `settings`, and its tensors.
 
@@ -81,12 +92,7 @@ def from_hugging_face(settings: Mapping[str, Any], tensors: Mapping[str, Tensor]
     format, for a setting that we cannot express, and for tensors that are missing, unknown, of another shape, not
     floating-point or not finite.
     """
-    chosen = next((each for each in FORMATS if each.model_type == settings.get("model_type")), None)
-    if chosen is None:
-        known = ", ".join(repr(each.model_type) for each in FORMATS)
-        raise ValueError(f"config.json has model_type = {settings.get('model_type')!r}: bytelm reads {known}")
-    if settings.get("quantization_config"):
-        raise ValueError("config.json has a quantization_config: take the model as it was before it was quantized")
+    chosen = named_format(settings)
     named, left_out = chosen.canonical(tensors)
     given = Pretrained({**chosen.defaults, **settings}, named)
     fields = chosen.read(given)

@@ -22,7 +22,7 @@ TokenizerPattern = Annotated[
     tyro.conf.arg(
         metavar="PATTERN",
         help="Split pattern for files without one, such as .tiktoken and tokenizer.model: cl100k, llama3, another name "
-        "or a regular expression. Published files do not need it.",
+        "or a regular expression; for vocab.txt bert-uncased or bert-cased. Published files do not need it.",
     ),
 ]
 DryRun = Annotated[

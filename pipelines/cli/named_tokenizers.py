@@ -14,9 +14,8 @@ def load_tokenizer(path: Path, pattern: str | None = None) -> Tokenizer:
     """
     try:
         return Tokenizer.load(path, pattern=pattern)
-    except PatternNeededError:
-        names = ", ".join(PATTERN_NAMES)
-        raise ValueError(f"{path} has no split pattern: add --pattern with one of {names}") from None
+    except PatternNeededError as error:
+        raise ValueError(str(error).replace("pass pattern=", "add --pattern")) from None
 
 
 def load_compared(specs: Sequence[str]) -> dict[str, Tokenizer]:

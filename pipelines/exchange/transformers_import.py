@@ -10,9 +10,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lm.exchange import from_hugging_face
+from lm.exchange import from_hugging_face, named_format
 from lm.model import LanguageModel
 from pipelines.cli.display import quantity
+from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.files import read_json, refuse_special, whole_folder
 from pipelines.run.folder import Run
 from pipelines.run.provenance import provenance
@@ -33,7 +34,7 @@ INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 """Files that transformers reads if there is no safetensors file"""
-FETCHED_FILES = ("*.json", "*.safetensors", "merges.txt", "vocab.txt", "*.model", "*.tiktoken")
+FETCHED_FILES = ("*.json", "*.safetensors", "merges.txt", "vocab.txt", "*.model", "*.model.v*", "*.tiktoken")
 WORD_PIECE_NAMES = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]", "unk_token": "[UNK]"}
 DEFAULT_NAMES = {
     "bert": WORD_PIECE_NAMES,
@@ -43,11 +44,17 @@ DEFAULT_NAMES = {
 """Special tokens by model_type if no file names them, as in transformers"""
 
 
-def import_model(source: str, objective: Objective | None, out: Path, replaceable: Callable[[Path], bool]) -> list[str]:
-    """Write a run of the model in `source`, a folder or hub:owner/name, to `out`; return lines about the result."""
+def import_model(
+    source: str, objective: Objective | None, out: Path, replaceable: Callable[[Path], bool], pattern: str | None = None
+) -> list[str]:
+    """Write a run of the model in `source`, a folder or hub:owner/name, to `out`; return lines about the result.
+
+    pattern: split pattern of a tokenizer whose files have none.
+    """
     folder = _local_folder(source)
     settings = read_json(folder / "config.json", "import a folder that transformers' save_pretrained wrote")
-    tok = Tokenizer.load(folder)
+    named_format(settings)  # refuses other families before their tokenizers, which are often of other kinds, too
+    tok = load_tokenizer(folder, pattern)
     model = from_hugging_face(settings, read_weights(folder))
     config = model.config
     if tok.vocab_size > config.vocab_size:

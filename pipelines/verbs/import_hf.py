@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 
+from pipelines.cli.arguments import TokenizerPattern
 from pipelines.cli.display import say
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
@@ -17,6 +18,7 @@ def import_hf(
     *,
     out: Path,
     objective: Literal["next-token", "masked-token", "sequence-pairs", "span-corruption"] | None = None,
+    pattern: TokenizerPattern = None,
     overwrite: bool = False,
 ) -> Path:
     """Import a GPT-2, GPT-NeoX, Llama, BERT, RoBERTa, DistilBERT or T5 model as a run; return the run's folder.
@@ -47,7 +49,7 @@ def import_hf(
 
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another --out (or replace an imported run with --overwrite)")
-    for line in import_model(source, objective, out, replaceable):
+    for line in import_model(source, objective, out, replaceable, pattern):
         say(line)
     return out
 

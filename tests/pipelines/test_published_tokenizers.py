@@ -10,7 +10,8 @@ import torch
 import bytelm
 from pipelines.verbs.export_hf import export_hf
 from pipelines.verbs.import_hf import import_hf
-from tests.pipelines.exchange_cases import save_peer
+from tests.pipelines.exchange_cases import our_model, save_peer
+from tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
 
@@ -76,3 +77,52 @@ def test_a_folder_saved_after_a_padded_call_is_imported_and_exported_with_both_s
     exported = export_hf(run, out=tmp_path / "exported")
     assert lengths(exported) == lengths(run) == lengths(source)
     assert transformers.AutoTokenizer.from_pretrained(exported)(text)["input_ids"] == tok(text)["input_ids"]
+
+
+def test_the_split_pattern_of_a_tokenizer_without_one_is_given_by_pattern(tokenizer_folder, in_process, tmp_path):
+    source = tmp_path / "hub"
+    peer = save_peer(source, "gpt2", tokenizer_folder)
+    (source / "tokenizer.json").unlink()
+    tok = Tokenizer.load(tokenizer_folder)
+    tokenizers.Tokenizer.from_file(str(tokenizer_folder / "tokenizer.json")).model.save(str(source))
+    (source / "added_tokens.json").write_text(json.dumps(tok.special_tokens))
+    (source / "tokenizer_config.json").write_text('{"tokenizer_class": "MyTokenizer"}')
+    refused = in_process("import-hf", source, "--out", "run")
+    assert refused.returncode == 1
+    assert "'MyTokenizer', which does not say how text is split" in refused.stderr
+    assert "or add --pattern with one of gpt2, " in refused.stderr
+    done = in_process("import-hf", source, "--out", "run", "--pattern", tok.pattern)
+    assert done.returncode == 0, done.stderr
+    assert Tokenizer.load(tmp_path / "run").fingerprint == tok.fingerprint
+    ids = torch.tensor([tok.encode(TEXTS[0])])
+    model = our_model(tmp_path / "run")
+    torch.testing.assert_close(model.logits(model(ids)), peer(ids).logits, atol=1e-4, rtol=1e-4)
+
+
+def test_a_vocab_txt_without_settings_is_imported_with_the_pattern_that_the_error_names(folder, in_process, tmp_path):
+    source = shutil.copytree(folder, tmp_path / "hub")
+    vocab = Tokenizer.load(source).get_vocab()
+    for path in source.glob("*token*.json"):
+        path.unlink()
+    (source / "vocab.txt").write_text("".join(f"{token}\n" for token in sorted(vocab, key=vocab.get)), encoding="utf-8")
+    refused = in_process("import-hf", source, "--out", "run")
+    assert refused.stderr.endswith(
+        "does not say how text becomes words; add --pattern with bert-uncased or bert-cased\n"
+    )
+    done = in_process("import-hf", source, "--out", "run", "--pattern", "bert-uncased")
+    assert done.returncode == 0, done.stderr
+    assert Tokenizer.load(tmp_path / "run").pattern == "bert-uncased"
+    refused = in_process("tokenize", "a", "--tokenizer", source / "vocab.txt")
+    assert refused.stderr.endswith("add --pattern with bert-uncased or bert-cased\n")
+
+
+@pytest.mark.parametrize("model_type", ["mistral", "clip_text_model", None])
+def test_a_family_that_is_not_supported_is_named_before_its_tokenizer_and_weights(model_type, in_process, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type}))
+    (tmp_path / "tokenizer.json").write_text('{"model": {"type": "BPE", "byte_fallback": true}}')
+    (tmp_path / "model.safetensors").write_bytes(b"damaged")
+    refused = in_process("import-hf", ".", "--out", "run")
+    assert refused.returncode == 1
+    assert f"config.json has model_type = {model_type!r}: bytelm reads 'gpt2', " in refused.stderr
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "quantization_config": {"bits": 4}}')
+    assert "config.json has a quantization_config" in in_process("import-hf", ".", "--out", "run").stderr

@@ -339,7 +339,7 @@ def test_published_ranks_are_shown_with_the_pattern_that_their_name_or_the_optio
         assert json.loads(done.stdout) == expected, done.stderr
     refused = in_process("tokenize", TEXT, "--tokenizer", "mine.tiktoken")
     assert refused.returncode == 1
-    assert refused.stderr.startswith("bytelm tokenize: mine.tiktoken has no split pattern: add --pattern")
+    assert refused.stderr.startswith("bytelm tokenize: mine.tiktoken: does not say how text is split; add --pattern")
     special = in_process("tokenize", "a<|endofprompt|>", "--json", "--special", "--tokenizer", ranks)
     assert json.loads(special.stdout) == [64, 100276], special.stderr
     options = ("--tokenizer", "mine.tiktoken", "--pattern", "cl100k", "--special")
@@ -353,7 +353,7 @@ def test_a_dataset_is_built_with_published_ranks_and_with_a_named_pattern(in_pro
     build = ("build-dataset", text_folder, "--context-length", "32", "--tokenizer")
     refused = in_process(*build, "mine.tiktoken", "--out", "mine")
     assert refused.returncode == 1
-    assert "mine.tiktoken has no split pattern: add --pattern with one of gpt2" in refused.stderr
+    assert "mine.tiktoken: does not say how text is split; add --pattern with one of gpt2" in refused.stderr
     done = in_process(*build, "mine.tiktoken", "--pattern", "cl100k", "--no-separator", "--out", "mine")
     assert done.returncode == 0, done.stderr
     done = in_process(*build, ranks, "--out", "published")

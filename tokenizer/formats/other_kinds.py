@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 ONLY = "only byte-level BPE is, such as GPT-2's and Llama 3's, BERT's WordPiece and T5's Unigram"
-SENTENCEPIECE_BPE = f"it is SentencePiece's BPE, as in Llama 2, Mistral 7B and Gemma, which is not supported ({ONLY})"
+SENTENCEPIECE_BPE = f"which is not supported (it is SentencePiece's BPE, as in Llama 2, Mistral 7B and Gemma; {ONLY})"
 _MARKS_ENDS = f"marks the end of a word, as in CLIP and OpenAI's first GPT; such BPE is not supported ({ONLY})"
 _MARKS_PARTS = f"marks tokens within words, as in WordPiece; such BPE is not supported ({ONLY})"
 
@@ -36,12 +36,12 @@ def refuse_other_bpe(content: dict[str, Any], model: dict[str, Any]) -> None:
     for field, meaning in (("end_of_word_suffix", _MARKS_ENDS), ("continuing_subword_prefix", _MARKS_PARTS)):
         expect(not model.get(field), f"has model.{field} = {shown(model.get(field))}, which {meaning}")
     fallback = model.get("byte_fallback")
-    expect(not fallback, f"has model.byte_fallback = {shown(fallback)}: {SENTENCEPIECE_BPE}")
+    expect(not fallback, f"has model.byte_fallback = {shown(fallback)}, {SENTENCEPIECE_BPE}")
     for field, steps in (("pre_tokenizer", "pretokenizers"), ("decoder", "decoders")):
         step = content.get(field)
         inner = step.get(steps, [step]) if isinstance(step, dict) else []
         metaspace = isinstance(inner, list) and any(isinstance(s, dict) and s.get("type") == "Metaspace" for s in inner)
-        expect(not metaspace, f"has a {field} of type Metaspace: {SENTENCEPIECE_BPE}")
+        expect(not metaspace, f"has a {field} of type Metaspace, {SENTENCEPIECE_BPE}")
 
 
 def refuse_tekken(content: dict[str, Any]) -> None:

@@ -74,8 +74,8 @@ def parse_model(content: bytes) -> SentencePieceVocabulary:
     model_type = options["model_type"]
     assert isinstance(model_type, int)
     name = MODEL_TYPES.get(model_type, str(model_type))
-    kind = SENTENCEPIECE_BPE if name == "bpe" else ONLY
-    expect(name == "unigram", f"has trainer_spec.model_type {name}, which is not supported: {kind}")
+    reason = SENTENCEPIECE_BPE if name == "bpe" else f"which is not supported ({ONLY})"
+    expect(name == "unigram", f"has trainer_spec.model_type {name}, {reason}")
     _check_pieces(pieces, types, bool(options["byte_fallback"]))
     return SentencePieceVocabulary(
         pieces=pieces,

@@ -355,6 +355,6 @@ def _pattern_of_class(config: dict[str, Any], normalizer: str | None) -> tuple[s
     if known is None:
         raise PatternNeededError(
             f"tokenizer_config.json names the tokenizer_class {str(name)[:80]!r}, which does not say how text is "
-            "split; save a tokenizer.json beside it, or pass pattern="
+            f"split; save a tokenizer.json beside it, or pass pattern= with one of {', '.join(NAMES)}"
         )
     return known[0], normalizer or known[1]
