@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from corpora.splits import TRAIN
 from lm.analysis.metrics import bits
 from pipelines.cli.display import Bar
 from pipelines.cli.waiting import doing
@@ -130,7 +131,9 @@ class SplitScorer:
         text = self._text(split, stream)
         if isinstance(stream, TokenStream) and text:
             numbers |= self._trained_on.share(stream, text)
-            if sentence := not_held_out(numbers, self._plan.run.name):
+            plan = self._plan
+            asked_for = split == TRAIN and plan.dataset.fingerprint == plan.run.facts["dataset_fingerprint"]
+            if not asked_for and (sentence := not_held_out(numbers, plan.run.name)):
                 warnings.warn(f"{self._plan.entry(split)}: {sentence}", stacklevel=2)
         sampling = sampling_of(tokens, text, self._plan.windows.window)
         key, sizes = self._per_byte(tokens, text)
