@@ -1,10 +1,10 @@
 """Arguments that several verbs share, and the checks of their values."""
 
 import math
-import os
 import re
 import reprlib
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -111,17 +111,24 @@ def check_length_penalty(length_penalty: float) -> None:
         raise ValueError(f"--length-penalty is {length_penalty}, but must be from -35 to 35 (1 for the mean per token)")
 
 
-def check_out(out: str | Path | None) -> None:
-    """Raise ValueError if the path `out` cannot be written because a parent is a file or read-only."""
-    if not out or "://" in str(out):
+def check_writable(name: str, path: str | Path | None, remedy: str) -> None:
+    """Raise ValueError if no file can be made at `path`, or in it if it is a folder. It is checked by making one.
+
+    `name` is that of an option or file. URIs are not checked.
+    """
+    if not path or "://" in str(path):
         return
-    parent = next((folder for folder in Path(out).absolute().parents if folder.exists()), None)
+    parents = (each for each in Path(path).absolute().parents if each.exists())
+    parent = Path(path) if Path(path).is_dir() else next(parents, None)
     if parent is None:
         return
     if not parent.is_dir():
-        raise ValueError(f"--out is {out}, but {parent} is a file, not a folder: choose another --out")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise ValueError(f"--out is {out}, but {parent} is not writable: choose another --out")
+        raise ValueError(f"{name} is {path}, but {parent} is a file, not a folder: {remedy}")
+    try:
+        with tempfile.TemporaryFile(dir=parent):
+            pass
+    except OSError as error:
+        raise ValueError(f"{name} is {path}, but {parent} is not writable ({error.strerror}): {remedy}") from None
 
 
 def parse_number(text: str) -> float:

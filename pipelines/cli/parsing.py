@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 import tyro
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from pipelines.cli.arguments import Quiet, check_out, parse_count, parse_number
+from pipelines.cli.arguments import Quiet, check_writable, parse_count, parse_number
 from pipelines.cli.errors import UsageError, complain
 from pipelines.cli.stdout import STDOUT
 from pipelines.cli.verbs import refuse_uris
@@ -60,7 +60,9 @@ def parse(
 
     _check_positionals(call, prog)
     refuse_uris(call.func, inspect.signature(call.func).bind(*call.args, **call.keywords).arguments)
-    check_out(call.keywords.get("out"))
+    for name in ("out", "save_counts", "parquet"):
+        option = f"--{name.replace('_', '-')}"
+        check_writable(option, call.keywords.get(name), f"choose another {option}")
     with show(quiet), explained(verb.split()[0], quiet):
         result = call()
         if shown:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import tyro
 
-from pipelines.cli.arguments import Device, Dtype, check_beams, check_length_penalty
+from pipelines.cli.arguments import Device, Dtype, check_beams, check_length_penalty, check_writable
 from pipelines.cli.corpus_arguments import ReadingOptions
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
@@ -102,6 +102,10 @@ def evaluate(
     folders = [runs] if isinstance(runs, Path) else list(runs)
     if not folders:
         raise ValueError("name at least one run folder")
+    for folder in filter(Path.is_dir, folders):
+        check_writable(
+            "the result", folder / "evaluation.json", "change its permissions, or evaluate a copy of the run"
+        )
     from pipelines.cli.display import say_on_stderr, write
     from pipelines.evaluation.planning import EvaluationOptions, plans_of
 

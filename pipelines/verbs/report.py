@@ -6,6 +6,7 @@ from typing import Annotated
 
 import tyro
 
+from pipelines.cli.arguments import check_writable
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
@@ -34,6 +35,10 @@ def report(
     """
     if not runs:
         raise ValueError("name at least one run folder")
+    path = out or runs[0] / "report.html"
+    if path.is_dir():
+        raise ValueError(f"--out {path} is a folder: name the file to write")
+    check_writable("--out", path, "choose another --out")
     from pipelines.cli.display import say
     from pipelines.reporting.page import write_page
     from pipelines.reporting.subject import subject_of
@@ -42,7 +47,6 @@ def report(
     folders = list(dict.fromkeys(run for each in runs for run in (each.is_dir() and run_folders(each)) or [each]))
     names = distinct_names(folders)
     subjects = [subject_of(folder, samples, inside, name) for folder, name in zip(folders, names, strict=True)]
-    path = out or runs[0] / "report.html"
     doing("drawing the figures")
     write_page(subjects, path)
     say(f"{path}")

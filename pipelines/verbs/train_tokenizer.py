@@ -286,6 +286,8 @@ def _check(
         raise ValueError(f"{save_counts} exists already: choose another --save-counts, or replace it with --overwrite")
     if out.exists() and not out.is_dir():
         raise ValueError(f"--out is {out}, which is a file, not a folder: choose another --out")
+    if save_counts and save_counts.is_dir():
+        raise ValueError(f"--save-counts is {save_counts}, which is a folder: name a file")
     if save_counts and not save_counts.absolute().parent.is_dir():
         raise ValueError(f"--save-counts is {save_counts}, but there is no folder {save_counts.parent}: make it first")
     smallest = (256 if model == "bpe" else 0) + len(special_tokens)
