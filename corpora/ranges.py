@@ -69,7 +69,7 @@ class InputRange:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of everything that decides the documents and splits: files, their sizes and times, options, rules."""
+        """SHA-256 of everything that decides the documents and splits: files (`file_identity`), options, rules."""
         parts = [(type(part).__name__, part.identity()) for part in self.parts]
         duplicates = self.duplicates and hashlib.sha256(self.duplicates).hexdigest()
         content = [parts, asdict(self.options), asdict(self.plan), self.bytes_before, duplicates]

@@ -1,5 +1,6 @@
 """Readers of corpora. A reader yields the same documents in the same order in every pass."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -18,6 +19,8 @@ from corpora.input_files import InputFile, standard_library_files, standard_libr
 from corpora.object_store import AnyPath
 from corpora.read_options import ReadOptions
 
+END_BYTES = 4096
+
 
 class Part(Protocol):
     """Consecutive documents of a reader. It can be pickled, and read without the rest."""
@@ -30,7 +33,7 @@ class Part(Protocol):
         """One pass over the documents."""
 
     def identity(self) -> Any:
-        """Return what decides the documents, as JSON: for a file its path, size and time of change."""
+        """Return what decides the documents, as JSON: for a file see `file_identity`."""
 
 
 class Reader(Protocol):
@@ -179,10 +182,21 @@ def _cuts(file: InputFile, size: int, options: ReadOptions) -> list[int]:
     return []
 
 
-def file_identity(path: AnyPath) -> tuple[str, int, int]:
-    """Return the absolute path of a file, its size in bytes and its modification time in nanoseconds."""
+def file_identity(path: AnyPath) -> list[Any]:
+    """Return what tells whether a file was edited, without reading all of it.
+
+    For any file: its absolute path, size in bytes and modification time in nanoseconds. For a local file also the time
+    of the inode's change, which programs cannot set, and the SHA-256 of the first and last END_BYTES bytes.
+    """
     facts = path.stat()
-    return str(path.absolute()), facts.st_size, facts.st_mtime_ns
+    identity: list[Any] = [str(path.absolute()), facts.st_size, facts.st_mtime_ns]
+    if isinstance(path, Path):
+        identity.append(path.stat().st_ctime_ns)
+        with suppress(OSError), path.open("rb") as file:  # reading the file reports the error
+            ends = file.read(END_BYTES)
+            file.seek(max(0, facts.st_size - END_BYTES))
+            identity.append(hashlib.sha256(ends + file.read(END_BYTES)).hexdigest())
+    return identity
 
 
 class Several:

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corpora import open_corpus
+from corpora.readers import file_identity
 from pipelines.dataset.blocks import write_blocks
 from pipelines.dataset.documents import DOCUMENTS_FILE
 from pipelines.dataset.encoded_range import EncodedSplit, encode_range
@@ -211,6 +212,33 @@ def test_another_plan_or_tokenizer_reuses_nothing(tmp_path, text_folder, tokeniz
     found = [encode_range(each, tok, tmp_path / "0", separator=separator) for each, tok, separator in others]
     assert len({each.output.key for each in [first, *found]}) == 5
     assert len({each.output.files["train.ids"] for each in [first, *found]}) == 5
+
+
+def test_a_file_edited_within_the_same_size_and_time_is_encoded_again(tmp_path, text_folder, tokenizer):
+    folder = shutil.copytree(text_folder, tmp_path / "text")
+    path = sorted(folder.iterdir())[0]
+
+    def encoded():
+        return encode_range(open_corpus(str(folder)).ranges()[0], tokenizer, tmp_path / "0").output
+
+    first, times = encoded(), path.stat()
+    assert encoded() == first
+    text = bytearray(path.read_bytes())
+    text[len(text) // 2] ^= 1
+    path.write_bytes(text)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (times.st_size, times.st_mtime_ns)
+    assert encoded().files != first.files
+
+
+@pytest.mark.parametrize("place", [0, 4095, -4096, -1])
+def test_an_edit_at_the_ends_of_a_file_changes_its_identity_whatever_its_times(tmp_path, place):
+    path, content = tmp_path / "text", bytearray(100_000)
+    path.write_bytes(content)
+    before = file_identity(path)
+    content[place] ^= 1
+    path.write_bytes(content)
+    assert file_identity(path)[-1] != before[-1]
 
 
 @pytest.mark.parametrize("phase", ["encoding", "writing"])

@@ -129,6 +129,6 @@ def _restored(header: dict[str, Any], tokens: list[str], left_lengths: memoryvie
 
 
 def _delete_oldest(folder: Path) -> None:
-    records = sorted(folder.glob("*.vocabulary"), key=lambda path: path.stat().st_mtime_ns)
+    records = sorted(folder.glob("*.vocabulary*"), key=lambda path: path.stat().st_mtime_ns)
     for path in records[:-MOST_RECORDS]:
         path.unlink(missing_ok=True)
