@@ -99,13 +99,7 @@ def evaluate(
         raise ValueError("--data and --corpus both name a text to score: give one of them")
     check_beams(beams, "to leave the search out")
     check_length_penalty(length_penalty)
-    folders = [runs] if isinstance(runs, Path) else list(runs)
-    if not folders:
-        raise ValueError("name at least one run folder")
-    for folder in filter(Path.is_dir, folders):
-        check_writable(
-            "the result", folder / "evaluation.json", "change its permissions, or evaluate a copy of the run"
-        )
+    folders = _writable_folders([runs] if isinstance(runs, Path) else list(runs))
     from pipelines.cli.display import say_on_stderr, write
     from pipelines.evaluation.planning import EvaluationOptions, plans_of
 
@@ -156,6 +150,16 @@ def evaluate(
 
 Measured = list[tuple[Sequence["Plan"], dict[str, Any]]]
 """The plans and the evaluation.json of each run."""
+
+
+def _writable_folders(folders: list[Path]) -> list[Path]:
+    """Return the folders of runs. Raises ValueError if there is none, or if one cannot hold evaluation.json."""
+    if not folders:
+        raise ValueError("name at least one run folder")
+    remedy = "change its permissions, or evaluate a copy of the run"
+    for folder in filter(Path.is_dir, folders):
+        check_writable("the result", folder / "evaluation.json", remedy)
+    return folders
 
 
 def _measured(planned: Sequence[Sequence["Plan"]]) -> tuple[Measured, list[ValueError]]:
