@@ -7,6 +7,8 @@ import pyarrow.compute as pc
 from pipelines.dataset.reader import TokenStream
 from tokenizer import Tokenizer
 
+# `pa.array` would import pandas, which takes half a second: arrays are made of buffers.
+
 
 def decoded_tokens(tokenizer: Tokenizer) -> tuple[pa.LargeBinaryArray, np.ndarray]:
     """Return the bytes that each token adds to the decoded text, (V,), and their lengths, int64 (V,).
@@ -15,12 +17,17 @@ def decoded_tokens(tokenizer: Tokenizer) -> tuple[pa.LargeBinaryArray, np.ndarra
     """
     ordinary = tokenizer.ordinary.tolist()
     added = [tokenizer.added_bytes(token) if text else b"" for token, text in enumerate(ordinary)]
-    return pa.array(added, pa.large_binary()), np.array([len(each) for each in added], np.int64)
+    lengths = np.array([len(each) for each in added], np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(added))]
+    return pa.Array.from_buffers(pa.large_binary(), len(added), buffers), lengths
 
 
 def decoded(added: pa.LargeBinaryArray, ids: np.ndarray) -> bytes:
     """Return the text of ids (T,). `added` (V,): the bytes that each token adds."""
-    taken = added.take(pa.array(ids))
+    ids = np.ascontiguousarray(ids)
+    places = pa.Array.from_buffers(pa.from_numpy_dtype(ids.dtype), len(ids), [None, pa.py_buffer(ids)])
+    taken = added.take(places)
     size, data = pc.sum(pc.binary_length(taken)).as_py(), taken.buffers()[2]
     return bytes(data[:size]) if size else b""
 

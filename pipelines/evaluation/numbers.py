@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from lm.analysis.metrics import perplexity
 from pipelines.cli.display import counted
 
 
@@ -222,6 +221,8 @@ def formatted(key: str, value: Any) -> str:
 
 def perplexity_text(nats: float, digits: str) -> str:
     """Return exp(nats) in the format `digits`, such as ",.2f"; a power of e if no float holds it: "e^1,234.5"."""
+    from lm.analysis.metrics import perplexity  # imports torch, slow to import for --help
+
     value = perplexity(nats)
     return f"e^{nats:,.1f}" if value is None else format(value, digits)
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-if sys.platform != "win32":
+with suppress(ImportError):  # Windows has none
     import fcntl
 
 # Errors of file systems that cannot flush a folder, and of a folder that may be written but not read.
@@ -89,8 +88,8 @@ def naming(error: OSError, path: Path, instead_of: Path | None = None) -> OSErro
 @contextmanager
 def _turn(partial: Path) -> Iterator[None]:
     """Wait until no other process writes the temporary file `partial`, and then hold it."""
-    if sys.platform == "win32":
-        yield  # it renames no open file
+    if "fcntl" not in globals():
+        yield  # Windows renames no open file
         return
     while True:
         with partial.open("ab") as file:
