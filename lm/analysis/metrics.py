@@ -21,6 +21,7 @@ NATS_PER_BIT = math.log(2.0)
 CALIBRATION_BINS = 15
 TILE, WIDE_TILE = 2**20, 2**17  # logits that a CPU works on at once, and in float64: they stay in the cache
 FAINT = 1e-30  # sums of float32 probabilities below this have lost terms to underflow
+LEAST_EXPONENT = -700.0  # exponentials of float64 below this add nothing, and are slow on a CPU
 
 
 def bits(nats: float) -> float:
@@ -62,7 +63,9 @@ class Softmax(NamedTuple):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         values, places = logits.max(dim=-1, keepdim=True)
         centred = logits - values
-        rest = centred.exp().scatter_(-1, places, 0.0)
+        # Exponentials below the smallest normal float are slow on a CPU: they become 0 without being computed.
+        tiny = torch.finfo(logits.dtype).tiny
+        rest = torch.threshold_(centred.clamp(min=math.log(2 * tiny)).exp_(), 3 * tiny, 0.0).scatter_(-1, places, 0.0)
         return cls(centred, rest, places.squeeze(-1), rest.sum(dim=-1).double().log1p())
 
     def log_probabilities(self, ids: Tensor) -> Tensor:
@@ -212,7 +215,10 @@ class PredictionAccumulator:
         predictions = softmax.rest.mul_(confidence.to(softmax.rest.dtype).unsqueeze(-1)).sum(dim=0).double()
         predictions.index_add_(0, softmax.largest, confidence)
         if bool(predictions.amin() < FAINT):
-            log_sum = torch.log_softmax(logits.double(), dim=-1).logsumexp(dim=0)
+            normaliser = logits.gather(-1, softmax.largest.unsqueeze(-1)).double() + softmax.excess.unsqueeze(-1)
+            log_p = logits.double() - normaliser
+            top = log_p.amax(dim=0)
+            log_sum = top + (log_p - top).clamp_(min=LEAST_EXPONENT).exp_().sum(dim=0).log()
             self.log_faint_predictions = torch.logaddexp(self.log_faint_predictions, log_sum)
         else:
             self.sum_of_predictions += predictions
