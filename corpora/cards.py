@@ -111,7 +111,7 @@ def load_card(path: Path) -> Card:
             f'"length" in the corpus card {path} should be at most {MOST:,}, not {content["length"]!r:.60}'
         )
     if wrong := [value for value in content.get("source", {}).values() if _has_more_than_64_bits(value)]:
-        raise ValueError(f'"source" in the corpus card {path} should hold numbers of 64 bits, not {wrong[0]!r:.60}')
+        raise ValueError(f'"source" in the corpus card {path} should hold 64-bit numbers, not {wrong[0]!r:.60}')
     named = [*content.get("paths", ()), *content.get("splits", {}).values()]
     texts = [text for value in named for text in (value if isinstance(value, list) else [value])]
     if wrong := [text for text in texts if not isinstance(text, str)]:

@@ -22,7 +22,7 @@ class SplitPlan:
     """own, hash, tail or none"""
 
     cut: Rule | None
-    """the rule that cuts off validation, from train if `rule` is own; None if the corpus has its own or needs none"""
+    """the rule that cuts off validation, from train if `rule` is own; None if validation exists or is not needed"""
 
     total_bytes: int | None = None
     """bytes of all documents that `cut` applies to; needed by a tail"""

@@ -63,7 +63,7 @@ def macro_f1(targets: Tensor, predictions: Tensor) -> float:
 def accuracy_interval(accuracy: float, texts: int) -> tuple[float, float]:
     """Return the 95 % interval of an accuracy on `texts` texts (Wilson 1927).
 
-    It has a width even if all texts are right, unlike the standard error.
+    Unlike the standard error, its width is above 0 even if every text is classified correctly.
     """
     z = NormalDist().inv_cdf(0.975)
     centre = accuracy + z * z / (2 * texts)

@@ -52,7 +52,7 @@ class ModelConfig:
     rotary_base: float = 10000.0
     """Base of the rotary frequencies: the longest wavelength is nearly 2 pi x base positions"""
     rotary_width: int = 0
-    """Components of each head that rotary positions rotate, the first ones; 0: all of them"""
+    """Number of first components of each head that rotary positions rotate; 0: all of them"""
     rotary_scaling: RotaryScaling = "none"
     """Scaling of rotary frequencies to read beyond the trained length"""
     rotary_factor: float = 1.0
@@ -174,7 +174,7 @@ class ModelConfig:
         if self.positions == "rotary" and self.rotary_features % 2:
             if self.rotary_width:
                 raise ValueError(
-                    f"model.rotary_width is {self.rotary_width}, and rotary positions rotate pairs: try "
+                    f"model.rotary_width is {self.rotary_width}, but rotary positions rotate pairs: try "
                     f"model.rotary_width={max(2, self.rotary_width - 1)}"
                 )
             if self.head_width:
@@ -207,7 +207,7 @@ class ModelConfig:
     def _check_rotary(self) -> None:
         if self.rotary_width > self.head_features:
             raise ValueError(
-                f"model.rotary_width is {self.rotary_width}, more than the heads of {self.head_features} components: "
+                f"model.rotary_width is {self.rotary_width}, more than the {self.head_features} components of a head: "
                 f"give at most model.rotary_width={self.head_features}"
             )
         if not self.rotary_base > 1.0:

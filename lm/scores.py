@@ -114,7 +114,7 @@ class Scorer:
         """
         if self._on_cpu:  # amax is far faster there than max with indices
             largest = logits.amax(dim=-1).to(probabilities.dtype)
-            # The softmax of a CPU adds small exponentials to a large one, and loses digits. `sum` adds pairwise.
+            # On a CPU, softmax adds small exponentials to a large one and loses digits; `sum` adds pairwise.
             return largest, probabilities.sum(dim=-1).log() - probabilities.amax(dim=-1).log()
         largest, place = logits.max(dim=-1, keepdim=True)
         return largest.squeeze(-1).to(probabilities.dtype), -probabilities.gather(-1, place).log().squeeze(-1)

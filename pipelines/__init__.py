@@ -1,4 +1,4 @@
-"""From text to reports: the verbs of the `bytelm` command, and the rooms behind them."""
+"""From text to reports: the verbs of the `bytelm` command, and the packages behind them."""
 
 import os
 import sys

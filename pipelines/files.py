@@ -67,7 +67,7 @@ def checksummed_json(content: Mapping[str, Any]) -> str:
 
 
 def refuse_special(path: "AnyPath") -> None:
-    """Raise ValueError for a pipe or device, which is then not opened: reading one may never end."""
+    """Raise ValueError for a pipe or device instead of opening it, because reading one may never end."""
     try:
         if isinstance(path, Path):
             strict_json.regular_size(path)

@@ -1,4 +1,4 @@
-"""What docs/architecture.md says under "Where to add something": each addition works in the files that it names.
+"""Each addition under "Where to add something" in docs/architecture.md works in the files that the table names.
 
 Every test adds something to a copy of the packages and uses it from the command line.
 """
@@ -124,7 +124,7 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in lines if line["split"] == "validation"]
 
 
-def test_an_optimizer_is_its_module_and_its_name(house, tmp_path, dataset_folder):
+def test_adding_an_optimizer_takes_its_module_and_its_name(house, tmp_path, dataset_folder):
     house.add("lm/optim/lion.py", LION)
     house.register("lm/optim/settings.py", '["adamw", "muon"]', '["adamw", "muon", "lion"]')
     run = tmp_path / "run"
@@ -137,7 +137,7 @@ def test_an_optimizer_is_its_module_and_its_name(house, tmp_path, dataset_folder
     assert "Lion's moments" in house.bytelm("params", run)
 
 
-def test_a_verb_is_its_module(house, tmp_path):
+def test_adding_a_verb_takes_its_module(house, tmp_path):
     house.add("pipelines/verbs/count_words.py", COUNT_WORDS)
     text = tmp_path / "text.txt"
     text.write_text("one two three")

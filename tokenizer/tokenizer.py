@@ -167,9 +167,9 @@ class Tokenizer(EncodingMethods, DecodingMethods):
 
         In `encode`, added tokens that are not special follow the rule of special tokens; lstrip, rstrip, single_word
         and normalized mean the same as in tokenizers. Added tokens have the ids that tokenizers gives them, whatever
-        ids the file lists: those in the vocabulary keep theirs, and the others are numbered from its size on, in the
-        order of the list. `encode` neither truncates nor pads, and adds no tokens around a text: `save` keeps the
-        file's truncation, padding and post-processor.
+        ids the file lists: added tokens that are in the vocabulary have its ids, and the others are numbered from the
+        size of the vocabulary on, in the order of the list. `encode` neither truncates nor pads, and adds no tokens
+        around a text. `save` keeps the file's truncation, padding and post-processor.
         Raises FileNotFoundError, and ValueError with the file and the field that is damaged or not supported.
         """
         from tokenizer.formats.vocabulary_files import load_vocabulary
@@ -189,7 +189,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
 
         ranks: from the bytes of each token to its id, such as `Encoding._mergeable_ranks`, with all 256 single bytes.
         special_tokens: from spelling to id. Their ids may leave gaps, but the largest id of a vocabulary of n tokens
-        must be below 2n + 65,536. A token spelled in tokenizer.json like an ordinary one must have its id.
+        must be below 2n + 65,536. If tokenizer.json spells one like an ordinary token, both must have the same id.
         Raises ValueError that names the invalid token.
         """
         from tokenizer.formats.in_memory import checked_ranks, vocabulary_of_ranks

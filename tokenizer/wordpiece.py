@@ -28,8 +28,8 @@ LONGEST_WORD = 100  # characters
 class WordPieceVocabulary:
     """An immutable WordPiece vocabulary.
 
-    ids: maps tokens to ids. It may contain special tokens; a word spelled like one gets its id, as in tokenizers. The
-    others have the ids that follow, from the number of entries on, as tokenizers gives them.
+    ids: maps tokens to ids. It may contain special tokens; a word spelled like one gets its id, as in tokenizers. Other
+    special tokens have the ids that follow, from the number of entries on, as tokenizers gives them.
     unknown: the token of a word that no tokens spell. prefix: the start of tokens that continue a word.
     longest_word: longer words, in code points, are unknown. cleanup: whether decoding joins punctuation to words.
     added_flags, post_processor and length_settings: as in `Vocabulary`.

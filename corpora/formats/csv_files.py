@@ -15,7 +15,7 @@ from corpora.read_options import ReadOptions, choose_column
 _ROWS = 256
 _CHUNK_BYTES = 8 << 20
 _CARRIAGE_RETURN = "\udc0d"
-"""Stands for a CR that ends no line while csv, which ends rows there, reads it; no UTF-8 and no escape gives it."""
+"""Stands for a CR within a line, at which csv would end the row. No decoding of bytes gives this character."""
 
 
 def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator[Chunk]:
@@ -32,7 +32,8 @@ def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator
         return
     if _CARRIAGE_RETURN in header:
         raise DocumentError(
-            "damaged", f"the first row of {path} holds a carriage return, but rows end at LF or CR LF: convert it"
+            "damaged",
+            f"the first row of {path} holds a carriage return, but rows end at LF or CR LF: convert its line ends",
         )
     delimiter = max(",\t;", key=header.count)
     rows = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True)

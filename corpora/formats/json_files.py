@@ -21,7 +21,7 @@ from corpora.object_store import AnyPath
 from corpora.read_options import ReadOptions, choose_column
 
 _CHUNK_BYTES = 8 << 20
-_SHORT_BYTES = 4096  # Arrow's reader takes as long to start as Python's takes for this
+_SHORT_BYTES = 4096  # reading this much in Python takes as long as starting Arrow's reader
 _SAMPLED_LINES = 1000
 _REMEDY = "make the file an array of texts or of objects, or JSON lines (.jsonl)"
 
@@ -146,8 +146,8 @@ def _parse(
     Raises ValueError if a line has the field `unexpected`. A block that Arrow refuses is halved until the bad line is
     found. That line may still hold a document (a lone surrogate, a repeated field); otherwise it is an error.
 
-    Several objects on one line, and objects that span lines, are read as Arrow reads them, but with the policy "skip"
-    they are bad lines: whether Arrow gets to read such an object would depend on the other lines of its block.
+    Several objects on one line, and objects that span lines, are read as Arrow reads them. With the policy "skip" they
+    are bad lines instead: otherwise the other lines of a block would decide whether Arrow reads such an object.
     """
     if len(lines) <= _SHORT_BYTES and (documents := _parse_short(lines, column, unexpected)) is not None:
         yield number, documents
@@ -217,7 +217,7 @@ def _parse_line(
 ) -> pa.Array | DocumentError:
     """Return the document or the error of one line that Arrow refuses.
 
-    The error is that of a line that is not a JSON object, or whose text is not a string or has a lone surrogate.
+    A line is an error if it is not a JSON object, or if its text is not a string or has a lone surrogate.
     """
     content, is_utf8 = _decoded(line)
     try:
@@ -329,7 +329,7 @@ def _encode(text: str, what: str, is_utf8: bool, policy: str) -> bytes | Documen
             return DocumentError(
                 "invalid",
                 f"{what} has the lone surrogate \\u{ord(character):04x}, which UTF-8 cannot encode: fix it, or choose "
-                "what to do with such documents (--invalid replace, skip or bytes, which --pairs does not take)",
+                "what to do with such documents (--invalid replace, skip or bytes; not with --pairs)",
             )
     return b"".join(document)
 

@@ -47,7 +47,7 @@ def _beginning(text: pa.Buffer, size: int | None) -> pa.Buffer:
 
 
 def _content(path: AnyPath, options: ReadOptions) -> pa.Buffer:
-    """Return the content of a text file, or at least its first bytes and one more."""
+    """Return the content of a text file, or a beginning of it with more than `options.first_bytes` bytes."""
     if path.suffix.lower() not in SUFFIXES and not options.encoding:
         size = path.stat().st_size
         if size > options.max_document:

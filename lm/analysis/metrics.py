@@ -4,7 +4,7 @@ Distributions are logits (N, V), one row a scored position. `PredictionAccumulat
 one split, a chunk of rows at a time.
 
 Every function first subtracts the largest logit of a row, so that a shift of all logits costs no digits. Exponentials
-have the dtype of the logits, at least float32. So have the sums within a row, which PyTorch adds pairwise. Logarithms
+have the dtype of the logits, at least float32, and so do the sums within a row, which PyTorch adds pairwise. Logarithms
 and all further sums are in float64. The relative error is below 2e-6 for float32 logits.
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor
 
 NATS_PER_BIT = math.log(2.0)
 CALIBRATION_BINS = 15
-TILE, WIDE_TILE = 2**20, 2**17  # logits that a CPU works on at once, and in float64: they stay in the cache
+TILE, WIDE_TILE = 2**20, 2**17  # logits in a tile on a CPU, and in a tile in float64: they fit in the cache
 FAINT = 1e-30  # sums of float32 probabilities below this have lost terms to underflow
 LEAST_EXPONENT = -700.0  # exponentials of float64 below this add nothing, and are slow on a CPU
 
@@ -30,7 +30,7 @@ def bits(nats: float) -> float:
 
 
 def perplexity(cross_entropy: float) -> float | None:
-    """Return exp(cross-entropy), given in nats per token; None above e^709 = 1.8e308, which no float holds."""
+    """Return exp of a cross-entropy in nats per token; None above 1.8e308 (e^709), the largest float."""
     try:
         return math.exp(cross_entropy)
     except OverflowError:
@@ -45,7 +45,7 @@ def bits_per_byte(total_nats: float, total_bytes: int) -> float | None:
 class Softmax(NamedTuple):
     """The softmax of logits z (N, V), in terms that keep their digits for nearly certain and for shifted predictions.
 
-    `rest` leaves out the largest entry, whose exponential is 1: beside it, float32 would round away small ones.
+    `rest` leaves out the largest entry, whose exponential is 1: a float32 sum with it would round small entries away.
     """
 
     centred: Tensor
@@ -80,7 +80,7 @@ class Softmax(NamedTuple):
 
 
 def tiles(logits: Tensor, *others: Tensor, size: int = TILE) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the rows of logits (N, V) and of `others` (N, ...), on a CPU as many at a time as have `size` logits."""
+    """Yield the rows of logits (N, V) and of `others` (N, ...), on a CPU in tiles of about `size` logits."""
     rows = max(1, size // logits.shape[-1]) if logits.device.type == "cpu" else max(1, len(logits))
     return zip(*(each.split(rows) for each in (logits, *others)), strict=True)
 

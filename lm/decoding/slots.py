@@ -154,7 +154,7 @@ class Slots:
     def add(self, request: GenerationRequest, owner: Hashable = None) -> Text:
         """Queue a request and return its text, which `step` generates. Raises ValueError as `request.check` does.
 
-        Texts of one `owner` share its turns. A text without an owner is an owner of its own.
+        Texts of one `owner` share its turns. A text without an owner takes turns alone.
         """
         request.check(self.model.config)
         generator = torch.Generator(self.model.device).manual_seed(request.seed)

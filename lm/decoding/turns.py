@@ -1,4 +1,4 @@
-"""A queue that serves its owners in turn, so that one with many items does not make the others wait."""
+"""A queue that serves its owners in turn, so that an owner with many items does not make the others wait."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ KINDS = {"default": "none", "linear": "linear", "yarn": "yarn", "llama3": "llama
 def rope_setting(base: str, share: str = "") -> Setting:
     """Return the row of rope_scaling, which transformers 5 calls rope_parameters.
 
-    `base` and `share` name the settings that hold the base and the share of rotated components beside it. Without
+    `base` and `share` name the settings beside it that hold the base and the share of rotated components. Without
     `share`, transformers rotates all components.
     """
     fields: tuple[str, ...] = ("rotary_base", "rotary_scaling", "rotary_factor", "rotary_original_length")
@@ -71,8 +71,11 @@ def rotary_share(config: ModelConfig) -> float:
 
 
 def _read(given: Pretrained, base: str, share: str) -> tuple[Any, ...]:
-    """Return the rotary fields of `ModelConfig`. Raises ValueError for a kind of scaling, or a constant of it, that
-    differs from ours, and for a value that is not a number or out of range."""
+    """Return the rotary fields of `ModelConfig`.
+
+    Raises ValueError for a kind of scaling, or a constant of it, that differs from ours, and for a value that is not a
+    number or out of range.
+    """
     settings = given.settings
     rope = settings.get("rope_parameters") or settings.get("rope_scaling") or {}
     if not isinstance(rope, dict):
@@ -115,7 +118,7 @@ def _rotary_width(given: Pretrained, rope: Mapping[str, Any], setting: str) -> t
     if rotated % 2 or not rotated:
         raise ValueError(
             f"config.json has {name} = {share!r}, which rotates {rotated} of the {components} components of a head: "
-            "bytelm rotates pairs, at least one"
+            "bytelm rotates an even number, at least 2"
         )
     return (rotated,)
 

@@ -1,6 +1,6 @@
-"""What every optimizer of this package states about itself: the door to a new one.
+"""The base class of optimizers, with the facts that each optimizer states about itself.
 
-A module defines a subclass and names it `OPTIMIZER`; `settings.OptimizerKind` lists the module.
+A new optimizer is a module with a subclass that it names `OPTIMIZER`; `settings.OptimizerKind` lists the module.
 """
 
 from __future__ import annotations

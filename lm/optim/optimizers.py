@@ -77,7 +77,7 @@ def build_optimizers(
     """Return the optimizers of a model: each parameter belongs to exactly one group.
 
     Matrices and embeddings decay, vectors (biases, norms, scales) do not. `shares` is the number of threads that step
-    the optimizers. A share without parameters for an optimizer has none.
+    the optimizers. A share has no optimizer of a kind for which it has no parameters.
     """
     built: list[list[torch.optim.Optimizer]] = [[] for _ in range(shares)]
     for optimizer, groups in partition(model, settings.kind).items():

@@ -37,7 +37,7 @@ def _signature(verb: str) -> Callable[..., Any]:
     """Return a function with the parameters of a verb."""
     name = verb.replace("-", "_")
     module = importlib.import_module(f"pipelines.verbs.{name}")
-    # `corpus` and `dataset` have words of their own after them.
+    # `corpus` and `dataset` are followed by a second word, which chooses a function.
     target = getattr(module, {"corpus": "show", "dataset": "verify_dataset"}.get(verb, name))
     described = with_quiet(inspect.unwrap(target))
     parameters = dict(inspect.signature(described).parameters)

@@ -26,8 +26,8 @@ SplitRule = Annotated[
     str | None,
     tyro.conf.arg(
         metavar="RULE",
-        help="How validation documents are split off: own, hash:0.05, tail:0.1, or none to train on everything; by "
-        "default the first of own, hash and tail that the corpus allows.",
+        help="Rule for the validation split: own, hash:0.05, tail:0.1, or none to train on everything; by default the "
+        "first of own, hash and tail that the corpus allows.",
     ),
 ]
 

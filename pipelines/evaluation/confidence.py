@@ -18,7 +18,7 @@ from pipelines.evaluation.token_scores import TokenScores
 
 FEWEST_DOCUMENTS = 30
 FEWEST_CONTEXTS = 20
-"""Of 2 to 10 contexts, an interval that says 95 % covers the true number in 50 to 80 % of texts"""
+"""With 2 to 10 contexts, a nominal 95 % interval covers the true number in only 50 to 80 % of texts"""
 SEED = 0
 
 
@@ -112,7 +112,7 @@ def intervals(
 
 
 def described(found: dict[str, Any] | None) -> str:
-    """Return a sentence about the samples of the entry `intervals`; None for a text that is too short."""
+    """Return a sentence about the entry `intervals`, which is None for a text that is too short."""
     if found is None:
         return (
             f"No 95 % intervals: the text has fewer than {FEWEST_DOCUMENTS} documents and fewer than "

@@ -221,7 +221,7 @@ class SplitScorer:
         text = self._plan.dataset
         synthetic = text.synthetic if isinstance(text, CorpusText) else text.info["corpus"].get("synthetic")
         source = None
-        # Other objectives predict from the text on both sides, of which the source gives no distribution.
+        # Other objectives predict from the text on both sides, for which the source gives no distribution.
         if synthetic and isinstance(stream, TokenStream) and isinstance(self._objective, NextToken):
             source = SourceDivergence(synthetic, stream, self._tokenizer)
         with Bar(f"scoring {split}", total, "tok") as bar:

@@ -99,10 +99,10 @@ NUMBERS = {
         4,
     ),
     "trained_documents": Number(
-        "documents also trained on", "Documents of this text that are also in the training text of the run.", 0
+        "documents seen in training", "Documents of this text that are also in the training text of the run.", 0
     ),
     "trained_share": Number(
-        "share also trained on", "Share of the bytes of this text in documents that the run was also trained on.", 4
+        "share seen in training", "Share of the bytes of this text that are in documents seen in training.", 4
     ),
     "unigram_entropy_bits": Number(
         "entropy of the token frequencies, bits", "Entropy of the token frequencies of the split itself.", 4
@@ -132,15 +132,18 @@ NUMBERS = {
         "tokens compared with the source", "Positions at which the distribution of the source is known.", 0
     ),
     "true_entropy_bits": Number(
-        "entropy of the source there, bits", "Mean entropy of the source's distributions at the tokens compared.", 4
+        "entropy of the source at these tokens, bits",
+        "Mean entropy of the source's distributions at the tokens compared with the source.",
+        4,
     ),
     "kl_true_bits": Number(
-        "divergence from the source there, bits",
-        "Mean D_KL(source ∥ run) at the tokens compared. The entropy there plus this is the expected cross-entropy.",
+        "divergence from the source at these tokens, bits",
+        "Mean D_KL(source ∥ run) at the tokens compared with the source. This divergence plus the source's entropy at "
+        "these tokens is the expected cross-entropy.",
         4,
     ),
     "true_cross_entropy_bits": Number(
-        "cross-entropy there, bits", "Mean of -log2 p at the tokens compared with the source.", 4
+        "cross-entropy at these tokens, bits", "Mean of -log2 p at the tokens compared with the source.", 4
     ),
     "pseudo_cross_entropy": Number(
         "pseudo-cross-entropy, nats per token", "Mean nats of up to 2,048 positions, each masked alone.", 4
@@ -290,7 +293,7 @@ def sum_with_source(numbers: dict[str, Any]) -> str | None:
     compared = numbers["kl_true_tokens"]
     found = (
         f"At the {compared:,} tokens whose distribution is known: {parts[0]:.4f} (entropy of the source) + "
-        f"{parts[1]:.4f} (divergence) = {sum(parts):.4f} bits of expected cross-entropy, and {loss:.4f} on this text."
+        f"{parts[1]:.4f} (divergence) = {sum(parts):.4f} bits of expected cross-entropy. This text has {loss:.4f} bits."
     )
     if others := numbers["tokens"] - compared:
         found += f" The other {others:,} tokens, such as separators, count only in the cross-entropy of all tokens."

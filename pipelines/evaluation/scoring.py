@@ -42,8 +42,8 @@ def score(
 ) -> tuple[dict[str, Any], TokenScores]:
     """Return the numbers of evaluation.json for one split (see `pipelines.evaluation.numbers`), and each token's score.
 
-    `other` is a model, and `source` the synthetic source of the text, to measure the divergence from. `names` are those
-    of both models. Raises ValueError with the name if the logits of a model are not finite.
+    `other` is a model, and `source` the synthetic source of the text, to measure the divergence from. `names` are the
+    names of both models. Raises ValueError with the name if the logits of a model are not finite.
     """
     device = next(model.parameters()).device
     # An imported model can have more entries than its tokenizer. They are never targets.
@@ -96,7 +96,7 @@ def score(
 
 
 def _check_finite(nats: torch.Tensor, name: str) -> None:
-    """Raise ValueError if the losses (N,) of the model `name` are NaN: one logit that is not finite does it."""
+    """Raise ValueError if losses (N,) of the model `name` are NaN, as they are if a logit is not finite."""
     if bool(nats.isnan().any()):
         raise ValueError(
             f"{name}: the model's logits are not finite: its training diverged, choose an earlier --checkpoint"

@@ -1,4 +1,4 @@
-"""Find the documents of a split that the run was also trained on, whose loss is not that of held-out text.
+"""Find the documents of a split that the run was also trained on: their loss is not that of held-out text.
 
 Training splits do not record their documents, and can have random segmentations. So each document has a fingerprint:
 the sum of a random number for each of its bytes. A token adds the sum of its bytes, whatever the segmentation, so one
@@ -26,7 +26,7 @@ class TrainingText:
     """The documents of the training splits of a run, and of the runs whose weights it started from."""
 
     def __init__(self, datasets: Iterable[TokenDataset], tokenizer: Tokenizer) -> None:
-        """Datasets without separators, whose documents are unknown, and those of another tokenizer are left out."""
+        """Leave out datasets without separators, whose documents are unknown, and datasets of another tokenizer."""
         self._datasets = [
             each
             for each in datasets
@@ -101,7 +101,7 @@ def _running(values: np.ndarray) -> np.ndarray:
 
 
 def _datasets(run: Run, known: dict[Any, TokenDataset]) -> Iterator[TokenDataset]:
-    """Yield the datasets of a run and of its ancestors; those that are gone, or of pairs, are left out."""
+    """Yield the datasets of a run and of its ancestors, except missing datasets and datasets of pairs."""
     for place in run.sources:
         if place in known:
             yield known[place]

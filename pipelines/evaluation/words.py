@@ -25,8 +25,8 @@ def per_word(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the numbers of a split per word, and the 95 % intervals of those numbers.
 
-    All tokens of the stream but the first are scored. The numbers per word of a split without words are None. They have
-    no interval if `sampling` is None or a sample has no words.
+    All tokens of the stream but the first are scored. If a split has no words, its numbers per word are None. The
+    numbers have no interval if `sampling` is None or a sample has no words.
     """
     nats = scores.nats.sum()
     words, line_ends = words_and_line_ends(stream_text(stream, tokenizer), text)

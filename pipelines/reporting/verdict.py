@@ -50,7 +50,7 @@ def _baselines(numbers: dict[str, Any], per: float) -> dict[str, float]:
 def _compared(found: float, opponents: dict[str, float]) -> str:
     """Return a text such as ": it beats a (1.000), and loses to b (0.500)"; empty without opponents.
 
-    Numbers that look the same at three digits match.
+    Numbers that are equal at three decimals match.
     """
     groups: dict[str, list[str]] = {"beats": [], "matches": [], "loses to": []}
     for name, bits in sorted(opponents.items(), key=lambda item: item[1]):

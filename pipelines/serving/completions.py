@@ -101,12 +101,12 @@ class _Job:
         return wanted
 
     def _check_work(self) -> None:
-        """Raise RequestError if the texts of the request, or its log-probabilities, are too many."""
+        """Raise RequestError if the request asks for too many tokens or log-probabilities."""
         tokens = sum(len(choice.prompt) + choice.max_tokens for choice in self.choices)
         if tokens > MOST_TOKENS:
             raise RequestError(
                 400,
-                f"the texts of this request may have {tokens:,} tokens with their prompts, but {MOST_TOKENS:,} are "
+                f"the texts and prompts of this request may have {tokens:,} tokens, but at most {MOST_TOKENS:,} are "
                 "allowed: lower n or max_tokens, or send fewer prompts",
                 param="n",
             )
@@ -117,8 +117,8 @@ class _Job:
         if entries > MOST_ENTRIES:
             raise RequestError(
                 400,
-                f"the answer may have {entries:,} log-probabilities, but {MOST_ENTRIES:,} are allowed: lower logprobs, "
-                "n or max_tokens, or send fewer prompts",
+                f"the answer may have {entries:,} log-probabilities, but at most {MOST_ENTRIES:,} are allowed: lower "
+                "logprobs, n or max_tokens, or send fewer prompts",
                 param="logprobs",
             )
 

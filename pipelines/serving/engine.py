@@ -2,7 +2,7 @@
 
 The thread works in turns. In each turn, every model scores waiting sequences and generates one token of each of its
 texts, and one other function runs. A long request therefore delays the others by one turn, not by its length. Requests
-that wait for a model take turns too, so one with many texts does not make the others wait for all of them.
+that wait for a model take turns too, so a request with many texts does not make the others wait for all its texts.
 """
 
 from __future__ import annotations

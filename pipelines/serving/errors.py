@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse
 
 from pipelines.cli.errors import one_sentence
 
-MOST_CHARACTERS = 300  # of a message: what a client sent may be in it
+MOST_CHARACTERS = 300  # of a message, which may quote what a client sent
 CHAT = "the models served here continue text and are not chat models: use POST /v1/completions"
 
 
@@ -33,7 +33,7 @@ def blamed_on(param: str) -> Iterator[None]:
 def error_body(
     status: int, message: str, param: str | None = None, code: str | None = None
 ) -> dict[str, dict[str, str | None]]:
-    """Return the JSON object of an error. A long message is cut, and characters that are no text are escaped."""
+    """Return the JSON object of an error. A long message is cut; line ends and lone surrogates are escaped."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {"error": {"message": _shown(message), "type": kind, "param": param and _shown(param), "code": code}}
 

@@ -60,7 +60,7 @@ class ServedModel:
         if tok.is_lossless and len(text) > self.context_length * max(
             int(tok.token_byte_lengths.max()), *map(len, special), 1
         ):
-            message = f"the prompt has {len(text):,} characters, more than {self.context_length:,} tokens can have"
+            message = f"the prompt has {len(text):,} characters, more than fit in {self.context_length:,} tokens"
             raise RequestError(400, f"{message}: shorten it", param="prompt", code="context_length_exceeded")
         spelled = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
         ids: list[int] = []

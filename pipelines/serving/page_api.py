@@ -253,7 +253,7 @@ def _nonempty(fields: Fields, name: str) -> str:
 
 
 def _text(fields: Fields, name: str) -> str:
-    """Return a text of the page, which is encoded before its tokens are counted."""
+    """Return a text field. Its length is limited, because it is encoded before its tokens are counted."""
     text = fields.text(name)
     if len(text) > MOST_CHARACTERS:
         message = f"{name} has {len(text):,} characters, and the page takes at most {MOST_CHARACTERS:,}: shorten it"

@@ -117,14 +117,14 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     )
     if summary["degrees_of_freedom"]:
         found.append(
-            "*: lowest of its kind, or not significantly worse (5 % level, each compared alone with the lowest). "
+            "*: lowest of its kind, or not significantly worse (5 % level, not corrected for many comparisons). "
             f"±: 95 % interval over seeds; standard deviation of a run {summary['deviation']:.4f} "
             f"({summary['degrees_of_freedom']} degrees of freedom)"
         )
     else:
         found.append(
-            "*: lowest of its kind. One seed has no interval and no test: other seeds may rank the vocabularies "
-            "differently; more --seeds add runs"
+            "*: lowest of its kind. One seed gives no intervals and no test, and other seeds may rank the vocabularies "
+            "differently: raise --seeds to add runs"
         )
     lost = {kind: max(r["lost_bits_per_byte"] for r in rows.values() if r["kind"] == kind) for kind, _ in rows}
     for kind, bits in lost.items():
@@ -136,7 +136,7 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _recommendation(best: Mapping[str, Any], sizes: Sequence[int]) -> str:
-    """Return the best of the `sizes` of a kind; beyond the smallest and the largest, better ones may lie."""
+    """Return a phrase about the best of the `sizes` of a kind. Sizes beyond those tried may be better."""
     once = " in one run" if best["not_significantly_worse"] is None else ""
     ends = {max(sizes): ", the largest tried", min(sizes): ", the smallest tried"} if len(sizes) > 1 else {}
     others = [f"{each['size']:,}" for each in marked(best) if each["size"] != best["size"]]

@@ -93,7 +93,7 @@ class TrainConfig:
     dtype: Dtype = "auto"
     """Dtype of activations and matrix products; weights and optimizer state are float32. float16 scales the loss. auto:
     the fastest that trains well. A small model's validation loss is within 0.05 nats of float32's in bfloat16, and
-    within 0.02 in float16. A CPU that is slow in the dtype uses it with a warning."""
+    within 0.02 in float16. There is a warning if the CPU is slow in the dtype."""
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     """Precision of float32 matrix products. highest: float32. high: TF32 or three bfloat16 products. medium: bfloat16.
     dtype auto already uses bfloat16 where it is faster."""
@@ -130,7 +130,8 @@ class TrainConfig:
     max_rollbacks: int = 10
     """Number of rollbacks after which a run stops"""
     log_every_steps: int = 10
-    """Optimizer steps between two lines of metrics.jsonl. An interval of less than half as many joins its neighbour."""
+    """Optimizer steps between two lines of metrics.jsonl. An interval of less than half as many steps is merged with
+    the interval next to it."""
     tensorboard: bool = False
     """Also write metrics.jsonl's numbers for TensorBoard, into the run's folder tensorboard/"""
 
@@ -201,13 +202,14 @@ class TrainConfig:
         if ends_at_peak(warmup=self.warmup_tokens, total=self.tokens, stride=self.batch_tokens):
             found.append(
                 f"the warm-up of {self.warmup_tokens:,} tokens lasts until the last step of the run of "
-                f"{self.tokens:,} tokens: the learning rate ends at its peak; lower train.warmup_tokens, such as to "
-                f"{self.tokens // 20}, or raise train.tokens"
+                f"{self.tokens:,} tokens, so the learning rate ends at its peak: lower train.warmup_tokens, for "
+                f"example to {self.tokens // 20}, or raise train.tokens"
             )
         if self.batch_warmup_tokens >= self.tokens:
             found.append(
-                f"the batches grow over {self.batch_warmup_tokens:,} tokens, and the run has {self.tokens:,}: they do "
-                f"not reach {self.batch_tokens:,} tokens; lower train.batch_warmup_tokens, or raise train.tokens"
+                f"the batches grow over {self.batch_warmup_tokens:,} tokens, but the run has only {self.tokens:,}, so "
+                f"they do not reach {self.batch_tokens:,} tokens: lower train.batch_warmup_tokens, or raise "
+                "train.tokens"
             )
         return found
 

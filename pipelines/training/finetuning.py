@@ -246,8 +246,8 @@ def fit(
     warmup = round(config.warmup * total)
     if ends_at_peak(warmup=warmup, total=total):
         warnings.warn(
-            f"--warmup {config.warmup:g} lasts until the last of {total:,} steps: the learning rate ends at its peak; "
-            "lower it, or raise --epochs",
+            f"--warmup {config.warmup:g} lasts until the last of {total:,} steps, so the learning rate ends at its "
+            "peak: lower --warmup, or raise --epochs",
             stacklevel=2,
         )
     seen, watch = 0, LossWatch()

@@ -270,8 +270,8 @@ class Trainer:
     def validate(self) -> None:
         """Measure and record the validation loss, of the averaged weights if the run averages them.
 
-        The loss of a mixture is the mean of its sources' losses, weighted by their shares. Without a target in a source
-        there is no loss to record.
+        The loss of a mixture is the mean of its sources' losses, weighted by their shares. If a source has no target,
+        no loss is recorded.
         """
         sums = {}
         with self.average.applied(self.model) if self.average else nullcontext():

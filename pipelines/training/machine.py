@@ -96,7 +96,7 @@ def choose_machine(device: str = "auto", dtype: str = "auto", half: bool = False
 
     `half`: whether "auto" may be float16 on a GPU with matrix units for it but no bfloat16 (Volta, Turing); training in
     float16 must scale the loss. `needs` names a feature that the caller needs and Apple GPUs ("mps") lack, if any.
-    Raises ValueError for a GPU that is not there or lacks that. Warns if a CPU is slow in the requested dtype.
+    Raises ValueError for a GPU that is missing or lacks this feature. Warns if a CPU is slow in the requested dtype.
     """
     if device == "auto":
         device = next(kind for kind in (*GPUS, "cpu") if is_available(kind) and not (needs and kind == "mps"))

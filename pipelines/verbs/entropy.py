@@ -51,7 +51,7 @@ def entropy(
         unit: Symbols to count: bytes, characters, or the tokens of --tokenizer.
         against: Corpus to compare with: KL and Jensen-Shannon divergence.
         sample: Bytes of text to measure, taken from whole documents in random order; by default the whole corpus, and
-            16M of it for the entropy rate. It limits memory and time.
+            16M of it for the entropy rate. A sample limits memory and time.
         threads: Number of threads; all cores by default.
         out: HTML page to write, with plots and definitions.
         explain: Print the definition of each number.

@@ -63,7 +63,7 @@ def evaluate(
     """Measure runs on held-out text and add the numbers to evaluation.json in each run folder; return its contents.
 
     Returns a dict for one run (a path), and a list of dicts for a list of runs. If a run has no numbers, the others are
-    still measured before ValueError names it.
+    still measured, and then a ValueError names this run.
 
     Args:
         data: Folder of a dataset, or its URI in an object store; default: the dataset that the run was trained on. A

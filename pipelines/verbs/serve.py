@@ -12,8 +12,8 @@ from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 
-# PyTorch and oneDNN keep the code of every shape of a matrix product, by default of 1,024 shapes. A server meets new
-# shapes all the time: fewer keep its memory flat and take no more time.
+# PyTorch and oneDNN cache code for each shape of a matrix product, by default for 1,024 shapes. A server meets new
+# shapes all the time: smaller caches keep its memory flat and cost no time.
 SHAPE_CACHES = {"LRU_CACHE_CAPACITY": "128", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "128"}
 ENVIRONMENT = PASSIVE_THREADS | SHAPE_CACHES
 

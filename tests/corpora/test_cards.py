@@ -81,7 +81,7 @@ def synthetic(**changes):
         ('reader = "synthetic"\nlength = 9\nsource = {kind = "iid"}\ndocuments = {train = "1"}', "whole numbers"),
         (synthetic(documents="{train = 1HUGE}"), '"documents" in .* should hold whole numbers, not 100'),
         (synthetic(length="1HUGE"), '"length" in .* should be at most'),
-        (synthetic(source='{kind = "markov", symbols = 3, order = 1HUGE}'), '"source" in .* numbers of 64 bits'),
+        (synthetic(source='{kind = "markov", symbols = 3, order = 1HUGE}'), '"source" in .* 64-bit numbers'),
         (synthetic(source='{kind = "markov", symbols = 3, order = 1000000000}'), "a chain of order 1e\\+09 over"),
         (
             synthetic(source='{kind = "markov", symbols = 3, order = 1, concentration = inf}'),

@@ -206,7 +206,7 @@ def test_none_leaves_every_byte_for_training_in_order(tmp_path, names):
     ("texts", "cut_at_a_line_end"),
     [(["ok two"], False), (["a" * 95, "b" * 5], False), (["line\n" * 30], True), (["a" * 89 + "\n", "b" * 10], True)],
 )
-def test_cut_at_a_line_end_is_said_only_where_it_is(tmp_path, texts, cut_at_a_line_end):
+def test_cut_at_a_line_end_is_printed_only_if_it_is_true(tmp_path, texts, cut_at_a_line_end):
     for number, text in enumerate(texts):
         (tmp_path / f"{number}.txt").write_text(text)
     expected = "the last 10 % of the bytes are for validation" + ", cut at a line end" * cut_at_a_line_end

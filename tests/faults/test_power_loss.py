@@ -178,7 +178,7 @@ def test_a_run_and_its_evaluation_outlive_a_power_loss(work, tmp_path, dataset_f
     ("verb", "out"),
     [("report", "new/page.html"), ("export-hf", "new/hf/config.json"), ("export-onnx", "new/model.onnx")],
 )
-def test_what_is_made_of_a_run_outlives_a_power_loss(work, tmp_path, trained_gpt, verb, out):
+def test_output_made_from_a_run_outlives_a_power_loss(work, tmp_path, trained_gpt, verb, out):
     to = Path(out).parent if verb == "export-hf" else out
     check(traced([verb, trained_gpt, "--out", to], work, tmp_path / "trace"), out)
 

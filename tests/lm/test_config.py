@@ -52,7 +52,10 @@ from lm.config import ModelConfig
         ({"positions": "relative", "relative_distance": 16}, ["model.relative_distance", "16", "32"]),
         ({"decoder_layers": 2}, ["model.decoder_layers", "'decoder'", "model.layers"]),
         ({"layers": 4, "value_embeddings": 3}, ["model.value_embeddings", "3", "at most 2"]),
-        ({"rotary_width": 6, "head_width": 4}, ["model.rotary_width is 6", "heads of 4", "model.rotary_width=4"]),
+        (
+            {"rotary_width": 6, "head_width": 4},
+            ["model.rotary_width is 6", "4 components of a head", "model.rotary_width=4"],
+        ),
         ({"rotary_width": 3}, ["model.rotary_width is 3", "rotate pairs", "model.rotary_width=2"]),
         ({"rotary_width": -2}, ["model.rotary_width is -2", "0 for all of them"]),
         ({"positions": "learned", "rotary_width": 4}, ["model.rotary_width", "4", "'learned'", "at 0"]),

@@ -80,10 +80,10 @@ def test_a_schedule_longer_than_the_run_is_named_by_the_run_and_its_dry_run(in_p
     done = in_process(*command, *long, "--out", "long", *["--dry-run"] * dry)
     assert done.returncode == 0, done.stderr
     assert (
-        "warning: the warm-up of 20,000 tokens lasts until the last step of the run of 2,000 tokens: the learning rate "
-        "ends at its peak; lower train.warmup_tokens, such as to 100, or raise train.tokens\n"
+        "warning: the warm-up of 20,000 tokens lasts until the last step of the run of 2,000 tokens, so the learning "
+        "rate ends at its peak: lower train.warmup_tokens, for example to 100, or raise train.tokens\n"
     ) in done.stderr
-    assert "the batches grow over 9,000 tokens, and the run has 2,000: they do not reach 1,024 tokens" in done.stderr
+    assert "over 9,000 tokens, but the run has only 2,000, so they do not reach 1,024 tokens: lower" in done.stderr
     assert "warning" not in in_process(*command, *short, "--out", "short", *["--dry-run"] * dry).stderr
 
 

@@ -393,7 +393,7 @@ def test_the_cross_entropy_and_its_parts_cover_the_same_tokens(in_process, marko
     entropy, divergence = round(numbers["true_entropy_bits"], 4), round(numbers["kl_true_bits"], 4)
     assert (
         f"At the {len(nats):,} tokens whose distribution is known: {entropy:.4f} (entropy of the source) + "
-        f"{divergence:.4f} (divergence) = {entropy + divergence:.4f} bits of expected cross-entropy, and "
-        f"{numbers['true_cross_entropy_bits']:.4f} on this text. The other 26 tokens, such as separators, count only "
-        "in the cross-entropy of all tokens."
+        f"{divergence:.4f} (divergence) = {entropy + divergence:.4f} bits of expected cross-entropy. This text "
+        f"has {numbers['true_cross_entropy_bits']:.4f} bits. The other 26 tokens, such as separators, count only in "
+        "the cross-entropy of all tokens."
     ) in " ".join(done.stdout.split())

@@ -86,7 +86,8 @@ def test_a_warm_up_of_all_steps_is_named(tmp_path, trained_bert, passages, warmu
         finetune(trained_bert, data=passages[0], test=passages[1], out=tmp_path / "out", settings=settings)
     said = [str(each.message) for each in caught]
     words = (
-        "--warmup 0.95 lasts until the last of 6 steps: the learning rate ends at its peak; lower it, or raise --epochs"
+        "--warmup 0.95 lasts until the last of 6 steps, so the learning rate ends at its peak: lower --warmup, or "
+        "raise --epochs"
     )
     assert (words in said) == warned
 

@@ -220,7 +220,7 @@ def test_control_c_while_modules_are_imported_is_no_traceback(tmp_path, dataset_
 
 
 @pytest.mark.parametrize("moment", range(1, 40, 3))
-def test_control_c_before_the_command_has_read_its_words_is_no_traceback(moment):
+def test_control_c_before_the_arguments_are_parsed_shows_no_traceback(moment):
     """Ctrl-C at an import of the command's own modules."""
     code = """
 import builtins, os, signal, sys

@@ -321,7 +321,7 @@ def test_the_table_marks_the_best_and_json_has_every_number(swept, in_process, t
         assert f"{row['bits_per_byte']:.4f}" in line
         assert len(line) <= 80
     assert "extrapolated below their 33M" in shown.stdout
-    assert "each compared alone with the lowest" in shown.stdout
+    assert "not corrected for many comparisons" in shown.stdout
 
 
 def test_one_seed_claims_no_difference(swept, in_process, text_folder, tiny, tmp_path):
@@ -331,7 +331,9 @@ def test_one_seed_claims_no_difference(swept, in_process, text_folder, tiny, tmp
     done = in_process(*command)
     assert done.returncode == 0, done.stderr
     assert "signific" not in done.stdout and "±" not in done.stdout
-    assert "One seed has no interval and no test: other seeds may rank the vocabularies differently" in done.stdout
+    assert (
+        "One seed gives no intervals and no test, and other seeds may rank the vocabularies differently" in done.stdout
+    )
     summary = json.loads((out / "results.json").read_text())
     lowest = {kind: best["size"] for kind, best in summary["best"].items()}
     assert f"bpe: {lowest['bpe']:,} entries in one run" in done.stdout
@@ -350,7 +352,7 @@ def test_the_picture_of_one_seed_has_no_intervals_and_names_its_rings(swept, tex
     assert len([each for each in axes.containers if each.has_yerr]) == (0 if seeds == 1 else 3)
 
 
-def test_a_lowest_size_at_the_end_of_the_tried_sizes_is_called_so():
+def test_a_lowest_size_at_the_end_of_the_tried_sizes_is_marked_as_such():
     """Sizes beyond the last one may be better still."""
     budget = Budget(Recipe(model=ModelConfig(layers=1, width=32, heads=2, context_length=32)), 1e13)
     keys = ("lost_bits_per_byte", "bytes_per_token", "tokens", "bytes_seen", "epochs", "flops", "embedding_parameters")

@@ -1,4 +1,4 @@
-"""Text that a run was trained on is noticed when it is scored, and its share is told."""
+"""Text that a run was trained on is noticed when it is scored, and its share is reported."""
 
 import json
 import shutil

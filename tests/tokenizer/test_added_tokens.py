@@ -272,7 +272,5 @@ def test_a_template_with_another_id_than_the_added_token_is_refused(tmp_path):
         "special_tokens": {"<x>": {"id": "<x>", "ids": [300], "tokens": ["<x>"]}},
     }
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(
-        ValueError, match=r"'ids': .300.*, which added_tokens does not have with the id that tokenizers"
-    ):
+    with pytest.raises(ValueError, match=r"'ids': .300.*, which is not an added token with the id that tokenizers"):
         Tokenizer.load(tmp_path)

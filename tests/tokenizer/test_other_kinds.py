@@ -13,9 +13,9 @@ from tokenizers import models, normalizers, pre_tokenizers, trainers
 from tokenizer import Tokenizer
 
 TEXTS = ["the cat sat on the mat", "low lower lowest", "the newest, the widest: 7"] * 20
-END_OF_WORD = "marks the end of a word, as in CLIP and OpenAI's first GPT.* not supported .only byte-level BPE is"
-WITHIN_WORDS = "marks tokens within words, .*not supported .only byte-level BPE is"
-SENTENCEPIECE_BPE = "SentencePiece's BPE, as in Llama 2, Mistral 7B and Gemma.*only byte-level BPE is"
+END_OF_WORD = "marks the end of a word, as in CLIP and OpenAI's first GPT.* not supported .only byte-level BPE such as"
+WITHIN_WORDS = "marks tokens within words, .*not supported .only byte-level BPE such as"
+SENTENCEPIECE_BPE = "SentencePiece's BPE, as in Llama 2, Mistral 7B and Gemma.*only byte-level BPE such as"
 
 
 def marked(normalizer, pre_tokenizer, alphabet=(), **mark):
@@ -157,7 +157,7 @@ def test_tekken_is_refused_by_its_name(pattern, tmp_path):
             Tokenizer.load(path, pattern=pattern)
 
 
-def test_an_object_that_is_no_tokenizer_is_said_to_have_no_model(tmp_path):
+def test_the_error_for_an_object_that_is_no_tokenizer_says_that_it_has_no_model(tmp_path):
     for content in ({}, {"vocab": {"a": 0}}, {"model_type": "llama"}, {"model": None}):
         (tmp_path / "config.json").write_text(json.dumps(content))
         with pytest.raises(ValueError, match=r"config.json: has no model; is it a tokenizer.json\?"):
@@ -173,13 +173,13 @@ def test_a_unigram_model_named_spm_is_read_by_its_name_with_the_ids_of_sentencep
     (tmp_path / "vocab.json").write_text("{}")
     with pytest.raises(
         FileNotFoundError,
-        match=r"has no tokenizer.json.*; load source.spm or target.spm by its name for the ids of sentencepiece, from "
-        "which those of transformers can differ",
+        match=r"has no tokenizer.json.*; load source.spm or target.spm by its name for the ids of sentencepiece; "
+        "transformers may give other ids",
     ):
         Tokenizer.load(tmp_path)
 
 
-def test_a_file_of_no_known_format_is_told_all_formats(tmp_path):
+def test_the_error_for_an_unknown_format_names_all_formats(tmp_path):
     (tmp_path / "x.bin").write_bytes(b"\x7fELF")
     with pytest.raises(ValueError, match=r"neither a tokenizer.json.* nor a SentencePiece model .\.model or \.spm."):
         Tokenizer.load(tmp_path / "x.bin")

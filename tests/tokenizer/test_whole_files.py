@@ -35,7 +35,7 @@ def test_processes_that_write_the_same_file_leave_whole_files_of_one_of_them(tmp
     assert len(path.read_bytes()) == 20_000 * 59
 
 
-def test_what_a_killed_process_left_is_gone_after_the_next_write(tmp_path):
+def test_leftovers_of_a_killed_process_are_gone_after_the_next_write(tmp_path):
     code = (
         "import os, sys; from pathlib import Path; from tokenizer.formats.whole_files import whole_file\n"
         "with whole_file(Path('tokenizer.json')) as partial: partial.write_bytes(b'x' * 100_000); os._exit(1)"

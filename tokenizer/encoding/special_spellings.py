@@ -76,8 +76,8 @@ class SpecialTokens:
     ) -> Iterator[tuple[int, bytes | int]]:
         """Yield the parts of the joined pieces, as `parts` does; text between two tokens may come in several parts.
 
-        Raises ValueError when it comes to a disallowed spelling. Tokens that are matched in normalized text need the
-        whole text; other tokens need the last part, as long as the longest spelling and the white space beside it.
+        Raises ValueError when it comes to a disallowed spelling. If tokens are matched in normalized text, memory holds
+        the whole text. Otherwise it holds the last part, as long as the longest spelling and the white space beside it.
         """
         if self.read_normalized(allowed | disallowed):
             data = b"".join(pieces)
@@ -168,7 +168,7 @@ class SpecialTokens:
 
         If the text is not complete, leave out what more text could change. Returns the new `done` and `searched`.
         """
-        # A token that starts later can become a longer one, or next to a word character.
+        # With more text, a token that starts later can become a longer one, or can touch a word character.
         end_of_decided = len(data) - (0 if complete else max(map(len, spellings), default=0) + LONGEST_CHARACTER)
         for match in _spellings(frozenset(spellings)).finditer(data, searched):
             start, end = match.span()

@@ -47,8 +47,10 @@ def parse_added_tokens_field(content: dict[str, Any], vocab: Any) -> IdsAndFlags
 def read_added_tokens(path: Path, config: dict[str, Any], vocab: dict[str, Any]) -> IdsAndFlags:
     """Return the ids and flags of the added tokens in the files that transformers writes beside a vocabulary.
 
-    tokenizer_config.json has both. Otherwise added_tokens.json has ids. transformers adds the tokens in the order of
-    these ids. path: the file of the vocabulary. config: the content of tokenizer_config.json. vocab: the token ids.
+    tokenizer_config.json has ids and flags. If it has none, added_tokens.json has the ids. transformers adds the tokens
+    in the order of these ids.
+
+    path: the file of the vocabulary. config: the content of tokenizer_config.json. vocab: the token ids.
     """
     listed, flags = _parse_added_tokens(_tokens_beside(path, config))
     return _ids_in_tokenizers(sorted(listed, key=listed.__getitem__), vocab), flags

@@ -27,7 +27,7 @@ _PART_BYTES = 1 << 20  # a longer token is spelled in parts of this size
 # The place of tokens and merges in the JSON of all other fields.
 _NO_ENTRIES = '"vocab": {},\n    "merges": []'
 
-_NOT_ADDED = "added_tokens does not have with the id that tokenizers gives it"
+_NOT_ADDED = "is not an added token with the id that tokenizers gives it"
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 
 

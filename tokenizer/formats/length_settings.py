@@ -19,9 +19,9 @@ def length_fields(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parse_length_settings(content: dict[str, Any]) -> dict[str, Any]:
-    """Return the checked truncation and padding of a tokenizer.json, without those that are None.
+    """Return the checked truncation and padding of a tokenizer.json, without a field that is None.
 
-    Raises ValueError that names a value that tokenizers does not read, either.
+    Raises ValueError that names a value if `tokenizers` does not read it either.
     """
     settings = {}
     for field, checks in _FIELDS.items():

@@ -10,17 +10,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-ONLY = "only byte-level BPE is, such as GPT-2's and Llama 3's, BERT's WordPiece and T5's Unigram"
+ONLY = "only byte-level BPE such as GPT-2's and Llama 3's, BERT's WordPiece and T5's Unigram are"
 SENTENCEPIECE_BPE = f"which is not supported (it is SentencePiece's BPE, as in Llama 2, Mistral 7B and Gemma; {ONLY})"
 _MARKS_ENDS = f"marks the end of a word, as in CLIP and OpenAI's first GPT; such BPE is not supported ({ONLY})"
 _MARKS_PARTS = f"marks tokens within words, as in WordPiece; such BPE is not supported ({ONLY})"
 
 
 def refuse_marked_words(ids: Iterable[str], merges: Sequence[Any], special_tokens: Iterable[str]) -> None:
-    """Raise ValueError for BPE whose tokens say where words end or go on, such as CLIP's `the</w>`.
+    """Raise ValueError for BPE whose tokens mark where words end or continue, such as CLIP's `the</w>`.
 
-    merges: lines or pairs, not checked yet. In such BPE one character with a mark is a symbol, which no merge makes. In
-    byte-level BPE merges make every token of several characters.
+    merges: lines or pairs, not checked yet. In such BPE, a character with its mark is one symbol that no merge makes.
+    In byte-level BPE, merges make every token of several characters.
     """
     lines = [merge if isinstance(merge, str) else " ".join(map(str, merge)) for merge in merges]
     for has_mark, mark, meaning in (str.endswith, "</w>", _MARKS_ENDS), (str.startswith, "##", _MARKS_PARTS):

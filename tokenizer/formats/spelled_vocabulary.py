@@ -39,7 +39,7 @@ def build_vocabulary(
 ) -> Vocabulary:
     """Return a vocabulary from spelled tokens with ids, and merges.
 
-    Takes over `vocab`, without its special tokens, except those that text can become: bytes and merged tokens.
+    Takes over `vocab` and removes its special tokens, except bytes and merged tokens, which text can become.
     Raises ValueError that names the wrong entry. `vocab_field` is the name of `vocab` in messages.
     """
     expect(isinstance(vocab, dict), f"has no {vocab_field}, or it is not an object")
@@ -88,7 +88,10 @@ def largest_size(entries: int) -> int:
 def check_largest_id(largest: int, entries: int) -> None:
     """Raise ValueError if an id is too large for a vocabulary with this number of tokens, special ones included."""
     limit = min(LARGEST_ID, largest_size(entries))
-    expect(largest < limit, f"ids up to {largest} are too large for {entries:,} tokens: {limit - 1} is allowed")
+    expect(
+        largest < limit,
+        f"ids up to {largest} are too large for {entries:,} tokens: the largest allowed id is {limit - 1}",
+    )
 
 
 def most_merges(ids: Mapping[str, int]) -> int:

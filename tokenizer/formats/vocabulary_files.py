@@ -159,8 +159,8 @@ def _in_folder(folder: Path) -> Path:
     missing = f"the folder {folder} has no {', '.join(others)} or {last}"
     if models := sorted(path.name for path in folder.iterdir() if _MODEL_NAME.search(path.name)):
         missing += (
-            f"; load {' or '.join(models[:4])} by its name for the ids of sentencepiece, from which those of "
-            "transformers can differ"
+            f"; load {' or '.join(models[:4])} by its name for the ids of sentencepiece; transformers may give other "
+            "ids"
         )
     raise FileNotFoundError(missing)
 

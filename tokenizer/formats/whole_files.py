@@ -1,6 +1,6 @@
-"""Files and folders that appear whole or not at all, and that no power loss takes once they have appeared.
+"""Files and folders that appear whole or not at all, and that survive a power loss once they have appeared.
 
-The order decides: flush the files, then the folders with their names, then rename, then flush the folder of the new
+The order matters: flush the files, then the folders with their names, then rename, then flush the folder of the new
 name.
 """
 
@@ -24,7 +24,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     """Yield the path of a temporary file that replaces `path` at the end of the block; after an error it is removed.
 
     Creates the folder of `path` if needed. The temporary file of a killed process is overwritten by the next one.
-    Processes that write the same file at the same time take turns. An OSError names `path`, even that of a full disk.
+    Processes that write the same file at the same time take turns. An OSError names `path`, even if the disk is full.
     """
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -41,7 +41,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def publish(partial: Path, path: Path) -> None:
-    """Give a finished file or folder its final name, after which no power loss takes it."""
+    """Give a finished file or folder its final name. It then survives a power loss."""
     flush_all(partial)
     partial.replace(path)
     flush(path.parent)
@@ -71,7 +71,7 @@ def flush(path: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its missing parents, which no power loss takes."""
+    """Create a folder and its missing parents, so that they survive a power loss."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for each in missing:
@@ -79,7 +79,7 @@ def make_folder(folder: Path) -> None:
 
 
 def naming(error: OSError, path: Path, instead_of: Path | None = None) -> OSError:
-    """Return `error` with the name `path`, unless the system named another file than `instead_of`."""
+    """Return `error` with the name `path`, unless the system named a file other than `instead_of`."""
     if error.errno is not None and error.filename in (None, str(instead_of)):
         return OSError(error.errno, error.strerror or os.strerror(error.errno), str(path))
     return error

@@ -96,7 +96,10 @@ def build_wordpiece(
         expect(is_unicode(token), f"has {shown(token)} in {field}, a token with a lone surrogate")
         expect(len(token) <= LONGEST_TOKEN, f"has a token of {len(token):,} characters in {field}: {shown(token)}")
     for spelling, given in rules.get("added_flags", {}).items():
-        expect(not given.get("normalized"), f"has the added token {shown(spelling)} with normalized, not supported")
+        expect(
+            not given.get("normalized"),
+            f"has the added token {shown(spelling)} with normalized, which is not supported",
+        )
     unknown = rules.get("unknown", UNKNOWN)
     expect(
         unknown in ids,

@@ -325,7 +325,7 @@ class EncodingMethods(VocabularyMethods):
         """Return the joined ids of parts of texts, and where the ids of each part end, int64 (parts,).
 
         parts: the number of the text, the offset of the part, and its bytes or the id of a special token. All bytes
-        are encoded in one call, which costs far more than encoding a short part.
+        are encoded in one call, because a call costs far more than encoding a short part.
         where: the start of error messages, a format of the number of the text.
         """
         import numpy as np

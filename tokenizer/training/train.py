@@ -96,7 +96,10 @@ class Options:
                 )
         for spelling in self.special_tokens:
             if self.model == "bpe" and spelling in BYTE_TO_CHARACTER.values():
-                raise ValueError(f"the special token {spelling!r} is the spelling of a single byte, which has an id")
+                raise ValueError(
+                    f"the special token {spelling!r} is also the spelling of a single byte, which already has an id: "
+                    "choose another spelling, such as '<|name|>'"
+                )
         self._check_size()
 
     def _check_size(self) -> None:
