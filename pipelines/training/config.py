@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lm.optim.schedules import multiplier, weight_decay_multiplier
+from lm.values import check_fields
 
 OptimizerKind = Literal["adamw", "muon"]
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -142,6 +143,7 @@ class TrainConfig:
     takes 4 bytes per parameter on every device."""
 
     def __post_init__(self) -> None:
+        check_fields(self, "train.")
         _require_positive(self, "tokens", "batch_tokens", "lr", "eps", "max_rollbacks", "log_every_steps")
         _require_positive(self, "validate_every_tokens", "validation_tokens", "checkpoint_every_tokens")
         _require_positive(self, "keep_checkpoints")
@@ -230,6 +232,7 @@ class FinetuneConfig:
     """Dtype of activations and matrix products in training; weights and optimizer state are float32."""
 
     def __post_init__(self) -> None:
+        check_fields(self, "")
         _require_positive(self, "epochs", "batch_size", "lr", option=True)
         _require_not_negative(self, "weight_decay", "grad_clip", "seed", option=True)
         _require_seed(self.seed, "--seed")
