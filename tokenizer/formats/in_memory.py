@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from tokenizer.arguments import check_iterable
 from tokenizer.byte_level import spell
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, expect, is_id, largest_size, shown
 from tokenizer.special import check_special_tokens
@@ -80,10 +81,11 @@ def vocabulary_of_merges(
 ) -> Vocabulary:
     """Return the vocabulary of tokens with their ids and of merges. Tokens are bytes, or spelled as in vocab.json."""
     special_tokens, pattern = checked_special_tokens(special_tokens), resolve_pattern(pattern)
+    check_iterable("merges", merges, "pairs of tokens")
     try:
         return build_vocabulary(
             {_spelled(token): i for token, i in _items(ids)},
-            [[_spelled(part) for part in merge] for merge in merges],
+            [[_spelled(part) for part in merge] if isinstance(merge, (list, tuple)) else merge for merge in merges],
             special_tokens,
             pattern,
             vocab_field="it",
