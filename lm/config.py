@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
+
+from lm.values import check_fields
 
 Architecture = Literal["decoder", "encoder", "encoder-decoder"]
 Positions = Literal["rotary", "learned", "sinusoidal", "relative", "alibi", "none"]
@@ -109,7 +111,7 @@ class ModelConfig:
     """Attention backend (lm/attention/); auto: fastest for device, dtype, length and mask"""
 
     def __post_init__(self) -> None:
-        self._check_choices()
+        check_fields(self, "model.")
         self._check_counts()
         self._check_numbers()
         self._check_heads()
@@ -117,13 +119,6 @@ class ModelConfig:
         self._check_architecture()
         self._check_initialization()
         self._check_attention()
-
-    def _check_choices(self) -> None:
-        for field, choices in _CHOICES.items():
-            value = getattr(self, field)
-            if value not in get_args(choices):
-                known = ", ".join(get_args(choices))
-                raise ValueError(f"model.{field} is {value!r}: choose one of {known}")
 
     def _check_counts(self) -> None:
         for field in ("context_length", "layers", "width", "heads"):
@@ -327,17 +322,6 @@ class ModelConfig:
         return self.architecture == "encoder" and self.norm_position == "post"
 
 
-_CHOICES = {
-    "architecture": Architecture,
-    "positions": Positions,
-    "rotary_scaling": RotaryScaling,
-    "norm": Norm,
-    "norm_position": NormPosition,
-    "residual": Residual,
-    "activation": Activation,
-    "initialization": Initialization,
-    "attention": AttentionBackend,
-}
 _OF_POSITIONS = {
     "rotary": ("rotary_base", "rotary_width", "rotary_scaling", "rotary_factor", "rotary_original_length"),
     "relative": ("relative_buckets", "relative_distance"),

@@ -83,9 +83,8 @@ class House:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for package in ("tokenizer", "lm", "corpora", "pipelines"):
+        for package in ("bytelm", "tokenizer", "lm", "corpora", "pipelines"):
             shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "bytelm.py", folder)
 
     def add(self, path: str, text: str) -> None:
         """Write a new file."""

@@ -33,13 +33,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name in ("PretokenCounts", "count_pretokens"):  # need numpy
-        from tokenizer.training import counting
+if not TYPE_CHECKING:  # a type checker would take every unknown name for an object
 
-        return getattr(counting, name)
-    if name == "PieceRules":  # needs dataclasses
-        from tokenizer.training.piece_rules import PieceRules
+    def __getattr__(name: str) -> object:
+        if name in ("PretokenCounts", "count_pretokens"):  # need numpy
+            from tokenizer.training import counting
 
-        return PieceRules
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return getattr(counting, name)
+        if name == "PieceRules":  # needs dataclasses
+            from tokenizer.training.piece_rules import PieceRules
+
+            return PieceRules
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
+from tokenizer.arguments import check_callable, file_path, whole_number
 from tokenizer.methods.decoding import DecodingMethods
 from tokenizer.methods.encoding import EncodingMethods
 from tokenizer.special import END_OF_TEXT
@@ -106,6 +107,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
 
         checked = Options(vocab_size=vocab_size, **options)
         thread_count(threads)
+        check_callable("progress", progress)
         if special_text not in ("text", "cut"):
             raise ValueError(f"special_text must be text or cut, not {special_text!r}")
         forecast = MergeForecast(memory) if memory is not None else None
@@ -137,8 +139,15 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         options: as in `train`. threads: for Unigram; merging uses one.
         memory: limit for merging in bytes. If merging needs more, ValueError says so beforehand, with the remedies.
         """
+        from tokenizer.training.counting import PretokenCounts
         from tokenizer.training.train import Options, train_vocabulary
+        from tokenizer.workers import thread_count
 
+        if not isinstance(counts, PretokenCounts):
+            raise ValueError(f"counts must be PretokenCounts, which count_pretokens returns, not {counts!r}")
+        thread_count(threads)
+        check_callable("progress", progress)
+        memory = None if memory is None else whole_number("memory", memory, 1)
         checked = Options(vocab_size=vocab_size, **options)
         return cls(train_vocabulary(counts, checked, threads, progress, memory))
 
@@ -174,7 +183,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         """
         from tokenizer.formats.vocabulary_files import load_vocabulary
 
-        return cls(load_vocabulary(path, pattern, special_tokens, normalizer))
+        return cls(load_vocabulary(file_path("path", path), pattern, special_tokens, normalizer))
 
     @classmethod
     def from_ranks(
@@ -307,4 +316,4 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         """
         from tokenizer.formats.vocabulary_files import save_vocabulary
 
-        save_vocabulary(self.vocabulary, folder)
+        save_vocabulary(self.vocabulary, file_path("folder", folder))

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
+from tokenizer.arguments import MOST_THREADS, whole_number
+
 Task = TypeVar("Task")
 
 
@@ -17,9 +19,7 @@ def thread_count(threads: int | None) -> int:
         if hasattr(os, "sched_getaffinity"):
             return len(os.sched_getaffinity(0))
         return os.cpu_count() or 1
-    if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
-        raise ValueError(f"threads must be a positive whole number or None, not {threads!r}")
-    return threads
+    return whole_number("threads", threads, 1, MOST_THREADS)
 
 
 class Stopped(Exception):  # noqa: N818 - a signal, not an error

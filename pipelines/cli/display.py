@@ -24,8 +24,10 @@ class show:  # noqa: N801 - reads as a function
     """
 
     def __init__(self, quiet: bool = False) -> None:
+        from lm.values import checked
         from pipelines.cli.console import message_stream, messages, results
 
+        quiet = checked(quiet, bool, "quiet")
         self._before = messages.quiet, message_stream.on_stderr, results.quiet
         messages.quiet, message_stream.on_stderr, results.quiet = quiet, False, False
 

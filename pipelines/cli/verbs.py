@@ -7,13 +7,16 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from lm.values import checked
 from pipelines.cli.errors import UsageError
 
+P = ParamSpec("P")
 T = TypeVar("T")
 # Path("s3://bucket") is the local path s3:/bucket.
 _URI = re.compile("([A-Za-z][A-Za-z0-9+.-]+):/+")
@@ -22,22 +25,50 @@ _URI = re.compile("([A-Za-z][A-Za-z0-9+.-]+):/+")
 def verb(function: Callable[..., T]) -> Callable[..., T]:
     """Return the verb for callers in Python.
 
-    It converts a string to a path, recipe or model, and a single value to a sequence: `report("runs/gpt")`.
+    It converts a string to a path, recipe or model, and a single value to a sequence: `report("runs/gpt")`. It checks
+    its arguments as `checks_arguments` does.
+    """
+    return checks_arguments(function)
+
+
+def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Return the function with checked arguments. Errors give the name of the argument.
+
+    It raises ValueError for a value of the wrong type or not among the choices, and TypeError for an unknown argument.
     """
     raw = inspect.signature(function)
     kinds = {name: _plain(parameter.annotation) for name, parameter in raw.parameters.items()}
+    further = {name for name, parameter in raw.parameters.items() if parameter.kind is parameter.VAR_KEYWORD}
 
     @wraps(function)
-    def call(*positional: Any, **named: Any) -> T:
+    def call(*positional: P.args, **named: P.kwargs) -> T:
         bound = raw.bind(*positional, **named)
         for name, value in bound.arguments.items():
-            bound.arguments[name] = _converted(kinds[name], value)
+            if name in further:
+                bound.arguments[name] = _checked_options(function, kinds[name], value)
+            else:
+                bound.arguments[name] = _checked(value, kinds[name], name)
         refuse_uris(function, bound.arguments)
         return function(*bound.args, **bound.kwargs)
 
     parameters = [parameter.replace(annotation=_accepted(kinds[p])) for p, parameter in raw.parameters.items()]
     call.__signature__ = raw.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect.signature
     return call
+
+
+def _checked_options(function: Callable[..., Any], options: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keyword arguments, given as `Unpack` of a TypedDict, with the types of `options`."""
+    hints = get_type_hints(get_args(options)[0])
+    for name in given.keys() - hints.keys():
+        nearest = get_close_matches(name, hints, n=1)
+        hint = f": did you mean {nearest[0]}?" if nearest else ""
+        raise TypeError(f"{function.__name__}() has no argument {name}{hint}")
+    return {name: _checked(value, hints[name], name) for name, value in given.items()}
+
+
+def _checked(value: Any, annotation: Any, name: str) -> Any:
+    """Return an argument as the type that the verb takes."""
+    return checked(_converted(annotation, value), _accepted(annotation), name)
 
 
 def refuse_uris(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
@@ -112,10 +143,11 @@ def _from_text(kind: Any) -> Callable[[str], Any] | None:
 def _converted(annotation: Any, value: Any) -> Any:
     """Return strings and paths converted to the type that the verb takes, and other values unchanged."""
     is_text = isinstance(value, (str, os.PathLike))
+    texts = [value] if is_text else value if isinstance(value, (list, tuple)) else [None]
     for kind in _kinds(annotation):
         item = _items(kind)
-        if _from_text(item) and (is_text or isinstance(value, (list, tuple))):
-            return tuple(_converted(item, each) for each in ([value] if is_text else value))
+        if _from_text(item) and all(isinstance(each, (str, os.PathLike)) for each in texts):
+            return tuple(_converted(item, each) for each in texts)
         if is_text and (convert := _from_text(kind)):
             return convert(os.fspath(value))
     return value

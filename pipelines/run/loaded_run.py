@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from lm.model import LanguageModel
+from pipelines.cli.arguments import Device, Dtype
+from pipelines.cli.verbs import checks_arguments
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 from pipelines.run.recipe import Recipe
@@ -75,8 +77,9 @@ class LoadedRun:
         return self.model.logits(hidden)[0].float()
 
 
+@checks_arguments
 def load_run(
-    path: str | Path, *, checkpoint: str | int = "newest", device: str = "auto", dtype: str = "float32"
+    path: str | Path, *, checkpoint: str | int = "newest", device: Device = "auto", dtype: Dtype = "float32"
 ) -> LoadedRun:
     """Return the trained model of a run's folder with its tokenizer and configuration.
 

@@ -4,16 +4,15 @@ A recipe is the name of a file in `recipes/`, or a path. A run's config.toml is 
 table `[run]` of facts about the run.
 """
 
-import reprlib
-import types
 from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 import tomli_w
 
 from lm.config import ModelConfig
+from lm.values import check_fields, checked
 from pipelines.files import read_toml, write_whole
 from pipelines.training.config import TrainConfig
 
@@ -37,6 +36,7 @@ class Recipe:
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
+        check_fields(self, "")
         needed = _ARCHITECTURES[self.objective]
         if self.model.architecture != needed:
             raise ValueError(
@@ -116,11 +116,6 @@ def _build(cls: type, table: dict[str, Any], source: str, prefix: str, ignore: t
 
 def _check(hint: Any, value: Any, source: str, name: str) -> Any:
     """Return `value` as the type `hint`; ValueError, naming the field, if it has another type."""
-    if get_origin(hint) is Literal:
-        if value in get_args(hint):
-            return value
-        choices = ", ".join(map(repr, get_args(hint)))
-        raise ValueError(f"{source}: {name} is {reprlib.repr(value)}, but must be one of {choices}")
     if hint is int and isinstance(value, str):
         from pipelines.cli.arguments import parse_count
 
@@ -128,13 +123,7 @@ def _check(hint: Any, value: Any, source: str, name: str) -> Any:
             return parse_count(value)
         except ValueError as error:
             raise ValueError(f"{source}: {name}: {error}") from None
-    if get_origin(hint) in (Union, types.UnionType):
-        accepted = tuple(t for t in get_args(hint) if isinstance(t, type))
-    else:
-        accepted = (int, float) if hint is float else (hint,)
-    if not isinstance(value, accepted) or (isinstance(value, bool) and bool not in accepted):
-        kinds = "float" if hint is float else " or ".join(t.__name__ for t in accepted)
-        raise ValueError(f"{source}: {name} is {reprlib.repr(value)}, but must be of type {kinds}")
+    value = checked(value, hint, f"{source}: {name}")
     bits = 128 if hint is float else 63  # the ranges of float32 and int64; the comparison refuses NaN too
     if isinstance(value, int | float) and not abs(value) < 2**bits:
         raise ValueError(f"{source}: {name} is out of range: its magnitude must be below 2^{bits}")

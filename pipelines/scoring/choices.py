@@ -5,17 +5,15 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pipelines.cli.verbs import checks_arguments
+from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.prompts import source_ids
 from pipelines.scoring.predictions import Predictions, predict
 from pipelines.scoring.texts import check_options, sentinel_ids, target_window, tokens_to_score
 from pipelines.scoring.windows import Array, Window, decoder_windows
-
-if TYPE_CHECKING:
-    from pipelines.run.loaded_run import LoadedRun
 
 
 @dataclass(frozen=True)
@@ -49,8 +47,9 @@ class ChoiceScores:
         return quotient
 
 
+@checks_arguments
 def rank_choices(
-    run: "LoadedRun", text: str, choices: Sequence[str], *, start: bool = True, top: int = 0
+    run: LoadedRun, text: str, choices: Sequence[str], *, start: bool = True, top: int = 0
 ) -> ChoiceScores:
     """Return ln p(choice | text) of each choice, with text and choices encoded as in lm-evaluation-harness.
 
@@ -99,7 +98,7 @@ def rank_choices(
     )
 
 
-def _continuations(run: "LoadedRun", context: str, endings: Sequence[str], before: Sequence[int]) -> list[Window]:
+def _continuations(run: LoadedRun, context: str, endings: Sequence[str], before: Sequence[int]) -> list[Window]:
     """Return the window in which a decoder predicts each ending of the context, after the ids `before`."""
     tok, length = run.tokenizer, run.config.model.context_length
     read = tok.encode(context, disallowed_special=())
@@ -132,7 +131,7 @@ def _continuations(run: "LoadedRun", context: str, endings: Sequence[str], befor
     return windows
 
 
-def _targets(run: "LoadedRun", context: str, endings: Sequence[str]) -> tuple[list[int], list[Window]]:
+def _targets(run: LoadedRun, context: str, endings: Sequence[str]) -> tuple[list[int], list[Window]]:
     """Return the ids of an encoder-decoder's source, and the window in which it predicts each ending."""
     if not context:
         raise ValueError("the text is empty: give the source of the choices")

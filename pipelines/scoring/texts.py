@@ -3,20 +3,19 @@
 import math
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from lm.analysis.metrics import NATS_PER_BIT, bits, bits_per_byte, perplexity
+from pipelines.cli.verbs import checks_arguments
+from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.prompts import source_ids
 from pipelines.scoring.predictions import Predictions, predict, predict_batches
 from pipelines.scoring.windows import Array, Window, decoder_windows, encoder_windows
 from pipelines.scoring.words import Words, ends_of_words, pieces_of, word_beginnings, words_of
 from pipelines.training.objectives import require_special_tokens
 from tokenizer import CLS, MASK, SEP, sentinels
-
-if TYPE_CHECKING:
-    from pipelines.run.loaded_run import LoadedRun
 
 SHORT_TEXT = 1000  # characters; shorter texts are encoded without loading numba
 Masking = Literal["token", "word"]
@@ -119,8 +118,9 @@ class TextScore:
         return self.predictions.entropies / NATS_PER_BIT
 
 
+@checks_arguments
 def score_text(
-    run: "LoadedRun",
+    run: LoadedRun,
     text: str,
     *,
     target: str | None = None,
@@ -194,7 +194,7 @@ def _check_rolling(architecture: str, stride: int | None, words: bool) -> None:
 
 
 def _decoder_score(
-    run: "LoadedRun", text: str, stride: int | None, start: bool, top: int, words: bool, rolling: bool
+    run: LoadedRun, text: str, stride: int | None, start: bool, top: int, words: bool, rolling: bool
 ) -> TextScore:
     length = run.config.model.context_length
     stride = _stride(stride, length)
@@ -217,9 +217,7 @@ def _decoder_score(
     return replace(score, rolling=rolling)
 
 
-def _encoder_score(
-    run: "LoadedRun", text: str, stride: int | None, masking: Masking, top: int, words: bool
-) -> TextScore:
+def _encoder_score(run: LoadedRun, text: str, stride: int | None, masking: Masking, top: int, words: bool) -> TextScore:
     window = run.config.model.context_length - 2
     stride = _stride(stride, window)
     ids = tokens_to_score(run, text, "the text")
@@ -228,7 +226,7 @@ def _encoder_score(
     return text_result(run, ids, made, words, None, text, window=window, stride=stride)
 
 
-def encoder_steps(run: "LoadedRun", ids: Array, top: int) -> Iterator[TextScore | None]:
+def encoder_steps(run: LoadedRun, ids: Array, top: int) -> Iterator[TextScore | None]:
     """Score the `ids` (T,) of a text with an encoder, as `score_text` does by default, batch by batch.
 
     Yields None after each batch, and at last the scores.
@@ -241,7 +239,7 @@ def encoder_steps(run: "LoadedRun", ids: Array, top: int) -> Iterator[TextScore 
     yield text_result(run, ids, made, False, None, window=window, stride=stride)
 
 
-def masked_windows(run: "LoadedRun", ids: Array, stride: int, masking: Masking) -> Iterator[Window]:
+def masked_windows(run: LoadedRun, ids: Array, stride: int, masking: Masking) -> Iterator[Window]:
     """Return a window for each of `ids` (T,), in which an encoder predicts it."""
     special = run.around.special
     require_special_tokens("an encoder", (CLS, SEP, MASK), special)
@@ -259,7 +257,7 @@ def masked_windows(run: "LoadedRun", ids: Array, stride: int, masking: Masking) 
     )
 
 
-def _target_score(run: "LoadedRun", text: str, target: str, top: int, words: bool) -> TextScore:
+def _target_score(run: LoadedRun, text: str, target: str, top: int, words: bool) -> TextScore:
     (source,) = source_ids(run.tokenizer, [text], run.config.model, run.around)
     ids = np.append(tokens_to_score(run, target, "the target", sentinel_ids(run)), run.around.stops[0])
     window = target_window(run, ids, "--target with its end token")
@@ -270,7 +268,7 @@ def _target_score(run: "LoadedRun", text: str, target: str, top: int, words: boo
     return text_result(run, ids, made, words, borders, target)
 
 
-def target_window(run: "LoadedRun", ids: Array, name: str) -> Window:
+def target_window(run: LoadedRun, ids: Array, name: str) -> Window:
     """Return the window in which an encoder-decoder predicts the target `ids` (N,).
 
     Raises ValueError if the target is longer than the context; the message calls it `name`.
@@ -284,13 +282,13 @@ def target_window(run: "LoadedRun", ids: Array, name: str) -> Window:
     return Window(np.append(np.int64(run.around.start), ids[:-1]), columns, ids, columns)
 
 
-def sentinel_ids(run: "LoadedRun") -> set[int]:
+def sentinel_ids(run: LoadedRun) -> set[int]:
     """Return the ids of the sentinels of span corruption; empty if the tokenizer has none."""
     special = run.around.special
     return {special[name] for name in sentinels(len(special)) if name in special}
 
 
-def text_tokens(run: "LoadedRun", text: str, allowed: Set[int] = frozenset()) -> Array:
+def text_tokens(run: LoadedRun, text: str, allowed: Set[int] = frozenset()) -> Array:
     """Return the ids of a text, int64 (T,). Only the special tokens in `allowed` are read from their spellings."""
     tok = run.tokenizer
     spellings = {spelling for spelling, i in tok.special_tokens.items() if i in allowed}
@@ -298,7 +296,7 @@ def text_tokens(run: "LoadedRun", text: str, allowed: Set[int] = frozenset()) ->
     return np.array(encode(text, allowed_special=spellings, disallowed_special=()), dtype=np.int64)
 
 
-def tokens_to_score(run: "LoadedRun", text: str, name: str, allowed: Set[int] = frozenset()) -> Array:
+def tokens_to_score(run: LoadedRun, text: str, name: str, allowed: Set[int] = frozenset()) -> Array:
     """Return the ids of a text as `text_tokens` does. Raises ValueError, calling the text `name`, if there are none."""
     ids = text_tokens(run, text, allowed)
     if not len(ids):
@@ -312,12 +310,12 @@ def _stride(stride: int | None, length: int) -> int:
     return max(1, length // 2) if stride is None else stride
 
 
-def _word_beginnings(run: "LoadedRun") -> Array:
+def _word_beginnings(run: LoadedRun) -> Array:
     return word_beginnings(run.tokenizer, run.config.model.vocab_size, run.around.stops)
 
 
 def text_result(
-    run: "LoadedRun",
+    run: LoadedRun,
     ids: Array,
     predictions: Predictions,
     words: bool,

@@ -10,6 +10,7 @@ from typing import Literal
 
 from lm.optim.schedules import ends_at_peak, multiplier, weight_decay_multiplier
 from lm.optim.settings import OptimizerKind
+from lm.values import check_fields
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -143,6 +144,7 @@ class TrainConfig:
     takes 4 bytes per parameter on every device."""
 
     def __post_init__(self) -> None:
+        check_fields(self, "train.")
         _require_positive(self, "tokens", "batch_tokens", "lr", "eps", "max_rollbacks", "log_every_steps")
         _require_positive(self, "validate_every_tokens", "validation_tokens", "checkpoint_every_tokens")
         _require_positive(self, "keep_checkpoints")
@@ -248,6 +250,7 @@ class FinetuneConfig:
     """Dtype of activations and matrix products in training; weights and optimizer state are float32."""
 
     def __post_init__(self) -> None:
+        check_fields(self, "")
         _require_positive(self, "epochs", "batch_size", "lr", option=True)
         _require_not_negative(self, "weight_decay", "grad_clip", "seed", option=True)
         _require_seed(self.seed, "--seed")

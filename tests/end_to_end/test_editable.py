@@ -16,7 +16,7 @@ def python(tmp_path_factory):
     folder = tmp_path_factory.mktemp("editable")
     sources = folder / "sources"
     sources.mkdir()
-    for name in ("tokenizer", "lm", "corpora", "pipelines", "bytelm.py", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("tokenizer", "lm", "corpora", "pipelines", "bytelm", "pyproject.toml", "README.md", "LICENSE"):
         (sources / name).symlink_to(ROOT / name)
     venv.create(folder / "venv")
     here = Path(sysconfig.get_paths()["purelib"])

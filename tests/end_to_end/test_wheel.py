@@ -1,7 +1,9 @@
-"""The wheel holds the four packages with their data and the module bytelm, and works from an empty folder."""
+"""The wheel holds bytelm and the four packages, with data and types, and works from an empty folder."""
 
+import os
 import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
 
@@ -14,7 +16,10 @@ ROOT = Path(__file__).parents[2]
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", folder, ROOT]
-    subprocess.run(command, check=True, capture_output=True, text=True)
+    # Not the folder build/, which may hold files that the sources no longer have.
+    (folder / "options.cfg").write_text(f"[build]\nbuild_base = {folder / 'build'}\n")
+    environment = {**os.environ, "DIST_EXTRA_CONFIG": str(folder / "options.cfg")}
+    subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
     (path,) = folder.glob("*.whl")
     return path
 
@@ -22,8 +27,9 @@ def wheel(tmp_path_factory):
 def test_the_wheel_holds_only_the_four_packages_and_bytelm(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     top = {name.split("/")[0] for name in names if ".dist-info" not in name}
-    assert top == {"tokenizer", "lm", "corpora", "pipelines", "bytelm.py"}
+    assert top == {"tokenizer", "lm", "corpora", "pipelines", "bytelm"}
     for needed in (
+        *(f"{package}/py.typed" for package in top),
         "corpora/cards/stdlib.toml",
         "pipelines/recipes/gpt-tiny.toml",
         "pipelines/reporting/report.css.j2",
@@ -60,3 +66,69 @@ def test_the_installed_wheel_imports_and_runs_from_an_empty_folder(wheel, tokeni
     )
     assert done.returncode == 0, done.stderr
     assert "stdlib" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory):
+    """Return the interpreter of a new environment with the wheel, and without the libraries that it needs."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder)
+    (site,) = folder.glob("lib/python*/site-packages")
+    zipfile.ZipFile(wheel).extractall(site)
+    return folder / "bin" / "python"
+
+
+def checked(program, python, tmp_path):
+    """Return what `mypy --strict` prints about a program of someone who has installed the wheel, line by line."""
+    (tmp_path / "program.py").write_text(program)
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "program.py"]
+    environment = {"PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    return [line.removeprefix("program.py:") for line in (done.stdout + done.stderr).splitlines()]
+
+
+def test_type_checkers_find_the_types_of_an_installed_wheel(python, tmp_path):
+    program = """
+import bytelm
+from bytelm import Tokenizer
+from corpora.corpus import Corpus
+from lm.config import ModelConfig
+from pipelines.run.recipe import Recipe
+
+tok = Tokenizer.train("a.txt", vocab_size=1000)
+reveal_type(tok.encode("text"))
+run = bytelm.load_run("runs/gpt", device="cpu")
+reveal_type(run)
+reveal_type(bytelm.score_text(run, "text", top=2).perplexity)
+reveal_type(bytelm.load_recipe("gpt-tiny"))
+reveal_type(bytelm.train_tokenizer("a.txt", vocab_size=1000, out="tok"))
+reveal_type(ModelConfig(layers=2).head_features)
+"""
+    lines = checked(program, python, tmp_path)
+    types = [line.split("is ")[1].strip('"') for line in lines[:-1]]
+    assert types == [
+        "list[int]",
+        "pipelines.run.loaded_run.LoadedRun",
+        "float | None",
+        "pipelines.run.recipe.Recipe",
+        "tokenizer.tokenizer.Tokenizer | None",
+        "int",
+    ], lines
+    assert lines[-1].startswith("Success"), lines
+
+
+def test_type_checkers_refuse_wrong_arguments_of_an_installed_wheel(python, tmp_path):
+    program = """
+import bytelm
+from lm.config import ModelConfig
+
+bytelm.load_run("runs/gpt", device="gpu")
+bytelm.load_run("runs/gpt", dtype="fp16")
+bytelm.Tokenizer.train("a.txt", vocab_size="8k")
+ModelConfig(layers="two")
+bytelm.load_rnu("runs/gpt")
+"""
+    lines = checked(program, python, tmp_path)
+    for number, words in enumerate(('"device"', '"dtype"', '"vocab_size"', '"layers"', '"load_rnu"'), 5):
+        assert any(line.startswith(f"{number}: error") and words in line for line in lines), (words, lines)
+    assert lines[-1].startswith("Found 5 errors"), lines

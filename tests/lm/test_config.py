@@ -59,7 +59,7 @@ from lm.config import ModelConfig
         ({"rotary_width": 3}, ["model.rotary_width is 3", "rotate pairs", "model.rotary_width=2"]),
         ({"rotary_width": -2}, ["model.rotary_width is -2", "0 for all of them"]),
         ({"positions": "learned", "rotary_width": 4}, ["model.rotary_width", "4", "'learned'", "at 0"]),
-        ({"residual": "both"}, ["model.residual", "'both'", "sequential, parallel"]),
+        ({"residual": "both"}, ["model.residual", "'both'", "'sequential', 'parallel'"]),
         ({"residual": "parallel", "norm_position": "post"}, ["'parallel'", "model.norm_position='post'", "=pre"]),
         ({"residual": "parallel", "mlp": False}, ["'parallel'", "model.mlp=False", "model.residual=sequential"]),
         (

@@ -6,15 +6,21 @@ import shutil
 import subprocess
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, get_args, get_origin
+from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import bytelm
+from lm.config import ModelConfig
 from pipelines.cli.dispatch import main, verbs
+from pipelines.run.recipe import Recipe
+from pipelines.training.config import FinetuneConfig, TrainConfig
 
 ROOT = Path(__file__).parents[2]
 # The functions of verbs. `bytelm corpus` has none: corpora are opened by the package `corpora`.
@@ -107,12 +113,133 @@ def test_a_uri_is_refused_by_name_where_only_a_local_path_is_read_or_written(ver
         assert re.search(refused, capsys.readouterr().err), (verb, option)
         signature = inspect.signature(getattr(bytelm, FUNCTIONS[verb]))
         required = {p.name: "c" for p in signature.parameters.values() if p.default is p.empty}
+        required |= {"vocab_size": 300} if "vocab_size" in required else {}
         required = {key: value for key, value in required.items() if key not in ("recipe", "reading", "settings")}
         for uri in ("s3://bucket/folder", Path("s3://bucket/folder")):
             with pytest.raises(ValueError, match=refused):
                 named = {"recipe": "gpt-tiny"} if verb == "pretrain" else {}
                 getattr(bytelm, FUNCTIONS[verb])(**required | named | {name: uri})
     assert not list(tmp_path.iterdir())
+
+
+# Functions whose arguments are checked, and a value that fits each of their required arguments.
+CHECKED = [*FUNCTIONS.values(), "load_run", "score_text", "rank_choices"]
+
+
+def required_arguments(name, run):
+    """Return a valid value for each required argument of a function of bytelm."""
+    values = {"recipe": "gpt-tiny", "model": "gpt2", "vocab_size": 300, "run": "r"}
+    if name in ("score_text", "rank_choices"):
+        values |= {"run": run, "choices": ["a", "b"]}
+    parameters = inspect.signature(getattr(bytelm, name)).parameters.values()
+    wanted = [each.name for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
+    return {key: values.get(key, "c") for key in wanted}
+
+
+def typed_arguments(name):
+    """Return the type of each argument of a function of bytelm, with those of its further options."""
+    found = {}
+    for each in inspect.signature(inspect.unwrap(getattr(bytelm, name))).parameters.values():
+        if each.kind is each.VAR_KEYWORD:
+            found |= get_type_hints(get_args(each.annotation)[0], include_extras=True)
+        else:
+            found[each.name] = each.annotation
+    plain = {key: get_args(kind)[0] if get_origin(kind) is Annotated else kind for key, kind in found.items()}
+    return {key: [kind, *get_args(kind)] for key, kind in plain.items()}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_every_argument_of_another_type_is_refused_by_name_and_value(name, trained_gpt):
+    """The refusal comes before any work, so the other arguments need not name existing files."""
+    required = required_arguments(name, bytelm.load_run(trained_gpt, device="cpu"))
+    for argument, kinds in typed_arguments(name).items():
+        wrong = [object(), b"x", {1: 2}]
+        wrong += [] if bool in kinds else [True]
+        wrong += [2.5] if int in kinds and float not in kinds else []
+        wrong += ["two"] if {int, float, bool} & {*kinds} and str not in kinds else []
+        wrong += ["gpu"] if any(get_origin(kind) is Literal for kind in kinds) else []
+        wrong += [3] if {str, Path} & {*kinds} and int not in kinds else []
+        for value in wrong:
+            with pytest.raises(ValueError, match=rf"^{argument} is .*, but must be ") as refusal:
+                getattr(bytelm, name)(**required | {argument: value})
+            assert len(str(refusal.value)) < 400, str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: bytelm.params("gpt2", dtype="fp16"), "dtype is 'fp16', but must be one of 'float32', 'bfloat16'"),
+        (
+            lambda: bytelm.load_run("r", device="gpu"),
+            "device is 'gpu', but must be one of 'auto', 'cpu', 'cuda', 'mps'",
+        ),
+        (lambda: bytelm.load_run("r", checkpoint=2.5), "checkpoint is 2.5, but must be a string or a whole number"),
+        (
+            lambda: bytelm.train_tokenizer("c", vocab_size="8k", out="o"),
+            "vocab_size is '8k', but must be a whole number",
+        ),
+        (
+            lambda: bytelm.train_tokenizer("c", vocab_size=1e4, out="o"),
+            "vocab_size is 10000.0, but must be a whole numb",
+        ),
+        (lambda: bytelm.build_dataset("c", tokenizer=3, out="o"), "tokenizer is 3, but must be a path or a string"),
+        (
+            lambda: bytelm.build_dataset("c", tokenizer="t", out="o", pairs=["en"]),
+            "pairs is .*must be 2 strings or None",
+        ),
+        (
+            lambda: bytelm.build_dataset("c", tokenizer="t", out="o", invalid="drop"),
+            "invalid is 'drop', but must be one",
+        ),
+        (lambda: bytelm.pretrain(3, data="d", out="o"), "recipe is 3, but must be a Recipe or a string"),
+        (
+            lambda: bytelm.pretrain("gpt-tiny", data={"d": "half"}, out="o"),
+            "data is .* from strings or paths to numbers",
+        ),
+        (
+            lambda: bytelm.sweep_vocabulary("c", out="o", kinds=["bpe", "gpt"]),
+            "kinds is .*each one of 'bpe', 'wordpiece'",
+        ),
+        (lambda: bytelm.report([3]), r"runs is \[3\], but must be a list of paths or a string"),
+        (lambda: bytelm.show(quiet="no"), "quiet is 'no', but must be true or false"),
+        (lambda: ModelConfig(layers="two"), "model.layers is 'two', but must be a whole number"),
+        (lambda: ModelConfig(bias=0), "model.bias is 0, but must be true or false"),
+        (lambda: TrainConfig(tokens="2M"), "train.tokens is '2M', but must be a whole number"),
+        (
+            lambda: TrainConfig(dtype="fp16"),
+            "train.dtype is 'fp16', but must be one of 'auto', 'float32', 'bfloat16', 'f",
+        ),
+        (lambda: FinetuneConfig(device="gpu"), "device is 'gpu', but must be one of 'auto', 'cpu', 'cuda', 'mps'"),
+        (lambda: Recipe(objective="masked"), "objective is 'masked', but must be one of 'next-token', 'masked-token'"),
+        (lambda: Recipe(model="gpt2"), "model is 'gpt2', but must be a ModelConfig"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_allowed(call, words):
+    with pytest.raises(ValueError, match=f"^{words}"):
+        call()
+
+
+def test_an_unknown_argument_is_named_with_the_nearest_one():
+    with pytest.raises(TypeError, match=r"build_dataset\(\) has no argument sufix: did you mean suffix\?"):
+        bytelm.build_dataset("c", tokenizer="t", out="o", sufix=".md")
+
+
+@given(value=st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.lists(st.integers())))
+@pytest.mark.parametrize("field", [field.name for config in (ModelConfig, TrainConfig) for field in fields(config)])
+@settings(max_examples=20)
+def test_any_value_of_a_setting_is_accepted_or_refused_by_name(field, value):
+    config, prefix = (
+        (ModelConfig, "model") if field in {each.name for each in fields(ModelConfig)} else (TrainConfig, "train")
+    )
+    try:
+        config(**{field: value})
+    except ValueError as refusal:
+        assert f"{prefix}.{field}" in str(refusal)
+
+
+def test_numbers_of_numpy_are_numbers():
+    config = ModelConfig(layers=np.int64(3), norm_eps=np.float32(0.5))
+    assert (type(config.layers), type(config.norm_eps)) == (int, float)
 
 
 def test_a_uri_must_be_a_string_because_a_path_drops_a_slash():

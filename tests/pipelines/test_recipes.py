@@ -30,7 +30,7 @@ def test_the_named_recipes_exist():
         ("[train]\ntoken = 1", "did you mean train.tokens?"),
         ("[model]\nlayer = 1", "did you mean model.layers?"),
         ("[model]\nlayers = 'many'", "model.layers: 'many' is not a whole number"),
-        ("[model]\nlayers = true", "model.layers is True, but must be of type int"),
+        ("[model]\nlayers = true", "model.layers is True, but must be a whole number"),
         ("[model]\nnorm = 'batchnorm'", "model.norm is 'batchnorm', but must be one of"),
         ("[model]\nwidth = 255\nheads = 4", "model.width is 255"),
         ("[train]\ntokens = 0", "train.tokens is 0, but must be above 0"),

@@ -288,8 +288,9 @@ _spellings = lru_cache(maxsize=32)(_Spellings)
 
 
 def _as_set(name: str, value: Collection[str]) -> frozenset[str]:
-    if isinstance(value, str):
-        raise ValueError(f'{name} must be "all" or a collection of special tokens, not the string {value!r}')
+    if isinstance(value, str) or not hasattr(value, "__iter__"):
+        kind = "the string " if isinstance(value, str) else ""
+        raise ValueError(f'{name} must be "all" or a collection of special tokens, not {kind}{value!r}')
     spellings = frozenset(value)
     for spelling in spellings:
         if not isinstance(spelling, str) or not spelling:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from tokenizer.arguments import check_iterable
 from tokenizer.byte_level import spell
 from tokenizer.formats.other_kinds import refuse_marked_words
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, check_largest_id, expect, is_id, shown
@@ -86,10 +87,11 @@ def vocabulary_of_merges(
 ) -> Vocabulary:
     """Return the vocabulary of tokens with their ids and of merges. Tokens are bytes, or spelled as in vocab.json."""
     special_tokens, pattern = checked_special_tokens(special_tokens), resolve_pattern(pattern)
+    check_iterable("merges", merges, "pairs of tokens")
     check_normalizer(normalizer)
     try:
         spelled = {_spelled(token): i for token, i in _items(ids)}
-        pairs = [[_spelled(part) for part in merge] for merge in merges]
+        pairs = [[_spelled(part) for part in merge] if isinstance(merge, (list, tuple)) else merge for merge in merges]
         refuse_marked_words(spelled, pairs, special_tokens)
         return build_vocabulary(
             spelled,

@@ -22,7 +22,7 @@ def refuse_marked_words(ids: Iterable[str], merges: Sequence[Any], special_token
     merges: lines or pairs, not checked yet. In such BPE, a character with its mark is one symbol that no merge makes.
     In byte-level BPE, merges make every token of several characters.
     """
-    lines = [merge if isinstance(merge, str) else " ".join(map(str, merge)) for merge in merges]
+    lines = [" ".join(map(str, merge)) if isinstance(merge, (list, tuple)) else str(merge) for merge in merges]
     for has_mark, mark, meaning in (str.endswith, "</w>", _MARKS_ENDS), (str.startswith, "##", _MARKS_PARTS):
         parts = [part for line in lines if mark in line for part in line.split(" ")[:2]]
         marked = {token for token in [*ids, *parts] if len(token) == 1 + len(mark) and has_mark(token, mark)}

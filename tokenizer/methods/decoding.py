@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import accumulate
 
+from tokenizer.arguments import check_iterable, error_handler
 from tokenizer.encoding.kinds import decoding
 from tokenizer.methods.vocabulary import VocabularyMethods
 
@@ -34,7 +35,7 @@ class DecodingMethods(VocabularyMethods):
 
     def decode(self, ids: Iterable[int], errors: str = "replace", *, skip_special_tokens: bool = False) -> str:
         """Return the text of the ids. errors: how to handle invalid UTF-8, as in `bytes.decode`."""
-        return self._decoding.decode(ids, skip_special_tokens).decode("utf-8", errors=errors)
+        return self._decoding.decode(ids, skip_special_tokens).decode("utf-8", errors=error_handler(errors))
 
     def decode_batch(
         self, batch: Iterable[Iterable[int]], errors: str = "replace", *, skip_special_tokens: bool = False
@@ -43,6 +44,7 @@ class DecodingMethods(VocabularyMethods):
 
         Raises ValueError with the index of the list that has an unknown id.
         """
+        check_iterable("batch", batch, "lists of ids")
         texts = []
         for number, ids in enumerate(batch.to_pylist() if hasattr(batch, "to_pylist") else batch):
             try:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 
+from tokenizer.arguments import file_path, whole_number
 from tokenizer.encoding.kinds import after_special_tokens
 from tokenizer.encoding.special_spellings import SpecialTokens, runs_of_text
 from tokenizer.encoding.text_encoder import MissingByteError, TextEncoder, offset_by
@@ -37,9 +38,7 @@ def _seeded(seed: int) -> Random:
     """Return a generator with this seed. Raises ValueError for a wrong seed."""
     from random import Random
 
-    if not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"seed must be a whole number of at least 0, not {seed!r}")
-    return Random(seed)
+    return Random(whole_number("seed", seed, 0, None))
 
 
 class EncodingMethods(VocabularyMethods):
@@ -90,8 +89,7 @@ class EncodingMethods(VocabularyMethods):
 
     def _first_ids(self, data: bytes, allowed: frozenset[str], max_tokens: int) -> list[int]:
         """Return the first ids of a text, up to `max_tokens`."""
-        if not isinstance(max_tokens, int) or max_tokens < 0:
-            raise ValueError(f"max_tokens must be a whole number of at least 0, not {max_tokens!r}")
+        max_tokens = whole_number("max_tokens", max_tokens, 0)
         ids: list[int] = []
         for start, part in self._special.parts(data, allowed) if allowed else [(0, data)]:
             wanted = max_tokens - len(ids)
@@ -180,9 +178,7 @@ class EncodingMethods(VocabularyMethods):
         Python. `encode` sums the scores of a SentencePiece model in float32, so its ids may differ from the best
         segmentation if two sums are almost equal. The spelling of a special token is ordinary text.
         """
-        if not isinstance(n, int) or n < 1:
-            raise ValueError(f"n must be a whole number of at least 1, not {n!r}")
-        return self._texts.segmentations.best(text_bytes(text), n)
+        return self._texts.segmentations.best(text_bytes(text), whole_number("n", n, 1))
 
     def encode_sampled(
         self,
@@ -290,7 +286,7 @@ class EncodingMethods(VocabularyMethods):
         """
         from tokenizer.documents import file_block
 
-        return self._texts.to_arrays(file_block(path), threads)[0]
+        return self._texts.to_arrays(file_block(file_path("path", path)), threads)[0]
 
     def encode_batch(
         self,

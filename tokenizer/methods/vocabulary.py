@@ -92,11 +92,15 @@ class VocabularyMethods:
 
     def token_to_id(self, token: str) -> int | None:
         """Return the id of a token spelled as in `get_vocab`, or None."""
+        if not isinstance(token, str):
+            raise ValueError(f"token must be a string, not {token!r}")
         special = self.vocabulary.special_tokens.get(token)
         return self._spelled_ids.get(token) if special is None else special
 
     def id_to_token(self, token: int) -> str | None:
         """Return the spelling of an id as in `get_vocab`, or None for an unknown id."""
+        if not hasattr(token, "__index__"):
+            raise ValueError(f"token must be a whole number, not {token!r}")
         return self._spellings.get(token)
 
     def encode_single_token(self, token: str | bytes) -> int:
@@ -105,6 +109,8 @@ class VocabularyMethods:
         The bytes of a WordPiece or Unigram token are its spelling, such as "##ing". Raises ValueError if there is no
         such token.
         """
+        if not isinstance(token, (str, bytes)):
+            raise ValueError(f"token must be str or bytes, not {token!r}")
         data = text_bytes(token)
         found = self.vocabulary.find(data)
         if found is None:

@@ -31,5 +31,10 @@ class PieceRules:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
                 raise ValueError(f"{name} must be a whole number from {least} to {most}, not {value!r}")
-        if not 0 < self.character_coverage <= 1:
+        for name in ("split_by_unicode_script", "split_by_number", "split_digits", "byte_fallback"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be true or false, not {getattr(self, name)!r}")
+        if not isinstance(self.required_chars, str):
+            raise ValueError(f"required_chars must be a string, not {self.required_chars!r}")
+        if not isinstance(self.character_coverage, (int, float)) or not 0 < self.character_coverage <= 1:
             raise ValueError(f"character_coverage must be above 0 and at most 1, not {self.character_coverage!r}")

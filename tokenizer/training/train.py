@@ -9,6 +9,7 @@ from typing import Literal, TypedDict
 
 import numpy as np
 
+from tokenizer.arguments import whole_number
 from tokenizer.byte_level import BYTE_ORDERS, BYTE_TO_CHARACTER
 from tokenizer.formats.number_text import read_number
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS, check_special_tokens
@@ -83,8 +84,8 @@ class Options:
         object.__setattr__(self, "special_tokens", check_special_tokens(self.special_tokens))
         for name, least in (("min_frequency", 0), ("max_token_length", 1), ("limit_alphabet", 1)):
             value = getattr(self, name)
-            if value is not None and (not _is_whole(value) or value < least):
-                raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
+            if value is not None:
+                object.__setattr__(self, name, whole_number(name, value, least))
         for name, known in (("byte_order", BYTE_ORDERS), ("tie_break", TIE_BREAKS), ("score", SCORES)):
             if getattr(self, name) not in [*known]:
                 raise ValueError(f"{name} must be {' or '.join(known)}, not {getattr(self, name)!r}")

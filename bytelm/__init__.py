@@ -84,18 +84,20 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name == "__version__":
-        from pipelines import own_version
+if not TYPE_CHECKING:  # a type checker would take every unknown name for an object
 
-        return own_version()
-    if name not in __all__:
-        raise AttributeError(f"module 'bytelm' has no attribute {name!r}")
-    from importlib import import_module
+    def __getattr__(name: str) -> object:
+        if name == "__version__":
+            from pipelines import own_version
 
-    value = getattr(import_module(_HOMES.get(name, f"pipelines.verbs.{name}")), name)
-    globals()[name] = value
-    return value
+            return own_version()
+        if name not in __all__:
+            raise AttributeError(f"module 'bytelm' has no attribute {name!r}")
+        from importlib import import_module
+
+        value = getattr(import_module(_HOMES.get(name, f"pipelines.verbs.{name}")), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

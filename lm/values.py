@@ -1,0 +1,113 @@
+"""Checks of values against type hints, for the fields of configurations and the arguments of public functions."""
+
+from __future__ import annotations
+
+import functools
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from numbers import Integral, Real
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+_UNFIT = object()
+_NAMES = {
+    int: ("a whole number", "whole numbers"),
+    float: ("a number", "numbers"),
+    bool: ("true or false", "true or false"),
+    str: ("a string", "strings"),
+    Path: ("a path", "paths"),
+}
+
+
+def checked(value: Any, hint: Any, name: str) -> Any:
+    """Return `value` as the type `hint`: a number of numpy as Python's, a list as a tuple if the hint is one.
+
+    Raises ValueError, which gives the value and what it must be, for a value of another type or not among the choices
+    of a Literal.
+    """
+    fitted = _fitted(value, hint)
+    if fitted is _UNFIT:
+        raise ValueError(f"{name} is {reprlib.repr(value)}, but must be {_wanted(hint)}")
+    return fitted
+
+
+def check_fields(config: Any, prefix: str) -> None:
+    """Make every field of a dataclass the type of its hint, as `checked` does, in its `__post_init__`.
+
+    Raises ValueError that names the field with `prefix`, such as `model.`, for a value of another type.
+    """
+    for name, hint in _hints(config.__class__).items():
+        object.__setattr__(config, name, checked(getattr(config, name), hint, prefix + name))  # it may be frozen
+
+
+@functools.cache
+def _hints(cls: Any) -> dict[str, Any]:
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in fields(cls)}
+
+
+def _fitted(value: Any, hint: Any) -> Any:
+    """Return `value` as the type `hint`, or _UNFIT."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _fitted(value, arguments[0])
+    if origin in (Union, UnionType):
+        fitting = (_fitted(value, kind) for kind in arguments)
+        return next((fitted for fitted in fitting if fitted is not _UNFIT), _UNFIT)
+    if origin is Literal:
+        return value if any(type(value) is type(choice) and value == choice for choice in arguments) else _UNFIT
+    if origin in (tuple, list, Sequence):
+        return _fitted_items(value, origin, arguments)
+    if origin in (dict, Mapping):
+        if not isinstance(value, Mapping) or _fitted_items([*value], list, arguments[:1]) is _UNFIT:
+            return _UNFIT
+        return value if _fitted_items([*value.values()], list, arguments[1:]) is not _UNFIT else _UNFIT
+    if hint in (int, float):
+        if isinstance(value, bool):
+            return _UNFIT
+        if isinstance(value, Integral):
+            return int(value)
+        return float(value) if hint is float and isinstance(value, Real) else _UNFIT
+    return value if not isinstance(hint, type) or isinstance(value, hint) else _UNFIT
+
+
+def _fitted_items(value: Any, origin: Any, kinds: tuple[Any, ...]) -> Any:
+    """Return a list or another sequence with its items as `kinds`, the arguments of the hint, or _UNFIT."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return _UNFIT
+    if origin is tuple and kinds[1:] != (...,):
+        if len(value) != len(kinds):
+            return _UNFIT
+    else:
+        kinds = kinds[:1] * len(value)
+    items = tuple(_fitted(item, kind) for item, kind in zip(value, kinds, strict=True))
+    if any(item is _UNFIT for item in items):
+        return _UNFIT
+    return items if origin is tuple else value
+
+
+def _wanted(hint: Any) -> str:
+    """Return the values that a hint accepts, in words: "a whole number or None"."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        return _wanted(arguments[0])
+    if origin in (Union, UnionType):
+        kinds = dict.fromkeys(_wanted(kind) for kind in arguments if kind is not NoneType)
+        return " or ".join([*kinds, *(["None"] if NoneType in arguments else [])])
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, arguments))}"
+    if origin is tuple and arguments[1:] != (...,):
+        return f"{len(arguments)} {_plural(arguments[0])}"
+    if origin in (tuple, list, Sequence):
+        return f"a list of {_plural(arguments[0])}"
+    if origin in (dict, Mapping):
+        return f"a mapping from {_plural(arguments[0])} to {_plural(arguments[1])}"
+    return _NAMES[hint][0] if hint in _NAMES else f"a {getattr(hint, '__name__', hint)}"
+
+
+def _plural(hint: Any) -> str:
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(map(_plural, get_args(hint)))
+    return _NAMES[hint][1] if hint in _NAMES else f"values, each {_wanted(hint)}"
