@@ -50,7 +50,13 @@ def prepare() -> None:
 
 
 def interrupt(number: int, frame: FrameType | None) -> None:
-    """Record a signal and raise KeyboardInterrupt: a handler of signals."""
+    """Record a signal and raise KeyboardInterrupt: a handler of signals.
+
+    While PyTorch's own modules are executed, it waits: their C++ code may call Python, and aborts if that raises.
+    """
+    if frame is not None and frame.f_code.co_name == "<module>" and frame.f_globals["__name__"].startswith("torch."):
+        threading.Timer(REPEAT_SECONDS, _send_to_main, (number,)).start()
+        return
     interrupts.append(number)
     raise KeyboardInterrupt
 
@@ -83,15 +89,15 @@ def resumable(folder: Path, finished: str) -> Iterator[None]:
 def _repeat_ignored_interrupt(ignored: "sys.UnraisableHookArgs") -> None:
     """Repeat a Ctrl-C that arrived in a destructor or a callback, where Python prints an exception and goes on."""
     if issubclass(ignored.exc_type, KeyboardInterrupt):
-        threading.Timer(REPEAT_SECONDS, _interrupt_main).start()
+        threading.Timer(REPEAT_SECONDS, _send_to_main, (signal.SIGINT,)).start()
     else:
         sys.__unraisablehook__(ignored)
 
 
-def _interrupt_main() -> None:
-    """Send Ctrl-C to the main thread, unless `finish` has restored Python's handling."""
-    if callable(signal.getsignal(signal.SIGINT)):
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)  # wakes a thread that sleeps or waits
+def _send_to_main(number: int) -> None:
+    """Send a signal to the main thread, unless `finish` has restored the system's handling."""
+    if callable(signal.getsignal(number)):
+        signal.pthread_kill(threading.main_thread().ident or 0, number)  # wakes a thread that sleeps or waits
 
 
 def raise_if_interrupted() -> None:
