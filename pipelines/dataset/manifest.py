@@ -35,15 +35,28 @@ def write_manifest(folder: Path, info: dict[str, Any]) -> None:
 
 
 def files_in_manifest(content: bytes, name: str) -> dict[str, File]:
-    """Return the files that `content`, the manifest `name`, lists; ValueError if it is altered."""
+    """Return the files that `content`, the manifest `name`, lists; ValueError if it is altered or damaged."""
     manifest = parse_json(content, name, REMEDY)
     if checksummed_json(manifest).encode() != content:
         raise ValueError(f"{name} is altered (its checksum does not match): {REMEDY}")
-    for each in manifest["files"]:
+    files = manifest.get("files")
+    if not isinstance(files, dict) or not all(map(_is_entry, files.values())):
+        raise ValueError(f"{name} is damaged (`files` does not give the bytes and sha256 of each file): {REMEDY}")
+    for each in files:
         path = PurePosixPath(each)
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(f"{name} names a file outside the dataset, {each}: {REMEDY}")
-    return {each: File(**entry) for each, entry in manifest["files"].items()}
+    return {each: File(**entry) for each, entry in files.items()}
+
+
+def _is_entry(value: Any) -> bool:
+    """Return whether a JSON value has the fields of a File."""
+    return (
+        isinstance(value, dict)
+        and value.keys() == {"bytes", "sha256"}
+        and type(value["bytes"]) is int
+        and isinstance(value["sha256"], str)
+    )
 
 
 def is_sound(path: AnyPath, file: File) -> bool:

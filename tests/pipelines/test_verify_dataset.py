@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from pipelines.files import checksummed_json
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.dataset import verify_dataset
 
@@ -53,6 +54,25 @@ def test_each_altered_truncated_or_missing_file_is_named(copy, in_process):
                 assert verify_dataset(copy).keys() == {name}
             path.write_bytes(content)
     assert verify_dataset(copy) == {}
+
+
+FILES = [
+    None,
+    [],
+    ["a"],
+    {"a": 3},
+    {"a": {"bytes": 1}},
+    {"a": {"bytes": "1", "sha256": "x"}},
+    {"a": {"sha256": [], "bytes": 1}},
+]
+
+
+@pytest.mark.parametrize("content", [{}, *({"files": files} for files in FILES)])
+def test_a_manifest_with_a_right_checksum_and_wrong_fields_is_refused_with_one_sentence(copy, in_process, content):
+    (copy / "manifest.json").write_text(checksummed_json(content))
+    done = in_process("dataset", "verify", copy)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert f"{copy / 'manifest.json'} is damaged (" in done.stderr and "build the dataset again" in done.stderr
 
 
 def test_an_extra_file_is_named(copy, in_process):
