@@ -116,13 +116,18 @@ def _dataset_manifest(folder: Path) -> None:
     problems(folder / "dataset")
 
 
-def _range_marker(folder: Path) -> None:
-    from pipelines.dataset.outputs import read_output
+def _marker(name: str) -> Callable[[Path], None]:
+    """Return a reader of the marker of an encoded range or a shard, which an unfinished build keeps."""
 
-    output = read_output(folder / "range")
-    if output is None:
-        raise ValueError("the range is encoded again")
-    assert output.sound
+    def read(folder: Path) -> None:
+        from pipelines.dataset.outputs import read_output
+
+        output = read_output(folder / name)
+        if output is None:
+            raise ValueError(f"the {name} is made again")
+        assert output.sound
+
+    return read
 
 
 def _corpus(name: str) -> Callable[[Path], None]:
@@ -228,7 +233,8 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "dataset": ("dataset/dataset.json", _dataset),
     "blocks": ("dataset/train/data-00000-of-00001.arrow", _dataset),
     "dataset-manifest": ("dataset/manifest.json", _dataset_manifest),
-    "range-marker": ("range.json", _range_marker),
+    "range-marker": ("range.json", _marker("range")),
+    "shard-marker": ("shard.json", _marker("shard")),
     "arrow": ("corpus.arrow", _corpus("corpus.arrow")),
     "parquet": ("corpus.parquet", _corpus("corpus.parquet")),
     "counts": ("counts.parquet", _counts),
@@ -244,7 +250,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
 }
 
 
-CHECKSUMMED = ("counts", "dataset-manifest", "range-marker")
+CHECKSUMMED = ("counts", "dataset-manifest", "range-marker", "shard-marker")
 """Readers of files that hold their own checksum"""
 
 
@@ -268,8 +274,8 @@ def write_files(name: str, folder: Path) -> None:
     _write_unigram(folder)
     if READERS[name][0].endswith("manifest.json"):
         _write_manifests(folder)
-    if name == "range-marker":
-        _encode_range(folder)
+    if name in ("range-marker", "shard-marker"):
+        _begin_build(folder)
     for path, body in REQUESTS.items():
         if name == f"request{path.replace('/', '-')}":
             (folder / "request.json").write_text(json.dumps(body))
@@ -309,14 +315,19 @@ def _write_unigram(folder: Path) -> None:
     (folder / "model" / "tokenizer.model").rename(folder / "unigram.model")
 
 
-def _encode_range(folder: Path) -> None:
-    """Encode corpus.parquet as one range, with the marker range.json."""
+def _begin_build(folder: Path) -> None:
+    """Encode corpus.parquet as one range, and write its training shard, with the markers range.json and shard.json."""
+    import numpy as np
+
     from corpora import open_corpus
     from pipelines.dataset.encoded_range import encode_range
+    from pipelines.dataset.shards import shard_tasks, write_shard
     from tokenizer import Tokenizer
 
     (whole,) = open_corpus(str(folder / "corpus.parquet")).ranges()
-    encode_range(whole, Tokenizer.load(folder / "tokenizer"), folder / "range")
+    encoded = encode_range(whole, Tokenizer.load(folder / "tokenizer"), folder / "range")
+    (task,) = shard_tasks([encoded.splits["train"]], 8, np.dtype(np.uint16), 1 << 20, iter([folder / "shard"]))
+    write_shard(task)
 
 
 def _save_counts(folder: Path) -> None:
