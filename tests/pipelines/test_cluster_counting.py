@@ -123,7 +123,7 @@ def test_a_number_of_workers_below_one_is_refused_before_anything_starts(in_proc
     for threads in (0, -2):
         done = in_process(*verb.split(), text_folder, "--out", "out", "--engine", "ray", "--threads", threads, *options)
         assert done.returncode == 1
-        assert done.stderr.endswith(f": threads must be a positive whole number or None, not {threads}\n")
+        assert done.stderr.endswith(f": threads must be a whole number of at least 1, not {threads}\n")
     assert [path.name for path in tmp_path.iterdir()] == ["tok"]
 
 
