@@ -18,6 +18,7 @@ from tokenizer.splitting.pretokenize import split
 from tokenizer.training import spilling
 from tokenizer.training.count_table import Counted
 from tokenizer.training.counting import LEAST_MEMORY
+from tokenizer.training.counts_file import write_counts
 from tokenizer.training.forecast import merge_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out of pairs")
@@ -384,7 +385,7 @@ def test_incompatible_counts_are_refused(tmp_path):
 )
 def test_a_file_with_impossible_counts_is_a_value_error(pretokens, counts, said, tmp_path):
     table = pa.table({"pretoken": pretokens, "count": counts}).replace_schema_metadata({"pattern": "gpt2"})
-    pq.write_table(table, tmp_path / "damaged")
+    write_counts(tmp_path / "damaged", table)
     with pytest.raises(ValueError, match=rf"damaged does not hold pretoken counts.*{said}"):
         PretokenCounts.merge([tmp_path / "damaged"])
 

@@ -180,7 +180,7 @@ REFUSED = {
     ),
     "post_processor of type Unknown": set_at("post_processor", value={"type": "Unknown"}),
     "BertProcessing with cls": set_at("post_processor", value={"type": "BertProcessing", "cls": ["[CLS]", 0]}),
-    "which added_tokens does not have": set_at(
+    "which is not an added token with the id that tokenizers gives it": set_at(
         "post_processor",
         value={
             "type": "TemplateProcessing",
