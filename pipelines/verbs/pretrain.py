@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
@@ -30,7 +30,7 @@ OUT_OF_MEMORY = "choose a smaller --train.micro-batch, context or model"
 def pretrain(
     recipe: Recipe,
     *,
-    data: str | Path | Mapping[Any, float],
+    data: str | Path | Mapping[object, float],
     out: Path,
     init_from: Path | None = None,
     parallel: Literal["none", "ddp", "fsdp", "hsdp"] = "none",
