@@ -1,6 +1,7 @@
 """Readers of corpora. A reader yields the same documents in the same order in every pass."""
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -183,15 +184,15 @@ def _cuts(file: InputFile, size: int, options: ReadOptions) -> list[int]:
 
 
 def file_identity(path: AnyPath) -> list[Any]:
-    """Return what tells whether a file was edited, without reading all of it.
+    """Return values that change when a file is edited, without reading all of it.
 
     For any file: its absolute path, size in bytes and modification time in nanoseconds. For a local file also the time
     of the inode's change, which programs cannot set, and the SHA-256 of the first and last END_BYTES bytes.
     """
     facts = path.stat()
     identity: list[Any] = [str(path.absolute()), facts.st_size, facts.st_mtime_ns]
-    if isinstance(path, Path):
-        identity.append(path.stat().st_ctime_ns)
+    if isinstance(facts, os.stat_result):  # a local file
+        identity.append(facts.st_ctime_ns)
         with suppress(OSError), path.open("rb") as file:  # reading the file reports the error
             ends = file.read(END_BYTES)
             file.seek(max(0, facts.st_size - END_BYTES))

@@ -110,4 +110,4 @@ def _wanted(hint: Any) -> str:
 def _plural(hint: Any) -> str:
     if get_origin(hint) in (Union, UnionType):
         return " or ".join(map(_plural, get_args(hint)))
-    return _NAMES[hint][1] if hint in _NAMES else f"values, each {_wanted(hint)}"
+    return _NAMES[hint][1] if hint in _NAMES else f"values that are each {_wanted(hint)}"

@@ -31,7 +31,7 @@ class Turns(Generic[Item]):
             self._items.setdefault(owner, deque()).append(item)
 
     def next_owner(self, may: Callable[[Hashable], bool] = lambda owner: True) -> Hashable | None:
-        """Return the next owner in turn for whom `may` is true; None if there is none."""
+        """Return the first owner in turn that `may` accepts; None if it accepts no owner."""
         with self._lock:
             return next((owner for owner in self._items if may(owner)), None)
 

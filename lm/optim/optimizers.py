@@ -15,7 +15,7 @@ from lm.optim.settings import OptimizerKind, OptimizerSettings
 
 Item = TypeVar("Item")
 Groups = dict[type[Optimizer], tuple[list[Tensor], list[Tensor]]]
-"""The parameters of each optimizer: those that decay, and the rest."""
+"""The parameters of each optimizer: a list with weight decay, and a list without."""
 
 
 class Optimizers:

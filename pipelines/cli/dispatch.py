@@ -117,8 +117,12 @@ def _is_verb(word: str) -> bool:
     return word in verbs()
 
 
+def _module_name(verb: str) -> str:
+    return f"pipelines.verbs.{verb.replace('-', '_')}"
+
+
 def _verb(verb: str, arguments: list[str]) -> int:
-    module = importlib.import_module(f"pipelines.verbs.{verb.replace('-', '_')}")
+    module = importlib.import_module(_module_name(verb))
     for name, value in getattr(module, "ENVIRONMENT", {}).items():
         os.environ.setdefault(name, value)
     try:
@@ -172,8 +176,9 @@ def _interrupted(verb: str, error: BaseException) -> int:
     Of the processes that torchrun starts, only the first prints it.
     """
     from pipelines.cli.process import interrupts
+    from pipelines.cli.waiting import is_first_process
 
-    if os.environ.get("RANK", "0") == "0":
+    if is_first_process():
         complain(verb, ": ".join(["interrupted", *getattr(error, "__notes__", ())]))
     return 128 + (interrupts or [signal.SIGINT])[0]
 
@@ -199,7 +204,7 @@ def _is_from_an_import(error: BaseException) -> bool:
 
 def _out_of_memory(verb: str, error: BaseException) -> int:
     """Print what to do about too little memory: the verb's own remedy, or one for models."""
-    module = sys.modules[f"pipelines.verbs.{verb.replace('-', '_')}"]
+    module = sys.modules.get(_module_name(verb))
     remedy = getattr(module, "OUT_OF_MEMORY", "choose a smaller context or model")
     complain(verb, f"there is not enough memory: {remedy} ({one_sentence(error)[:200]})")
     return 1

@@ -55,13 +55,18 @@ def explained(command: str, quiet: bool) -> Iterator[None]:
     """
     global _lines
     doing("working")
-    if not quiet and os.environ.get("RANK", "0") == "0":
+    if not quiet and is_first_process():
         with suppress(RuntimeError):  # a process at its limit of memory or threads works without the lines
             _lines = _Lines(command)
     try:
         yield
     finally:
         end()
+
+
+def is_first_process() -> bool:
+    """Return whether this process is the only one, or the first that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def end() -> None:

@@ -18,7 +18,7 @@ from pipelines.evaluation.token_scores import TokenScores
 
 FEWEST_DOCUMENTS = 30
 FEWEST_CONTEXTS = 20
-"""With 2 to 10 contexts, a nominal 95 % interval covers the true number in only 43 to 78 % of texts"""
+"""With 2 to 10 contexts, a nominal 95 % interval covers the true number in only 43 to 78 % of texts."""
 SEED = 0
 
 

@@ -23,7 +23,7 @@ WIDE_SPACE = re.compile(b"|".join(re.escape(space) for space in WHITE_SPACE if l
 def per_word(
     scores: TokenScores, stream: TokenStream, text: StreamText, tokenizer: Tokenizer, sampling: Sampling | None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the numbers of a split per word, and the 95 % intervals of those numbers.
+    """Return the numbers of a split per word, and their 95 % intervals.
 
     All tokens of the stream but the first are scored. If a split has no words, its numbers per word are None. The
     numbers have no interval if `sampling` is None or a sample has no words.

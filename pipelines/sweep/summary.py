@@ -55,7 +55,7 @@ def _best(repeats: Repeats[Vocabulary], among: Sequence[Vocabulary]) -> dict[str
 
 
 def marked(best: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the vocabularies of an entry of `best` to mark: the lowest, and those not significantly worse."""
+    """Return the vocabularies to mark for an entry of `best`: the best, and any that is not significantly worse."""
     return best["not_significantly_worse"] or [best]
 
 
@@ -136,7 +136,7 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _recommendation(best: Mapping[str, Any], sizes: Sequence[int]) -> str:
-    """Return a phrase about the best of the `sizes` of a kind. Sizes beyond those tried may be better."""
+    """Return a phrase about the best of a kind. It says if this is the largest or smallest of the `sizes` tried."""
     once = " in one run" if best["not_significantly_worse"] is None else ""
     ends = {max(sizes): ", the largest tried", min(sizes): ", the smallest tried"} if len(sizes) > 1 else {}
     others = [f"{each['size']:,}" for each in marked(best) if each["size"] != best["size"]]

@@ -9,8 +9,8 @@ has the 95 % interval [low, high] of each number in it, and says what the bootst
 interval and a sentence (`pipelines.evaluation.difference`). `breakdown` has the loss by groups of tokens and by
 document (`pipelines.evaluation.breakdown`). `memorisation` has the share of the text that also occurs in the training
 text, and the loss on that text and on the rest (`pipelines.evaluation.memorisation`). `entropy_calibration` has the
-entropy of the model on texts that it generates (`pipelines.evaluation.entropy_calibration`). `overflow`
-lists the perplexities that are null because no float holds them.
+entropy of the model on texts that it generates (`pipelines.evaluation.entropy_calibration`). `overflow` lists the
+perplexities that are null because no float holds them.
 """
 
 import json
@@ -163,7 +163,7 @@ def _writable_folders(folders: list[Path]) -> list[Path]:
 
 
 def _measured(planned: Sequence[Sequence["Plan"]]) -> tuple[Measured, list[ValueError]]:
-    """Measure all runs. Return those that have numbers, and an error for each of the others, such as diverged runs."""
+    """Measure all runs. Return the results, and the errors of the runs that failed, such as diverged runs."""
     from pipelines.evaluation.measure import measure
 
     measured: Measured = []

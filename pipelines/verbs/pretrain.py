@@ -1,6 +1,5 @@
 """Training: train the model of a recipe on a dataset."""
 
-import os
 import shlex
 import warnings
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from pipelines.cli.errors import UsageError
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import refuse_uri, verb
+from pipelines.cli.waiting import is_first_process
 from pipelines.run.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
 from pipelines.run.sources import parse_sources, sources_of
 
@@ -57,7 +57,7 @@ def pretrain(
     from pipelines.training.pretraining import print_plan, train
 
     sources = sources_of(data)
-    for sentence in recipe.train.unfinished_schedules() if _is_first_process() else ():
+    for sentence in recipe.train.unfinished_schedules() if is_first_process() else ():
         warnings.warn(sentence, stacklevel=2)
     if dry_run:
         print_plan(recipe, sources, out, init_from)
@@ -118,7 +118,7 @@ def main(arguments: list[str]) -> int:
         # Beneath the checks for callers in Python, which do not know the objects that stand for datasets in a bucket.
         run = unwrap(pretrain)
         status: int = run(recipe, data=sources, out=out, init_from=init_from, parallel=parallel, dry_run=dry_run)
-        if status == 0 and not dry_run and _is_first_process():
+        if status == 0 and not dry_run and is_first_process():
             from pipelines.cli.display import say
 
             path = shlex.quote(str(out))
@@ -127,11 +127,6 @@ def main(arguments: list[str]) -> int:
 
     more = "" if rest is not arguments else f"RECIPE is a .toml file, or one of\n{recipe_descriptions()}"
     return parse(command, rest, words, more=more)
-
-
-def _is_first_process() -> bool:
-    """Return whether this process is rank 0 of torchrun's, or the only one."""
-    return int(os.environ.get("RANK", "0")) == 0
 
 
 def _named_folder(option: str, arguments: list[str]) -> Path | None:

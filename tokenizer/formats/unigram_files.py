@@ -6,10 +6,7 @@ import json
 import math
 
 from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
-from tokenizer.formats.hugging_face import (
-    parse_post_processor,
-    type_of,
-)
+from tokenizer.formats.hugging_face import parse_post_processor, type_of
 from tokenizer.formats.length_settings import length_fields, parse_length_settings
 from tokenizer.formats.number_text import number_text, read_number
 from tokenizer.formats.spelled_vocabulary import check_ids, expect, is_unicode, shown

@@ -12,8 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-with suppress(ImportError):  # Windows has none
+try:
     import fcntl
+except ImportError:  # Windows
+    HAS_LOCKS = False
+else:
+    HAS_LOCKS = True
 
 # Errors of file systems that cannot flush a folder, and of a folder that may be written but not read.
 _NO_FOLDER_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EACCES)
@@ -88,7 +92,7 @@ def naming(error: OSError, path: Path, instead_of: Path | None = None) -> OSErro
 @contextmanager
 def _turn(partial: Path) -> Iterator[None]:
     """Wait until no other process writes the temporary file `partial`, and then hold it."""
-    if "fcntl" not in globals():
+    if not HAS_LOCKS:
         yield  # Windows renames no open file
         return
     while True:

@@ -251,9 +251,9 @@ def _train_unigram(
     scores = [read_number(f"{score:.10f}") for _, score in learned]
     lowest = [read_number(f"{scores[-1] * len(piece) - 1:.10f}") for piece in first]
     pieces = [*first, *(piece for piece, _ in learned)]
-    for spelling in {*later} & {*pieces}:
+    if both := {*later} & {*pieces}:
         raise ValueError(
-            f"the special token {spelling!r} is also a learned piece: choose another spelling, such as '<|name|>'"
+            f"the special token {min(both)!r} is also a learned piece: choose another spelling, such as '<|name|>'"
         )
     special = {UNKNOWN_PIECE: 0} | {spelling: len(pieces) + k for k, spelling in enumerate(later)}
     return UnigramVocabulary(
