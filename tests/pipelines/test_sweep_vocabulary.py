@@ -305,7 +305,7 @@ def test_a_warm_up_as_long_as_the_runs_is_named_by_the_plan(in_process, text_fol
         done = in_process("sweep-vocabulary", text_folder, "--out", "sweep", *options)
         assert done.returncode == 0, done.stderr
         assert ("bpe-512-seed-0: the warm-up of" in done.stderr) == warned
-        assert ("the learning rate ends at its peak; lower train.warmup_tokens" in done.stderr) == warned
+        assert ("the learning rate ends at its peak: lower train.warmup_tokens" in done.stderr) == warned
 
 
 def test_the_table_marks_the_best_and_json_has_every_number(swept, in_process, text_folder, tiny):
