@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lm.values import check_fields
 from pipelines.dataset.arrow import file_sha256
 from pipelines.files import checksummed_json, read_json
 from pipelines.run.code_fingerprint import code_fingerprint
@@ -35,6 +36,9 @@ class Output:
     """SHA-256 of the files, by name"""
     facts: dict[str, Any]
     """JSON values from the task"""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "")
 
     def file(self, name: str) -> Path:
         """Return the path of a file."""
