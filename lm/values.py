@@ -70,7 +70,7 @@ def _fitted(value: Any, hint: Any) -> Any:
         if isinstance(value, Integral):
             return int(value)
         return float(value) if hint is float and isinstance(value, Real) else _UNFIT
-    return value if not isinstance(hint, type) or isinstance(value, hint) else _UNFIT
+    return value if hint is Any or not isinstance(hint, type) or isinstance(value, hint) else _UNFIT
 
 
 def _fitted_items(value: Any, origin: Any, kinds: tuple[Any, ...]) -> Any:
