@@ -19,6 +19,7 @@ from lm.decoding.requests import GeneratedToken, GenerationRequest
 from lm.decoding.sampling import greedy, keep_allowed, sample
 from lm.decoding.state import pad_left, read
 from lm.decoding.turns import Turns
+from lm.mixers.attention import require_attention
 
 PREFILL = 128  # positions of prompts that a step reads, padding included
 
@@ -136,6 +137,7 @@ class Slots:
         """
         if model.config.architecture != "decoder":
             raise ValueError(f"the model is an {model.config.architecture}: only a decoder continues a prompt")
+        require_attention(model.config, "continuous batching (bytelm serve)")
         self.model = model
         self.rows = rows
         self.allowed = allowed
