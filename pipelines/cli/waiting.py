@@ -35,9 +35,10 @@ def preparation() -> str | None:
     compiler = sys.modules.get("numba.core.compiler_lock")
     kernels = sys.modules.get("tokenizer.first_use")
     for name, module in [*sys.modules.items()]:  # the outermost import comes first
-        package = name.partition(".")[0]
-        if package not in OURS and getattr(getattr(module, "__spec__", None), "_initializing", False):
-            return f"importing {NAMES.get(package, package)}"
+        if getattr(getattr(module, "__spec__", None), "_initializing", False):
+            package = name.partition(".")[0]
+            if package not in OURS:
+                return f"importing {NAMES.get(package, package)}"
     if (compiler and compiler.global_compiler_lock.is_locked()) or (kernels and kernels.is_compiling()):
         return "compiling kernels, once"
     return None

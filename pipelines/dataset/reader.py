@@ -18,7 +18,6 @@ from pipelines.files import read_json, refuse_special, write_json
 
 DATA_FILE = "data-00000-of-00001.arrow"
 REMEDY = "build the dataset again with bytelm build-dataset"
-FIELDS_OF_0_1 = {"format", "kind", "context_length", "separator", "tokenizer", "corpus", "splits"}
 _OTHER_KIND = {
     "blocks": "build one with --context-length, or choose a recipe whose objective is sequence-pairs",
     "pairs": "build one with --pairs, or choose a recipe with another objective",
@@ -185,15 +184,13 @@ def write_info(folder: Path, info: dict[str, Any]) -> dict[str, Any]:
 
 
 def info_fingerprint(info: dict[str, Any]) -> str:
-    """Return the SHA-256 of dataset.json without its field `fingerprint`, as version 0.1 wrote it."""
+    """Return the SHA-256 of dataset.json without its field `fingerprint`."""
     content = {name: value for name, value in info.items() if name != "fingerprint"}
     return hashlib.sha256((json.dumps(content, indent=2) + "\n").encode()).hexdigest()
 
 
 def _checked_fingerprint(path: Path, info: dict[str, Any]) -> str:
     """Return the fingerprint of a dataset; ValueError if dataset.json was altered after it was written."""
-    if set(info) <= FIELDS_OF_0_1:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
     fingerprint = info_fingerprint(info)
     if info.get("fingerprint") != fingerprint:
         raise ValueError(f"{path} is damaged (its fingerprint does not match its content): {REMEDY}")
