@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from corpora.object_store import AnyPath, ObjectPath
-from pipelines.files import read_json, refuse_special, write_json
+from pipelines.files import file_sha256, read_json, refuse_special, write_json
 
 DATA_FILE = "data-00000-of-00001.arrow"
 REMEDY = "build the dataset again with bytelm build-dataset"
@@ -169,9 +169,8 @@ def _verified_table(folder: Path, split: dict[str, Any], verified: bool) -> pa.T
         size = path.stat().st_size
         if size != expected:
             raise ValueError(f"{path} is truncated or altered: {size} bytes instead of {expected}; {REMEDY}")
-        with path.open("rb") as file:
-            if not verified and hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                raise ValueError(f"{path} is altered: its SHA-256 is not the one in dataset.json; {REMEDY}")
+        if not verified and file_sha256(path) != digest:
+            raise ValueError(f"{path} is altered: its SHA-256 is not the one in dataset.json; {REMEDY}")
         tables.append(pa.ipc.open_stream(pa.memory_map(str(path))).read_all())
     return pa.concat_tables(tables)
 

@@ -4,7 +4,6 @@ The folder holds config.toml (`model`, `finetune`, and `run`, its origin), label
 logits), tokenizer.json, model.safetensors, manifest.json (see `pipelines.run.manifest`) and evaluation.json.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from torch import Tensor
 from corpora.labelled import Label
 from lm.classification import Classifier
 from lm.config import ModelConfig
-from pipelines.files import read_json, read_toml, save_tensors, write_json, write_whole
+from pipelines.files import file_sha256, read_json, read_toml, save_tensors, write_json, write_whole
 from pipelines.run.folder import checked_tokenizer
 from pipelines.run.manifest import (
     MANIFEST,
@@ -84,7 +83,7 @@ class TextClassifier:
         tables = {"model": asdict(self.model.config), "finetune": asdict(self.config), "run": facts}
         write_whole(folder / "config.toml", tomli_w.dumps(tables))
         write_whole(folder / LABELS, json.dumps(self.labels, ensure_ascii=False, indent=2) + "\n")
-        files = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (WEIGHTS, LABELS)}
+        files = {name: file_sha256(folder / name) for name in (WEIGHTS, LABELS)}
         write_whole(folder / MANIFEST, manifest_json(files, _settings(self.model.config, self.config, facts)))
         write_json(folder / "evaluation.json", evaluation)
 

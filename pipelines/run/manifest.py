@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.files import checksummed_json, read_bytes, read_json, refuse_special
+from pipelines.files import checksummed_json, file_sha256, read_bytes, read_json
 from pipelines.run.recipe import Recipe
 from pipelines.training.config import CHANGEABLE
 
@@ -73,7 +73,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def manifest_sha256(folder: Path) -> str:
     """Return the SHA-256 of the manifest of `folder`, which identifies a checkpoint."""
-    return hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+    return file_sha256(folder / MANIFEST)
 
 
 def verified(folder: Path, manifest: Manifest, name: str) -> bytes:
@@ -91,22 +91,12 @@ def verify_shards(folder: Path, manifest: Manifest, part: str) -> None:
     """Raise DamagedCheckpointError, naming the file, unless `folder / part` holds the listed shards and no others."""
     listed = sorted(name for name in manifest.files if name.startswith(f"{part}/"))
     present = {f"{part}/{path.name}" for path in (folder / part).glob("*")}
-    for name in sorted(present.difference(listed)):
-        raise DamagedCheckpointError(f"{folder / name} is not in {MANIFEST}")
+    for name in sorted(present.symmetric_difference(listed)):
+        raise DamagedCheckpointError(f"{folder / name} is {'not in ' + MANIFEST if name in present else 'missing'}")
     with ThreadPoolExecutor() as threads:
         for name, checksum in zip(listed, threads.map(file_sha256, [folder / name for name in listed]), strict=True):
             if checksum != manifest.files[name]:
                 raise _altered(folder / name)
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, read in pieces; DamagedCheckpointError if the file is missing."""
-    try:
-        refuse_special(path)
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        raise DamagedCheckpointError(f"{path} is missing") from None
 
 
 def _altered(path: Path) -> DamagedCheckpointError:
