@@ -24,21 +24,15 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from pipelines.cli.arguments import Quiet, check_writable, parse_count, parse_number
 from pipelines.cli.errors import UsageError
-from pipelines.cli.stdout import STDOUT
+from pipelines.cli.process import STDOUT
 from pipelines.cli.verbs import refuse_uris
 from pipelines.cli.waiting import explained
 
 T = TypeVar("T")
 
 
-def parse(
-    target: Callable[..., T],
-    arguments: Sequence[str],
-    verb: str,
-    more: str = "",
-    shown: Callable[[T], None] | None = None,
-) -> T:
-    """Call `target` with the command-line `arguments`, and return its result, which `shown` prints.
+def parse(target: Callable[..., T], arguments: Sequence[str], verb: str, more: str = "") -> T:
+    """Call `target`, the function of `verb`, with the command-line `arguments`, and return its result.
 
     --help prints the help, whose description ends with `more`, and exits with status 0. A mistake in the command line
     raises UsageError.
@@ -66,10 +60,7 @@ def parse(
         option = f"--{name.replace('_', '-')}"
         check_writable(option, call.keywords.get(name), f"choose another {option}")
     with show(quiet), explained(verb.split()[0], quiet):
-        result = call()
-        if shown:
-            shown(result)
-    return result
+        return call()
 
 
 def _refuse(options: Sequence[str], event: ParseErrorEvent) -> None:

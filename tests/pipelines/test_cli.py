@@ -213,7 +213,7 @@ def test_a_lack_of_memory_is_one_line(monkeypatch, capsys, error):
         except MemoryError:
             raise error from None
 
-    monkeypatch.setattr("pipelines.verbs.runs.main", fails)
+    monkeypatch.setattr("pipelines.verbs.runs.main", fails, raising=False)
     assert main(["runs"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("bytelm runs: there is not enough memory: choose a smaller context or model")
@@ -224,7 +224,7 @@ def test_an_illegal_memory_access_is_not_reported_as_out_of_memory(monkeypatch):
     def fails(arguments):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    monkeypatch.setattr("pipelines.verbs.runs.main", fails)
+    monkeypatch.setattr("pipelines.verbs.runs.main", fails, raising=False)
     with pytest.raises(RuntimeError, match="illegal memory access"):
         main(["runs"])
 
