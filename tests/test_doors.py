@@ -137,7 +137,6 @@ from typing import Annotated
 import tyro
 
 from pipelines.cli.display import answer
-from pipelines.cli.parsing import parse
 
 
 def count_words(file: Annotated[Path, tyro.conf.Positional]) -> int:
@@ -145,11 +144,6 @@ def count_words(file: Annotated[Path, tyro.conf.Positional]) -> int:
     words = len(file.read_text().split())
     answer(f"{words:,} words")
     return words
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm count-words` with command-line arguments."""
-    parse(count_words, arguments, "count-words")
 '''
 
 

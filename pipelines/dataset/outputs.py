@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.values import check_fields
-from pipelines.dataset.arrow import file_sha256
-from pipelines.files import checksummed_json, read_json
+from pipelines.files import checksummed_json, file_sha256, read_json
 from pipelines.run.code_fingerprint import code_fingerprint
 from tokenizer.formats.whole_files import naming, publish
 
