@@ -91,21 +91,17 @@ class PageModel:
 
     def answered(self, text: str, target: str) -> Json:
         """Return `scored` for a target of an encoder-decoder, and the tokens of its source."""
-        self.check_length(text_tokens(self.run, text))
         (source,) = source_ids(self.run.tokenizer, [text], self.run.config.model, self.run.around)
         answer = self.scored(score_text(self.run, text, target=target, top=TOP))
         return answer | {"source": self.spelled(source)}
 
-    def masked(self, text: str, places: list[int]) -> Json:
-        """Return the tokens of a text for an encoder; tokens at `places` have the scores when all of them are masked.
+    def masked(self, ids: Array, places: list[int]) -> Json:
+        """Return the tokens `ids` (T,) of a text for an encoder. Raises ValueError for a place outside the text.
 
-        Raises ValueError for a place outside the text and for a text longer than the context.
+        Tokens at `places` have the scores when all of them are masked.
         """
-        special, length = self.run.around.special, self.run.config.model.context_length
+        special = self.run.around.special
         require_special_tokens("an encoder", (CLS, SEP, MASK), special)
-        ids = text_tokens(self.run, text)
-        if len(ids) > length - 2:
-            raise ValueError(f"the text has {len(ids):,} tokens, and the encoder reads {length - 2:,}: shorten it")
         if any(not 0 <= place < len(ids) for place in places):
             raise ValueError(f"masked places must be from 0 to {len(ids) - 1}")
         at = np.unique(np.array(places, np.int64))
@@ -137,10 +133,8 @@ class PageModel:
         """Return the attention weights of a head, one row for each query, without trailing zeros.
 
         `queries` and `keys` are tokens as the model reads them. A longer text is cut to its last MOST_ATTENTION tokens,
-        a source to its first. `kind` is own, cross or encoder. Raises ValueError for a head that does not exist.
+        a source to its first. `kind` is a key of `layers`.
         """
-        if kind not in self.layers or not (0 <= layer < self.layers[kind] and 0 <= head < self.run.config.model.heads):
-            raise ValueError(f"the model has no head {head} in layer {layer} of its {kind} attention")
         source, ids = self._read(text, target)
         device = self.run.model.embedding.weight.device
         read = [torch.tensor([each], device=device) for each in (ids, source) if each is not None]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.serving.completion_request import NEUTRAL, READ
+from pipelines.serving.requests import CompletionRequest
 
 NUMBERS = st.integers() | st.integers(-2, 40) | st.floats() | st.floats(0, 2)
 IDS = st.lists(st.integers(0, 511) | st.integers(-3, 600), max_size=40)
@@ -30,7 +30,7 @@ SENSIBLE = {
 }
 BODIES = st.fixed_dictionaries({"prompt": PROMPTS}, optional=SENSIBLE)
 SPOILED = st.builds(
-    dict.__or__, BODIES, st.dictionaries(st.sampled_from(sorted({*READ, *NEUTRAL})), ANYTHING, max_size=2)
+    dict.__or__, BODIES, st.dictionaries(st.sampled_from(sorted(CompletionRequest.model_fields)), ANYTHING, max_size=2)
 )
 
 
@@ -92,7 +92,7 @@ HOSTILE = (
     HUGE | NESTED | LONG | st.sampled_from(["\ud800", "\udc00a", "\0", "", {}, {"a": 1}, [], ["\ud800"]]) | ANYTHING
 )
 ENDPOINTS = {
-    "/v1/completions": {*READ, *NEUTRAL},
+    "/v1/completions": {*CompletionRequest.model_fields},
     "/tokenize": {"model", "prompt", "add_special_tokens"},
     "/detokenize": {"model", "tokens"},
     "/api/score": {"model", "text", "target", "key", "have"},
