@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from pipelines.serving.errors import RequestError, blamed_on
 from pipelines.serving.models import ServedModel, Service
-from pipelines.serving.requests import DetokenizeRequest, TokenizeRequest, TokenizerQuery
+from pipelines.serving.requests import DetokenizeRequest, ModelRequest, TokenizeRequest
 from tokenizer import PAD
 
 
@@ -40,7 +40,7 @@ def catalogue_routes(service: Service) -> list[Route]:
             return JSONResponse({"prompt": await asyncio.to_thread(served.run.tokenizer.decode, asked.tokens)})
 
     async def tokenizer_info(request: Request) -> JSONResponse:
-        asked = TokenizerQuery.model_validate(dict(request.query_params))
+        asked = ModelRequest.model_validate(dict(request.query_params))
         return JSONResponse(_tokenizer_info(_tokenizing(service, asked.model)))
 
     return [

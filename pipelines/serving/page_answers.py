@@ -129,13 +129,11 @@ class PageModel:
         ]
 
     @torch.no_grad()
-    def attention(self, text: str, target: str | None, kind: str, layer: int, head: int) -> Json:
+    def attention(self, source: list[int] | None, ids: list[int], kind: str, layer: int, head: int) -> Json:
         """Return the attention weights of a head, one row for each query, without trailing zeros.
 
-        `queries` and `keys` are tokens as the model reads them. A longer text is cut to its last MOST_ATTENTION tokens,
-        a source to its first. `kind` is a key of `layers`.
+        `source` and `ids` are those of `attending`; `queries` and `keys` are their tokens. `kind` is a key of `layers`.
         """
-        source, ids = self._read(text, target)
         device = self.run.model.embedding.weight.device
         read = [torch.tensor([each], device=device) for each in (ids, source) if each is not None]
         maps = attention_maps(self.run.model, *read)
@@ -147,8 +145,11 @@ class PageModel:
             "weights": [row[: 1 + int(np.flatnonzero(row)[-1])].tolist() if row.any() else [] for row in weights],
         }
 
-    def _read(self, text: str, target: str | None) -> tuple[list[int] | None, list[int]]:
-        """Return the ids of the source, if any, and the ids of the stack before the head, as the model reads them."""
+    def attending(self, text: str, target: str | None) -> tuple[list[int] | None, list[int]]:
+        """Return the ids of the source, if any, and the ids of the stack before the head, as the model reads them.
+
+        A longer text is cut to its last MOST_ATTENTION tokens, a source to its first.
+        """
         run, config = self.run, self.run.config.model
         most = min(MOST_ATTENTION, config.context_length)
         own = text_tokens(run, text).tolist()

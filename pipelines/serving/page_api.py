@@ -13,10 +13,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from lm.analysis.token_scores import token_scores
 from lm.decoding.generation import stream
 from lm.decoding.packed import InferenceModel, prepare
-from lm.decoding.sampling import sample
+from lm.decoding.slots import Text, choose
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.prompts import source_ids
 from pipelines.run.text_ids import known_ids
@@ -98,8 +97,9 @@ class PageApi:
         for param, text in (("text", asked.text), ("target", asked.target or "")):
             await self._ids(page, text, param)
         with blamed_on("text" if asked.target is None else "target"):
-            maps = partial(page.attention, asked.text, asked.target, asked.kind, asked.layer, asked.head)
-            return JSONResponse(await self.engine.call(maps))
+            source, ids = await asyncio.to_thread(page.attending, asked.text, asked.target)
+        maps = partial(page.attention, source, ids, asked.kind, asked.layer, asked.head)
+        return JSONResponse(await self.engine.call(maps))
 
     async def generate(self, request: Request) -> StreamingResponse:
         """Continue a text followed by ids, token by token, as server-sent events.
@@ -221,40 +221,27 @@ def answered(
 ) -> Iterator[GeneratedToken]:
     """Yield the tokens that an encoder-decoder generates for a source, after the ids of `asked`."""
     device = model.device
-    generator = torch.Generator(device).manual_seed(asked.seed)
-    found = []
+    text = Text(asked, torch.Generator(device).manual_seed(asked.seed), None, [*asked.prompt_ids])
+    made: list[GeneratedToken] = []
 
-    def choose(logits: torch.Tensor) -> torch.Tensor:
-        ids = sample(
-            logits,
-            temperature=asked.temperature,
-            top_k=asked.top_k,
-            top_p=asked.top_p,
-            min_p=asked.min_p,
-            generator=generator,
-        )
-        found.append(token_scores(logits, ids, asked.top))
-        return ids
+    def sampler(logits: torch.Tensor) -> torch.Tensor:
+        (token,) = choose(logits, [text], None)
+        if isinstance(token, Exception):
+            raise token
+        made.append(token)
+        return torch.tensor([token.id], device=device)
 
     steps = stream(
         model,
         torch.tensor([asked.prompt_ids], device=device),
         asked.max_tokens,
         source=torch.tensor([source], device=device),
-        sampler=choose,
+        sampler=sampler,
         allowed=known_ids(run.tokenizer, run.model),
         stop_ids=asked.stop_ids,
     )
-    for ids in steps:
-        scores = found.pop()
-        yield GeneratedToken(
-            int(ids[0]),
-            float(scores.log_probabilities[0]),
-            float(scores.entropies[0]),
-            int(scores.ranks[0]),
-            scores.top_ids[0].tolist(),
-            scores.top_log_probabilities[0].tolist(),
-        )
+    for _ in steps:
+        yield made.pop()
 
 
 async def _in_steps(engine: Engine, tokens: Iterator[GeneratedToken]) -> AsyncGenerator[GeneratedToken, None]:

@@ -1,17 +1,10 @@
 """The requests of the API, checked by pydantic: one model for each. A field that is null counts as left out."""
 
 import json
+from collections.abc import Callable
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ModelWrapValidatorHandler,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from starlette.requests import Request
 
 from pipelines.serving.errors import RequestError, cut
@@ -25,25 +18,14 @@ LONGEST_PAGE_TEXT = 100_000  # characters
 LONGEST_TEXT = 1 << 22  # characters; pydantic looks for lone surrogates only in strings with a limit
 
 
-class Body(BaseModel):
-    """The fields of a request. The description of a field completes the error "FIELD is VALUE, but must be ..."."""
+class Fields(BaseModel):
+    """Fields of a request. The description of a field completes the error "FIELD is VALUE, but must be ..."."""
 
     model_config = ConfigDict(strict=True, frozen=True)
 
-    @classmethod
-    async def of(cls, request: Request) -> Self:
-        """Return the request in a JSON body. Raises RequestError for a body that is none."""
-        try:
-            fields = json.loads(await request.body())
-        except (ValueError, RecursionError) as error:
-            raise RequestError(400, f"the body is not JSON: {error}") from None
-        if not isinstance(fields, dict):
-            raise RequestError(400, "the body is not a JSON object, such as {}")
-        return cls.model_validate(fields)
-
     @model_validator(mode="wrap")
     @classmethod
-    def _refuse(cls, fields: Any, check: ModelWrapValidatorHandler[Self]) -> Self:
+    def _refuse(cls, fields: Any, check: Callable[[Any], Self]) -> Self:
         """Raise RequestError about the first wrong field."""
         if not isinstance(fields, dict):
             return check(fields)
@@ -72,6 +54,23 @@ class Body(BaseModel):
         else:
             message = f"{name} is {_shown(value)}, but must be {cls.model_fields[name].description}"
         return RequestError(400, message, param=name)
+
+
+class ModelRequest(Fields):
+    """A request to a model. `GET /tokenizer_info` has no other field."""
+
+    model: Any = None
+
+    @classmethod
+    async def of(cls, request: Request) -> Self:
+        """Return the request in a JSON body. Raises RequestError for a body that is none."""
+        try:
+            fields = json.loads(await request.body())
+        except (ValueError, RecursionError) as error:
+            raise RequestError(400, f"the body is not JSON: {error}") from None
+        if not isinstance(fields, dict):
+            raise RequestError(400, "the body is not a JSON object, such as {}")
+        return cls.model_validate(fields)
 
 
 def _shown(value: object) -> str:
@@ -106,10 +105,9 @@ def _unsupported(default: Any, **neutral: Any) -> Any:
     return Field(default, **neutral, description="left out, because it is not supported")
 
 
-class Sampling(Body):
+class Sampling(ModelRequest):
     """The fields that choose the next token. See docs/serving.md."""
 
-    model: Any = None
     temperature: float = _number(100, 1.0)
     top_k: int | None = _whole(1, 2**31 - 1)
     top_p: float | None = Field(
@@ -123,7 +121,7 @@ class Sampling(Body):
         return own | {"min_p": self.min_p or None}
 
 
-class StreamOptions(Body):
+class StreamOptions(Fields):
     """The field `stream_options` of a completion."""
 
     include_usage: bool = _flag()
@@ -194,49 +192,38 @@ class CompletionRequest(Sampling):
         return self.echo and self.logprobs is not None
 
 
-class TokenizeRequest(Body):
+class TokenizeRequest(ModelRequest):
     """`POST /tokenize`."""
 
-    model: Any = None
     prompt: str = _text()
     add_special_tokens: bool = _flag()
 
 
-class DetokenizeRequest(Body):
+class DetokenizeRequest(ModelRequest):
     """`POST /detokenize`."""
 
-    model: Any = None
     tokens: list[int] = _ids()
 
 
-class TokenizerQuery(Body):
-    """The query of `GET /tokenizer_info`."""
-
-    model: Any = None
-
-
-class ScoreRequest(Body):
+class ScoreRequest(ModelRequest):
     """`POST /api/score`."""
 
-    model: Any = None
     text: str = _text(shortest=1, longest=LONGEST_PAGE_TEXT)
     target: str | None = _text(None, shortest=1, longest=LONGEST_PAGE_TEXT)
     key: str = _text()
     have: list[int] = _ids([])
 
 
-class FillRequest(Body):
+class FillRequest(ModelRequest):
     """`POST /api/fill`."""
 
-    model: Any = None
     text: str = _text(shortest=1, longest=LONGEST_PAGE_TEXT)
     masked: list[int] = _ids(what="places")
 
 
-class AttentionRequest(Body):
+class AttentionRequest(ModelRequest):
     """`POST /api/attention`."""
 
-    model: Any = None
     text: str = _text(shortest=1, longest=LONGEST_PAGE_TEXT)
     target: str | None = _text(None, shortest=1, longest=LONGEST_PAGE_TEXT)
     kind: Literal["own", "cross", "encoder"] = Field(description="own, cross or encoder")
