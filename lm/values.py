@@ -36,7 +36,7 @@ def checked(value: Any, hint: Any, name: str) -> Any:
 def read_as(hint: Any, value: Any) -> Any:
     """Return `value`, parsed JSON, as the type `hint`, as `checked` does, with mappings as dataclasses.
 
-    Keys that are no fields are ignored. Raises ValueError for a value of another type.
+    Keys that are no fields are ignored, and a missing key is null. Raises ValueError for a value of another type.
     """
     fitted = _fitted(value, hint, mappings=True)
     if fitted is _UNFIT:
@@ -103,11 +103,12 @@ def _fitted_items(value: Any, origin: Any, kinds: tuple[Any, ...], mappings: boo
 
 
 def _fitted_fields(values: Mapping[str, Any], cls: Any) -> Any:
-    """Return the dataclass `cls` with `values` of its fields, or _UNFIT. Other keys are ignored."""
+    """Return the dataclass `cls` with `values` of its fields, or _UNFIT. A missing field has its default, or None."""
     hints = _hints(cls)
-    given = {name: _fitted(values[name], hint, mappings=True) for name, hint in hints.items() if name in values}
-    missing = [each for each in fields(cls) if each.name not in given and each.default is MISSING]
-    return _UNFIT if missing or any(value is _UNFIT for value in given.values()) else cls(**given)
+    absent = {each.name: None if each.default is MISSING else each.default for each in fields(cls)}
+    known = {name: value for name, value in values.items() if name in hints}
+    given = {name: _fitted(value, hints[name], mappings=True) for name, value in (absent | known).items()}
+    return _UNFIT if any(value is _UNFIT for value in given.values()) else cls(**given)
 
 
 def _wanted(hint: Any) -> str:

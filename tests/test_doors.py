@@ -83,12 +83,11 @@ SURE = '''
 """Sure predictions: the share of the scored tokens that cost few bits."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 
 from lm.analysis.metrics import bits
-from pipelines.evaluation.measurement import Measurement, Number, Result, Section, Table
+from pipelines.evaluation.measurement import Measurement, Result, Section, Table, number
 from pipelines.evaluation.planning import EvaluationOptions
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.run.folder import Run
@@ -98,7 +97,7 @@ from pipelines.run.folder import Run
 class SureShare(Result):
     section = Section("Sure predictions", "Tokens that cost few bits.")
 
-    sure_share: Annotated[float, Number("sure tokens", "Share of the tokens that cost few bits.", 4, headline=True)]
+    sure_share: float = number("sure tokens", "Share of the tokens that cost few bits.", 4, headline=True)
     sure_counts: tuple[tuple[float, int], ...]
 
     def parts(self):

@@ -1,10 +1,10 @@
 """The numbers of evaluation.json that every split has, and its intervals, difference and settings."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pipelines.cli.display import counted
-from pipelines.evaluation.measurement import Number, Result
+from pipelines.evaluation.measurement import Result, number
 
 Interval = tuple[float | None, float | None]
 """The bounds of a 95 % interval. A bound of a perplexity is None if no float holds it."""
@@ -36,162 +36,107 @@ class Curves:
 class Numbers(Result):
     """The numbers of a split, or of the mean over the sources of a mixture, which lacks some."""
 
-    tokens: Annotated[int, Number("tokens scored", "Tokens that the model predicted and that were scored.", 0)]
-    bytes: Annotated[
-        int | None, Number("bytes scored", "Bytes of text in the scored tokens. Special tokens count 0 bytes.", 0)
-    ]
-    original_bytes: Annotated[
-        int | None,
-        Number(
-            "original bytes scored",
-            "For tokenizers that lose text. The original bytes of a document are divided equally among its tokens.",
-            0,
-        ),
-    ] = None
-    cross_entropy: Annotated[
-        float,
-        Number(
-            "cross-entropy, nats per token",
-            "Mean of -ln p over the scored tokens, where p is the probability that the model gave to the correct "
-            "token.",
-            4,
-        ),
-    ]
-    cross_entropy_bits: Annotated[
-        float, Number("cross-entropy, bits per token", "The cross-entropy in nats, divided by ln 2.", 4, headline=True)
-    ]
-    perplexity: Annotated[
-        float | None,
-        Number(
-            "perplexity",
-            "exp of the cross-entropy in nats. A uniform prediction over V tokens has a perplexity of V. No float "
-            "holds a perplexity above 1.8e308: it is written as a power of e, and null in JSON.",
-            2,
-            headline=True,
-            exp_of="cross_entropy",
-        ),
-    ]
-    bits_per_byte: Annotated[
-        float | None,
-        Number(
-            "bits per byte",
-            "Total bits of the scored tokens, divided by their bytes. Comparable between models with different "
-            "tokenizers. Undefined for masked models and span corruption, whose loss is not a code length.",
-            4,
-            headline=True,
-        ),
-    ]
-    bits_per_original_byte: Annotated[
-        float | None,
-        Number(
-            "bits per byte of the original",
-            "Total bits of the scored tokens, divided by their original bytes, for tokenizers that lose text. It is "
-            "not a code length.",
-            4,
-            headline=True,
-        ),
-    ] = None
-    masked_bits_per_byte: Annotated[
-        float | None,
-        Number(
-            "bits per byte of masked text",
-            "Total bits of the masked tokens, divided by their bytes. Compares masked models with different "
-            "tokenizers. It is not a code length.",
-            4,
-            headline=True,
-        ),
-    ] = None
-    entropy_bits: Annotated[
-        float,
-        Number(
-            "entropy of the predictions, bits",
-            "Mean entropy of the predicted distributions. If it is below the cross-entropy, the model is "
-            "overconfident.",
-            4,
-        ),
-    ]
-    accuracy: Annotated[
-        float,
-        Number("accuracy", "Share of scored tokens to which the model gave the highest probability.", 4, headline=True),
-    ]
-    calibration_error: Annotated[
-        float | None,
-        Number(
-            "calibration error",
-            "Expected gap between confidence and accuracy of the first-ranked token, over 15 equal bins of confidence.",
-            4,
-            headline=True,
-        ),
-    ] = None
-    temperature: Annotated[
-        float | None,
-        Number(
-            "best temperature",
-            "The temperature T from 0.05 to 20 at which softmax(logits / T) has the lowest cross-entropy, on up to "
-            "4,096 scored positions. Above 1 the model is overconfident, below 1 underconfident.",
-            3,
-            headline=True,
-        ),
-    ] = None
-    temperature_gain_bits: Annotated[
-        float | None,
-        Number(
-            "gain of the best temperature, bits per token",
-            "Cross-entropy at temperature 1 minus that at the best temperature, at the same positions.",
-            5,
-            headline=True,
-        ),
-    ] = None
-    temperature_tokens: Annotated[
-        int | None,
-        Number(
-            "positions of the best temperature",
-            "Scored positions, drawn with seed 0, in the search of the temperature.",
-            0,
-        ),
-    ] = None
-    kl_unigram_bits: Annotated[
-        float | None,
-        Number(
-            "divergence of the mean prediction, bits",
-            "KL divergence of the mean prediction from the token frequencies of the split.",
-            4,
-        ),
-    ] = None
-    unigram_entropy_bits: Annotated[
-        float | None,
-        Number("entropy of the token frequencies, bits", "Entropy of the token frequencies of the split itself.", 4),
-    ] = None
-    unigram_cross_entropy_bits: Annotated[
-        float | None,
-        Number(
-            "unigram baseline, bits per token",
-            "Cross-entropy of the token frequencies of the training split, with add-one smoothing.",
-            4,
-            headline=True,
-        ),
-    ] = None
-    bigram_cross_entropy_bits: Annotated[
-        float | None,
-        Number(
-            "bigram baseline, bits per token",
-            "Cross-entropy of a Witten-Bell bigram model of the training split.",
-            4,
-            headline=True,
-        ),
-    ] = None
-    unigram_accuracy: Annotated[
-        float | None,
-        Number(
-            "unigram baseline, accuracy",
-            "Accuracy of always predicting the most frequent token of the training split.",
-            4,
-            headline=True,
-        ),
-    ] = None
-    cut: Annotated[
-        int | None, Number("pairs cut", "Pairs longer than the context of the model, cut to its length.", 0)
-    ] = None
+    tokens: int = number("tokens scored", "Tokens that the model predicted and that were scored.", 0)
+    bytes: int | None = number("bytes scored", "Bytes of text in the scored tokens. Special tokens count 0 bytes.", 0)
+    original_bytes: int | None = number(
+        "original bytes scored",
+        "For tokenizers that lose text. The original bytes of a document are divided equally among its tokens.",
+        0,
+    )
+    cross_entropy: float = number(
+        "cross-entropy, nats per token",
+        "Mean of -ln p over the scored tokens, where p is the probability that the model gave to the correct token.",
+        4,
+    )
+    cross_entropy_bits: float = number(
+        "cross-entropy, bits per token", "The cross-entropy in nats, divided by ln 2.", 4, headline=True
+    )
+    perplexity: float | None = number(
+        "perplexity",
+        "exp of the cross-entropy in nats. A uniform prediction over V tokens has a perplexity of V. No float "
+        "holds a perplexity above 1.8e308: it is written as a power of e, and null in JSON.",
+        2,
+        headline=True,
+        exp_of="cross_entropy",
+    )
+    bits_per_byte: float | None = number(
+        "bits per byte",
+        "Total bits of the scored tokens, divided by their bytes. Comparable between models with different "
+        "tokenizers. Undefined for masked models and span corruption, whose loss is not a code length.",
+        4,
+        headline=True,
+    )
+    bits_per_original_byte: float | None = number(
+        "bits per byte of the original",
+        "Total bits of the scored tokens, divided by their original bytes, for tokenizers that lose text. It is "
+        "not a code length.",
+        4,
+        headline=True,
+    )
+    masked_bits_per_byte: float | None = number(
+        "bits per byte of masked text",
+        "Total bits of the masked tokens, divided by their bytes. Compares masked models with different "
+        "tokenizers. It is not a code length.",
+        4,
+        headline=True,
+    )
+    entropy_bits: float = number(
+        "entropy of the predictions, bits",
+        "Mean entropy of the predicted distributions. If it is below the cross-entropy, the model is overconfident.",
+        4,
+    )
+    accuracy: float = number(
+        "accuracy", "Share of scored tokens to which the model gave the highest probability.", 4, headline=True
+    )
+    calibration_error: float | None = number(
+        "calibration error",
+        "Expected gap between confidence and accuracy of the first-ranked token, over 15 equal bins of confidence.",
+        4,
+        headline=True,
+    )
+    temperature: float | None = number(
+        "best temperature",
+        "The temperature T from 0.05 to 20 at which softmax(logits / T) has the lowest cross-entropy, on up to "
+        "4,096 scored positions. Above 1 the model is overconfident, below 1 underconfident.",
+        3,
+        headline=True,
+    )
+    temperature_gain_bits: float | None = number(
+        "gain of the best temperature, bits per token",
+        "Cross-entropy at temperature 1 minus that at the best temperature, at the same positions.",
+        5,
+        headline=True,
+    )
+    temperature_tokens: int | None = number(
+        "positions of the best temperature", "Scored positions, drawn with seed 0, in the search of the temperature.", 0
+    )
+    kl_unigram_bits: float | None = number(
+        "divergence of the mean prediction, bits",
+        "KL divergence of the mean prediction from the token frequencies of the split.",
+        4,
+    )
+    unigram_entropy_bits: float | None = number(
+        "entropy of the token frequencies, bits", "Entropy of the token frequencies of the split itself.", 4
+    )
+    unigram_cross_entropy_bits: float | None = number(
+        "unigram baseline, bits per token",
+        "Cross-entropy of the token frequencies of the training split, with add-one smoothing.",
+        4,
+        headline=True,
+    )
+    bigram_cross_entropy_bits: float | None = number(
+        "bigram baseline, bits per token",
+        "Cross-entropy of a Witten-Bell bigram model of the training split.",
+        4,
+        headline=True,
+    )
+    unigram_accuracy: float | None = number(
+        "unigram baseline, accuracy",
+        "Accuracy of always predicting the most frequent token of the training split.",
+        4,
+        headline=True,
+    )
+    cut: int | None = number("pairs cut", "Pairs longer than the context of the model, cut to its length.", 0)
     curves: Curves | None = None
 
 
@@ -199,88 +144,63 @@ class Numbers(Result):
 class TrainedText(Result):
     """The part of a split that the run was also trained on, None if no training text is known."""
 
-    trained_documents: Annotated[
-        int | None,
-        Number(
-            "documents seen in training", "Documents of this text that are also in the training text of the run.", 0
-        ),
-    ]
-    trained_share: Annotated[
-        float | None,
-        Number("share seen in training", "Share of the bytes of this text that are in documents seen in training.", 4),
-    ]
+    trained_documents: int | None = number(
+        "documents seen in training", "Documents of this text that are also in the training text of the run.", 0
+    )
+    trained_share: float | None = number(
+        "share seen in training", "Share of the bytes of this text that are in documents seen in training.", 4
+    )
 
 
 @dataclass(frozen=True)
 class Divergences(Result):
     """The divergences from another run, None if the tokenizers differ."""
 
-    kl_bits: Annotated[
-        float | None,
-        Number(
-            "KL divergence, run from other",
-            "Mean D_KL(run ∥ other) over the scored positions, in bits.",
-            4,
-            headline=True,
-        ),
-    ]
-    reverse_kl_bits: Annotated[
-        float | None,
-        Number("KL divergence, other from run", "Mean D_KL(other ∥ run) over the scored positions, in bits.", 4),
-    ]
-    js_bits: Annotated[
-        float | None,
-        Number("Jensen-Shannon divergence, bits", "Mean Jensen-Shannon divergence of run and other, 0 to 1.", 4),
-    ]
+    kl_bits: float | None = number(
+        "KL divergence, run from other", "Mean D_KL(run ∥ other) over the scored positions, in bits.", 4, headline=True
+    )
+    reverse_kl_bits: float | None = number(
+        "KL divergence, other from run", "Mean D_KL(other ∥ run) over the scored positions, in bits.", 4
+    )
+    js_bits: float | None = number(
+        "Jensen-Shannon divergence, bits", "Mean Jensen-Shannon divergence of run and other, 0 to 1.", 4
+    )
 
 
 @dataclass(frozen=True)
 class SourceNumbers(Result):
     """The divergence from a synthetic source. The means are None if no distribution is known."""
 
-    entropy_rate_bits: Annotated[
-        float,
-        Number(
-            "entropy rate of the source, bits",
-            "Cross-entropy of the best possible model on this synthetic source.",
-            4,
-            headline=True,
-        ),
-    ]
-    true_entropy_bits: Annotated[
-        float | None,
-        Number(
-            "entropy of the source at these tokens, bits",
-            "Mean entropy of the source's distributions at the tokens compared with the source.",
-            4,
-            headline=True,
-        ),
-    ]
-    kl_true_bits: Annotated[
-        float | None,
-        Number(
-            "divergence from the source at these tokens, bits",
-            "Mean D_KL(source ∥ run) at the tokens compared with the source. This divergence plus the source's "
-            "entropy at these tokens is the expected cross-entropy.",
-            4,
-            headline=True,
-        ),
-    ]
-    true_cross_entropy_bits: Annotated[
-        float | None,
-        Number(
-            "cross-entropy at these tokens, bits",
-            "Mean of -log2 p at the tokens compared with the source.",
-            4,
-            headline=True,
-        ),
-    ]
-    kl_true_tokens: Annotated[
-        int, Number("tokens compared with the source", "Positions at which the distribution of the source is known.", 0)
-    ]
+    entropy_rate_bits: float = number(
+        "entropy rate of the source, bits",
+        "Cross-entropy of the best possible model on this synthetic source.",
+        4,
+        headline=True,
+    )
+    true_entropy_bits: float | None = number(
+        "entropy of the source at these tokens, bits",
+        "Mean entropy of the source's distributions at the tokens compared with the source.",
+        4,
+        headline=True,
+    )
+    kl_true_bits: float | None = number(
+        "divergence from the source at these tokens, bits",
+        "Mean D_KL(source ∥ run) at the tokens compared with the source. This divergence plus the source's "
+        "entropy at these tokens is the expected cross-entropy.",
+        4,
+        headline=True,
+    )
+    true_cross_entropy_bits: float | None = number(
+        "cross-entropy at these tokens, bits",
+        "Mean of -log2 p at the tokens compared with the source.",
+        4,
+        headline=True,
+    )
+    kl_true_tokens: int = number(
+        "tokens compared with the source", "Positions at which the distribution of the source is known.", 0
+    )
 
     def sentences(self, tokens: int) -> list[str]:
-        """Return a sentence with the cross-entropy as a sum."""
         entropy, divergence, loss = self.true_entropy_bits, self.kl_true_bits, self.true_cross_entropy_bits
         if entropy is None or divergence is None or loss is None:
             return []
@@ -313,7 +233,6 @@ class Intervals(Result):
 
     @classmethod
     def from_json(cls, value: Any) -> Self | None:
-        """Return the result in an entry of evaluation.json; ValueError if it is damaged."""
         if value is None:
             return cls(None, 0, None, None, 0, 0, {})
         if isinstance(value, dict):
@@ -324,14 +243,12 @@ class Intervals(Result):
         return found
 
     def to_json(self) -> Any:
-        """Return the entry of evaluation.json."""
         if self.resampled is None:
             return None
         entry = super().to_json()
         return entry.pop("bounds") | entry
 
     def sentences(self, tokens: int) -> list[str]:
-        """Return what the bootstrap drew, or why there are no intervals."""
         if self.resampled is None:
             return [
                 f"No 95 % intervals: the text has fewer than {FEWEST_DOCUMENTS} documents and fewer than "
@@ -364,7 +281,6 @@ class Difference(Result):
     """Why the runs have no divergence"""
 
     def sentences(self, tokens: int) -> list[str]:
-        """Return the sentence with what speaks against the comparison."""
         return [" ".join(filter(None, (self.sentence, *self.reservations, self.divergence)))]
 
 
@@ -372,21 +288,14 @@ class Difference(Result):
 class Settings(Result):
     """The settings of an evaluation."""
 
-    window: Annotated[int | None, Number("window, tokens", "Tokens in one input of the model.", 0)] = None
-    stride: Annotated[
-        int | None,
-        Number(
-            "stride, tokens",
-            "Tokens from one window to the next. A stride below the window gives tokens more context, and takes "
-            "longer.",
-            0,
-        ),
-    ] = None
-    min_context: Annotated[
-        int | None,
-        Number("least context, tokens", "Positions with fewer tokens before them in a window are not scored.", 0),
-    ] = None
-    document_mask: Annotated[
-        bool | None, Number("document mask", "Whether attention is limited to the document of the token.")
-    ] = None
-    dtype: Annotated[str | None, Number("dtype", "Number format of activations and matrix products.")] = None
+    window: int | None = number("window, tokens", "Tokens in one input of the model.", 0)
+    stride: int | None = number(
+        "stride, tokens",
+        "Tokens from one window to the next. A stride below the window gives tokens more context, and takes longer.",
+        0,
+    )
+    min_context: int | None = number(
+        "least context, tokens", "Positions with fewer tokens before them in a window are not scored.", 0
+    )
+    document_mask: bool | None = number("document mask", "Whether attention is limited to the document of the token.")
+    dtype: str | None = number("dtype", "Number format of activations and matrix products.")

@@ -5,8 +5,8 @@ evaluation.json: it is written from the fields of the dataclass, and read back i
 any Result. They know its numbers, rows, sentences and tables, but not what was measured.
 """
 
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, get_args, get_type_hints
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from lm.values import read_as
 
@@ -26,6 +26,11 @@ class Number(NamedTuple):
     """Whether the number is in the results at the top of the page"""
     exp_of: str = ""
     """The number in nats whose exponential it is"""
+
+
+def number(name: str, definition: str, digits: int = 3, *, headline: bool = False, exp_of: str = "") -> Any:
+    """Return a field of a Result that is a number to read."""
+    return field(metadata={"number": Number(name, definition, digits, headline, exp_of)})
 
 
 class Table(NamedTuple):
@@ -66,6 +71,8 @@ class Result:
 
     key: ClassVar[str] = ""
     """Entry of evaluation.json that holds the fields; "" puts them among the numbers of the split"""
+    only: ClassVar[str] = ""
+    """The one field of a result, whose value is the whole entry"""
     section: ClassVar[Section | None] = None
     above: ClassVar[bool] = False
     """Whether the page has the sentences above the results"""
@@ -74,14 +81,14 @@ class Result:
 
     @classmethod
     def numbers(cls) -> dict[str, Number]:
-        """Return the fields that are numbers to read: those with a Number in their annotation."""
-        hints = get_type_hints(cls, include_extras=True)
-        tagged = ((each.name, tag) for each in fields(cls) for tag in get_args(hints[each.name]))
-        return {name: tag for name, tag in tagged if isinstance(tag, Number)}
+        """Return the fields that are numbers to read."""
+        return {each.name: each.metadata["number"] for each in fields(cls) if "number" in each.metadata}
 
     @classmethod
     def from_json(cls, value: Any) -> Self | None:
         """Return the result in an entry of evaluation.json, None for null; ValueError if it is damaged."""
+        if cls.only and value is not None:
+            value = {cls.only: value}
         try:
             result: Self | None = read_as(cls | None, value)
         except ValueError:
@@ -90,7 +97,7 @@ class Result:
 
     def to_json(self) -> Any:
         """Return the entry of evaluation.json."""
-        return _plain(self)
+        return _plain(getattr(self, self.only) if self.only else self)
 
     def rows(self) -> dict[str, str]:
         """Return rows of the table of numbers that are not fields: names and cells."""
@@ -114,11 +121,13 @@ class Measurement:
     """A measurement. Its fields are options of `bytelm evaluate`."""
 
     result: ClassVar[type[Result]]
+    shown_by: ClassVar[str] = ""
+    """The option with which the terminal shows the section of the result"""
 
     @property
     def shown(self) -> bool:
         """Whether the terminal shows the section of the result."""
-        return False
+        return bool(self.shown_by and getattr(self, self.shown_by))
 
     def check(self, run: "Run", options: "EvaluationOptions") -> None:
         """Raise ValueError for options that do not fit `run`."""

@@ -6,7 +6,6 @@ Each breakdown is a list of rows whose shares of all bits add up to 1.
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
 
 import numpy as np
 
@@ -42,6 +41,7 @@ class Breakdown(Result):
     """The groupings of a split; the shares of the groups in each add up to 1."""
 
     key = "breakdown"
+    only = "groupings"
     section = Section(
         "Where the bits go",
         "The loss by groups of tokens. In each table, the shares of all bits add up to 100 %.",
@@ -49,17 +49,7 @@ class Breakdown(Result):
 
     groupings: dict[str, tuple[NamedGroup, ...]]
 
-    @classmethod
-    def from_json(cls, value: Any) -> Self | None:
-        """Return the result in an entry of evaluation.json, None for null; ValueError if it is damaged."""
-        return super().from_json(value if value is None else {"groupings": value})
-
-    def to_json(self) -> Any:
-        """Return the entry of evaluation.json."""
-        return super().to_json()["groupings"]
-
     def parts(self) -> list[Table | str]:
-        """Return a table for each grouping."""
         return [table_of(f"bits by {key}", list(rows)) for key, rows in self.groupings.items()]
 
 
@@ -68,17 +58,12 @@ class BreakdownOfLoss(Measurement):
     """The loss by groups of tokens. It is always measured."""
 
     result = Breakdown
+    shown_by = "breakdown"
 
     breakdown: bool = False
     """Print the loss by position, class, length and training frequency of the token, and by document."""
 
-    @property
-    def shown(self) -> bool:
-        """Whether the terminal shows the section of the result."""
-        return self.breakdown
-
     def measure(self, split: ScoredSplit) -> Breakdown:
-        """Return the groupings of a split."""
         # The unigram of span corruption is fitted on a part of the training split only.
         counted = split.baselines and not isinstance(split.objective, SpanCorruption)
         return breakdown(

@@ -4,7 +4,7 @@ import lzma
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import zstandard
 
@@ -80,6 +80,7 @@ class CompressedText(Result):
     """The bits per byte of a split's text for each compressor."""
 
     key = "compressors"
+    only = "sizes"
     more_definitions = (
         Number(
             "compressor, bits per byte",
@@ -90,17 +91,7 @@ class CompressedText(Result):
 
     sizes: dict[str, Compressed]
 
-    @classmethod
-    def from_json(cls, value: Any) -> Self | None:
-        """Return the result in an entry of evaluation.json, None for null; ValueError if it is damaged."""
-        return super().from_json(value if value is None else {"sizes": value})
-
-    def to_json(self) -> Any:
-        """Return the entry of evaluation.json."""
-        return super().to_json()["sizes"]
-
     def rows(self) -> dict[str, str]:
-        """Return two rows for each compressor."""
         return {
             f"{name}{words}, bits per byte": f"{bits:,.4f}"
             for name, size in self.sizes.items()
@@ -108,7 +99,6 @@ class CompressedText(Result):
         }
 
     def opponents(self) -> list[Opponent]:
-        """Return each compressor, alone and with the training text."""
         return [
             each
             for name, size in self.sizes.items()
@@ -158,7 +148,6 @@ class Compressors(Measurement):
     """Compress the same text with xz and zstd, which takes minutes for a large corpus."""
 
     def check(self, run: Run, options: EvaluationOptions) -> None:
-        """Raise ValueError for a text that the dataset does not hold."""
         if not self.compressors:
             return
         if run.recipe.objective == "sequence-pairs":
@@ -172,7 +161,6 @@ class Compressors(Measurement):
             )
 
     def measure(self, split: ScoredSplit) -> CompressedText | None:
-        """Return the bits per byte of compressors on the text of a split."""
         if not self.compressors:
             return None
         assert isinstance(split.plan.dataset, TokenDataset), "only a dataset of blocks has a text to compress"

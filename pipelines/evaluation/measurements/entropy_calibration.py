@@ -84,7 +84,6 @@ class CalibratedEntropy(Result):
     seed: int | None = None
 
     def parts(self) -> list[Table | str]:
-        """Return the table of positions, or the reason why there is none."""
         if self.positions is None:
             return [self.left_out or ""]
         title = f"bits per token by position, in {self.texts:,} generated texts"
@@ -97,24 +96,18 @@ class EntropyCalibration(Measurement):
     """The entropy of a model on texts that it generates."""
 
     result = CalibratedEntropy
+    shown_by = "entropy_calibration"
 
     entropy_calibration: int = 0
     """Number of texts that a decoder generates, to compare its entropy on them with its loss on real text; 0 leaves it
     out."""
 
-    @property
-    def shown(self) -> bool:
-        """Whether the terminal shows the section of the result."""
-        return self.entropy_calibration > 0
-
     def check(self, run: Run, options: EvaluationOptions) -> None:
-        """Raise ValueError for a number of texts that has no interval."""
         texts = self.entropy_calibration
         if texts < 0 or texts == 1:
             raise ValueError(f"--entropy-calibration is {texts}, but must be at least 2 texts, or 0 to leave it out")
 
     def measure(self, split: ScoredSplit) -> CalibratedEntropy | None:
-        """Return the entropy calibration of a split."""
         texts, window = self.entropy_calibration, split.plan.windows.window
         if not texts:
             return None

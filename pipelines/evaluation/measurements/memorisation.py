@@ -88,7 +88,6 @@ class SharedText(Result):
     """Rows of LENGTHS"""
 
     def parts(self) -> list[Table | str]:
-        """Return the curve, and a sentence that names the texts."""
         share = "all" if self.sampled == 1 else f"a sample of {self.sampled:.1%}, limited by --memory:"
         return [
             Table(
@@ -106,6 +105,7 @@ class Memorisation(Measurement):
     """The text that also occurs in the training text, and the loss on it and on the rest."""
 
     result = SharedText
+    shown_by = "memorisation"
 
     memorisation: bool = False
     """Find the text that also occurs in the training text, and compare the loss on it with the loss on the rest. Needs
@@ -113,13 +113,7 @@ class Memorisation(Measurement):
     memory: int = 2_000_000_000
     """Memory limit of --memorisation in bytes. A text that needs more is sampled."""
 
-    @property
-    def shown(self) -> bool:
-        """Whether the terminal shows the section of the result."""
-        return self.memorisation
-
     def check(self, run: Run, options: EvaluationOptions) -> None:
-        """Raise ValueError for too little memory, a missing package, and a run without a training text."""
         if not self.memorisation:
             return
         if self.memory < LEAST_MEMORY:
@@ -132,7 +126,6 @@ class Memorisation(Measurement):
             raise ValueError(f"{run.folder} has no dataset to search for memorised text: name its dataset with --data")
 
     def measure(self, split: ScoredSplit) -> SharedText | None:
-        """Return the matches of a split with the training text of its run."""
         if not self.memorisation:
             return None
         run, dataset = split.plan.run, split.plan.dataset

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 import torch
@@ -12,7 +11,7 @@ from lm.analysis.metrics import perplexity, token_nll
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream
-from pipelines.evaluation.measurement import Measurement, Number, Result
+from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import windows_per_batch
 from pipelines.training.batch import hidden_states
@@ -26,29 +25,20 @@ PSEUDO_POSITIONS = 2048
 class PseudoPerplexity(Result):
     """The pseudo-perplexity of a split."""
 
-    pseudo_cross_entropy: Annotated[
-        float | None,
-        Number("pseudo-cross-entropy, nats per token", "Mean nats of up to 2,048 positions, each masked alone.", 4),
-    ] = None
-    pseudo_perplexity: Annotated[
-        float | None,
-        Number(
-            "pseudo-perplexity",
-            "exp of the pseudo-cross-entropy. Not comparable with a perplexity.",
-            2,
-            headline=True,
-            exp_of="pseudo_cross_entropy",
-        ),
-    ]
-    unigram_pseudo_perplexity: Annotated[
-        float | None,
-        Number(
-            "unigram baseline, pseudo-perplexity", "The unigram baseline at the positions of the pseudo-perplexity.", 2
-        ),
-    ] = None
-    pseudo_tokens: Annotated[
-        int, Number("positions masked alone", "Positions in the mean of the pseudo-perplexity.", 0)
-    ]
+    pseudo_cross_entropy: float | None = number(
+        "pseudo-cross-entropy, nats per token", "Mean nats of up to 2,048 positions, each masked alone.", 4
+    )
+    pseudo_perplexity: float | None = number(
+        "pseudo-perplexity",
+        "exp of the pseudo-cross-entropy. Not comparable with a perplexity.",
+        2,
+        headline=True,
+        exp_of="pseudo_cross_entropy",
+    )
+    unigram_pseudo_perplexity: float | None = number(
+        "unigram baseline, pseudo-perplexity", "The unigram baseline at the positions of the pseudo-perplexity.", 2
+    )
+    pseudo_tokens: int = number("positions masked alone", "Positions in the mean of the pseudo-perplexity.", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +48,6 @@ class OfMaskedModel(Measurement):
     result = PseudoPerplexity
 
     def measure(self, split: ScoredSplit) -> PseudoPerplexity | None:
-        """Return the pseudo-perplexity of a split; None for other models."""
         if not (isinstance(split.objective, MaskedToken) and isinstance(split.stream, TokenStream)):
             return None
         unigram = split.baselines.unigram if split.baselines else None

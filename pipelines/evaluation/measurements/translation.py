@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Annotated
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from lm.model import LanguageModel
 from pipelines.cli.arguments import check_beams, check_length_penalty
 from pipelines.cli.display import Bar, say
 from pipelines.dataset.pairs import Pairs
-from pipelines.evaluation.measurement import Measurement, Number, Result, Section, Table
+from pipelines.evaluation.measurement import Measurement, Result, Section, Table, number
 from pipelines.evaluation.planning import EvaluationOptions
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.run.folder import Run
@@ -35,34 +34,29 @@ class Example:
     hypothesis: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Translations(Result):
     """The translations of all sources of a split."""
 
     section = Section("Translations", "Some pairs, evenly spread over the split.")
 
-    beams: Annotated[int, Number("beams", "Hypotheses that beam search keeps.", 0)]
-    length_penalty: Annotated[
-        float,
-        Number("length penalty", "Beam search divides the log-probability of a target by its length to this power.", 2),
-    ]
-    bleu: Annotated[
-        float | None,
-        Number("BLEU", "Cased corpus BLEU (0 to 100) of the targets from beam search, by sacrebleu.", 1, headline=True),
-    ]
+    beams: int = number("beams", "Hypotheses that beam search keeps.", 0)
+    length_penalty: float = number(
+        "length penalty", "Beam search divides the log-probability of a target by its length to this power.", 2
+    )
+    bleu: float | None = number(
+        "BLEU", "Cased corpus BLEU (0 to 100) of the targets from beam search, by sacrebleu.", 1, headline=True
+    )
     bleu_signature: str | None
-    exact_match: Annotated[
-        float,
-        Number("exact match", "Share of targets from beam search that equal the reference byte for byte.", 4),
-    ]
+    exact_match: float = number(
+        "exact match", "Share of targets from beam search that equal the reference byte for byte.", 4
+    )
     examples: tuple[Example, ...]
 
     def sentences(self, tokens: int) -> list[str]:
-        """Return the signature of BLEU."""
         return [f"BLEU: {self.bleu_signature}"] if self.bleu_signature else []
 
     def parts(self) -> list[Table | str]:
-        """Return the examples."""
         rows = [(each.source, [each.reference, each.hypothesis]) for each in self.examples]
         return [Table(f"beam search with {self.beams} beams", "source", ["reference", "found"], rows, text=True)]
 
@@ -79,12 +73,10 @@ class Translation(Measurement):
     """For pairs: beam search divides log-probabilities by the length to this power."""
 
     def check(self, run: Run, options: EvaluationOptions) -> None:
-        """Raise ValueError for options that beam search does not take."""
         check_beams(self.beams, "to leave the search out")
         check_length_penalty(self.length_penalty)
 
     def measure(self, split: ScoredSplit) -> Translations | None:
-        """Return the translations of a split; None for a run on text."""
         if not (self.beams and isinstance(split.objective, PairObjective) and isinstance(split.stream, Pairs)):
             return None
         with Bar(f"searching {split.name}", len(split.stream), "pairs") as bar:
@@ -128,7 +120,15 @@ def translations(
     examples = (
         Example(tokenizer.decode(pairs.sources[row].tolist()), references[row], hypotheses[row]) for row in shown
     )
-    return Translations(beams, length_penalty, *bleu(hypotheses, references), same / len(pairs), tuple(examples))
+    score, signature = bleu(hypotheses, references)
+    return Translations(
+        beams=beams,
+        length_penalty=length_penalty,
+        bleu=score,
+        bleu_signature=signature,
+        exact_match=same / len(pairs),
+        examples=tuple(examples),
+    )
 
 
 def _translated(

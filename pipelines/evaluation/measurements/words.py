@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from pipelines.evaluation.confidence import Sampling
 from pipelines.evaluation.core import Interval
 from pipelines.evaluation.decoded_text import stream_text
 from pipelines.evaluation.documents import StreamText
-from pipelines.evaluation.measurement import Measurement, Number, Result
+from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.planning import EvaluationOptions
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.token_scores import TokenScores
@@ -29,34 +29,26 @@ WIDE_SPACE = re.compile(b"|".join(re.escape(space) for space in WHITE_SPACE if l
 class Words(Result):
     """The perplexity per word of a split; its numbers are None if the split has no words."""
 
-    word_perplexity: Annotated[
-        float | None,
-        Number(
-            "perplexity per word",
-            "exp of the total nats of the text, divided by its words: the texts between white space.",
-            2,
-            exp_of="word_cross_entropy",
-        ),
-    ]
-    word_perplexity_with_line_ends: Annotated[
-        float | None,
-        Number(
-            "perplexity per word or line end",
-            "The same, where each line end counts as a word too, as in published perplexities on WikiText.",
-            2,
-            exp_of="word_cross_entropy_with_line_ends",
-        ),
-    ]
-    word_cross_entropy: Annotated[
-        float | None,
-        Number("cross-entropy, nats per word", "Total nats of the text, divided by its words.", 4),
-    ]
-    word_cross_entropy_with_line_ends: Annotated[
-        float | None,
-        Number("cross-entropy, nats per word or line end", "The same, where each line end counts as a word too.", 4),
-    ]
-    words: Annotated[int, Number("words", "Texts between white space.", 0)]
-    line_ends: Annotated[int, Number("line ends", "Line feeds in the text.", 0)]
+    word_perplexity: float | None = number(
+        "perplexity per word",
+        "exp of the total nats of the text, divided by its words: the texts between white space.",
+        2,
+        exp_of="word_cross_entropy",
+    )
+    word_perplexity_with_line_ends: float | None = number(
+        "perplexity per word or line end",
+        "The same, where each line end counts as a word too, as in published perplexities on WikiText.",
+        2,
+        exp_of="word_cross_entropy_with_line_ends",
+    )
+    word_cross_entropy: float | None = number(
+        "cross-entropy, nats per word", "Total nats of the text, divided by its words.", 4
+    )
+    word_cross_entropy_with_line_ends: float | None = number(
+        "cross-entropy, nats per word or line end", "The same, where each line end counts as a word too.", 4
+    )
+    words: int = number("words", "Texts between white space.", 0)
+    line_ends: int = number("line ends", "Line feeds in the text.", 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +61,6 @@ class PerWord(Measurement):
     """Unit of text: word adds the perplexity per word of --corpus."""
 
     def check(self, run: Run, options: EvaluationOptions) -> None:
-        """Raise ValueError for a dataset, and for a run without a score for every token."""
         if self.unit == "byte":
             return
         if not options.corpus:
@@ -88,7 +79,6 @@ class PerWord(Measurement):
             )
 
     def measure(self, split: ScoredSplit) -> Words | None:
-        """Return the numbers of a split per word, and add their intervals to those of the split."""
         if self.unit == "byte":
             return None
         assert isinstance(split.stream, TokenStream) and split.text, "only a decoder has a perplexity per word"
