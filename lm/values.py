@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import reprlib
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields, is_dataclass
 from numbers import Integral, Real
 from pathlib import Path
 from types import NoneType, UnionType
@@ -33,6 +33,17 @@ def checked(value: Any, hint: Any, name: str) -> Any:
     return fitted
 
 
+def read_as(hint: Any, value: Any) -> Any:
+    """Return `value`, parsed JSON, as the type `hint`, as `checked` does, with mappings as dataclasses.
+
+    Keys that are no fields are ignored, and a missing key is null. Raises ValueError for a value of another type.
+    """
+    fitted = _fitted(value, hint, mappings=True)
+    if fitted is _UNFIT:
+        raise ValueError(f"{reprlib.repr(value)} must be {_wanted(hint)}")
+    return fitted
+
+
 def check_fields(config: Any, prefix: str) -> None:
     """Make every field of a dataclass the type of its hint, as `checked` does, in its `__post_init__`.
 
@@ -48,22 +59,25 @@ def _hints(cls: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
-def _fitted(value: Any, hint: Any) -> Any:
-    """Return `value` as the type `hint`, or _UNFIT."""
+def _fitted(value: Any, hint: Any, mappings: bool = False) -> Any:
+    """Return `value` as the type `hint`, or _UNFIT. A mapping fits a dataclass if `mappings`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _fitted(value, arguments[0])
+        return _fitted(value, arguments[0], mappings)
     if origin in (Union, UnionType):
-        fitting = (_fitted(value, kind) for kind in arguments)
+        fitting = (_fitted(value, kind, mappings) for kind in arguments)
         return next((fitted for fitted in fitting if fitted is not _UNFIT), _UNFIT)
     if origin is Literal:
         return value if any(type(value) is type(choice) and value == choice for choice in arguments) else _UNFIT
     if origin in (tuple, list, Sequence):
-        return _fitted_items(value, origin, arguments)
+        return _fitted_items(value, origin, arguments, mappings)
     if origin in (dict, Mapping):
         if not isinstance(value, Mapping) or _fitted_items([*value], list, arguments[:1]) is _UNFIT:
             return _UNFIT
-        return value if _fitted_items([*value.values()], list, arguments[1:]) is not _UNFIT else _UNFIT
+        items = _fitted_items([*value.values()], tuple, (*arguments[1:], ...), mappings)
+        return _UNFIT if items is _UNFIT else dict(zip(value, items, strict=True))
+    if mappings and isinstance(value, Mapping) and is_dataclass(hint):
+        return _fitted_fields(value, hint)
     if hint in (int, float):
         if isinstance(value, bool):
             return _UNFIT
@@ -73,7 +87,7 @@ def _fitted(value: Any, hint: Any) -> Any:
     return value if hint is Any or not isinstance(hint, type) or isinstance(value, hint) else _UNFIT
 
 
-def _fitted_items(value: Any, origin: Any, kinds: tuple[Any, ...]) -> Any:
+def _fitted_items(value: Any, origin: Any, kinds: tuple[Any, ...], mappings: bool = False) -> Any:
     """Return a list or another sequence with its items as `kinds`, the arguments of the hint, or _UNFIT."""
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         return _UNFIT
@@ -82,10 +96,19 @@ def _fitted_items(value: Any, origin: Any, kinds: tuple[Any, ...]) -> Any:
             return _UNFIT
     else:
         kinds = kinds[:1] * len(value)
-    items = tuple(_fitted(item, kind) for item, kind in zip(value, kinds, strict=True))
+    items = tuple(_fitted(item, kind, mappings) for item, kind in zip(value, kinds, strict=True))
     if any(item is _UNFIT for item in items):
         return _UNFIT
     return items if origin is tuple else value
+
+
+def _fitted_fields(values: Mapping[str, Any], cls: Any) -> Any:
+    """Return the dataclass `cls` with `values` of its fields, or _UNFIT. A missing field has its default, or None."""
+    hints = _hints(cls)
+    absent = {each.name: None if each.default is MISSING else each.default for each in fields(cls)}
+    known = {name: value for name, value in values.items() if name in hints}
+    given = {name: _fitted(value, hints[name], mappings=True) for name, value in (absent | known).items()}
+    return _UNFIT if any(value is _UNFIT for value in given.values()) else cls(**given)
 
 
 def _wanted(hint: Any) -> str:

@@ -5,6 +5,7 @@ Every test adds something to a copy of the packages and uses it from the command
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -144,6 +145,53 @@ def count_words(file: Annotated[Path, tyro.conf.Positional]) -> int:
     words = len(file.read_text().split())
     answer(f"{words:,} words")
     return words
+'''
+
+
+SURE = '''
+"""Sure predictions: the share of the scored tokens that cost few bits."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lm.analysis.metrics import bits
+from pipelines.evaluation.measurement import Measurement, Result, Section, Table, number
+from pipelines.evaluation.planning import EvaluationOptions
+from pipelines.evaluation.split import ScoredSplit
+from pipelines.run.folder import Run
+
+
+@dataclass(frozen=True)
+class SureShare(Result):
+    section = Section("Sure predictions", "Tokens that cost few bits.")
+
+    sure_share: float = number("sure tokens", "Share of the tokens that cost few bits.", 4, headline=True)
+    sure_counts: tuple[tuple[float, int], ...]
+
+    def parts(self):
+        rows = [(f"{limit:g}", [f"{count:,}"]) for limit, count in self.sure_counts]
+        return [Table("tokens by cost", "bits below", ["tokens"], rows)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sure(Measurement):
+    result = SureShare
+
+    sure: float = 0.0
+    """Limit in bits of a sure token; 0 leaves it out"""
+
+    def check(self, run: Run, options: EvaluationOptions):
+        if self.sure < 0:
+            raise ValueError(f"--sure is {self.sure}, but must be at least 0")
+
+    def measure(self, split: ScoredSplit):
+        costs = bits(1) * split.tokens.nats
+        counts = tuple((limit, int(np.sum(costs < limit))) for limit in (self.sure, 1000.0))
+        return SureShare(counts[0][1] / len(costs), counts) if self.sure else None
+
+
+MEASUREMENT = Sure
 '''
 
 
@@ -288,3 +336,22 @@ def test_adding_a_verb_takes_its_module(house, tmp_path):
     assert "number of words" in house.bytelm("count-words", "--help")
     assert house.bytelm("count-words", text) == "3 words\n"
     assert "count-words" in house.bytelm("--completion", "bash")
+
+
+def test_adding_a_measurement_takes_its_module(house, tmp_path, trained_gpt):
+    house.add("pipelines/evaluation/measurements/sure.py", SURE)
+    run = shutil.copytree(trained_gpt, tmp_path / "gpt", ignore=shutil.ignore_patterns("evaluation.json"))
+    assert "Limit in bits of a sure token" in house.bytelm("evaluate", "--help")
+    printed = house.bytelm("evaluate", run, "--sure", 7.5, "--explain")
+    numbers = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))["splits"]["validation"]
+    assert re.search(rf"sure tokens +{numbers['sure_share']:.4f}", printed)
+    assert "sure tokens (sure_share)\n  Share of the tokens that cost few bits." in printed
+    (limit, sure), (_, every) = numbers["sure_counts"]
+    assert (limit, every) == (7.5, numbers["tokens"])
+    # The other tokens alone cost at least their share of the mean.
+    assert 0 < numbers["sure_share"] == sure / every < 1
+    assert (1 - numbers["sure_share"]) * 7.5 <= numbers["cross_entropy_bits"]
+    house.bytelm("report", run, "--no-samples", "--no-inside")
+    page = (run / "report.html").read_text(encoding="utf-8")
+    assert '<h2 id="sureshare">Sure predictions</h2>' in page and f"<td>{sure:,}</td>" in page
+    assert "<dt>sure tokens</dt>" in page

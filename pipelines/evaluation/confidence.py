@@ -6,19 +6,15 @@ fewer than 20 segments has no interval.
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from lm.analysis.bootstrap import DRAWS, block_length, circular_blocks, interval, resampled_sums
 from lm.analysis.metrics import bits, perplexity
-from pipelines.cli.display import counted
+from pipelines.evaluation.core import FEWEST_CONTEXTS, FEWEST_DOCUMENTS, Interval, Intervals
 from pipelines.evaluation.documents import StreamText
 from pipelines.evaluation.token_scores import TokenScores
 
-FEWEST_DOCUMENTS = 30
-FEWEST_CONTEXTS = 20
-"""With 2 to 10 contexts, a nominal 95 % interval covers the true number in only 43 to 78 % of texts."""
 SEED = 0
 
 
@@ -40,17 +36,6 @@ class Sampling:
     def sums(self, column: np.ndarray) -> np.ndarray:
         """Return the sum of `column` (N,) over each unit: (units,) float64."""
         return np.bincount(self.unit, weights=column, minlength=self.units)
-
-    def described(self) -> dict[str, Any]:
-        """Return the fields of evaluation.json that describe the samples."""
-        return {
-            "resampled": "documents" if self.block is None else "blocks",
-            "documents": self.documents,
-            "contexts": None if self.block is None else self.units,
-            "contexts_per_block": self.block,
-            "draws": DRAWS,
-            "seed": SEED,
-        }
 
 
 def drawn(sums: np.ndarray, block: int | None) -> np.ndarray:
@@ -89,38 +74,30 @@ def _segments(segments: np.ndarray, documents: int) -> Sampling | None:
 
 def intervals(
     scores: TokenScores, sampling: Sampling | None, sizes: np.ndarray | None, per_byte: str = "bits_per_byte"
-) -> dict[str, Any] | None:
-    """Return the entry `intervals` of a split: [low, high] of each number, and a description of the samples.
+) -> dict[str, Interval | None]:
+    """Return the interval of each number of a split; none without samples, because the split is too short.
 
     sizes (N,): bytes of the scored tokens; None for models without bits per byte. per_byte: key of the bits per byte.
-    Returns None without samples: the split is too short.
     """
     if sampling is None:
-        return None
+        return {}
     ones = np.ones(len(scores.nats))
     nats, tokens, correct, size = sampling.drawn(scores.nats, ones, scores.correct, ones if sizes is None else sizes).T
     low, high = interval(nats / tokens)
-    found: dict[str, Any] = {
-        "cross_entropy": [low, high],
-        "cross_entropy_bits": [bits(low), bits(high)],
-        "perplexity": [perplexity(low), perplexity(high)],
+    return {
+        "cross_entropy": (low, high),
+        "cross_entropy_bits": (bits(low), bits(high)),
+        "perplexity": (perplexity(low), perplexity(high)),
         "bits_per_byte": None,
-        per_byte: None if sizes is None else list(interval(bits(1) * nats / size)),
-        "accuracy": list(interval(correct / tokens)),
+        per_byte: None if sizes is None else interval(bits(1) * nats / size),
+        "accuracy": interval(correct / tokens),
     }
-    return found | sampling.described()
 
 
-def described(found: dict[str, Any] | None) -> str:
-    """Return a sentence about the entry `intervals`, which is None for a text that is too short."""
-    if found is None:
-        return (
-            f"No 95 % intervals: the text has fewer than {FEWEST_DOCUMENTS} documents and fewer than "
-            f"{FEWEST_CONTEXTS} contexts."
-        )
-    if found["resampled"] == "documents":
-        return f"In brackets: 95 % intervals, by a bootstrap over the {found['documents']:,} documents."
-    return (
-        f"In brackets: 95 % intervals, by a bootstrap over blocks of {found['contexts_per_block']} of the "
-        f"{found['contexts']:,} contexts, because the text has only {counted(found['documents'], 'document')}."
-    )
+def described(sampling: Sampling | None, bounds: dict[str, Interval | None]) -> Intervals:
+    """Return the intervals of a split with what the bootstrap drew."""
+    if sampling is None:
+        return Intervals(None, 0, None, None, 0, 0, {})
+    if sampling.block is None:
+        return Intervals("documents", sampling.documents, None, None, DRAWS, SEED, bounds)
+    return Intervals("blocks", sampling.documents, sampling.units, sampling.block, DRAWS, SEED, bounds)

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 
 from lm.analysis.bootstrap import block_length, interval
 from lm.analysis.metrics import bits
-from pipelines.evaluation.confidence import FEWEST_CONTEXTS, FEWEST_DOCUMENTS, Sampling, drawn
+from pipelines.evaluation.confidence import Sampling, drawn
+from pipelines.evaluation.core import FEWEST_CONTEXTS, FEWEST_DOCUMENTS
 from pipelines.evaluation.documents import Key, StreamText
 from pipelines.evaluation.token_scores import TokenScores
 from pipelines.run.folder import Run
@@ -26,6 +27,17 @@ UNITS = {
 ROUNDING = 1e-3  # bytes; sums of fractions of bytes are inexact
 
 
+class Gap(NamedTuple):
+    """The difference of two runs: run minus other, negative if the run is better."""
+
+    unit: str
+    value: float
+    low: float | None
+    """None for a text that is too short for an interval, as `high`"""
+    high: float | None
+    documents: int | None
+
+
 @dataclass(frozen=True)
 class ScoredText:
     """The scores of one run on a split, in the tokens of its own tokenizer."""
@@ -37,8 +49,8 @@ class ScoredText:
 
 def difference(
     scores: TokenScores, sampling: Sampling | None, sizes: np.ndarray | None, unit: str = UNITS["bits_per_byte"]
-) -> dict[str, Any]:
-    """Return the difference of two runs with the same tokenizer, from `scores.gaps`. See `_entry` for the fields.
+) -> Gap:
+    """Return the difference of two runs with the same tokenizer, from `scores.gaps`.
 
     sizes (N,): bytes of the scored tokens, counted as `unit` says. Without them the unit is bits per token.
     """
@@ -46,15 +58,13 @@ def difference(
         sizes, unit = np.ones(len(scores.gaps)), "bits per token"
     value = scores.gaps.sum() / sizes.sum()
     if sampling is None:
-        return _entry(unit, value, None, None)
+        return _gap(unit, value, None, None)
     gaps, size = sampling.drawn(scores.gaps, sizes).T
-    return _entry(unit, value, gaps / size, sampling.documents)
+    return _gap(unit, value, gaps / size, sampling.documents)
 
 
-def difference_per_byte(
-    ours: ScoredText, theirs: ScoredText, window: int, unit: str = UNITS["bits_per_byte"]
-) -> dict[str, Any]:
-    """Return the difference in `unit` of two runs with different tokenizers. See `_entry` for the fields.
+def difference_per_byte(ours: ScoredText, theirs: ScoredText, window: int, unit: str = UNITS["bits_per_byte"]) -> Gap:
+    """Return the difference in `unit` of two runs with different tokenizers.
 
     Documents are paired by the hash of their bytes. If a dataset ends within a document, only the bytes that both
     datasets have count. `window` is the context of our run in tokens. Raises ValueError if no document is in both.
@@ -83,9 +93,9 @@ def difference_per_byte(
     totals = sums.sum(axis=0)
     value = totals[0] / totals[1] - totals[2] / totals[3]
     if len(sums) < FEWEST_CONTEXTS:
-        return _entry(unit, value, None, len(pairs))
+        return _gap(unit, value, None, len(pairs))
     columns = drawn(sums, block).T
-    return _entry(unit, value, columns[0] / columns[1] - columns[2] / columns[3], len(pairs))
+    return _gap(unit, value, columns[0] / columns[1] - columns[2] / columns[3], len(pairs))
 
 
 def _sums_of_pairs(
@@ -112,13 +122,9 @@ def _sums_of_pairs(
     return np.bincount(unit, nats, minlength=units), np.bincount(unit, sizes, minlength=units)
 
 
-def _entry(unit: str, nats: float, samples: np.ndarray | None, documents: int | None) -> dict[str, Any]:
-    """Return the entry `difference` of a split: run minus other, negative if the run is better.
-
-    Its fields are `unit`, `value`, `low`, `high` (both None for a text that is too short) and `documents`.
-    """
+def _gap(unit: str, nats: float, samples: np.ndarray | None, documents: int | None) -> Gap:
     low, high = (None, None) if samples is None else interval(bits(1) * samples)
-    return {"unit": unit, "value": bits(float(nats)), "low": low, "high": high, "documents": documents}
+    return Gap(unit, bits(float(nats)), low, high, documents)
 
 
 def reservations(runs: Sequence[Run], unit: str) -> list[str]:
@@ -136,20 +142,15 @@ def reservations(runs: Sequence[Run], unit: str) -> list[str]:
     return found
 
 
-def remarks(found: dict[str, Any]) -> list[str]:
-    """Return the sentences that follow the first one of an entry `difference`."""
-    return [*found.get("reservations", ()), *([found["divergence"]] if "divergence" in found else ())]
-
-
-def sentence(found: dict[str, Any], run: str, other: str) -> str:
-    """Return a sentence about the entry `difference` of two runs, by their names."""
-    value, low, high, unit = (found[key] for key in ("value", "low", "high", "unit"))
+def sentence(gap: Gap, run: str, other: str) -> str:
+    """Return a sentence about the difference of two runs, by their names."""
+    unit, value, low, high, _ = gap
     if value == 0:
         return f"{run} and {other} are equally good on this text: their losses are the same; {SEEDS}."
     better = run if value < 0 else other
     digits = 3 if abs(value) >= 0.01 else 5
     head = f"{better} is better by {abs(value):.{digits}f} {unit}"
-    if low is None:
+    if low is None or high is None:
         return f"{head} on this text, which is too short for an interval; {SEEDS}."
     first, last = (-high, -low) if value < 0 else (low, high)
     span = f"95 %: {first:.{digits}f} to {last:.{digits}f}"

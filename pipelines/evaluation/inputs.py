@@ -53,20 +53,6 @@ def training_data_of(run: Run) -> Dataset | None:
     return dataset_of(run, None) if len(run.sources) == 1 and run.data.exists() else None
 
 
-def training_text_of(run: Run, dataset: Dataset | CorpusText) -> TokenDataset:
-    """Return the dataset that a run was trained on, or `dataset` if that one no longer exists.
-
-    Raises ValueError for a run on pairs, and for a corpus if the run has no dataset.
-    """
-    own = dataset.fingerprint == run.facts["dataset_fingerprint"]
-    found = dataset if own else training_data_of(run) or dataset
-    if isinstance(found, TokenDataset):
-        return found
-    if run.recipe.objective == "sequence-pairs":
-        raise ValueError(f"{run.folder} was trained on pairs, and --memorisation needs a text: leave it out")
-    raise ValueError(f"{run.folder} has no dataset to search for memorised text: name its dataset with --data")
-
-
 def window_of(run: Run) -> int:
     """Return the number of tokens of a stream in one input of a run's model."""
     positions = run.recipe.model.context_length
@@ -92,17 +78,6 @@ def windows_of(run: Run, dataset: Dataset | CorpusText, stride: int | None, min_
         if not 1 <= value <= window:
             raise ValueError(f"{name} is {value}, but must be from 1 to the window of {window} tokens")
     return WindowSettings(window, stride, min_context)
-
-
-def check_text_is_kept(run: Run, compressors: bool, unit: str) -> None:
-    """Raise ValueError for options that need the original text if the tokenizer of a run loses it."""
-    if run.tokenizer().is_lossless:
-        return
-    lost = f"{run.folder} has a tokenizer that loses text, such as case or unknown words"
-    if compressors:
-        raise ValueError(f"{lost}: its dataset does not hold the text to compress; leave --compressors out")
-    if unit == "word":
-        raise ValueError(f"{lost}: its perplexity per word is not comparable with any other; leave --unit out")
 
 
 def check_comparable(other: Run, this: Run) -> None:

@@ -13,13 +13,13 @@ from pipelines.cli.waiting import doing
 from pipelines.dataset.documents import RecordedDocuments, read_documents
 from pipelines.dataset.pairs import Pairs
 from pipelines.dataset.reader import TokenDataset, TokenStream
-from pipelines.evaluation.breakdown import breakdown
-from pipelines.evaluation.compressors import compressed_bits_per_byte
-from pipelines.evaluation.confidence import intervals, sampling_of
+from pipelines.evaluation.confidence import described, intervals, sampling_of
+from pipelines.evaluation.core import Difference
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.difference import (
     NO_DIVERGENCE,
     UNITS,
+    Gap,
     ScoredText,
     difference,
     difference_per_byte,
@@ -27,19 +27,17 @@ from pipelines.evaluation.difference import (
     sentence,
 )
 from pipelines.evaluation.documents import StreamText, document_keys, text_of_stream
-from pipelines.evaluation.entropy_calibration import entropy_calibration, left_out, reason_to_leave_out
 from pipelines.evaluation.inputs import objective_of
-from pipelines.evaluation.memorisation import memorisation
+from pipelines.evaluation.measurement import entry_of
 from pipelines.evaluation.mixture import mean_evaluation
 from pipelines.evaluation.ngrams import Baselines
 from pipelines.evaluation.numbers import not_held_out, with_overflow
 from pipelines.evaluation.planning import Plan
-from pipelines.evaluation.scoring import DIVERGENCES, PSEUDO_POSITIONS, SourceDivergence, pseudo_perplexity, score
+from pipelines.evaluation.scoring import DIVERGENCES, SourceDivergence, score
+from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.token_scores import TokenScores
 from pipelines.evaluation.trained_text import TrainingText
-from pipelines.evaluation.translation import translation_numbers
 from pipelines.evaluation.windows import Stream, windows_over
-from pipelines.evaluation.words import per_word
 from pipelines.files import distinct_names, write_json
 from pipelines.run.evaluation_file import Evaluation, with_evaluations
 from pipelines.run.folder import Run
@@ -84,8 +82,6 @@ def _scored(plan: Plan, trained_on: TrainingText) -> list[Evaluation]:
         started = time.perf_counter()
         numbers = scorer.score(split, stream)
         seconds = round(time.perf_counter() - started, 3)
-        if options.compressors:
-            numbers["compressors"] = scorer.compressed(split)
         measured = sources | provenance(trained.machine.device) | {"seconds": seconds}
         added.append(Evaluation(plan.entry(split), numbers, measured))
     return added
@@ -126,45 +122,52 @@ class SplitScorer:
     def score(self, split: str, stream: Stream) -> dict[str, Any]:
         """Return the entry of a split."""
         numbers, tokens = self.scored(split, stream)
-        numbers |= self._of_objective(split, stream) | self._settings
+        numbers |= self._settings
+        if isinstance(self._objective, SpanCorruption | MaskedToken):
+            numbers["bits_per_byte"] = None
+        if isinstance(self._objective, PairObjective) and isinstance(stream, Pairs):
+            numbers["cut"] = self._objective.cut(stream)
         doing("drawing documents")
-        text = self._text(split, stream)
+        text, plan = self._text(split, stream), self._plan
         if isinstance(stream, TokenStream) and text:
             numbers |= self._trained_on.share(stream, text)
-            plan = self._plan
             asked_for = split == TRAIN and plan.dataset.fingerprint == plan.run.facts["dataset_fingerprint"]
             if not asked_for and (sentence := not_held_out(numbers, plan.run.name)):
                 warnings.warn(f"{self._plan.entry(split)}: {sentence}", stacklevel=2)
-        sampling = sampling_of(tokens, text, self._plan.windows.window)
         key, sizes = self._per_byte(tokens, text)
         is_code = key != "masked_bits_per_byte" and sizes is not None
         if sizes is not None and key != "bits_per_byte":
             numbers[key] = bits(float(tokens.nats.sum() / sizes.sum()))
         if not self._tokenizer.is_lossless:
             numbers |= {"bytes": None, "original_bytes": None if sizes is None else round(float(sizes.sum()))}
-        numbers["breakdown"] = self._breakdown(stream, tokens, text, per_byte=is_code)
-        if self._plan.memorised:
-            numbers["memorisation"] = self._memorisation(stream, tokens, text, per_byte=is_code)
-        if self._plan.options.entropy_calibration:
-            numbers["entropy_calibration"] = self._entropy_calibration(stream)
-        numbers["intervals"] = intervals(tokens, sampling, sizes, key)
-        if self._plan.options.unit == "word":
-            assert isinstance(stream, TokenStream) and text, "only a decoder has a perplexity per word"
-            words, of_words = per_word(tokens, stream, text, self._tokenizer, sampling)
-            numbers |= words | {"intervals": numbers["intervals"] and numbers["intervals"] | of_words}
+        sampling = sampling_of(tokens, text, plan.windows.window)
+        scored = ScoredSplit(
+            plan,
+            split,
+            stream,
+            self._model,
+            self._tokenizer,
+            self._objective,
+            self._baselines,
+            tokens,
+            text,
+            sampling,
+            is_code,
+            intervals(tokens, sampling, sizes, key),
+        )
+        for measurement in plan.options.measurements:
+            if result := measurement.measure(scored):
+                numbers |= entry_of(result)
+        numbers |= entry_of(described(sampling, scored.intervals))
         if self._same_tokens:
-            found = difference(tokens, sampling, sizes if is_code else None, UNITS[key])
-            numbers["difference"] = self._named(found, numbers, split, stream)
+            gap = difference(tokens, sampling, sizes if is_code else None, UNITS[key])
+            numbers |= entry_of(self._difference(gap, numbers, split, stream))
         if self._other_tokens:
             ours = self._scored_text(split, stream, tokens)
             theirs = self._other_tokens.scored_text(split)
             unit = UNITS[key] if key != "bits_per_byte" else UNITS[self._other_tokens.per_byte_key]
-            found = difference_per_byte(ours, theirs, self._plan.windows.window, unit)
-            notes = reservations([run for run in (self._plan.run, self._plan.other_run) if run], unit)
-            named = self._named(found, numbers, split, stream)
-            notes += named["reservations"]
-            numbers["difference"] = named | {"divergence": NO_DIVERGENCE, "reservations": notes}
-            numbers |= dict.fromkeys(DIVERGENCES)
+            gap = difference_per_byte(ours, theirs, plan.windows.window, unit)
+            numbers |= entry_of(self._difference(gap, numbers, split, stream)) | dict.fromkeys(DIVERGENCES)
         return with_overflow(numbers)
 
     @property
@@ -182,38 +185,6 @@ class SplitScorer:
             return self.per_byte_key, text.sizes[tokens.indices]
         lossless = self._tokenizer.is_lossless
         return self.per_byte_key, self._tokenizer.token_byte_lengths[tokens.targets] if lossless else None
-
-    def _breakdown(
-        self, stream: Stream, tokens: TokenScores, text: StreamText | None, per_byte: bool
-    ) -> dict[str, Any]:
-        # The unigram of span corruption is fitted on a part of the training split only.
-        counted = self._baselines and not isinstance(self._objective, SpanCorruption)
-        return breakdown(
-            tokens,
-            self._tokenizer,
-            training_counts=self._baselines.unigram.counts if self._baselines and counted else None,
-            stream=stream if isinstance(stream, TokenStream) else None,
-            text=text,
-            per_byte=per_byte,
-        )
-
-    def _memorisation(
-        self, stream: Stream, tokens: TokenScores, text: StreamText | None, per_byte: bool
-    ) -> dict[str, Any]:
-        training, memory = self._plan.memorised, self._plan.options.memory
-        assert isinstance(stream, TokenStream) and text and training, "pairs have no training text"
-        with Bar("searching the training text", None, "tok") as bar:
-            return memorisation(
-                tokens, stream, text, self._tokenizer, training, per_byte=per_byte, memory=memory, progress=bar.update
-            )
-
-    def _entropy_calibration(self, stream: Stream) -> dict[str, Any]:
-        texts, window = self._plan.options.entropy_calibration, self._plan.windows.window
-        if why := reason_to_leave_out(self._model.config, stream, window):
-            return left_out(why)
-        assert isinstance(stream, TokenStream)
-        with Bar("writing texts", texts * window, "tok") as bar:
-            return entropy_calibration(self._model, stream, window, texts, progress=bar.update)
 
     def scored(self, split: str, stream: Stream) -> tuple[dict[str, Any], TokenScores]:
         """Return the numbers that are sums over tokens, and the score of each token."""
@@ -263,14 +234,16 @@ class SplitScorer:
             return dataset.splits[split].recorded
         return read_documents(dataset.folder / split, dataset.info["splits"][split])
 
-    def _named(self, found: dict[str, Any], numbers: dict[str, Any], split: str, stream: Stream) -> dict[str, Any]:
-        """Return the entry `difference` with its sentence, and with reservations if a run was trained on the text."""
+    def _difference(self, gap: Gap, numbers: dict[str, Any], split: str, stream: Stream) -> Difference:
+        """Return the difference with its sentence and with reservations, such as a text that a run was trained on."""
         run, other = self._plan.run, self._plan.other_run
         assert other is not None
         ours, theirs = distinct_names([run.folder, other.folder])
+        notes = reservations([run, other], gap.unit) if self._other_tokens else []
         other_numbers = self._other_share(split, stream)
-        notes = filter(None, (not_held_out(numbers, ours), not_held_out(other_numbers, theirs)))
-        return found | {"sentence": sentence(found, ours, theirs), "reservations": list(notes)}
+        notes += filter(None, (not_held_out(numbers, ours), not_held_out(other_numbers, theirs)))
+        divergence = NO_DIVERGENCE if self._other_tokens else ""
+        return Difference(*gap, sentence(gap, ours, theirs), tuple(notes), divergence)
 
     def _other_share(self, split: str, stream: Stream) -> dict[str, Any]:
         """Return `TrainingText.share` of the other run on a split."""
@@ -281,38 +254,3 @@ class SplitScorer:
         if self._other_trained_on and isinstance(stream, TokenStream) and text:
             return self._other_trained_on.share(stream, text)
         return {}
-
-    def compressed(self, split: str) -> dict[str, dict[str, float]]:
-        """Return the bits per byte of compressors on the text of a split."""
-        assert isinstance(self._plan.dataset, TokenDataset), "only a dataset of blocks has a text to compress"
-        with Bar("compressing", None, "B") as bar:
-            return compressed_bits_per_byte(self._plan.dataset, self._tokenizer, split, progress=bar.update)
-
-    def _of_objective(self, split: str, stream: Stream) -> dict[str, Any]:
-        """Return the numbers that only models of this objective have."""
-        match self._objective, stream:
-            case SpanCorruption(), _:
-                return {"bits_per_byte": None}
-            case MaskedToken(), TokenStream():
-                with Bar("masking one by one", PSEUDO_POSITIONS, "tok") as bar:
-                    unigram = self._baselines.unigram if self._baselines else None
-                    numbers = pseudo_perplexity(self._model, stream, self._objective, self._tokenizer, unigram, bar)
-                return {**numbers, "bits_per_byte": None}
-            case PairObjective(), Pairs():
-                return {"cut": self._objective.cut(stream)} | self._translation(split, stream, self._objective)
-        return {}
-
-    def _translation(self, split: str, pairs: Pairs, objective: PairObjective) -> dict[str, Any]:
-        options = self._plan.options
-        if not options.beams:
-            return {}
-        with Bar(f"searching {split}", len(pairs), "pairs") as bar:
-            return translation_numbers(
-                self._model,
-                pairs,
-                objective,
-                self._tokenizer,
-                beams=options.beams,
-                length_penalty=options.length_penalty,
-                bar=bar,
-            )

@@ -6,20 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from corpora.object_store import AnyPath
-from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.corpus_text import CorpusText
-from pipelines.evaluation.entropy_calibration import check_entropy_calibration
 from pipelines.evaluation.inputs import (
     check_comparable,
-    check_text_is_kept,
     corpus_of,
     dataset_of,
     has_other_tokenizer,
     training_data_of,
-    training_text_of,
     windows_of,
 )
-from pipelines.evaluation.memorisation import check_memorisation
+from pipelines.evaluation.measurement import Measurement
+from pipelines.evaluation.measurements import measurements
 from pipelines.evaluation.windows import Stream, WindowSettings
 from pipelines.files import distinct_names
 from pipelines.run.folder import Run
@@ -33,15 +30,9 @@ class EvaluationOptions:
     splits: tuple[str, ...] = ("validation",)
     corpus: tuple[str, ...] = ()
     reading: Mapping[str, Any] = field(default_factory=dict)
-    unit: str = "byte"
     stride: int | None = None
     min_context: int = 1
-    beams: int = 4
-    length_penalty: float = 1.0
-    compressors: bool = False
-    memorisation: bool = False
-    memory: int = 2_000_000_000
-    entropy_calibration: int = 0
+    measurements: tuple[Measurement, ...] = field(default_factory=measurements)
     checkpoint: str = "newest"
     device: str = "auto"
     dtype: str = "float32"
@@ -60,8 +51,6 @@ class Plan:
     other: "Run | Plan | None"
     """The run to compare with: a run with the same tokenizer, or the plan of a run with another one"""
     options: EvaluationOptions
-    memorised: TokenDataset | None = None
-    """The dataset whose training split is searched for text of the splits"""
     source: str = ""
     """Name of the dataset as a source of the run's mixture"""
     share: float = 1.0
@@ -98,10 +87,8 @@ def entries_of(plans: Sequence[Plan]) -> list[str]:
 def plan(folder: Path, options: EvaluationOptions, data: AnyPath | None = None, against: Path | None = None) -> Plan:
     """Return the plan of one evaluation; ValueError for options that do not fit the run in `folder`."""
     run = Run(folder)
-    if options.compressors and run.recipe.objective == "sequence-pairs":
-        raise ValueError(f"{folder} was trained on pairs, and --compressors needs a text: leave it out")
-    _check_unit(run, options)
-    check_text_is_kept(run, options.compressors, options.unit)
+    for measurement in options.measurements:
+        measurement.check(run, options)
     dataset: Dataset | CorpusText
     training: Dataset | None
     splits: Mapping[str, Stream]
@@ -117,26 +104,6 @@ def plan(folder: Path, options: EvaluationOptions, data: AnyPath | None = None, 
         other = Run(against)
         check_comparable(other, run)
         if has_other_tokenizer(other, run):
-            other = plan(against, replace(options, compressors=False, memorisation=False, entropy_calibration=0))
+            other = plan(against, replace(options, measurements=()))
             other = replace(other, training=None)
-    check_entropy_calibration(options.entropy_calibration)
-    memorised = None
-    if options.memorisation:
-        check_memorisation(options.memory)
-        memorised = training_text_of(run, dataset)
-    return Plan(run, dataset, training, windows, splits, other, options, memorised)
-
-
-def _check_unit(run: Run, options: EvaluationOptions) -> None:
-    """Raise ValueError for options that do not fit --corpus or --unit word."""
-    if options.corpus and options.compressors:
-        raise ValueError("--compressors needs a training split: name a dataset with --data instead of --corpus")
-    if options.unit == "byte":
-        return
-    if not options.corpus:
-        raise ValueError("--unit word counts the words of a corpus: name one with --corpus")
-    if run.recipe.objective != "next-token":
-        objective = run.recipe.objective
-        raise ValueError(f"{run.folder} was trained on {objective}, which has no perplexity per word: leave --unit out")
-    if options.min_context != 1:
-        raise ValueError("--unit word needs a score for every token: leave --min-context out")
+    return Plan(run, dataset, training, windows, splits, other, options)

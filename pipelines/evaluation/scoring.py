@@ -1,6 +1,5 @@
 """The scores of a model on the windows of a split."""
 
-import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,8 +7,7 @@ import numpy as np
 import torch
 
 from corpora.synthetic import source_from_description
-from lm.analysis.baselines import Unigram
-from lm.analysis.metrics import PredictionAccumulator, bits, divergences, kl_from_source, perplexity, token_nll
+from lm.analysis.metrics import PredictionAccumulator, bits, divergences, kl_from_source, token_nll
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream
@@ -17,9 +15,8 @@ from pipelines.evaluation.documents import known_byte_lengths
 from pipelines.evaluation.ngrams import Baselines, BaselineScores
 from pipelines.evaluation.temperature import HiddenSample
 from pipelines.evaluation.token_scores import TokenScores, joined, scores_of
-from pipelines.evaluation.windows import Windows, windows_per_batch
+from pipelines.evaluation.windows import Windows
 from pipelines.training.batch import hidden_states
-from pipelines.training.objectives import MaskedToken
 from tokenizer import Tokenizer
 
 LOGIT_ROWS = 512  # positions whose logits are in memory at once
@@ -155,44 +152,3 @@ class SourceDivergence:
         }
         means = {key: value / self.rows if self.rows else None for key, value in sums.items()}
         return {"entropy_rate_bits": self.source.entropy_rate_bits, **means, "kl_true_tokens": self.rows}
-
-
-@torch.no_grad()
-def pseudo_perplexity(
-    model: LanguageModel,
-    stream: TokenStream,
-    objective: MaskedToken,
-    tokenizer: Tokenizer,
-    unigram: Unigram | None,
-    bar: Bar,
-) -> dict[str, float | None]:
-    """Return the pseudo-perplexity of a masked model (Salazar et al., 2020), and that of the unigram.
-
-    It is exp of the mean nats of `PSEUDO_POSITIONS` tokens, each masked alone in its block. They are drawn with seed 0
-    from the tokens of the split that are not special.
-    """
-    special = np.isin(stream.read(0, stream.tokens), sorted(tokenizer.special_tokens.values()))
-    ordinary = np.flatnonzero(~special)
-    size = min(PSEUDO_POSITIONS, len(ordinary))
-    chosen = np.sort(np.random.default_rng(0).choice(ordinary, size, replace=False))
-    device = next(model.parameters()).device
-    total = 0.0
-    rows = windows_per_batch(objective.positions)
-    for start in range(0, size, rows):
-        numbers, columns = np.divmod(chosen[start : start + rows], objective.length)
-        batch = objective.alone(stream.gather(numbers * objective.length, objective.length), columns)
-        masked = batch.weights > 0
-        logits = model.logits(hidden_states(model, batch, device, masked)).float()
-        targets = torch.from_numpy(batch.targets[masked]).to(device)
-        total += float(token_nll(logits, targets).sum())
-        bar.update(min(start + rows, size))
-    baseline = None
-    if unigram:
-        nats = unigram.nll(np.concatenate([stream.read(int(i), 1) for i in chosen]))
-        baseline = perplexity(math.fsum(nats) / size)
-    return {
-        "pseudo_cross_entropy": total / size,
-        "pseudo_perplexity": perplexity(total / size),
-        "unigram_pseudo_perplexity": baseline,
-        "pseudo_tokens": size,
-    }

@@ -19,7 +19,7 @@ from lm.analysis.match_lengths import match_rates
 from lm.analysis.mutual_information import MutualInformation, mutual_information
 from lm.analysis.ngram_entropy import LONGEST, ngram_entropies
 from lm.analysis.text_divergence import text_divergences
-from pipelines.evaluation.compressors import COMPRESSORS, PPM_ORDER, ppm_sizes
+from pipelines.evaluation.measurements.compressors import COMPRESSORS, PPM_ORDER, ppm_sizes
 from pipelines.evaluation.symbols import SymbolText, one_alphabet, sample_of
 
 SMALLEST_SAMPLE = 1 << 14  # bytes: the first point of the curves, each four times the one before

@@ -15,6 +15,7 @@ from pipelines.cli.display import answer, quantity, say, table
 from pipelines.cli.escapes import safe
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.measure import measure
+from pipelines.evaluation.measurements import measurements
 from pipelines.evaluation.numbers import perplexity_text, value_of
 from pipelines.evaluation.planning import EvaluationOptions, plan
 from pipelines.reporting.page import write_page
@@ -128,7 +129,8 @@ def _evaluation(folder: Path, compressors: bool) -> dict[str, Any]:
         same = same and numbers.get("window") == numbers.get("stride") == CONTEXT_LENGTH
         if same and numbers["min_context"] == 1 and ("compressors" in numbers) >= compressors:
             return earlier
-    return measure(plan(folder, EvaluationOptions(dtype="auto", compressors=compressors)))
+    chosen = measurements({"compressors": compressors})
+    return measure(plan(folder, EvaluationOptions(dtype="auto", measurements=chosen)))
 
 
 def _print_results(out: Path, evaluations: dict[str, Any]) -> None:

@@ -7,21 +7,16 @@ from typing import Any
 import jinja2
 
 from pipelines.cli.escapes import safe
-from pipelines.evaluation import entropy_calibration, memorisation
 from pipelines.files import write_whole
 from pipelines.reporting.inside_plots import inside_plots
 from pipelines.reporting.plots import plots
 from pipelines.reporting.subject import Subject
 from pipelines.reporting.tables import (
-    breakdown_tables,
-    calibration_tables,
-    confidences,
     definitions_of,
-    differences,
+    measured_sections,
     measured_tables,
-    memorisation_tables,
     number_tables,
-    sums_with_sources,
+    sentences,
     trained_texts,
     training_table,
     validation_losses,
@@ -51,24 +46,14 @@ def _contents(subjects: Sequence[Subject]) -> dict[str, Any]:
         "several": len(subjects) > 1,
         "verdicts": [verdict(each) for each in subjects],
         "results": measured_tables(subjects),
-        "differences": [*trained_texts(subjects), *differences(subjects)],
-        "confidences": [*confidences(subjects), *sums_with_sources(subjects)],
+        "above": [*trained_texts(subjects), *sentences(subjects, above=True)],
+        "below": sentences(subjects, above=False),
         "training": training_table(subjects),
         "losses": validation_losses(subjects),
         "plots": plots(subjects),
-        "breakdowns": breakdown_tables(subjects),
-        "memorisation": memorisation_tables(subjects),
-        "memorisation_definition": memorisation.DEFINITION,
-        "calibration": calibration_tables(subjects),
-        "calibration_definition": entropy_calibration.DEFINITION,
+        "sections": measured_sections(subjects),
         "passages": [(each.name, each.passage) for each in subjects if each.passage],
         "samples": [(each.name, each.samples) for each in subjects if each.samples],
-        "translations": [
-            (each.name, evaluation.split, evaluation.numbers)
-            for each in subjects
-            for evaluation in each.evaluations
-            if "examples" in evaluation.numbers
-        ],
         "tokenizers": _tokenizers(subjects),
         "insides": [
             (each.name, each.inside, inside_plots(each.inside, f"inside-{number}"))

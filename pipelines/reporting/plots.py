@@ -42,7 +42,7 @@ def _plot(name: str, title: str, text: str, figure: Figure | None) -> Plot | Non
 
 def _plot_bits_per_byte(number: int, text: Text) -> Plot | None:
     intervals = _INTERVALS if any(score.numbers.get("intervals") for score in text.scores) else ""
-    explanation = _BYTES + (_HATCHED if text.compressors else "") + intervals
+    explanation = _BYTES + (_HATCHED if any(each.knows_training for each in text.opponents) else "") + intervals
     return _plot(f"bytes-{number}", f"Bits per byte: {text.split} split", explanation, _draw_bits_per_byte(text))
 
 
@@ -160,9 +160,7 @@ def _draw_bits_per_byte(text: Text) -> Figure:
         for name in ("unigram", "bigram")
         if first.get(f"{name}_cross_entropy_bits") is not None
     ]
-    for name, bits in text.compressors.items():
-        bars.append((name, bits["alone"], PALER, ""))
-        bars.append((f"{name}, given train", bits["given_train"], PALER, "//"))
+    bars += [(each.label, each.bits_per_byte, PALER, "//" if each.knows_training else "") for each in text.opponents]
     for score in text.scores:
         colour = SERIES[score.number % len(SERIES)]
         bars.append((_label(score.label), score.numbers["bits_per_byte"], colour, ""))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipelines.cli.waiting import doing
+from pipelines.evaluation.measurement import Opponent
 from pipelines.reporting.inside import Inside, look_inside
 from pipelines.reporting.passage import Passage, passage_of
 from pipelines.reporting.samples import Sample, samples_of
@@ -69,10 +70,9 @@ class Subject:
         return max(same, key=lambda each: each.numbers.get("stride", 0))
 
     @property
-    def compressors(self) -> dict[str, dict[str, float]]:
-        """Bits per byte of compressors on the text of `main`, from any evaluation of that text."""
-        same = [each for each in self.evaluations if self.main and each.text == self.main.text]
-        return {name: bits for each in same for name, bits in each.numbers.get("compressors", {}).items()}
+    def opponents(self) -> list[Opponent]:
+        """Other codes of the text of `main`, from any evaluation of that text."""
+        return opponents_of([each for each in self.evaluations if self.main and each.text == self.main.text])
 
 
 def subject_of(folder: Path, samples: bool = True, inside: bool = True, name: str | None = None) -> Subject:
@@ -98,6 +98,12 @@ def subject_of(folder: Path, samples: bool = True, inside: bool = True, name: st
     )
 
 
+def opponents_of(evaluations: Sequence[Evaluation]) -> list[Opponent]:
+    """Return other codes of a text, from all its evaluations; the oldest of each name."""
+    found = [other for each in evaluations for result in each.results for other in result.opponents()]
+    return list({other.name: other for other in found}.values())
+
+
 class Score(NamedTuple):
     """One evaluation of a run in bits per byte. `number` is the position of the run on the page."""
 
@@ -111,7 +117,8 @@ class Text(NamedTuple):
 
     split: str
     scores: list[Score]
-    compressors: dict[str, dict[str, float]]
+    opponents: list[Opponent]
+    """Other codes of the text"""
 
 
 def scored_texts(subjects: Sequence[Subject]) -> list[Text]:
@@ -120,9 +127,9 @@ def scored_texts(subjects: Sequence[Subject]) -> list[Text]:
     for number, subject in enumerate(subjects):
         for each in subject.evaluations:
             if each.numbers.get("bits_per_byte") is not None and each.numbers.get("bytes"):
-                text = texts.setdefault(each.text, Text(each.split, [], {}))
+                text = texts.setdefault(each.text, Text(each.split, [], []))
                 text.scores.append(Score(number, label_of(subject, each), each.numbers))
-                text.compressors.update(each.numbers.get("compressors", {}))
+                text.opponents.extend(other for other in opponents_of([each]) if other not in text.opponents)
     return list(texts.values())
 
 

@@ -1,23 +1,22 @@
 """The tables of a report: the training of each run, its evaluations, and all numbers."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pipelines.cli.display import duration
-from pipelines.evaluation import entropy_calibration, memorisation
-from pipelines.evaluation.breakdown import table_of
-from pipelines.evaluation.confidence import described
-from pipelines.evaluation.difference import remarks
+from pipelines.evaluation.measurement import Section, Table
 from pipelines.evaluation.numbers import (
-    COMPRESSED,
-    NUMBERS,
-    Number,
+    by_sentence,
+    definitions,
     in_words,
     not_held_out,
+    numbers,
     perplexity_text,
+    results,
     rows_of,
-    sum_with_source,
+    sentences_of,
+    value_of,
     with_interval,
 )
 from pipelines.reporting.subject import Subject, label_of
@@ -31,45 +30,15 @@ OBJECTIVES = {
     "span-corruption": "Spans removed from a text",
     "sequence-pairs": "Targets of pairs",
 }
-# Numbers of the results at the top of the page, in this order.
-HEADLINES = (
-    "cross_entropy_bits",
-    "perplexity",
-    "bits_per_byte",
-    "bits_per_original_byte",
-    "masked_bits_per_byte",
-    "bleu",
-    "accuracy",
-    "unigram_accuracy",
-    "pseudo_perplexity",
-    "unigram_cross_entropy_bits",
-    "bigram_cross_entropy_bits",
-    "kl_bits",
-    "entropy_rate_bits",
-    "true_entropy_bits",
-    "kl_true_bits",
-    "true_cross_entropy_bits",
-    "calibration_error",
-    "temperature",
-    "temperature_gain_bits",
-)
-
-# Groupings of the entry `breakdown` in the order of the page, with their titles.
-GROUPINGS = {
-    "class": "By class of token",
-    "position": "By position in the window",
-    "frequency": "By training frequency of the token",
-    "length": "By length of the token",
-    "document": "By document",
-}
+Column = tuple[Subject, Evaluation]
 
 
-class Table(NamedTuple):
-    """A table with a title, the heads of its columns, and rows of a label and a cell for each column."""
+class ReportedSection(NamedTuple):
+    """A section of the page about a kind of result, and its tables and sentences by run and text."""
 
-    title: str
-    heads: list[str]
-    rows: list[tuple[str, list[str]]]
+    name: str
+    section: Section
+    texts: list[tuple[str, list[Table | str]]]
 
 
 def training_table(subjects: Sequence[Subject]) -> Table:
@@ -98,13 +67,14 @@ def training_table(subjects: Sequence[Subject]) -> Table:
         "PyTorch": facts("torch"),
         "tokenizer": lambda each: each.run.facts["tokenizer_fingerprint"][:16],
     }
-    return Table("", [each.name for each in subjects], _rows(subjects, cells))
+    return Table("Training", "Run", [each.name for each in subjects], _rows(subjects, cells))
 
 
 def measured_tables(subjects: Sequence[Subject]) -> list[Table]:
     """Return a table for each objective: the numbers that people quote, and the settings of each evaluation."""
     return [
         Table(
+            "Results",
             OBJECTIVES[objective],
             [label_of(*column) for column in columns],
             [
@@ -121,6 +91,7 @@ def number_tables(subjects: Sequence[Subject]) -> list[Table]:
     """Return a table for each objective with every number of evaluation.json."""
     return [
         Table(
+            "All numbers",
             OBJECTIVES[objective],
             [f"{label_of(*column)}, {column[1].split}" for column in columns],
             [(in_words(key), cells) for key, cells in rows_of([each.numbers for _, each in columns])],
@@ -129,95 +100,44 @@ def number_tables(subjects: Sequence[Subject]) -> list[Table]:
     ]
 
 
-def breakdown_tables(subjects: Sequence[Subject]) -> list[tuple[str, list[Table]]]:
-    """Return a title and the tables of the newest breakdown, for each run and text."""
-    return [
-        (title, [_breakdown_table(GROUPINGS[key], groupings[key]) for key in GROUPINGS if key in groupings])
-        for title, groupings in _entries(subjects, "breakdown")
-    ]
+def measured_sections(subjects: Sequence[Subject]) -> list[ReportedSection]:
+    """Return the sections of the results that have tables: the newest result of each run and text."""
+    found = []
+    for kind in results():
+        newest: dict[tuple[str, Any], tuple[str, list[Table | str]]] = {}
+        for each, evaluation in _columns(subjects):
+            for parts in [result.parts() for result in evaluation.results if isinstance(result, kind)]:
+                if any(isinstance(part, Table) for part in parts):
+                    title = f"{each.name}, {evaluation.split} split"
+                    newest.setdefault((each.name, evaluation.text), (title, parts))
+        if kind.section and newest:
+            name = (kind.key or kind.__name__.lower()).replace("_", "-")
+            found.append(ReportedSection(name, kind.section, list(newest.values())))
+    return found
 
 
-def memorisation_tables(subjects: Sequence[Subject]) -> list[tuple[Table, str]]:
-    """Return the table of the newest memorisation and a sentence that names both texts, for each run and text."""
-    return [
-        (
-            Table(title, list(memorisation.HEADS), _labelled(map(memorisation.cells, found["curve"]))),
-            memorisation.described(found),
-        )
-        for title, found in _entries(subjects, "memorisation")
-    ]
+def sentences(subjects: Sequence[Subject], above: bool) -> list[str]:
+    """Return the sentences of the evaluations above or below the results.
 
-
-def calibration_tables(subjects: Sequence[Subject]) -> list[Table]:
-    """Return the table of the newest entropy calibration by position, for each run and text."""
-    return [
-        Table(title, list(entropy_calibration.HEADS), _labelled(map(entropy_calibration.cells, found["positions"])))
-        for title, found in _entries(subjects, "entropy_calibration")
-        if found["positions"]
-    ]
-
-
-def _entries(subjects: Sequence[Subject], key: str) -> list[tuple[str, Any]]:
-    """Return the title and the newest entry `key` of each run and text."""
-    found: dict[tuple[str, Any], tuple[str, Any]] = {}
-    for each in subjects:
-        for evaluation in each.evaluations:
-            if entry := evaluation.numbers.get(key):
-                found.setdefault((each.name, evaluation.text), (f"{each.name}, {evaluation.split} split", entry))
-    return list(found.values())
-
-
-def _labelled(cells: Iterable[tuple[str, ...]]) -> list[tuple[str, list[str]]]:
-    """Return rows whose first cell is the label."""
-    return [(label, values) for label, *values in cells]
-
-
-def _breakdown_table(title: str, rows: list[dict[str, Any]]) -> Table:
-    heads, cells = table_of(rows)
-    return Table(title, heads, _labelled(cells))
-
-
-def confidences(subjects: Sequence[Subject]) -> list[str]:
-    """Return sentences about the intervals or their absence; if they differ, each names its evaluations."""
-    evaluations = [(each, evaluation) for each in subjects for evaluation in each.evaluations]
-    samples: dict[str, list[str]] = {}
-    for column in evaluations:
-        if "intervals" in column[1].numbers:
-            samples.setdefault(described(column[1].numbers["intervals"]), []).append(
-                f"{label_of(*column)}, {column[1].split}"
-            )
-    return [
-        sentence if len(samples) == 1 else f"{' and '.join(labels)}: {sentence}" for sentence, labels in samples.items()
-    ]
-
-
-def differences(subjects: Sequence[Subject]) -> list[str]:
-    """Return the sentences that compare two runs, each with what speaks against the comparison."""
-    found = [evaluation.numbers.get("difference") for each in subjects for evaluation in each.evaluations]
-    return [" ".join([each["sentence"], *remarks(each)]) for each in found if each]
+    If they differ, each sentence names its evaluations.
+    """
+    found = {
+        f"{label_of(each, evaluation)}, {evaluation.split}": sentences_of(evaluation.numbers, above)
+        for each, evaluation in _columns(subjects)
+    }
+    return by_sentence({label: texts for label, texts in found.items() if texts})
 
 
 def trained_texts(subjects: Sequence[Subject]) -> list[str]:
     """Return a sentence for each evaluation on text that the run was also trained on."""
-    found = [
-        (evaluation.split, not_held_out(evaluation.numbers, each.name))
-        for each in subjects
-        for evaluation in each.evaluations
-    ]
+    found = [(evaluation.split, not_held_out(evaluation.numbers, each.name)) for each, evaluation in _columns(subjects)]
     return list(dict.fromkeys(f"{split}: {sentence}" for split, sentence in found if sentence))
 
 
-def sums_with_sources(subjects: Sequence[Subject]) -> list[str]:
-    """Return the sentences about runs on synthetic sources, each with its run."""
-    found = [(each.name, sum_with_source(evaluation.numbers)) for each in subjects for evaluation in each.evaluations]
-    return [f"{name}: {sentence}" for name, sentence in found if sentence]
-
-
-def definitions_of(subjects: Sequence[Subject]) -> list[Number]:
-    """Return the numbers that the page shows, with their definitions."""
-    entries = [evaluation.numbers for each in subjects for evaluation in each.evaluations]
-    found = [number for key, number in NUMBERS.items() if any(entry.get(key) is not None for entry in entries)]
-    return found + ([COMPRESSED] if any("compressors" in entry for entry in entries) else [])
+def definitions_of(subjects: Sequence[Subject]) -> list[tuple[str, str]]:
+    """Return the names and definitions of the numbers that the page shows."""
+    entries = [evaluation.numbers for _, evaluation in _columns(subjects)]
+    return [(name, definition) for name, _, definition in definitions(entries)]
 
 
 def validation_losses(subjects: Sequence[Subject]) -> list[str]:
@@ -240,22 +160,23 @@ def validation_losses(subjects: Sequence[Subject]) -> list[str]:
     return lines
 
 
-Column = tuple[Subject, Evaluation]
+def _columns(subjects: Sequence[Subject]) -> list[Column]:
+    """Return all evaluations with their subjects."""
+    return [(each, evaluation) for each in subjects for evaluation in each.evaluations]
 
 
 def _by_objective(subjects: Sequence[Subject]) -> dict[str, list[Column]]:
     """Return the evaluations by objective, because numbers of different objectives are not comparable."""
     columns: dict[str, list[Column]] = {}
-    for each in subjects:
-        for evaluation in each.evaluations:
-            columns.setdefault(each.run.recipe.objective, []).append((each, evaluation))
+    for column in _columns(subjects):
+        columns.setdefault(column[0].run.recipe.objective, []).append(column)
     return columns
 
 
 def _headlines(columns: Sequence[Column]) -> list[tuple[str, list[str]]]:
-    rows = dict(rows_of([each.numbers for _, each in columns], with_interval))
-    shown = [(key, rows[key]) for key in HEADLINES if key in rows]
-    return shown + [(key, cells) for key, cells in rows.items() if key not in NUMBERS]
+    known = numbers()
+    rows = rows_of([each.numbers for _, each in columns], with_interval)
+    return [(key, cells) for key, cells in rows if key not in known or known[key].headline]
 
 
 def _measured(name: str) -> Callable[[Column], str]:
@@ -263,7 +184,7 @@ def _measured(name: str) -> Callable[[Column], str]:
 
 
 def _number(name: str) -> Callable[[Column], str]:
-    return lambda column: dict(rows_of([column[1].numbers])).get(name, [MISSING])[0]
+    return lambda column: value_of(name, column[1].numbers)
 
 
 def _seconds(column: Column) -> str:

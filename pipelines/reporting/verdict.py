@@ -1,7 +1,9 @@
 """The first sentence of a report: how a run compares with its baselines."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from pipelines.evaluation.measurement import Opponent
 from pipelines.reporting.subject import Subject
 
 
@@ -16,7 +18,7 @@ def verdict(subject: Subject) -> str:
         return _masked(subject.name, numbers, where)
     if numbers.get("bits_per_byte") is not None and objective == "next-token":
         found, unit = numbers["bits_per_byte"], "bits per byte"
-        opponents = _in_bits_per_byte(numbers, subject.compressors)
+        opponents = _in_bits_per_byte(numbers, subject.opponents)
     else:
         found, unit = numbers["cross_entropy_bits"], "bits per target"
         opponents = _baselines(numbers, 1.0)
@@ -33,13 +35,10 @@ def _masked(name: str, numbers: dict[str, Any], where: str) -> str:
     return f"{text}; it needs {bits:.3f} bits per masked token{_compared(bits, _baselines(numbers, 1.0))}."
 
 
-def _in_bits_per_byte(numbers: dict[str, Any], compressors: dict[str, dict[str, float]]) -> dict[str, float]:
-    """Return the bits per byte of baselines and compressors on the same text."""
-    opponents = _baselines(numbers, numbers["tokens"] / max(1, numbers["bytes"]))
-    for name, bits in compressors.items():
-        opponents[name] = bits["alone"]
-        opponents[f"{name} that has seen the training text"] = bits["given_train"]
-    return opponents
+def _in_bits_per_byte(numbers: dict[str, Any], others: Sequence[Opponent]) -> dict[str, float]:
+    """Return the bits per byte of baselines and of other codes of the same text."""
+    baselines = _baselines(numbers, numbers["tokens"] / max(1, numbers["bytes"]))
+    return baselines | {other.name: other.bits_per_byte for other in others}
 
 
 def _baselines(numbers: dict[str, Any], per: float) -> dict[str, float]:

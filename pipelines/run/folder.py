@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.cli.display import say
 from pipelines.files import locked_file, place, read_json, read_toml
-from pipelines.run.evaluation_file import is_whole
+from pipelines.run.evaluation_file import check as check_evaluation
 from pipelines.run.manifest import DamagedCheckpointError, check_run, fixed_settings, flat, read_manifest
 from pipelines.run.metrics_log import read_metrics
 from pipelines.run.recipe import Recipe, load_recipe, save_config
@@ -71,8 +71,10 @@ class Run:
             return None
         remedy = f"run bytelm evaluate {self.folder} again"
         evaluation: dict[str, Any] = read_json(path, remedy)
-        if not is_whole(evaluation):
-            raise ValueError(f"{path} is damaged (it lacks a table of numbers): {remedy}")
+        try:
+            check_evaluation(evaluation)
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}): {remedy}") from None
         return evaluation
 
 

@@ -16,7 +16,7 @@ from lm.decoding.packed import prepare
 from lm.decoding.sampling import sample
 from lm.decoding.state import pad_left, pad_right
 from pipelines.cli.sampling_options import TEMPERATURE, SamplingOptions
-from pipelines.evaluation.translation import sources_at_once
+from pipelines.evaluation.measurements.translation import sources_at_once
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.loaded_run import load_run as load_run
 from pipelines.run.prompts import masked_ids, prompt_ids, source_ids

@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluation.breakdown import (
+from pipelines.evaluation.documents import text_of_stream
+from pipelines.evaluation.groups import NamedGroup, group_of
+from pipelines.evaluation.measurements.breakdown import (
     CLASSES,
     DECILES,
     breakdown,
     frequency_deciles,
     ranked,
-    row_of,
     table_of,
     token_classes,
 )
-from pipelines.evaluation.documents import text_of_stream
 from pipelines.evaluation.token_scores import TokenScores
 from pipelines.verbs.evaluate import evaluate
 from tokenizer import Tokenizer
@@ -51,7 +51,7 @@ def scored(dataset_folder, tokenizer_folder):
 def found(scored):
     scores, stream, tok, text = scored
     counts = np.bincount(scores.targets, minlength=tok.vocab_size)
-    return breakdown(scores, tok, training_counts=counts, stream=stream, text=text)
+    return breakdown(scores, tok, training_counts=counts, stream=stream, text=text).to_json()
 
 
 @pytest.mark.parametrize("key", ["position", "class", "length", "frequency", "document"])
@@ -103,18 +103,22 @@ def test_documents_are_ranked_with_their_beginnings(found, scored):
     assert " ".join(whole.split()).startswith(rows[0]["text"]) and rows[0]["text"]
 
 
+def row_of(name, *numbers, **options):
+    return NamedGroup(name=name, **vars(group_of(*numbers, **options)))
+
+
 def test_few_documents_are_all_listed():
     rows = [row_of(f"document {i}", 10, 20, float(20 - i), 200.0) for i in range(20)]
-    assert [row["name"] for row in ranked(rows)] == [f"document {i}" for i in reversed(range(20))]
+    assert [row.name for row in ranked(rows)] == [f"document {i}" for i in reversed(range(20))]
 
 
 def test_a_breakdown_without_bits_per_byte_ranks_documents_by_bits_per_token():
     rows = [row_of(f"document {i}", 10, 20 + i, float(i), 300.0, per_byte=False) for i in range(30)]
     found = ranked(rows)
-    assert [row["name"] for row in (found[0], found[10], found[-1])] == ["document 0", "10 others", "document 29"]
-    assert {row["bits_per_byte"] for row in found} == {None}
-    heads, cells = table_of(found)
-    assert heads == ["tokens", "bytes", "bits/token", "share"] and {len(row) for row in cells} == {5}
+    assert [row.name for row in (found[0], found[10], found[-1])] == ["document 0", "10 others", "document 29"]
+    assert {row.bits_per_byte for row in found} == {None}
+    table = table_of("bits by document", found)
+    assert table.heads == ["tokens", "bytes", "bits/token", "share"] and {len(cells) for _, cells in table.rows} == {4}
 
 
 def test_every_objective_has_breakdowns(trained_gpt, trained_bert, trained_t5, trained_translator):

@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.dataset.documents import DOCUMENTS_FILE, read_documents
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluation.difference import ScoredText, difference_per_byte, sentence
+from pipelines.evaluation.difference import Gap, ScoredText, difference_per_byte, sentence
 from pipelines.evaluation.documents import document_keys, text_of_stream
 from pipelines.evaluation.token_scores import TokenScores
 from pipelines.verbs.build_dataset import build_dataset
@@ -99,11 +99,11 @@ def test_tokenizers_are_paired_per_byte_and_by_document(runs):
     data = [run.with_name(run.name.replace("gpt", "data")) for run in runs]
     rate = np.random.default_rng(0).uniform(1, 2, 100)
     same = difference_per_byte(scored(data[0], rate), scored(data[1], rate), 32)
-    assert same["value"] == pytest.approx(0, abs=2e-3) and same["documents"] >= 30
+    assert same.value == pytest.approx(0, abs=2e-3) and same.documents >= 30
     worse = difference_per_byte(scored(data[0], rate + 0.1), scored(data[1], rate), 32)
-    assert worse["low"] < worse["value"] < worse["high"]
-    assert worse["value"] == pytest.approx(0.1 / np.log(2), abs=2e-3)
-    assert worse["high"] - worse["low"] < 0.01  # the documents differ by 1 nat per byte, but they are paired
+    assert worse.low < worse.value < worse.high
+    assert worse.value == pytest.approx(0.1 / np.log(2), abs=2e-3)
+    assert worse.high - worse.low < 0.01  # the documents differ by 1 nat per byte, but they are paired
 
 
 def test_a_tokenizer_that_loses_text_is_paired_by_the_original_bytes(runs, tmp_path, corpus):
@@ -113,10 +113,10 @@ def test_a_tokenizer_that_loses_text_is_paired_by_the_original_bytes(runs, tmp_p
         rate = np.random.default_rng(0).uniform(1, 2, 100)
         other = scored(runs[0].with_name("data270"), rate)
         same = difference_per_byte(scored(tmp_path / name, rate), other, 40)
-        assert same["value"] == pytest.approx(0, abs=2e-3) and same["documents"] >= 30
+        assert same.value == pytest.approx(0, abs=2e-3) and same.documents >= 30
         worse = difference_per_byte(scored(tmp_path / name, rate + 0.1), other, 40)
-        assert worse["value"] == pytest.approx(0.1 / np.log(2), abs=2e-3)
-        assert worse["high"] - worse["low"] < 0.01
+        assert worse.value == pytest.approx(0.1 / np.log(2), abs=2e-3)
+        assert worse.high - worse.low < 0.01
 
 
 def test_documents_that_only_one_dataset_has_do_not_count(runs, tmp_path, corpus):
@@ -127,8 +127,8 @@ def test_documents_that_only_one_dataset_has_do_not_count(runs, tmp_path, corpus
     rate = np.ones(100)
     half, whole = scored(tmp_path / "some", rate), scored(runs[1].with_name("data300"), rate)
     found = difference_per_byte(half, whole, 16)
-    assert found["documents"] == len(set(half.keys) & set(whole.keys)) < len(whole.keys)
-    assert found["value"] == pytest.approx(0, abs=1e-9) and found["low"] is not None
+    assert found.documents == len(set(half.keys) & set(whole.keys)) < len(whole.keys)
+    assert found.value == pytest.approx(0, abs=1e-9) and found.low is not None
     (tmp_path / "other.jsonl").write_text("".join(json.dumps({"text": f"text {i}"}) + "\n" for i in range(90)))
     build_dataset([str(tmp_path / "other.jsonl")], tokenizer=tok, context_length=16, out=tmp_path / "other")
     with pytest.raises(ValueError, match="no document is in both datasets"):
@@ -187,8 +187,7 @@ def test_runs_of_one_tokenizer_differ_by_their_numbers(tmp_path, runs, small_rec
     ],
 )
 def test_the_sentence_says_which_run_is_better_and_how_surely(numbers, expected):
-    found = dict(zip(("value", "low", "high"), numbers, strict=True), unit="bits per byte")
-    said = sentence(found, "gpt-a", "gpt-b")
+    said = sentence(Gap("bits per byte", *numbers, 40), "gpt-a", "gpt-b")
     assert said.startswith(expected) and said.endswith("; training seeds not counted.")
 
 

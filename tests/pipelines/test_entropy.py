@@ -12,7 +12,7 @@ import pytest
 import zstandard
 
 from corpora import open_corpus
-from pipelines.evaluation.compressors import ppm_sizes
+from pipelines.evaluation.measurements.compressors import ppm_sizes
 from pipelines.evaluation.symbols import one_alphabet, read_symbols, sample_of
 from pipelines.verbs.entropy import entropy
 from tests.conftest import BYTELM, PEAK_MEMORY

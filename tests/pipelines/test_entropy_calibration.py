@@ -13,7 +13,7 @@ from corpora.synthetic import MarkovSource
 from lm.config import ModelConfig
 from lm.model import build_model
 from pipelines.dataset.reader import TokenStream
-from pipelines.evaluation.entropy_calibration import entropy_calibration, half_octaves
+from pipelines.evaluation.measurements.entropy_calibration import entropy_calibration, half_octaves
 from pipelines.verbs.evaluate import evaluate
 
 SOURCE = MarkovSource(1, 6, seed=3, concentration=0.7)
@@ -52,27 +52,27 @@ def stream_of(source, tokens, context_length):
 
 def test_a_model_of_the_source_has_the_entropy_rate_at_every_position():
     found = entropy_calibration(markov_model(SOURCE, 64), stream_of(SOURCE, 100_000, 64), 64, 600)
-    for row in found["positions"]:
-        size = (row["last"] - row["first"] + 1) * 600
+    for row in found.positions:
+        size = (row.last - row.first + 1) * 600
         for column in ("generated", "validation"):
-            assert row[column][0] == pytest.approx(SOURCE.entropy_rate_bits, abs=6 / math.sqrt(size))
-        low, high = row["difference"][1:]
+            assert getattr(row, column)[0] == pytest.approx(SOURCE.entropy_rate_bits, abs=6 / math.sqrt(size))
+        low, high = row.difference[1:]
         assert low - 0.05 < 0 < high + 0.05
-    whole = found["positions"][-1]
-    assert (whole["first"], whole["last"]) == (1, 64)
-    assert whole["generated"][0] == pytest.approx(SOURCE.entropy_rate_bits, rel=0.01)
+    whole = found.positions[-1]
+    assert (whole.first, whole.last) == (1, 64)
+    assert whole.generated[0] == pytest.approx(SOURCE.entropy_rate_bits, rel=0.01)
 
 
 def test_a_model_of_another_source_drifts_to_its_own_entropy_rate():
     model_source = MarkovSource(1, 6, seed=5, concentration=0.7)
     found = entropy_calibration(markov_model(model_source, 64), stream_of(SOURCE, 100_000, 64), 64, 600)
-    last = found["positions"][-2]
+    last = found.positions[-2]
     crossed = -(SOURCE.stationary[:, None] * SOURCE.table * np.log2(model_source.table)).sum()
-    assert last["generated"][0] == pytest.approx(model_source.entropy_rate_bits, rel=0.02)
-    assert last["validation"][0] == pytest.approx(crossed, rel=0.02)
-    assert last["difference"][0] == pytest.approx(model_source.entropy_rate_bits - crossed, rel=0.05)
-    low, high = last["difference"][1:]
-    assert low < last["difference"][0] < high < 0
+    assert last.generated[0] == pytest.approx(model_source.entropy_rate_bits, rel=0.02)
+    assert last.validation[0] == pytest.approx(crossed, rel=0.02)
+    assert last.difference[0] == pytest.approx(model_source.entropy_rate_bits - crossed, rel=0.05)
+    low, high = last.difference[1:]
+    assert low < last.difference[0] < high < 0
 
 
 def test_the_entropies_of_all_positions_add_up_to_the_entropy_of_all_texts():
@@ -92,11 +92,11 @@ def test_the_entropies_of_all_positions_add_up_to_the_entropy_of_all_texts():
     joint = own.sum(dim=1).exp()
     assert float(joint.sum()) == pytest.approx(1, abs=1e-5)
     exact = [float(-(joint * own[:, position]).sum()) / math.log(2) for position in range(4)]
-    rows = found["positions"]
-    assert [(row["first"], row["last"]) for row in rows] == [(1, 1), (2, 2), (3, 3), (4, 4), (1, 4)]
+    rows = found.positions
+    assert [(row.first, row.last) for row in rows] == [(1, 1), (2, 2), (3, 3), (4, 4), (1, 4)]
     for row, bits in zip(rows, [*exact, sum(exact) / 4], strict=True):
-        assert row["generated"][0] == pytest.approx(bits, abs=0.02)
-        assert row["generated"][1] - 0.01 <= bits <= row["generated"][2] + 0.01
+        assert row.generated[0] == pytest.approx(bits, abs=0.02)
+        assert row.generated[1] - 0.01 <= bits <= row.generated[2] + 0.01
     assert max(exact) - min(exact) > 0.05
 
 

@@ -14,8 +14,8 @@ import torch
 
 from corpora.synthetic import source_from_description
 from pipelines.dataset.reader import TokenDataset, TokenStream
-from pipelines.evaluation.compressors import compressed_bits_per_byte
 from pipelines.evaluation.decoded_text import stream_text
+from pipelines.evaluation.measurements.compressors import compressed_text
 from pipelines.evaluation.windows import decoder_windows
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
@@ -294,7 +294,7 @@ def test_compressors_read_the_text_of_the_split(dataset_folder, tokenizer_folder
     dataset, tok = TokenDataset(dataset_folder), Tokenizer.load(tokenizer_folder)
     text, train = (stream_text(dataset.split(name), tok) for name in ("validation", "train"))
     assert b"<|endoftext|>" not in text
-    bits = compressed_bits_per_byte(dataset, tok)
+    bits = compressed_text(dataset, tok).to_json()
     alone = len(lzma.compress(text, preset=9))
     given = len(lzma.compress(train + text, preset=9)) - len(lzma.compress(train, preset=9))
     assert bits["xz -9"] == {"alone": alone * 8 / len(text), "given_train": given * 8 / len(text)}

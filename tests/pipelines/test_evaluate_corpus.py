@@ -16,7 +16,7 @@ from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.decoded_text import stream_text
 from pipelines.evaluation.documents import text_of_stream
-from pipelines.evaluation.words import words_and_line_ends
+from pipelines.evaluation.measurements.words import words_and_line_ends
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 from pipelines.verbs.evaluate import evaluate

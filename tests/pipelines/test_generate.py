@@ -171,7 +171,7 @@ def test_evaluate_passes_beams_and_length_penalty_to_the_search(trained_translat
 
 
 def test_sources_are_searched_in_batches_with_the_results_of_each_alone(trained_translator, monkeypatch):
-    from pipelines.evaluation import translation
+    from pipelines.evaluation.measurements import translation
 
     sources = [f"the number {i}" for i in (3, 14, 159, 2, 65)]
     together = generate(trained_translator, prompt=sources, tokens=10)

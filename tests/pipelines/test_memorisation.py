@@ -11,7 +11,7 @@ import pytest
 
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.documents import text_of_stream
-from pipelines.evaluation.memorisation import LENGTHS, memorisation
+from pipelines.evaluation.measurements.memorisation import LENGTHS, shared_text
 from pipelines.evaluation.token_scores import TokenScores
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
@@ -49,7 +49,8 @@ def measured(data, tok, memory=10**9):
     stream = dataset.split("validation")
     scores = scores_of(stream)
     text = text_of_stream(stream, tok, tok.special_tokens["<|endoftext|>"])
-    return memorisation(scores, stream, text, tok, dataset, per_byte=True, memory=memory), scores, dataset
+    found = shared_text(scores, stream, text, tok, dataset, per_byte=True, memory=memory)
+    return found.to_json(), scores, dataset
 
 
 @pytest.fixture(scope="module")

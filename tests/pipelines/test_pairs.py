@@ -18,7 +18,7 @@ from corpora import PairTexts, open_pairs
 from lm.analysis.size import flops_per_token, meta_model
 from pipelines.dataset.pairs import Lists, PairDataset, Pairs
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluation.translation import bleu
+from pipelines.evaluation.measurements.translation import bleu
 from pipelines.run.folder import Run
 from pipelines.run.loading import load_trained
 from pipelines.run.recipe import load_recipe
@@ -368,7 +368,7 @@ def test_bleu_is_the_geometric_mean_of_precisions_times_the_brevity_penalty():
     hypothesis, reference = "The quick brown fox jumps over the dog", "The quick brown fox jumps over the lazy dog"
     precisions = 8 / 8, 6 / 7, 5 / 6, 4 / 5  # of 1 to 4 words
     brevity = math.exp(1 - 9 / 8)
-    found = bleu([hypothesis], [reference])
-    assert found["bleu"] == pytest.approx(100 * brevity * math.prod(precisions) ** (1 / 4))
-    assert found["bleu"] == pytest.approx(76.73, abs=0.005)
-    assert "case:mixed" in found["bleu_signature"] and "tok:13a" in found["bleu_signature"]
+    found, signature = bleu([hypothesis], [reference])
+    assert found == pytest.approx(100 * brevity * math.prod(precisions) ** (1 / 4))
+    assert found == pytest.approx(76.73, abs=0.005)
+    assert "case:mixed" in signature and "tok:13a" in signature

@@ -11,7 +11,7 @@ from datasets import load_from_disk
 
 from pipelines.dataset.documents import read_documents
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluation.breakdown import CLASSES, token_classes
+from pipelines.evaluation.measurements.breakdown import CLASSES, token_classes
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.generate import generate
 from pipelines.verbs.pretrain import pretrain

@@ -10,8 +10,8 @@ drifts from the loss as the text grows (Braverman et al. 2020; "On the Entropy C
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,26 +24,101 @@ from lm.decoding.generation import stream as generated
 from lm.decoding.packed import prepare
 from lm.decoding.sampling import draw
 from lm.model import LanguageModel
+from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream
+from pipelines.evaluation.measurement import Measurement, Result, Section, Table
+from pipelines.evaluation.planning import EvaluationOptions
+from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import Stream, windows_per_batch
+from pipelines.run.folder import Run
 from pipelines.training.batch import hidden_states
 from pipelines.training.objectives import NextToken
 
 SEED = 0
-COLUMNS = ("generated", "validation", "difference")
 
 Progress = Callable[[float], None]
 
 
-def check_entropy_calibration(texts: int) -> None:
-    """Raise ValueError for a number of texts that has no interval; 0 leaves the calibration out."""
-    if texts < 0 or texts == 1:
-        raise ValueError(f"--entropy-calibration is {texts}, but must be at least 2 texts, or 0 to leave it out")
+Estimate = tuple[float, float, float]
+"""A mean with its 95 % interval, of a bootstrap over texts: (mean, low, high), in bits per token."""
 
 
-def left_out(why: str) -> dict[str, Any]:
-    """Return the entry `entropy_calibration` of a model or split without calibration; `why` is the reason."""
-    return {"texts": 0, "positions": None, "left_out": why}
+@dataclass(frozen=True)
+class Positions:
+    """The positions `first` to `last` of the texts; 1 is the token after x_0."""
+
+    first: int
+    last: int
+    generated: Estimate
+    """Entropy on generated texts"""
+    validation: Estimate
+    """Loss on the real windows"""
+    difference: Estimate
+
+    def row(self) -> tuple[str, list[str]]:
+        """Return a row of the table."""
+        name = f"{self.first}" if self.first == self.last else f"{self.first} to {self.last}"
+        difference = "{:.3f} ({:.3f} to {:.3f})".format(*self.difference)
+        return name, [f"{self.generated[0]:.3f}", f"{self.validation[0]:.3f}", difference]
+
+
+@dataclass(frozen=True)
+class CalibratedEntropy(Result):
+    """The entropy calibration of a split, or the reason why there is none."""
+
+    key = "entropy_calibration"
+    section = Section(
+        "Entropy of generated text",
+        "Entropy calibration: the model generates texts at temperature 1, each from the first token of a window of the "
+        'split. "Generated text" is the mean entropy of its predictions on these texts, "real text" its mean loss on '
+        "the windows themselves. The two are equal for a calibrated model. The interval is from a bootstrap over "
+        "texts. "
+        "All values are bits per token, by position.",
+    )
+
+    texts: int
+    positions: tuple[Positions, ...] | None
+    """A row for each half octave of positions, and a last row for all"""
+    left_out: str | None
+    tokens: int | None = None
+    seed: int | None = None
+
+    def parts(self) -> list[Table | str]:
+        if self.positions is None:
+            return [self.left_out or ""]
+        title = f"bits per token by position, in {self.texts:,} generated texts"
+        heads = ["generated text", "real text", "difference, 95 % interval"]
+        return [Table(title, "position", heads, [row.row() for row in self.positions])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropyCalibration(Measurement):
+    """The entropy of a model on texts that it generates."""
+
+    result = CalibratedEntropy
+    shown_by = "entropy_calibration"
+
+    entropy_calibration: int = 0
+    """Number of texts that a decoder generates, to compare its entropy on them with its loss on real text; 0 leaves it
+    out."""
+
+    def check(self, run: Run, options: EvaluationOptions) -> None:
+        texts = self.entropy_calibration
+        if texts < 0 or texts == 1:
+            raise ValueError(f"--entropy-calibration is {texts}, but must be at least 2 texts, or 0 to leave it out")
+
+    def measure(self, split: ScoredSplit) -> CalibratedEntropy | None:
+        texts, window = self.entropy_calibration, split.plan.windows.window
+        if not texts:
+            return None
+        if why := reason_to_leave_out(split.model.config, split.stream, window):
+            return CalibratedEntropy(0, None, why)
+        assert isinstance(split.stream, TokenStream)
+        with Bar("writing texts", texts * window, "tok") as bar:
+            return entropy_calibration(split.model, split.stream, window, texts, progress=bar.update)
+
+
+MEASUREMENT = EntropyCalibration
 
 
 def reason_to_leave_out(config: ModelConfig, stream: Stream, window: int) -> str | None:
@@ -60,13 +135,10 @@ def reason_to_leave_out(config: ModelConfig, stream: Stream, window: int) -> str
 @torch.no_grad()
 def entropy_calibration(
     model: LanguageModel, stream: TokenStream, window: int, texts: int, progress: Progress = lambda done: None
-) -> dict[str, Any]:
-    """Return the entry `entropy_calibration` of a split: `texts` windows of `window` tokens, drawn with seed 0.
+) -> CalibratedEntropy:
+    """Return the calibration on `texts` windows of `window` tokens, drawn with seed 0.
 
-    The split must be longer than a window. `positions` has a row for each half octave of positions and a last row for
-    all. A row has its `first` and `last` position (1 is the token after x_0). It also has `generated`, the entropy on
-    generated texts, `validation`, the loss on the real windows, and their `difference`, in bits per token. Each is
-    [mean, low, high], with the 95 % interval of a bootstrap over texts.
+    The split must be longer than a window.
     """
     windows = (stream.tokens - 1) // window
     rng = np.random.default_rng(SEED)
@@ -87,7 +159,7 @@ def entropy_calibration(
         own.append(torch.stack(steps, dim=-1).cpu().numpy())
         real.append(_losses(model, batch.targets, hidden_states(model, batch, device, batch.weights > 0)))
     positions = _rows(bits(1) * np.concatenate(own), bits(1) * np.concatenate(real))
-    return {"texts": texts, "tokens": window, "seed": SEED, "positions": positions, "left_out": None}
+    return CalibratedEntropy(texts, tuple(positions), None, window, SEED)
 
 
 def half_octaves(window: int) -> list[tuple[int, int]]:
@@ -116,30 +188,12 @@ def _losses(model: LanguageModel, targets: np.ndarray, hidden: Tensor) -> np.nda
     return nats.double().view(targets.shape).cpu().numpy()
 
 
-def _rows(own: np.ndarray, real: np.ndarray) -> list[dict[str, Any]]:
-    """Return the rows of `positions`; `own` and `real` (texts, positions) are bits per token."""
+def _rows(own: np.ndarray, real: np.ndarray) -> list[Positions]:
+    """Return the rows of positions; `own` and `real` (texts, positions) are bits per token."""
     texts, window = own.shape
     places = [*half_octaves(window), (1, window)]
     means = [[each[:, first - 1 : last].mean(axis=1) for each in (own, real, own - real)] for first, last in places]
     columns = np.array(means).reshape(-1, texts).T
     drawn = resampled_sums(columns, seed=SEED) / texts
-    found = [[float(values.mean()), *interval(draws)] for values, draws in zip(columns.T, drawn.T, strict=True)]
-    return [
-        {"first": first, "last": last} | dict(zip(COLUMNS, found[3 * i : 3 * i + 3], strict=True))
-        for i, (first, last) in enumerate(places)
-    ]
-
-
-HEADS = ("generated text", "real text", "difference, 95 % interval")
-DEFINITION = (
-    "Entropy calibration: the model generates texts at temperature 1, each from the first token of a window of the "
-    'split. "Generated text" is the mean entropy of its predictions on these texts, "real text" its mean loss on the '
-    "windows themselves. The two are equal for a calibrated model. The interval is from a bootstrap over texts."
-)
-
-
-def cells(row: dict[str, Any]) -> tuple[str, ...]:
-    """Return the cells of a row: its positions and the values below HEADS."""
-    name = f"{row['first']}" if row["first"] == row["last"] else f"{row['first']} to {row['last']}"
-    own, real = (f"{row[column][0]:.3f}" for column in COLUMNS[:2])
-    return name, own, real, "{:.3f} ({:.3f} to {:.3f})".format(*row["difference"])
+    found = [(float(values.mean()), *interval(draws)) for values, draws in zip(columns.T, drawn.T, strict=True)]
+    return [Positions(first, last, *found[3 * i : 3 * i + 3]) for i, (first, last) in enumerate(places)]

@@ -1,0 +1,66 @@
+"""The measurements of `bytelm evaluate`: each module defines one, and names it MEASUREMENT.
+
+`bytelm evaluate --help` reads the options from the source of the modules, because importing them would import PyTorch.
+"""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from functools import cache
+from importlib import import_module
+from itertools import pairwise, takewhile
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
+
+from pipelines.evaluation.measurement import Measurement
+
+FOLDER = Path(__file__).parent
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@cache
+def kinds() -> tuple[type[Measurement], ...]:
+    """Return the measurements in the order of their modules' names."""
+    return tuple(import_module(f"{__name__}.{path.stem}").MEASUREMENT for path in _modules())
+
+
+def options() -> Iterator[inspect.Parameter]:
+    """Yield the options of all measurements: the fields of their classes, with their docstrings as help."""
+    for path in _modules():
+        _, _, source = path.read_text(encoding="utf-8").partition("(Measurement):\n")
+        lines = takewhile(lambda line: not line or line.startswith(" "), source.splitlines())
+        body = ast.parse(textwrap.dedent("\n".join(lines))).body
+        for field, text in pairwise([*body, None]):
+            if isinstance(field, ast.AnnAssign) and field.value and isinstance(text, ast.Expr):
+                kind = eval(ast.unparse(field.annotation), {"Literal": Literal})
+                words = " ".join(inspect.cleandoc(ast.literal_eval(text.value)).split())
+                yield inspect.Parameter(
+                    ast.unparse(field.target),
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=ast.literal_eval(field.value),
+                    annotation=Annotated[kind, tyro.conf.arg(help=words)],
+                )
+
+
+def with_options(function: F) -> F:
+    """Add the options of all measurements to the signature of a verb, before its last parameter, `**options`."""
+    signature, added = inspect.signature(function), list(options())
+    *own, last = signature.parameters.values()
+    function.__signature__ = signature.replace(parameters=[*own, *added, last])  # type: ignore[attr-defined]  # read by inspect.signature
+    function.__annotations__ |= {each.name: each.annotation for each in added}
+    return function
+
+
+def measurements(given: Mapping[str, Any] | None = None) -> tuple[Measurement, ...]:
+    """Return every measurement, with those of its options that are in `given`."""
+    given = given or {}
+    names = ((kind, [each.name for each in fields(kind) if each.name in given]) for kind in kinds())
+    return tuple(kind(**{name: given[name] for name in own}) for kind, own in names)
+
+
+def _modules() -> list[Path]:
+    return sorted(FOLDER.glob("[!_]*.py"))
