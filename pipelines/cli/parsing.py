@@ -174,7 +174,7 @@ def _check_positionals(call: partial[Any], prog: str) -> None:
     hints = _parameter_annotations(call.func)
     for name, parameter in inspect.signature(call.func).parameters.items():
         if parameter.default is parameter.empty and given.get(name) in ((), []):
-            metavar = next(each.metavar for each in get_args(hints[name]) if getattr(each, "metavar", None))
+            metavar = next(rule.metavar for rule in get_args(hints[name]) if getattr(rule, "metavar", None))
             raise UsageError(f"missing {metavar}: `{prog} --help` lists all options")
 
 
@@ -185,7 +185,7 @@ def _description(target: Callable[..., Any]) -> str:
     paragraphs = []
     for paragraph in text.split("\n\n"):
         sentences = re.split(r"(?<=\.)\s+", " ".join(paragraph.split()))
-        paragraphs.append(" ".join(each for each in sentences if not each.startswith(("Raises ", "Returns "))))
+        paragraphs.append(" ".join(one for one in sentences if not one.startswith(("Raises ", "Returns "))))
     return "\n\n".join(filter(None, paragraphs))
 
 
