@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from types import ModuleType
 
 PATIENCE = 1.0  # seconds; less than two together with the imports before it
 INTERVAL = 2.0  # seconds, as long as the wait is below 20
@@ -35,13 +36,18 @@ def preparation() -> str | None:
     compiler = sys.modules.get("numba.core.compiler_lock")
     kernels = sys.modules.get("tokenizer.first_use")
     for name, module in [*sys.modules.items()]:  # the outermost import comes first
-        if getattr(getattr(module, "__spec__", None), "_initializing", False):
-            package = name.partition(".")[0]
-            if package not in OURS:
-                return f"importing {NAMES.get(package, package)}"
+        package = name.partition(".")[0]
+        if package not in OURS and _is_being_imported(module):
+            return f"importing {NAMES.get(package, package)}"
     if (compiler and compiler.global_compiler_lock.is_locked()) or (kernels and kernels.is_compiling()):
         return "compiling kernels, once"
     return None
+
+
+def _is_being_imported(module: ModuleType) -> bool:
+    # Of a lazy module, which other ways of reading an attribute would import.
+    spec = object.__getattribute__(module, "__dict__").get("__spec__") if isinstance(module, ModuleType) else None
+    return bool(getattr(spec, "_initializing", False))
 
 
 @contextmanager
