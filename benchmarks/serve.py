@@ -266,7 +266,7 @@ def main(arguments: list[str]) -> None:
     result = {
         "command": command_line("benchmarks.serve", arguments),
         "device": machine() | {"threads": options.threads, "load": os.getloadavg()[1]},
-        "versions": {name: version(name) for name in ("torch", "starlette", "uvicorn")},
+        "versions": {name: version(name) for name in ("torch", "pydantic", "starlette", "uvicorn")},
         "model": {name: getattr(model, name) for name in ("layers", "width", "vocab_size", "context_length")},
         **measured,
     }

@@ -260,7 +260,7 @@ class Slots:
         ((owner, most),) = shares.most_common(1)
         if most > 1:
             _, row = min((len(text.ids), row) for row, text in enumerate(self.texts) if text.owner == owner)
-            self._waiting.put_back(owner, self.texts[row])
+            self._waiting.put(owner, self.texts[row], first=True)
             self._leave(row)
             shares[owner] -= 1
 

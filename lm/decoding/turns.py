@@ -26,15 +26,11 @@ class Turns(Generic[Item]):
         with self._lock:
             return sum(map(len, self._items.values()))
 
-    def put(self, owner: Hashable, item: Item) -> None:
-        """Append an item of `owner`."""
+    def put(self, owner: Hashable, item: Item, *, first: bool = False) -> None:
+        """Add an item of `owner` after its others, or before them."""
         with self._lock:
-            self._items.setdefault(owner, deque()).append(item)
-
-    def put_back(self, owner: Hashable, item: Item) -> None:
-        """Put an item of `owner` before its others."""
-        with self._lock:
-            self._items.setdefault(owner, deque()).appendleft(item)
+            items = self._items.setdefault(owner, deque())
+            items.insert(0 if first else len(items), item)
 
     def next_owner(self, shares: Mapping[Hashable, int] = MappingProxyType({})) -> Hashable | None:
         """Return the owner with the smallest share, by default 0, and the first in turn of several; None if empty."""
