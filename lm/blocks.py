@@ -94,9 +94,10 @@ class Block(Component):
             # Not self(...): FSDP would gather the block once more, out of step with the other ranks.
             return only(self.forward(x, rotary, mix, cross_attend, value_embedding), rows)
         self_rows = rows if self.cross_attention is None else None
-        update = self.mixer(self._normed(x, self.mixer_norm), rotary, mix, value_embedding, self_rows)
+        norm = self.mixer_norm
+        update = self.mixer(self._normed(x, norm), rotary, mix, value_embedding, self_rows)
         before = only(x, self_rows)
-        x = self._added(before, update, self.mixer_norm)
+        x = self._added(before, update, norm)
         if self.cross_attention is not None:
             assert self.cross_norm is not None and cross_attend is not None
             update = self.cross_attention.cross(self._normed(x, self.cross_norm), cross_attend, rows)
