@@ -85,8 +85,9 @@ def scan(data, offsets, document, position, ends, actions, byte_classes, code_po
                     action -= MARK
                 position += width
                 row = action
-                while position < end and actions[row + byte_classes[data[position]]] == row:
-                    position += 1
+                if width == 1:  # a run of ASCII
+                    while position < end and actions[row + byte_classes[data[position]]] == row:
+                        position += 1
             if action == EMIT_AT_MARK:
                 position = mark
             elif action == EMIT_BYTE:
