@@ -214,11 +214,11 @@ class House:
         assert text.count(before) == 1
         (self.folder / path).write_text(text.replace(before, after), encoding="utf-8")
 
-    def bytelm(self, *arguments: object) -> str:
-        """Run a command of this copy and return its output."""
+    def bytelm(self, *arguments: object, errors: bool = False) -> str:
+        """Run a command of this copy and return its output, with that of standard error if `errors`."""
         done = self.python("-m", "pipelines", *arguments)
         assert done.returncode == 0, done.stderr
-        return done.stdout
+        return done.stdout + done.stderr * errors
 
     def python(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Run Python with this copy's packages."""
@@ -365,3 +365,20 @@ def test_adding_a_measurement_takes_its_module(house, tmp_path, trained_gpt):
     page = (run / "report.html").read_text(encoding="utf-8")
     assert '<h2 id="sureshare">Sure predictions</h2>' in page and f"<td>{sure:,}</td>" in page
     assert "<dt>sure tokens</dt>" in page
+
+
+def test_adding_a_named_split_pattern_takes_its_regex(house, tmp_path):
+    patterns, name = "tokenizer/splitting/patterns.py", '    "gpt2": "gpt2",\n'
+    house.register(patterns, name, f'{name}    "camel": "camel",\n')
+    regex = r"""r"\p{Lu}?\p{Ll}+|\p{Lu}+(?!\p{Ll})|\p{N}{1,2}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+|\p{L}" """.strip()
+    names = "_REGEX_OF = {\n"
+    house.register(patterns, names, f'{names}    "camel": {regex},\n')
+    text = tmp_path / "text.txt"
+    text.write_text("parseHTML5Page42 readHTML5File123\n" * 50)
+    said = house.bytelm(
+        "train-tokenizer", text, "--vocab-size", 290, "--pattern", "camel", "--out", tmp_path / "camel", errors=True
+    )
+    assert "slower" not in said
+    said = house.bytelm("tokenize", "--tokenizer", tmp_path / "camel", "parseHTML5Page123", errors=True)
+    assert "slower" not in said
+    assert [word for word in ("parse", "HTML", "5", "Page", "12", "3") if word not in said.split()] == []

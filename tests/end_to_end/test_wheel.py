@@ -35,6 +35,7 @@ def test_the_wheel_holds_only_the_four_packages_and_bytelm(wheel):
         "pipelines/reporting/report.css.j2",
         "pipelines/reporting/report.html.j2",
         *(f"pipelines/serving/page/{path.name}" for path in (ROOT / "pipelines" / "serving" / "page").iterdir()),
+        "tokenizer/splitting/automata.bin",
         "tokenizer/splitting/unicode_classes.bin",
         "tokenizer/splitting/unicode_properties.bin",
     ):

@@ -3,17 +3,19 @@
 import re
 import subprocess
 import sys
+import warnings
 
 import pytest
 import tiktoken
 import tokenizers
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
 from tokenizer import Tokenizer
 from tokenizer.splitting.patterns import Pattern, compile_regex, resolve_pattern
 from tokenizer.splitting.pretokenize import split
+from tokenizer.splitting.scanner import pretokens, regex_pretokens
 from tokenizer.splitting.unicode_properties import case_variants, table_digest
 
 pytestmark = pytest.mark.filterwarnings("ignore:the split pattern", "ignore:the corpus ran out")
@@ -177,3 +179,95 @@ def test_a_pattern_that_backtracks_without_end_is_refused_by_name():
 def test_long_texts_are_split_as_in_tokenizers_however_many_matches_they_have(pattern):
     text = "ab a  bxx b\n" * 3000
     assert split(text, resolve_pattern(pattern)) == by_tokenizers(pattern, text)
+
+
+# Published patterns, and one whose contractions, digits and marks differ from all named ones.
+PUBLISHED = [
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+",
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?(?>\p{L}+)|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+",
+    r"\s?\p{L}+|\s?\p{N}|\s?[^\s\p{L}\p{N}]++|\s+(?=[\s])|\s+",
+    r"(?x) https?://\S+ | \p{Han} | \w+ (?: ' \w+ )* | \s+ | .",
+]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("regex", PUBLISHED)
+def test_published_patterns_run_through_the_scanner_and_split_as_in_tokenizers(regex, random_strings, stdlib_texts):
+    pattern = resolve_pattern(regex)
+    assert pattern.automaton is not None
+    for text in random_strings(3_000, seed=12) + stdlib_texts[:5] + ["see https://x.org/a?b now", "it's 12'000"]:
+        assert split(text, pattern) == list(pretokens(text.encode(), pattern.automaton)) == by_tokenizers(regex, text)
+
+
+def regexes():
+    """Return regexes of a small grammar, most of which match any text."""
+    sets = st.sampled_from([*"ab1 ", r"\n", r"\s", r"\S", r"\p{L}", r"[^ab]", r"[^\s\p{L}]", r"\w", "(?i:k)", "."])
+    counts = st.sampled_from(["", "", "", "+", "*", "?", "{1,2}", "{2,}", "++", "?+", "{1,2}+"])
+    ahead = st.tuples(st.sampled_from(["(?=", "(?!"]), sets, st.sampled_from(["", r"|\Z"])).map(
+        lambda x: "".join(x) + ")"
+    )
+    single = st.tuples(sets, counts).map("".join)
+    leaves = st.one_of(single, single, ahead, single.map("(?>{})".format))
+
+    def groups(inner):
+        sequences = st.lists(inner, min_size=1, max_size=3).map("".join)
+        alternatives = st.lists(sequences, min_size=1, max_size=3).map("|".join)
+        return st.tuples(alternatives, counts).map(lambda x: f"(?:{x[0]}){x[1]}")
+
+    rest = st.sampled_from([r"[\s\S]", r"\s+(?!\S)|\s+|\S", r".|\n", r"\s+|\S+"])
+    return st.tuples(st.recursive(leaves, groups, max_leaves=8), rest).map("|".join)
+
+
+@given(regexes(), st.lists(st.text(st.sampled_from("ab1 \nkK'é\u212a\xff"), max_size=12), min_size=1, max_size=12))
+def test_any_automaton_splits_as_the_regex_module_does(regex, texts):
+    try:
+        pattern = resolve_pattern(regex)
+    except ValueError:
+        assume(False)
+    assume(pattern.automaton is not None)
+    for text in texts:
+        expected = list(regex_pretokens(text.encode(), pattern))
+        assert list(pretokens(text.encode(), pattern.automaton)) == expected == split(text, pattern)
+
+
+@pytest.mark.parametrize(
+    "regex",
+    [
+        r"a+b|a|[^a]",  # reads a run of a again and again
+        r"ab*c|[\s\S]",  # depends on text far behind the match
+        r"[a-z]+",  # leaves text between its matches
+        r"x*|[\s\S]",  # matches empty text
+        r"(a)\1|[\s\S]",
+        r"(?<=a)b|[\s\S]",
+        r"\ba|[\s\S]",
+        r"a+?|[\s\S]",
+        r"(?=ab)a|[\s\S]",
+        r"a{2}{3}|[\s\S]",
+        r"a{200}|[\s\S]",
+    ],
+)
+def test_a_regex_that_no_automaton_can_run_gives_the_matches_of_the_regex_module(regex):
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        try:
+            pattern = resolve_pattern(regex)
+        except ValueError as error:
+            assert "multiple repeat" in str(error)
+            return
+    assert pattern.automaton is None
+    for text in ("aab aaa", "abbc abb", "a" * 450):
+        matches = (match.group() for match in compile_regex(regex).finditer(text) if match.group())
+        if regex not in ("[a-z]+", r"x*|[\s\S]"):
+            assert split(text, pattern) == [match.encode() for match in matches]
+
+
+@pytest.mark.parametrize(
+    ("regex", "splits"),
+    [(PUBLISHED[0], True), (PUBLISHED[3], True), (r"\w+ \w+|\s|\w+|\S", False), (r"[a-z]+\s*|[^a-z]", False)],
+)
+def test_a_text_is_cut_at_spaces_only_if_the_regex_splits_there(regex, splits):
+    assert resolve_pattern(regex).splits_at_spaces is splits

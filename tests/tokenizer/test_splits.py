@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
 from tokenizer import Tokenizer
-from tokenizer.splitting.patterns import NAMES, SPELLINGS, Pattern, resolve_pattern
+from tokenizer.splitting.automata import stored_automata
+from tokenizer.splitting.patterns import NAMES, SPELLINGS, resolve_pattern
 from tokenizer.splitting.pretokenize import split
-from tokenizer.splitting.scanner import pretokens
+from tokenizer.splitting.regex_compilation import compile_automaton
+from tokenizer.splitting.scanner import pretokens, regex_pretokens
 from tokenizer.splitting.unicode_classes import PROPERTIES, code_point_classes, probe_tiktoken
 
 NAMED = ["gpt2", "cl100k", "o200k", "llama3", "qwen2"]
@@ -149,12 +151,16 @@ def test_every_spelling_taken_for_a_named_pattern_splits_like_it_in_tiktoken(spe
 
 @pytest.mark.parametrize("name", NAMED)
 def test_scanner_and_regex_engine_agree(name, random_strings, stdlib_texts):
-    by_scanner = resolve_pattern(name)
-    by_regex = Pattern(by_scanner.regex)
-    assert by_regex.automaton is None
-    assert by_scanner.automaton is not None
+    pattern = resolve_pattern(name)
+    assert pattern.automaton is not None
     for text in random_strings(5_000, seed=5) + stdlib_texts[:10]:
-        assert split(text, by_scanner) == split(text, by_regex), text
+        assert split(text, pattern) == list(regex_pretokens(text.encode(), pattern)), text
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_stored_automaton_of_a_named_pattern_is_compiled_from_its_regex(name):
+    regex = resolve_pattern(name).regex
+    assert stored_automata()[regex] == compile_automaton(regex), "run python -m tokenizer.splitting.patterns"
 
 
 def test_named_patterns_and_their_spellings_are_the_same_pattern(published_patterns):
@@ -203,15 +209,15 @@ def test_o200k_splits_words_on_case(text, pieces):
 
 @pytest.mark.parametrize("name", NAMED)
 def test_no_text_takes_more_than_linear_time(name, representatives):
-    class Counted(bytes):
+    class Counted(list):
         reads = 0
 
         def __getitem__(self, place):
             Counted.reads += 1
-            return bytes.__getitem__(self, place)
+            return list.__getitem__(self, place)
 
-    automaton = resolve_pattern(name).automaton
-    counted = automaton._replace(actions=Counted(automaton.actions))
+    counted = resolve_pattern(name).automaton._replace()
+    counted.table = Counted(counted.table)
     kinds = [members[0] for members in representatives.values()] + ["\r"]
     for one, other in itertools.product(kinds, repeat=2):
         text = one + other * 500 + one * 500 + (one + other) * 250
@@ -257,7 +263,7 @@ def test_any_bytes_split_alike_by_kernel_and_by_regex(data):
         assert b"".join(pieces) == data
         assert all(pieces)
         if not regex.search(r"[^\u0000-\u0350]", data.decode("utf-8", "ignore")):
-            assert pieces == split(data, Pattern(pattern.regex))
+            assert pieces == list(regex_pretokens(data, pattern))
 
 
 @given(any_bytes)

@@ -41,7 +41,7 @@ class KernelTables:
 
     def __init__(self, pattern: Splitter):
         self.pattern = pattern
-        self.automaton = automaton_arrays(pattern.automaton) if pattern.automaton is not None else None
+        self.automaton = automaton_arrays(pattern)
         none, nothing = np.zeros(1, dtype=np.int64), np.frombuffer(b"", dtype=np.uint8)
         self.tokens = kernel.Tokens(aligned(4 * table_rows(0), 0), np.zeros(table_rows(0), np.uint64), nothing, none)
         pairs = aligned(2 * table_rows(0), int(kernel.NOTHING))

@@ -10,6 +10,8 @@ from tokenizer.splitting.scanner import pretokens
 
 # The search goes back this far from the wanted place; if it finds no cut, the piece becomes longer.
 SEARCHED_BYTES = 1 << 16
+# A pretoken depends on fewer pretokens after it than this, apart from runs that the next pretoken reads, too.
+LOOK_AHEAD = 128
 # Pretokens that more text cannot change are searched in this much of a text's end, then in 8 times as much.
 TAIL_BYTES = 1 << 10
 
@@ -17,9 +19,9 @@ TAIL_BYTES = 1 << 10
 def safe_cuts(text: memoryview | bytes, pattern: Splitter, piece_bytes: int) -> list[int]:
     """Return ascending byte offsets that cut `text` (UTF-8) into pieces of about `piece_bytes`.
 
-    A cut is between an ASCII letter and a space followed by an ASCII letter. Every named pattern starts a pretoken
-    there, whatever precedes, and so do BERT's words. Its look-aheads do not cross the cut, because a piece that ends
-    with a letter leaves no white space undecided. A custom regex has no cuts, since it guarantees none of this.
+    A cut is between an ASCII letter and a space followed by an ASCII letter, for a pattern that `splits_at_spaces`:
+    it starts a pretoken there, whatever precedes, and none of its look-aheads crosses the cut. All named patterns do,
+    and so do BERT's words.
     """
     data = np.frombuffer(text, np.uint8)
     cuts: list[int] = []
@@ -42,8 +44,9 @@ def safe_cuts(text: memoryview | bytes, pattern: Splitter, piece_bytes: int) -> 
 def decided_bytes(data: bytes, pattern: Splitter) -> int:
     """Return the length of a prefix of a text whose ids do not depend on what follows the text; 0 if none is known.
 
-    Named patterns: up to the first pretoken near the end that depends on what follows. BERT's words: up to the last
-    white space or punctuation. SentencePiece's words: as in `safe_cuts`. A custom regex can depend on any later text.
+    Patterns with an automaton: up to the first pretoken near the end that depends on what follows. BERT's words: up to
+    the last white space or punctuation. SentencePiece's words: as in `safe_cuts`. Any other regex can depend on any
+    later text.
     """
     data = data[: _whole_characters(data)]
     if isinstance(pattern, BertWords):
@@ -56,14 +59,16 @@ def decided_bytes(data: bytes, pattern: Splitter) -> int:
         if len(data) > tail and len(ends) == 1:
             ends = np.concatenate([ends, *(chunk.copy() for chunk in pretoken_ends(single_block(data), pattern))])
         # If the first pretoken of the tail is decided, so are all before it: after its end, a pretoken looks only at a
-        # few characters, or at a run that the next pretoken looks at, too.
-        start = int(ends[np.searchsorted(ends, max(0, len(data) - tail), side="right") - 1])
+        # few characters, or at a run that the next pretoken looks at, too (see `regex_compilation`).
+        tail_first = int(np.searchsorted(ends, max(0, len(data) - tail), side="right")) - 1
+        start, start_of_tail = int(ends[max(0, tail_first - LOOK_AHEAD)]), int(ends[tail_first])
         decided = list(pretokens(data[start:], pattern.automaton, complete=False))
         # White space can be split differently if the text ends there.
-        while decided and list(pretokens(b"".join(decided[-8:]), pattern.automaton)) != decided[-8:]:
+        while decided and list(pretokens(b"".join(decided[-LOOK_AHEAD:]), pattern.automaton)) != decided[-LOOK_AHEAD:]:
             decided.pop()
-        if decided or start == 0:
-            return start + sum(map(len, decided))
+        end = start + sum(map(len, decided))
+        if end > start_of_tail or start_of_tail == 0:
+            return end
         tail *= 8
 
 

@@ -282,7 +282,7 @@ def _encode(data, offsets, start, ends, first, merges, tokens, pieces, caches, b
 @kernel
 def encode(
     data, offsets, out, id_offsets, state, ends, scratch, chunks,
-    actions, loops, byte_classes, code_point_classes, fold, ascii_rules,
+    actions, byte_classes, code_point_classes, ascii_rules,
     byte_ids, pairs, of_bytes, joined, short, long, blob, token_offsets, units, rules, scores, small, large,
 ):  # fmt: skip
     """Split and encode documents, data[offsets[d]:offsets[d + 1]], in up to `chunks` times len(ends) pretokens.
@@ -306,7 +306,7 @@ def encode(
             state[FIRST] = 0
             state[LAST], state[SCANNED], state[POSITION] = scan(
                 data, offsets, state[SCANNED], state[POSITION], ends,
-                actions, loops, byte_classes, code_point_classes, fold, ascii_rules,
+                actions, byte_classes, code_point_classes, ascii_rules,
             )  # fmt: skip
             if state[LAST] == 0:
                 continue

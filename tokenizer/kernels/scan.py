@@ -6,19 +6,8 @@ import numpy as np
 
 from tokenizer.kernels.ascii import split_ascii
 from tokenizer.kernels.tools import inlined, kernel
-from tokenizer.splitting.automata import (
-    CLASSES,
-    CONTRACTION,
-    EMIT,
-    EMIT_AT_MARK,
-    EMIT_BYTE,
-    END,
-    MARK_AFTER,
-    MARK_BEFORE,
-    MULTIBYTE,
-    OTHER,
-    START,
-)
+from tokenizer.splitting.automata import EMIT, EMIT_AT_MARK, EMIT_BYTE, END, MARK, MULTIBYTE, START
+from tokenizer.splitting.patterns import NO_ASCII_RULES
 
 
 @inlined
@@ -61,32 +50,8 @@ def _class_and_width(data, position, end, byte_classes, code_point_classes):
     return scanner_class, width
 
 
-@inlined
-def _contraction(data, position, end, fold):
-    """Return the bytes of an English contraction after the apostrophe at `position`, with the apostrophe; 0 if none."""
-    length = 0
-    if position + 1 < end:
-        one = data[position + 1]
-        if fold and 65 <= one <= 90:
-            one += 32
-        if one == 115 or one == 100 or one == 109 or one == 116:  # 's 'd 'm 't
-            length = 2
-        elif position + 2 < end:
-            two = data[position + 2]
-            if fold and 65 <= two <= 90:
-                two += 32
-            if (
-                (one == 108 and two == 108)  # 'll
-                or (one == 118 and two == 101)  # 've
-                or (one == 114 and two == 101)  # 're
-                or (fold and one == 0xC5 and two == 0xBF)  # the long s, which folds to s
-            ):
-                length = 3
-    return length
-
-
 @kernel
-def scan(data, offsets, document, position, ends, actions, loops, byte_classes, code_point_classes, fold, ascii_rules):
+def scan(data, offsets, document, position, ends, actions, byte_classes, code_point_classes, ascii_rules):
     """Split documents until `ends` is full or the documents are done.
 
     data: uint8, all documents without gaps; document d is data[offsets[d]:offsets[d + 1]], offsets int64. document,
@@ -100,30 +65,28 @@ def scan(data, offsets, document, position, ends, actions, loops, byte_classes, 
         end = offsets[document + 1]
         while position < end and n < len(ends):
             # A pretoken starts at `position`.
-            if data[position] < 0x80 and (position + 1 == end or data[position + 1] < 0x80):
+            if (
+                ascii_rules != NO_ASCII_RULES
+                and data[position] < 0x80
+                and (position + 1 == end or data[position + 1] < 0x80)
+            ):
                 n, position = split_ascii(data, position, end, ascii_rules, ends, n)
                 if position == end or n == len(ends):
                     break
-            state = START
+            row = START
             mark = position
             while True:
                 scanner_class, width = _class_and_width(data, position, end, byte_classes, code_point_classes)
-                action = actions[state * CLASSES + scanner_class]
-                if action == CONTRACTION:
-                    length = _contraction(data, position, end, fold)
-                    position += length
-                    action = EMIT if length else actions[state * CLASSES + OTHER]
+                action = np.int64(actions[row + scanner_class])
                 if action >= EMIT:
                     break
-                if action & MARK_BEFORE:
+                if action & MARK:
                     mark = position
+                    action -= MARK
                 position += width
-                if action & MARK_AFTER:
-                    mark = position
-                state = action & 15
-                loop = loops[state]
-                if loop != 255:
-                    while position < end and byte_classes[data[position]] == loop:
+                row = action
+                if width == 1:  # a run of ASCII
+                    while position < end and actions[row + byte_classes[data[position]]] == row:
                         position += 1
             if action == EMIT_AT_MARK:
                 position = mark

@@ -13,7 +13,7 @@ from functools import cache, cached_property, partial
 
 from tokenizer.byte_level import spell, unspell
 from tokenizer.splitting import unicode_classes
-from tokenizer.splitting.automata import Automaton, named_automaton
+from tokenizer.splitting.automata import Automaton
 from tokenizer.splitting.patterns import resolve_pattern
 from tokenizer.splitting.scanner import match_spans, pretokens, utf8_stretches
 
@@ -122,7 +122,13 @@ def _byte_level(piece: str, *, prefix: bool, split: bool) -> list[str]:
     if prefix and not piece.startswith(" "):
         piece = " " + piece
     data = piece.encode()
-    return list(map(spell, pretokens(data, named_automaton("gpt2")) if split else [data]))
+    return list(map(spell, pretokens(data, _gpt2()) if split else [data]))
+
+
+def _gpt2() -> Automaton:
+    automaton = resolve_pattern("gpt2").automaton
+    assert automaton is not None
+    return automaton
 
 
 def _spans(piece: str, regex: re.Pattern[str]) -> Iterator[tuple[int, int]]:

@@ -1,6 +1,7 @@
 """Split patterns: the named ones with their regexes, and custom regexes.
 
-A named pattern runs through its automaton (`automata.py`), a custom one through the `regex` module.
+A pattern runs through the automaton that is made from its regex (`automata.py`). The few regexes without an automaton
+run through the `regex` module.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import namedtuple
 from functools import cached_property, lru_cache
 
 from tokenizer.splitting import unicode_classes
-from tokenizer.splitting.automata import Automaton, named_automaton
+from tokenizer.splitting.automata import Automaton, store_automata, stored_automata
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,13 +23,13 @@ class Pattern(namedtuple("_Pattern", ["regex", "name"], defaults=[None])):
     """A split pattern.
 
     regex: the canonical spelling, as written to tokenizer.json and hashed by fingerprints.
-    name: the name of its automaton, or None for a custom pattern.
+    name: the name in `NAMES`, or None for a custom pattern.
     """
 
     @property
     def splits_at_spaces(self) -> bool:
         """Return whether a pretoken always ends before a space or line feed that follows an ASCII letter or digit."""
-        return self.name is not None
+        return self.automaton is not None and bool(self.automaton.splits_at_spaces)
 
     @property
     def spelling(self) -> str:
@@ -37,8 +38,13 @@ class Pattern(namedtuple("_Pattern", ["regex", "name"], defaults=[None])):
 
     @cached_property
     def automaton(self) -> Automaton | None:
-        """Return the scanner's tables, or None for a custom pattern."""
-        return named_automaton(self.name) if self.name else None
+        """Return the scanner's tables, or None if only the `regex` module can run the regex."""
+        return automaton_of(self.regex)
+
+    @property
+    def ascii_rules(self) -> int:
+        """Return the rule set of `kernels/ascii.py` that splits ASCII text in the same way, or NO_ASCII_RULES."""
+        return _ASCII_RULES.get(self.name, NO_ASCII_RULES)
 
     @cached_property
     def identity(self) -> str:
@@ -97,6 +103,16 @@ _REGEX_OF = {
     "qwen2": QWEN2_REGEX,
 }
 
+# The rule sets of `kernels/ascii.py`, a fast path of these patterns.
+ASCII_GPT2, ASCII_CL100K, ASCII_QWEN2, ASCII_O200K, NO_ASCII_RULES = range(5)
+_ASCII_RULES = {
+    "gpt2": ASCII_GPT2,
+    "cl100k": ASCII_CL100K,
+    "o200k": ASCII_O200K,
+    "llama3": ASCII_CL100K,
+    "qwen2": ASCII_QWEN2,
+}
+
 # Regexes that split every text as a named pattern does: the canonical ones and other spellings in use.
 SPELLINGS = {regex: name for name, regex in _REGEX_OF.items()} | {
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+": "gpt2",
@@ -121,9 +137,9 @@ SPELLINGS = {regex: name for name, regex in _REGEX_OF.items()} | {
 def resolve_pattern(pattern: str | Pattern) -> Pattern:
     """Return the pattern for a name in `NAMES` or for a regex in `regex` syntax.
 
-    A regex in `SPELLINGS` gives the named pattern. Any other regex warns once, because it runs slower. Its Unicode
-    properties and case mean what they mean in `tokenizers`. Raises ValueError, which names the cause, for a regex that
-    is empty, invalid or too large, or that `regex_translation` refuses.
+    A regex in `SPELLINGS` gives the named pattern. A regex without an automaton warns once, because it runs slower. The
+    Unicode properties and case of a regex mean what they mean in `tokenizers`. Raises ValueError, which names the
+    cause, for a regex that is empty, invalid or too large, or that `regex_parsing` refuses.
     """
     if isinstance(pattern, Pattern):
         return pattern
@@ -132,6 +148,8 @@ def resolve_pattern(pattern: str | Pattern) -> Pattern:
     name = NAMES.get(pattern) or SPELLINGS.get(pattern)
     if name:
         return Pattern(_REGEX_OF[name], name)
+    if automaton_of(pattern) is not None:
+        return Pattern(pattern)
     compile_regex(pattern)
     if pattern not in _warned:
         _warned.add(pattern)
@@ -174,10 +192,23 @@ def refuse_misread_by_tokenizers(pattern: Pattern) -> None:
 
 
 @lru_cache(maxsize=64)
+def automaton_of(regex: str) -> Automaton | None:
+    """Return the automaton of a regex, or None if only the `regex` module can run it.
+
+    Raises ValueError for a pattern that `regex_parsing` refuses.
+    """
+    if stored := stored_automata().get(regex):
+        return stored
+    from tokenizer.splitting.regex_compilation import compile_automaton
+
+    return compile_automaton(regex)
+
+
+@lru_cache(maxsize=64)
 def compile_regex(pattern: str) -> regex.Pattern[str]:
     """Return the `regex.Pattern` of a custom pattern, with the Unicode classes of `regex_translation`.
 
-    Raises ValueError for a pattern that is not valid or that `regex_translation` refuses.
+    Raises ValueError for a pattern that is not valid or that `regex_parsing` refuses.
     """
     import regex
 
@@ -188,3 +219,14 @@ def compile_regex(pattern: str) -> regex.Pattern[str]:
         return regex.compile(translated)
     except regex.error as error:
         raise ValueError(f"the split pattern {pattern[:80]!r} is not a valid regex: {error.msg}") from None
+
+
+def _store_named_automata() -> None:
+    from tokenizer.splitting.regex_compilation import compile_automaton
+
+    compiled = {regex: compile_automaton(regex) for regex in _REGEX_OF.values()}
+    store_automata({regex: automaton for regex, automaton in compiled.items() if automaton})
+
+
+if __name__ == "__main__":
+    _store_named_automata()

@@ -1,6 +1,6 @@
 """Find the ends of pretokens in blocks of documents.
 
-Named patterns use the scanner, other patterns `regex`, and BERT's words a kernel that rewrites the text.
+Patterns with an automaton use the scanner, the others `regex`, and BERT's words a kernel that rewrites the text.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenizer.documents import Block, as_readonly, block_of, single_block
-from tokenizer.splitting.automata import Automaton
 from tokenizer.splitting.bert import BertWords
 from tokenizer.splitting.bert_characters import REPLACED, WORD
 from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.metaspace import MetaspaceWords
-from tokenizer.splitting.patterns import Pattern
+from tokenizer.splitting.patterns import NO_ASCII_RULES, Pattern
 from tokenizer.splitting.scanner import pretokens_of
 from tokenizer.splitting.sentencepiece import SentencePieceText
 from tokenizer.splitting.unicode_classes import CODE_POINTS
@@ -33,8 +32,8 @@ CHUNK = 16384
 WORDS_CHUNK = 8 * CHUNK  # for words, whose ends exist before the first call; fewer calls take less time
 
 Bytes = npt.NDArray[np.uint8]
-# actions, loops, byte_classes, code_point_classes, fold_contractions, ascii_rules
-AutomatonArrays = tuple[Bytes, Bytes, Bytes, Bytes, bool, int]
+# actions, byte_classes, code_point_classes, ascii_rules
+AutomatonArrays = tuple[npt.NDArray[np.uint16], Bytes, Bytes, int]
 
 
 def pretoken_ends(block: Block, pattern: Pattern | Chain) -> Iterator[np.ndarray]:
@@ -43,12 +42,12 @@ def pretoken_ends(block: Block, pattern: Pattern | Chain) -> Iterator[np.ndarray
     The first pretoken starts at block.offsets[0], every other where the one before it ends. The next chunk overwrites
     the array. As in Hugging Face, text between two matches of a regex is a pretoken, and an empty match ends it.
     """
-    if pattern.automaton is None:
+    tables = automaton_arrays(pattern)
+    if tables is None:
         yield from _regex_ends(block, pattern)
         return
     from tokenizer.kernels.scan import scan
 
-    tables = automaton_arrays(pattern.automaton)
     ends = np.empty(CHUNK, dtype=np.int64)
     document, position = 0, int(block.offsets[0])
     while document < len(block.offsets) - 1:
@@ -87,21 +86,25 @@ def _in_chunks(block: Block, ends: np.ndarray) -> tuple[Block, Iterator[np.ndarr
 
 
 @cache
-def automaton_arrays(automaton: Automaton) -> AutomatonArrays:
-    """Return the kernels' view of an automaton: its tables as uint8 arrays, without a copy, and its flags."""
+def automaton_arrays(pattern: Splitter) -> AutomatonArrays | None:
+    """Return the kernels' view of a pattern's automaton: its tables without a copy, and its rule set for ASCII.
+
+    None if the pattern has no automaton.
+    """
+    if pattern.automaton is None:
+        return None
+    tables = pattern.automaton
     return (
-        np.frombuffer(automaton.actions, dtype=np.uint8),
-        np.frombuffer(automaton.loops, dtype=np.uint8),
-        np.frombuffer(automaton.byte_classes, dtype=np.uint8),
-        np.frombuffer(automaton.code_point_classes, dtype=np.uint8),
-        automaton.fold_contractions,
-        automaton.ascii_rules,
+        np.frombuffer(tables.actions, dtype=np.uint16),
+        np.frombuffer(tables.byte_classes, dtype=np.uint8),
+        np.frombuffer(tables.code_point_classes, dtype=np.uint8),
+        pattern.ascii_rules,
     )
 
 
 # For kernels that get the ends of pretokens and do not scan.
 _EMPTY: Bytes = np.frombuffer(b"", dtype=np.uint8)
-NO_AUTOMATON: AutomatonArrays = (_EMPTY, _EMPTY, _EMPTY, _EMPTY, False, 0)
+NO_AUTOMATON: AutomatonArrays = (np.frombuffer(b"", dtype=np.uint16), _EMPTY, _EMPTY, NO_ASCII_RULES)
 
 
 def _regex_ends(block: Block, pattern: Pattern | Chain) -> Iterator[np.ndarray]:

@@ -5,19 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from tokenizer.splitting.automata import (
-    CLASSES,
-    CONTRACTION,
-    EMIT,
-    EMIT_AT_MARK,
-    EMIT_BYTE,
-    END,
-    MARK_AFTER,
-    MARK_BEFORE,
-    OTHER,
-    START,
-    Automaton,
-)
+from tokenizer.splitting.automata import EMIT, EMIT_AT_MARK, EMIT_BYTE, END, MARK, START, Automaton
 from tokenizer.splitting.patterns import Pattern, compile_regex
 
 TYPE_CHECKING = False
@@ -43,46 +31,27 @@ def pretokens(text: bytes, automaton: Automaton, *, complete: bool = True) -> It
         classes = bytes([table[ord(character)] for character in characters])
     if complete:
         classes += bytes([END])
-    actions = automaton.actions
+    actions = automaton.table
     position = 0
     while position < len(characters):
-        state, start = START, position
+        row, start = START, position
         while True:
             try:
-                action = actions[state * CLASSES + classes[position]]
+                action = actions[row + classes[position]]
             except IndexError:  # the text is not complete
                 return
-            if action == CONTRACTION:
-                if not complete and position + 3 > len(characters):
-                    return
-                length = _contraction(characters[position + 1 : position + 3], automaton.fold_contractions)
-                action = EMIT if length else actions[state * CLASSES + OTHER]
-                position += length
             if action >= EMIT:
                 break
-            if action & MARK_BEFORE:
+            if action & MARK:
                 mark = position
+                action -= MARK
             position += 1
-            if action & MARK_AFTER:
-                mark = position
-            state = action & 15
+            row = action
         if action == EMIT_AT_MARK:
             position = mark
         elif action == EMIT_BYTE:
             position += 1
         yield characters[start:position].encode(errors="surrogateescape")
-
-
-def _contraction(following: str, fold: bool) -> int:
-    """Return the length of the contraction, apostrophe included, or 0. following: two characters after the apostrophe.
-
-    fold: whether to ignore case.
-    """
-    if fold:
-        following = following.replace("ſ", "s").lower()
-    if following[:1] in ("s", "d", "m", "t"):
-        return 2
-    return 3 if following in ("ll", "ve", "re") else 0
 
 
 def pretokens_of(

@@ -102,6 +102,38 @@ def as_ranges(code_points: Iterable[int]) -> Ranges:
     return tuple((first, last) for first, last in ranges)
 
 
+def complement(ranges: Ranges) -> Ranges:
+    """Return all code points outside the ranges, except surrogates."""
+    places = [-1, *(end for pair in merged_ranges([*ranges, (0xD800, 0xDFFF)]) for end in pair), 0x110000]
+    gaps = ((before + 1, after - 1) for before, after in zip(places[::2], places[1::2], strict=True))
+    return tuple(gap for gap in gaps if gap[0] <= gap[1])
+
+
+def intersection(some: Ranges, others: Ranges) -> Ranges:
+    """Return the code points that both have."""
+    result, i, j = [], 0, 0
+    while i < len(some) and j < len(others):
+        first, last = max(some[i][0], others[j][0]), min(some[i][1], others[j][1])
+        if first <= last:
+            result.append((first, last))
+        if some[i][1] < others[j][1]:
+            i += 1
+        else:
+            j += 1
+    return tuple(result)
+
+
+def merged_ranges(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Return pairs in any order as sorted, disjoint ranges."""
+    merged: list[list[int]] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1][1] = max(merged[-1][1], last)
+        else:
+            merged.append([first, last])
+    return tuple((first, last) for first, last in merged)
+
+
 def gaps_of(ranges: Ranges) -> list[int]:
     """Return the gaps between the ends of ranges, which are small numbers, for storage."""
     ends = [end for pair in ranges for end in pair]
