@@ -1,6 +1,6 @@
 """Corpora: documents in Arrow batches, divided into splits."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from copy import copy
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from corpora.documents import Dropped
 from corpora.ranges import InputRange, SplitPlan, count_documents, packed
 from corpora.read_options import ReadOptions
-from corpora.specs import Opened, open_specs
+from corpora.specs import Opened, Specs, open_specs
 from corpora.splits import FEW_DOCUMENTS, HASH, NONE, OWN, TAIL, TRAIN, VALIDATION, Rule, parse_rule
 
 # Bytes of input in a range: seconds of encoding, and few enough ranges for a corpus of terabytes.
@@ -184,7 +184,7 @@ class Corpus:
 
 
 def open_corpus(
-    specs: str | Sequence[str],
+    specs: Specs,
     split: str | None = None,
     invalid: str = "error",
     text_column: str | None = None,
@@ -227,7 +227,8 @@ def open_corpus(
 
     Raises:
         FileNotFoundError: no such corpus; the message names the nearest cards
-        ValueError: empty, no text column, unknown format, not UTF-8, too long (also raised later, during a pass)
+        ValueError: an argument of the wrong type, an unknown option, empty, no text column, unknown format, not UTF-8,
+            too long (also raised later, during a pass)
     """
-    read_options = ReadOptions(invalid=invalid, text_column=text_column, **options)
+    read_options = ReadOptions.of(invalid=invalid, text_column=text_column, **options)
     return Corpus(open_specs(specs, read_options), read_options, split)

@@ -1,6 +1,6 @@
 """Pairs of texts, a source and its target, from two columns: translations, or questions and answers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from corpora.documents import Dropped, batch_documents, clean, joined
 from corpora.read_options import ReadOptions
 from corpora.readers import Reader
-from corpora.specs import open_specs
+from corpora.specs import Specs, open_specs
 from corpora.splits import HASH, NONE, OWN, TRAIN, VALIDATION, HashRouter, parse_rule
 
 SOURCE, TARGET = "source", "target"
@@ -115,18 +115,17 @@ class PairTexts:
         return (batch for name, batch in self.routed_batches() if name == split)
 
 
-def open_pairs(
-    specs: str | Sequence[str], columns: tuple[str, str], split: str | None = None, **options: Any
-) -> PairCorpus:
+def open_pairs(specs: Specs, columns: tuple[str, str], split: str | None = None, **options: Any) -> PairCorpus:
     """Return the pairs in two columns of the corpus that `specs` name: JSONL, CSV, JSON, Parquet, Arrow or the hub.
 
     `open_corpus` explains `specs` and `options` (max_document, suffix, encoding).
 
-    Raises ValueError for a missing column and, during a pass, for a value that is not text or not UTF-8.
+    Raises ValueError for a wrong argument or a missing column. A pass raises ValueError for a value that is not text or
+    not UTF-8.
     """
     if columns[0] == columns[1]:
         raise ValueError(f'source and target are both the column "{columns[0]}": name two, such as --pairs en de')
-    source_options, target_options = (ReadOptions(text_column=column, **options) for column in columns)
+    source_options, target_options = (ReadOptions.of(text_column=column, **options) for column in columns)
     sources, targets = open_specs(specs, source_options), open_specs(specs, target_options)
     readers = sources.reader, targets.reader
     return PairCorpus(readers, sources.name, columns, split, source_options, dict(sources.skipped_files))

@@ -2,7 +2,8 @@
 
 import codecs
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, Self
 
 from corpora.formats.compression import SUFFIXES
 
@@ -32,7 +33,20 @@ class ReadOptions:
     first_bytes: int | None = None
     """how much of a text file to read, in bytes of UTF-8; all of it by default"""
 
+    @classmethod
+    def of(cls, **options: Any) -> Self:
+        """Return the options with these names. Raises ValueError for an unknown name too."""
+        names = [field.name for field in fields(cls)]
+        for name in options:
+            if name not in names:
+                raise ValueError(f"there is no option {name!r} of a corpus: there are {', '.join(names[:-1])}")
+        return cls(**options)
+
     def __post_init__(self) -> None:
+        for name in ("text_column", "encoding"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise ValueError(f"{name} must be a text, not {value!r}")
         if self.invalid not in INVALID_POLICIES:
             raise ValueError(f'invalid="{self.invalid}" is not one of {", ".join(INVALID_POLICIES)}')
         if isinstance(self.max_document, bool) or not isinstance(self.max_document, int) or self.max_document < 1:
@@ -46,7 +60,10 @@ class ReadOptions:
 
 def _suffixes(suffixes: str | Sequence[str]) -> tuple[str, ...]:
     """Return suffixes in lower case with a leading dot: ".md"."""
-    given = [suffixes] if isinstance(suffixes, str) else suffixes
+    given = [suffixes] if isinstance(suffixes, str) or not isinstance(suffixes, Sequence) else suffixes
+    for suffix in given:
+        if not isinstance(suffix, str):
+            raise ValueError(f'suffix must be one such as ".md", or a list of them, not {suffixes!r}')
     found = tuple("." + suffix.lower().lstrip("*").lstrip(".") for suffix in given)
     for suffix in found:
         if suffix == "." or "/" in suffix or suffix.count(".") > 1:

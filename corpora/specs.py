@@ -1,6 +1,7 @@
 """Specs of a corpus on the command line (names of cards, paths, hub names), and their readers."""
 
 import difflib
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,6 +13,8 @@ from corpora.input_files import Found, InputFile, find_files, is_glob, without_r
 from corpora.object_store import as_path, is_uri
 from corpora.read_options import ReadOptions
 from corpora.readers import Files, Reader, Several, StandardLibrary
+
+Specs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,16 +29,20 @@ class Opened:
     skipped_files: Mapping[str, int] = field(default_factory=dict)
 
 
-def open_specs(specs: str | Sequence[str], options: ReadOptions) -> Opened:
+def open_specs(specs: Specs, options: ReadOptions) -> Opened:
     """Return the documents that `specs` name (see `corpora.open_corpus`), one spec after the other."""
-    specs = [specs] if isinstance(specs, str) else [str(spec) for spec in specs]
-    if not specs:
+    given = [specs] if isinstance(specs, str | os.PathLike) or not isinstance(specs, Sequence) else specs
+    for spec in given:
+        if not isinstance(spec, str | os.PathLike):
+            raise ValueError(f"a corpus is a name or a path, or a list of them, not {spec!r}")
+    names = [str(spec) for spec in given]
+    if not names:
         raise ValueError(
             "no corpus was given: name a card, a file, a folder, a glob, s3://bucket/folder or hub:owner/name"
         )
-    named = [_open_named(spec, options) for spec in specs]
+    named = [_open_named(spec, options) for spec in names]
     opened = [one for one in named if one is not None]
-    if paths := [spec for spec, one in zip(specs, named, strict=True) if one is None]:
+    if paths := [spec for spec, one in zip(names, named, strict=True) if one is None]:
         # All paths make one reader, so that train.txt and valid.txt are two splits of one corpus.
         opened.insert(named.index(None), _open_paths(paths, options))
     joined = opened[0] if len(opened) == 1 else _joined(opened)

@@ -42,6 +42,8 @@ TAIL = Rule("tail", 0.1)
 
 def parse_rule(text: str) -> Rule:
     """Return the rule written as `text`. "hash" and "tail" alone have their usual fraction."""
+    if not isinstance(text, str):
+        raise ValueError(f'split must be a rule such as "own" or "hash:0.05", not {text!r}')
     if text in ("own", "none"):
         return Rule(text)
     match = re.fullmatch(r"(hash|tail)(?::([0-9.eE+-]+))?", text)

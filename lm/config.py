@@ -16,6 +16,7 @@ NormPosition = Literal["pre", "post"]
 Residual = Literal["sequential", "parallel"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "swiglu", "geglu"]
 Initialization = Literal["gpt2", "xavier", "t5"]
+MixerKind = Literal["attention"]
 AttentionBackend = Literal["auto", "sdpa", "blocked", "flex", "closed_form", "reference"]
 
 GATED = ("swiglu", "geglu")
@@ -107,6 +108,8 @@ class ModelConfig:
     """Start the matrices that write to the residual stream at zero"""
     initialization: Initialization = "gpt2"
     """Scheme of initial values (lm/initialization.py)"""
+    mixer: MixerKind = "attention"
+    """Sub-layer in which positions read one another (lm/mixers/)"""
     attention: AttentionBackend = "auto"
     """Attention backend (lm/attention/); auto: fastest for device, dtype, length and mask"""
 

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from lm.attention.backends import BACKENDS, Backend, fused_kernels
-from lm.blocks import Attend, Block, CrossAttend, KeysValues
+from lm.attention.backends import fused_kernels
+from lm.blocks import Block
 from lm.config import ModelConfig
 from lm.heads import MaskedTokenHead, NextTokenHead
 from lm.initialization import Initializer
 from lm.layers import Component, Embedding, build_norm
 from lm.masks import Mask
+from lm.mixers.attention import CrossAttend, KeysValues
+from lm.mixers.mixer import Mix
 from lm.positions import UNBOUNDED, PositionalEmbedding, Rows, rotary_tables, score_bias
 
 
@@ -68,31 +69,34 @@ class Stack(Component):
         dtype: torch.dtype,
         mask: Mask,
         positions: Rows | None = None,
-        attends: Sequence[Attend] | None = None,
+        mixes: Sequence[Mix] | None = None,
         cross_attends: Sequence[CrossAttend] | None = None,
         rows: Tensor | None = None,
     ) -> Tensor:
         """Embedded tokens x (B, T, width) of `ids` (B, T) to hidden states (B, T, width) of `dtype`.
 
-        `attends`, one a block, replaces attention under `mask`, as a KV cache does. `positions` default to 0 to T - 1.
+        `mixes`, one a block, replace mixing under `mask`, as a `MixerState` does. `positions` default to 0 to T - 1.
         `cross_attends`, one a block, attend to an encoder's output. With `rows` (N,) int64, indices of the B x T
         positions, returns only these rows: (N, width).
         """
-        plain = positions is None and attends is None and self._plain(x.shape[1], mask)
+        plain = positions is None and mixes is None and self._plain(x.shape[1], mask)
         positions = slice(0, x.shape[1]) if positions is None else positions
         self._check_length(positions)
         x = self.dropout(self.embedding_norm(self.positional(x, positions)).to(dtype))
         rotary = None if self.rotary is None else self.rotary(positions, dtype)
-        attends = attends or [self._attend(x, mask)] * len(self.blocks)
+        if mixes is None:
+            bias = self.bias(slice(0, x.shape[1]), x.shape[1], dtype)
+            mask = mask if bias is None else replace(mask, bias=bias)
+            mixes = [block.mixer.parallel_form(mask) for block in self.blocks]
         embedded = x
         last = len(self.blocks) - 1
         with fused_kernels(x.device, plain):
-            for i, (block, attend) in enumerate(zip(self.blocks, attends, strict=True)):
+            for i, (block, mix) in enumerate(zip(self.blocks, mixes, strict=True)):
                 if self.config.embedding_skips:
                     x = self.residual_scales[i].to(dtype) * x + self.embedding_scales[i].to(dtype) * embedded
                 cross_attend = None if cross_attends is None else cross_attends[i]
                 value_embedding = self._value_embedding(i, ids, dtype)
-                inputs = (rotary, attend, cross_attend, value_embedding, rows if i == last else None)
+                inputs = (rotary, mix, cross_attend, value_embedding, rows if i == last else None)
                 x = self._recomputed(block, plain, x, *inputs) if self.recompute else block(x, *inputs)
         hidden: Tensor = self.final_norm(x)
         return hidden
@@ -109,14 +113,6 @@ class Stack(Component):
         output: Tensor = checkpoint(run, x, *inputs, use_reentrant=False, preserve_rng_state=draws)
         return output
 
-    def backend(self) -> Backend:
-        """Return the configured attention: q, k, v and a mask to (B, H, T, D)."""
-        return partial(
-            BACKENDS[self.config.attention],
-            scale=None if self.config.scaled_attention else 1.0,
-            dropout=self.config.dropout if self.training else 0.0,
-        )
-
     def bias(self, queries: slice | Tensor, keys: int, dtype: torch.dtype) -> Tensor | None:
         """Return the bias (1, H, T, S) on scores, if any: queries are at a slice or (T,) int64, keys at 0 to S - 1."""
         return None if self.relative is None else self.relative(queries, keys).to(dtype)
@@ -125,10 +121,10 @@ class Stack(Component):
         """Return keys and values of an encoder's hidden states (B, S, width) for each block's cross-attention."""
         return [block.cross_attention.keys_values(hidden) for block in self.blocks if block.cross_attention is not None]
 
-    def cross_attends(self, keys_values: Sequence[KeysValues], mask: Mask) -> list[CrossAttend]:
-        """Return each block's cross-attention to its keys and values under `mask`."""
-        backend = self.backend()
-        return [partial(_cross_attend, backend, pair, mask) for pair in keys_values]
+    def cross_attends(self, hidden: Tensor, mask: Mask) -> list[CrossAttend]:
+        """Return each block's cross-attention to an encoder's hidden states (B, S, width) under `mask`."""
+        crosses = [block.cross_attention for block in self.blocks if block.cross_attention is not None]
+        return [cross.cross_attend(hidden, mask) for cross in crosses]
 
     def reset_parameters(self, initializer: Initializer) -> None:
         if self.config.embedding_skips:
@@ -158,11 +154,6 @@ class Stack(Component):
             return False  # an exporter would take the context length for the only one
         unmasked = mask.segments is None and mask.present is None and not 0 < mask.window < length
         return unmasked and length == self.config.context_length
-
-    def _attend(self, x: Tensor, mask: Mask) -> Attend:
-        length = x.shape[1]
-        bias = self.bias(slice(0, length), length, x.dtype)
-        return partial(self.backend(), mask=mask if bias is None else replace(mask, bias=bias))
 
     def _value_embedding(self, block: int, ids: Tensor, dtype: torch.dtype) -> Tensor | None:
         table = min(block, len(self.blocks) - 1 - block)
@@ -233,8 +224,7 @@ class LanguageModel(Component):
         self._check_source(source)
         cross_attends = None
         if source is not None:
-            keys_values = self.stack.cross_keys_values(self.encode(source, source_present))
-            cross_attends = self.stack.cross_attends(keys_values, Mask(present=source_present))
+            cross_attends = self.stack.cross_attends(self.encode(source, source_present), Mask(present=source_present))
         x = self.embed(ids, types)
         mask = self.mask(self.stack, segments, present)
         return self.stack(x, ids, dtype=self.compute_dtype, mask=mask, cross_attends=cross_attends, rows=rows)
@@ -282,10 +272,6 @@ class LanguageModel(Component):
                 f"a model of model.architecture={self.config.architecture!r} was called "
                 f"{'without' if source is None else 'with'} a source: an encoder-decoder reads one, no other does"
             )
-
-
-def _cross_attend(backend: Backend, keys_values: KeysValues, mask: Mask, q: Tensor) -> Tensor:
-    return backend(q, *keys_values, mask)
 
 
 def build_model(config: ModelConfig, seed: int) -> LanguageModel:

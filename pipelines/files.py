@@ -75,6 +75,13 @@ def refuse_special(path: "AnyPath") -> None:
         raise ValueError(f"{path} {error}: remove it, or save its content as a file") from None
 
 
+def file_sha256(path: "AnyPath") -> str:
+    """Return the SHA-256 of a file, read in pieces; ValueError for a pipe or device."""
+    refuse_special(path)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def read_bytes(path: Path) -> bytes:
     """Return the content of a file; ValueError for a pipe or device."""
     refuse_special(path)
@@ -147,14 +154,15 @@ def whole_folder(out: Path, replaceable: Callable[[Path], bool]) -> Iterator[Pat
 
 
 @contextmanager
-def unfinished_folder(out: Path) -> Iterator[Path]:
+def unfinished_folder(out: Path, name: str = "") -> Iterator[Path]:
     """Yield an empty folder beside `out` for unfinished work on it, which is removed at the end of the block.
 
-    The leftovers of a killed process are removed. Raises ValueError if another process works on the same `out`.
+    The leftovers of a killed process are removed. Raises ValueError if another process works on the same `out`, which
+    the error calls `name`.
     """
     partial = out.with_name(out.name + ".partial")
     make_folder(out.parent)
-    with locked_file(out.with_name(out.name + ".lock"), f"{out} is being built by another process"):
+    with locked_file(out.with_name(out.name + ".lock"), f"{name or out} is being built by another process"):
         shutil.rmtree(partial, ignore_errors=True)
         try:
             partial.mkdir()

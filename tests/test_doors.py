@@ -54,6 +54,81 @@ class Lion(Optimizer):
 OPTIMIZER = Lion
 '''
 
+AVERAGE = '''
+"""The causal uniform average: y_t = W_o mean of W_v x_s over s <= t (Zhang et al. 2018, "average attention")."""
+
+from functools import partial
+
+import torch
+
+from lm.decoding.cache import MixerState
+from lm.layers import Linear
+from lm.mixers.mixer import Mixer, only
+
+
+def average(values, mask):
+    if mask.present is not None:
+        values = values * mask.present[..., None]
+    counts = torch.arange(1, values.shape[1] + 1, device=values.device).expand(values.shape[:2])
+    if mask.present is not None:
+        counts = mask.present.cumsum(1)
+    return values.cumsum(1) / counts.clamp(min=1)[..., None].to(values.dtype)
+
+
+class Sums(MixerState):
+    def __init__(self, stack, batch, capacity, *, dtype, device, padding=None):
+        width = stack.config.width
+        self.sums = [torch.zeros(batch, 1, width, dtype=dtype, device=device) for _ in stack.blocks]
+        super().__init__(stack, batch, capacity, dtype=dtype, device=device, padding=padding)
+
+    def clear(self, padding=None):
+        super().clear(padding)
+        for sums in self.sums:
+            sums.zero_()
+
+    def select(self, rows):
+        super().select(rows)
+        self.sums = [sums[rows] for sums in self.sums]
+
+    def mixes(self, tokens):
+        stop = self.length + tokens
+        counts = torch.arange(self.length + 1, stop + 1, device=self.sums[0].device)[None]
+        present = None
+        if self.padding is not None:
+            counts = (counts - self.padding[:, None]).clamp(min=1)
+            present = self.present[:, self.length : stop, None]
+        return [partial(self.mix, block, counts[..., None], present) for block in range(len(self.sums))]
+
+    def mix(self, block, counts, present, values):
+        sums = self.sums[block] + (values if present is None else values * present).cumsum(1)
+        self.sums[block] = sums[:, -1:]
+        return sums / counts.to(values.dtype)
+
+
+class Average(Mixer):
+    component, state = "average", Sums
+
+    def __init__(self, config, residual_writes=1, value_embedding=False):
+        super().__init__(config)
+        self.value = Linear(config.width, config.width, config.bias)
+        self.output = Linear(config.width, config.width, config.bias, residual_writes)
+
+    def forward(self, x, rotary, mix, value_embedding=None, rows=None):
+        return self.output(only(mix(self.value(x)), rows))
+
+    def parallel_form(self, mask):
+        return partial(average, mask=mask)
+
+    def flops(self, length, visible, outputs):
+        return self.value.flops(length) + 6 * self.value.weight.shape[0] * length + self.output.flops(outputs)
+
+    def state_size(self, length):
+        return self.value.weight.shape[0]
+
+
+MIXER = Average
+'''
+
 COUNT_WORDS = '''
 """Text: count the words of a file."""
 
@@ -63,7 +138,6 @@ from typing import Annotated
 import tyro
 
 from pipelines.cli.display import answer
-from pipelines.cli.parsing import parse
 
 
 def count_words(file: Annotated[Path, tyro.conf.Positional]) -> int:
@@ -71,11 +145,6 @@ def count_words(file: Annotated[Path, tyro.conf.Positional]) -> int:
     words = len(file.read_text().split())
     answer(f"{words:,} words")
     return words
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm count-words` with command-line arguments."""
-    parse(count_words, arguments, "count-words")
 '''
 
 
@@ -147,8 +216,14 @@ class House:
 
     def bytelm(self, *arguments: object) -> str:
         """Run a command of this copy and return its output."""
-        done = subprocess.run(
-            [sys.executable, "-m", "pipelines", *map(str, arguments)],
+        done = self.python("-m", "pipelines", *arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def python(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        """Run Python with this copy's packages."""
+        return subprocess.run(
+            [sys.executable, *map(str, arguments)],
             cwd=self.folder,
             env={**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "200"},
             capture_output=True,
@@ -156,8 +231,6 @@ class House:
             check=False,
             timeout=300,
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
 
 @pytest.fixture
@@ -182,6 +255,77 @@ def test_adding_an_optimizer_takes_its_module_and_its_name(house, tmp_path, data
     first, *_, last = losses(run)
     assert last < first - 0.5
     assert "Lion's moments" in house.bytelm("params", run)
+
+
+CHECKS = """
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from lm.decoding.generation import generate
+from lm.decoding.state import pad_left
+from lm.model import build_model
+from pipelines.run.folder import Run
+from pipelines.run.loading import load_trained
+
+model = load_trained(Run(Path(sys.argv[1])), device="cpu").model.eval()
+config = model.config
+ids = torch.randint(5, config.vocab_size, (3, 20), generator=torch.Generator().manual_seed(0))
+changed = ids.clone()
+changed[:, 12] += 1
+before, after = model(ids), model(changed)
+assert torch.equal(before[:, :12], after[:, :12])
+assert not torch.equal(before[:, 12], after[:, 12])
+
+prompts, present = pad_left([[7, 8, 9], [10, 11, 12, 13, 14], [15]])
+with_state, without = (
+    generate(model, prompts, 40, present=present, temperature=0.0, use_cache=cached) for cached in (True, False)
+)
+assert with_state.tolist() == without.tolist()
+options = {"window": 8, "kv_heads": 1, "document_mask": True, "positions": "alibi", "architecture": "encoder"}
+for field, value in options.items():
+    with pytest.raises(ValueError, match=f"model.mixer is 'average', which does not support model.{field}="):
+        build_model(replace(config, **{field: value}), seed=0)
+"""
+
+
+def test_adding_a_mixer_takes_its_module_and_its_name(house, tmp_path, dataset_folder):
+    house.add("lm/mixers/average.py", AVERAGE)
+    house.register("lm/config.py", 'MixerKind = Literal["attention"]', 'MixerKind = Literal["attention", "average"]')
+    run = tmp_path / "run"
+    model = ("--model.mixer", "average", "--model.layers", 2, "--model.width", 32, "--model.context-length", 32)
+    train = ("--train.tokens", 12_800, "--train.batch-tokens", 256, "--train.warmup-tokens", 1024)
+    house.bytelm("pretrain", "gpt-tiny", "--data", dataset_folder, "--out", run, *model, *train)
+    first, *_, last = losses(run)
+    assert last < first - 0.5
+    assert "cross-entropy" in house.bytelm("evaluate", run)
+    assert len(house.bytelm("generate", run, "--prompt", "def ", "--tokens", 40)) > 4
+    checks = tmp_path / "checks.py"
+    checks.write_text(CHECKS)
+    done = house.python(checks, run)
+    assert done.returncode == 0, done.stderr
+
+    costs = json.loads(house.bytelm("params", run, "--json"))
+    assert costs["parameters"]["average"] == 2 * 2 * 32 * 32
+    assert (costs["cache_bytes_per_token"], costs["cache_bytes"]) == (0, 2 * 32 * 2)
+    mlp_and_head = 6 * (2 * 8 * 32 * 32 + 32 * costs["parameters"]["embedding"] // 32)
+    assert costs["flops_per_token"] == mlp_and_head + 6 * 2 * (2 * 32 * 32 + 32)
+
+    refusals = {
+        ("export-hf", run, "--out", tmp_path / "export"): "model.mixer = 'attention', not 'average'",
+        ("export-onnx", run, "--out", tmp_path / "export"): "model.mixer is 'average', but export-onnx needs",
+        ("serve", run): "model.mixer is 'average', but continuous batching (bytelm serve) needs",
+    }
+    for command, reason in refusals.items():
+        done = house.python("-m", "pipelines", *command)
+        assert done.returncode != 0
+        assert reason in done.stderr
+        assert "Traceback" not in done.stderr
+    assert not (tmp_path / "export").exists()
+    assert "report.html" in house.bytelm("report", run, "--out", tmp_path / "report.html")
 
 
 def test_adding_a_verb_takes_its_module(house, tmp_path):

@@ -72,7 +72,7 @@ def begin(part: str) -> None:
 
 def wait(part: str) -> None:
     """Wait until the process from `begin` has compiled the part or failed, then end the process."""
-    process = _running.pop(part, None)
+    process = _running.get(part)
     if process is None:
         return
     kernels = _kernels(part)
@@ -80,6 +80,12 @@ def wait(part: str) -> None:
         time.sleep(0.02)
     process.kill()
     process.wait()
+    _running.pop(part, None)
+
+
+def is_compiling() -> bool:
+    """Return whether another process is compiling kernels for this one."""
+    return any(process.poll() is None for process in [*_running.values()])
 
 
 @atexit.register

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from lm.attention.backends import reference
-from lm.blocks import CrossAttend, KeysValues
 from lm.masks import Mask
+from lm.mixers.attention import CrossAttend, KeysValues, require_attention
 from lm.model import LanguageModel, Stack
 
 
@@ -37,8 +37,9 @@ def attention_maps(model: LanguageModel, ids: Tensor, source: Tensor | None = No
     """Return the attention weights of every head on `ids` (B, T), with `source` (B, S) for an encoder-decoder.
 
     They follow the reference formula in the model's compute dtype, without dropout. Raises ValueError for a missing
-    source and for one that the model does not read.
+    source, for one that the model does not read, and for another mixer than attention.
     """
+    require_attention(model.config, "an attention map")
     if (source is None) == (model.config.architecture == "encoder-decoder"):
         raise ValueError(
             f"model.architecture is {model.config.architecture!r} and a source was {'not ' if source is None else ''}"
@@ -120,8 +121,8 @@ def record(
     mask = model.mask(stack)
     biased = replace(mask, bias=stack.bias(slice(0, length), length, dtype))
     maps: list[Tensor] = []
-    attends = [partial(_record_weights, maps, stack, biased)] * len(stack.blocks)
-    hidden = stack(model.embed(ids), ids, dtype=dtype, mask=mask, attends=attends, cross_attends=cross_attends)
+    mixes = [partial(_record_weights, maps, stack, biased)] * len(stack.blocks)
+    hidden = stack(model.embed(ids), ids, dtype=dtype, mask=mask, mixes=mixes, cross_attends=cross_attends)
     return hidden, torch.stack(maps)
 
 

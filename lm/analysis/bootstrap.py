@@ -58,9 +58,3 @@ def interval(values: np.ndarray) -> tuple[float, float]:
     """Return the range of the middle 95 % of `values` (draws,): the percentile interval."""
     low, high = np.quantile(values, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
-
-
-def ratio_interval(numerators: np.ndarray, denominators: np.ndarray, *, draws: int = DRAWS, seed: int = 0) -> Floats:
-    """Return the 95 % interval (2,) of sum(numerators) / sum(denominators), both (U,), over documents."""
-    drawn = resampled_sums(np.stack([numerators, denominators], axis=1), draws=draws, seed=seed)
-    return np.array(interval(drawn[:, 0] / drawn[:, 1]))

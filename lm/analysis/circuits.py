@@ -19,11 +19,19 @@ from lm.analysis.attention_maps import inference_mode, record
 from lm.blocks import Block
 from lm.heads import NextTokenHead
 from lm.layers import LayerNorm, RMSNorm
+from lm.mixers.attention import Attention, require_attention
 from lm.model import LanguageModel
 from lm.positions import rotate
 
 # Configuration of models whose logits are a sum of paths.
-_PATHS = {"architecture": "decoder", "layers": 1, "mlp": False, "soft_cap": 0.0, "value_embeddings": 0}
+_PATHS = {
+    "architecture": "decoder",
+    "mixer": "attention",
+    "layers": 1,
+    "mlp": False,
+    "soft_cap": 0.0,
+    "value_embeddings": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -58,16 +66,16 @@ def decompose_logits(model: LanguageModel, ids: Tensor) -> Decomposition:
     _require_paths(model)
     stack = model.stack
     block = stack.blocks[0]
-    attention = block.attention
+    attention = _attention(model, block)
     with inference_mode(model), _inputs_of(block) as inputs:
         _, maps = record(model, stack, ids)
         stream = inputs[0]
-        values = attention.keys_values(block.attention_norm(stream) if block.pre_norm else stream)[1]
+        values = attention.keys_values(block.mixer_norm(stream) if block.pre_norm else stream)[1]
         values = values.repeat_interleave(attention.heads // attention.kv_heads, dim=1)  # (B, H, T, D)
         writes = attention.output.weight.to(stream.dtype).unflatten(1, (attention.heads, -1))  # (width, H, D)
         heads = torch.einsum("bhtd,whd->hbtw", maps[0] @ values, writes)
         bias = _bias_of(attention.output, stream)
-        norm = stack.final_norm if block.pre_norm else block.attention_norm
+        norm = stack.final_norm if block.pre_norm else block.mixer_norm
         assert not isinstance(norm, nn.Identity)
         scale = _scale_of(norm, stream + heads.sum(dim=0) + bias)
         unembed = model.head.output_weight.to(stream.dtype).T
@@ -91,9 +99,9 @@ def qk_circuit(model: LanguageModel, layer: int, head: int, distance: int = 0) -
     block = _block(model, layer, head)
     if model.config.qk_norm:
         raise ValueError("model.qk_norm is set: normalised queries and keys have no QK circuit, only attention maps")
-    attention, width = block.attention, model.config.head_features
+    attention, width = _attention(model, block), model.config.head_features
     query = attention.query.weight.double().unflatten(0, (-1, width))[head]
-    key = attention.key.weight.double().unflatten(0, (-1, width))[_shared_head(block, head)]
+    key = attention.key.weight.double().unflatten(0, (-1, width))[_shared_head(attention, head)]
     if model.stack.rotary is not None:
         query, key = _rotated(model, query, max(distance, 0)), _rotated(model, key, max(-distance, 0))
     norm = _norm_before_attention(model, block)
@@ -190,21 +198,28 @@ def _block(model: LanguageModel, layer: int, head: int) -> Block:
     return model.stack.blocks[layer]
 
 
-def _shared_head(block: Block, head: int) -> int:
+def _attention(model: LanguageModel, block: Block) -> Attention:
+    """Return the block's attention. Raises ValueError for another mixer."""
+    require_attention(model.config, "a circuit")
+    assert isinstance(block.mixer, Attention)
+    return block.mixer
+
+
+def _shared_head(attention: Attention, head: int) -> int:
     """Return the head of keys and values that a query head uses."""
-    return head // (block.attention.heads // block.attention.kv_heads)
+    return head // (attention.heads // attention.kv_heads)
 
 
 def _write_and_read(model: LanguageModel, block: Block, head: int) -> tuple[Tensor, Tensor]:
     """Return the factors of the OV circuit, float64: W_O (width, D), and W_V after its norm (D, width)."""
-    width = model.config.head_features
-    value = block.attention.value.weight.double().unflatten(0, (-1, width))[_shared_head(block, head)]
-    write = block.attention.output.weight.double().unflatten(1, (-1, width))[:, head]
+    attention, width = _attention(model, block), model.config.head_features
+    value = attention.value.weight.double().unflatten(0, (-1, width))[_shared_head(attention, head)]
+    write = attention.output.weight.double().unflatten(1, (-1, width))[:, head]
     return write, value @ _norm_before_attention(model, block)
 
 
 def _norm_before_attention(model: LanguageModel, block: Block) -> Tensor:
-    return _matrix_of(model, block.attention_norm if block.pre_norm else nn.Identity())
+    return _matrix_of(model, block.mixer_norm if block.pre_norm else nn.Identity())
 
 
 def _matrix_of(model: LanguageModel, norm: LayerNorm | RMSNorm | nn.Identity) -> Tensor:

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from lm.analysis.size import count_parameters, meta_model
-from lm.blocks import Attention
 from lm.config import ModelConfig
 from lm.masks import Mask
 from lm.model import LanguageModel, Stack
@@ -33,22 +32,19 @@ def training_bytes(model: nn.Module, optimizer: OptimizerKind = "adamw") -> dict
 
 
 def cache_bytes_per_token(model: LanguageModel, dtype: torch.dtype) -> int:
-    """Return the bytes of keys and values that a decoder caches per token; 0 for an encoder."""
-    if model.decoder is None:
-        return 0
-    return dtype.itemsize * sum(_key_value_width(block.attention) for block in model.decoder.blocks)
+    """Return the bytes that a token adds to a decoder's state, such as its keys and values; 0 for an encoder."""
+    return cache_bytes(model, dtype, 1) - cache_bytes(model, dtype, 0)
 
 
 def cache_bytes(model: LanguageModel, dtype: torch.dtype, length: int, source_length: int = 0) -> int:
-    """Return the bytes of a sequence's KV cache after `length` tokens, in the `dtype` of `storage_dtype`.
+    """Return the bytes of a sequence's state after `length` tokens in the `dtype` of `storage_dtype`; 0 for an encoder.
 
-    With attention windows only the tokens in sight are cached. An encoder-decoder also caches `source_length` tokens.
+    The KV cache of attention with windows holds the tokens in sight only. An encoder-decoder also caches the keys and
+    values of `source_length` tokens.
     """
-    cached = min(length, model.config.window or length) * cache_bytes_per_token(model, dtype)
-    if model.decoder is None:
-        return cached
-    cross = sum(_key_value_width(block.cross_attention) for block in model.decoder.blocks if block.cross_attention)
-    return cached + source_length * dtype.itemsize * cross
+    blocks = () if model.decoder is None else model.decoder.blocks
+    cross = sum(block.cross_attention.key_value_width for block in blocks if block.cross_attention)
+    return dtype.itemsize * (sum(block.mixer.state_size(length) for block in blocks) + source_length * cross)
 
 
 def activation_bytes(config: ModelConfig, dtype: torch.dtype, length: int | None = None) -> int:
@@ -86,8 +82,9 @@ def _read_on_meta(model: LanguageModel, ids: Tensor) -> Tensor:
     """Return the hidden states of predicted positions of `ids`, which are an encoder-decoder's source too."""
 
     def read(stack: Stack, **options: Any) -> Tensor:
-        attends = [_fused] * len(stack.blocks)
-        return stack(model.embed(ids), ids, dtype=model.compute_dtype, mask=Mask(), attends=attends, **options)
+        mixes = [_fused] * len(stack.blocks) if model.config.mixer == "attention" else None
+        mask = Mask(causal=stack.causal)
+        return stack(model.embed(ids), ids, dtype=model.compute_dtype, mask=mask, mixes=mixes, **options)
 
     if model.encoder is None:
         return read(model.stack)
@@ -110,7 +107,3 @@ class _FusedAttention(torch.autograd.Function):
         out = torch.empty_like(q)
         ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:-1], dtype=torch.float32))
         return out
-
-
-def _key_value_width(attention: Attention) -> int:
-    return attention.key.weight.shape[0] + attention.value.weight.shape[0]

@@ -22,9 +22,9 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def parameter_table(model: Component) -> dict[str, int]:
-    """Return the parameters of embedding, positions, attention, mlp, norms and head, and their total."""
-    table = dict.fromkeys(("embedding", "positions", "attention", "mlp", "norms", "head"), 0)
+def parameter_table(model: LanguageModel) -> dict[str, int]:
+    """Return the parameters of embedding, positions, mixer (by its name), mlp, norms and head, and their total."""
+    table = dict.fromkeys(("embedding", "positions", model.config.mixer, "mlp", "norms", "head"), 0)
     _add_parameters(model, table)
     total = count_parameters(model)
     assert total == sum(table.values()), "a parameter belongs to no component"
@@ -69,7 +69,7 @@ def flops_per_token(
 def _add_parameters(module: nn.Module, table: dict[str, int]) -> None:
     if isinstance(module, Component):
         if module.component is not None:
-            table[module.component] += count_parameters(module)
+            table[module.component] = table.get(module.component, 0) + count_parameters(module)
             return
         if module.own_component is not None:
             table[module.own_component] += sum(parameter.numel() for parameter in module.parameters(recurse=False))

@@ -1,30 +1,89 @@
-"""Caches of generation: keys and values of the tokens that were read, and of an encoder's source.
+"""What generation keeps of the tokens that were read: keys and values, and those of an encoder's source.
 
-Models know nothing of caches. They take the attention of each block as a function; here that function also writes the
-cache.
+Models know nothing of this state. They take what mixes the positions in each block as a function; here that function
+also updates the state.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from lm.blocks import Attend, CrossAttend, KeysValues
 from lm.masks import Mask
-from lm.model import Stack
 from lm.positions import Rows
 
+if TYPE_CHECKING:
+    from lm.mixers.attention import Attend, CrossAttend, KeysValues
+    from lm.mixers.mixer import Mix
+    from lm.model import Stack
 
-class KVCache:
+
+class MixerState(ABC):
+    """What the mixers of a stack keep of the positions that they have read, to read the next ones.
+
+    Sequences of different lengths end together: the first `padding` (B,) int64 positions of each are padding, which
+    changes no state.
+    """
+
+    @abstractmethod
+    def __init__(
+        self,
+        stack: Stack,
+        batch: int,
+        capacity: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        padding: Tensor | None = None,
+    ) -> None:
+        """Make the empty state of `batch` sequences of at most `capacity` tokens, in the `dtype` of activations."""
+        self.stack = stack
+        self.capacity = capacity
+        self.clear(padding)
+
+    def clear(self, padding: Tensor | None = None) -> None:
+        """Forget all positions. The sequences that are read next have this padding."""
+        self.length = 0
+        self.padding = padding
+        self.present = None if padding is None else present_columns(padding, self.capacity)
+
+    @abstractmethod
+    def mixes(self, tokens: int) -> Sequence[Mix]:
+        """Return what mixes the next `tokens` in each block, and adds them to the state."""
+
+    def advance(self, tokens: int) -> None:
+        """Count `tokens` more positions as read, after every block has added them."""
+        self.length += tokens
+
+    def crop(self, length: int) -> None:
+        """Forget all positions from `length` on, or all positions if the state cannot be cut."""
+        if length < self.length:
+            self.clear(self.padding)
+
+    def positions(self, tokens: int) -> Rows:
+        """Return the positions of the next `tokens` in their sequences; padding has position 0."""
+        if self.padding is None:
+            return slice(self.length, self.length + tokens)
+        return column_positions(self.padding, self.length, self.length + tokens)
+
+    def select(self, rows: Tensor) -> None:
+        """Keep the sequences `rows` (N,) int64, N at most B, in that order. A sequence may occur several times."""
+        if self.padding is not None and self.present is not None:
+            self.padding, self.present = self.padding[rows], self.present[rows]
+
+
+class KVCache(MixerState):
     """Keys and values of the positions that a stack has read, for each block a pair of (B, G, columns, D).
 
     Position t is in column t % columns. With `ring` and an attention window, there is one column for each position of
-    the window, so a new position overwrites one outside the window. Otherwise there are `capacity` columns. Sequences
-    of different lengths end together: the first `padding` (B,) int64 positions of each are padding.
+    the window, so a new position overwrites one outside the window. Otherwise there are `capacity` columns.
     """
 
     def __init__(
@@ -39,36 +98,18 @@ class KVCache:
         ring: bool = True,
     ) -> None:
         config = stack.config
-        self.stack = stack
-        self.capacity = capacity
         self.columns = min(capacity, config.window or capacity) if ring else capacity
         shape = (batch, config.key_value_heads, self.columns, config.head_features)
         stored = storage_dtype(dtype, device)
         self.keys = [torch.empty(shape, dtype=stored, device=device) for _ in stack.blocks]
         self.values = [torch.empty_like(keys) for keys in self.keys]
-        self.clear(padding)
-
-    def clear(self, padding: Tensor | None = None) -> None:
-        """Empty the cache. The sequences that are read next have this padding."""
-        self.length = 0
-        self.padding = padding
-        self.present = None if padding is None else present_columns(padding, self.capacity)
-
-    def advance(self, tokens: int) -> None:
-        """Count `tokens` more positions as read, after every block has written its keys and values."""
-        self.length += tokens
+        super().__init__(stack, batch, capacity, dtype=dtype, device=device, padding=padding)
 
     def crop(self, length: int) -> None:
         """Forget all positions from `length` on, or all positions if the window has overwritten earlier ones."""
         self.length = min(self.length, length) if self.length <= self.columns else 0
 
-    def positions(self, tokens: int) -> Rows:
-        """Return the positions of the next `tokens` in their sequences; padding has position 0."""
-        if self.padding is None:
-            return slice(self.length, self.length + tokens)
-        return column_positions(self.padding, self.length, self.length + tokens)
-
-    def attends(self, tokens: int) -> list[Attend]:
+    def mixes(self, tokens: int) -> list[Attend]:
         """Return the attention of each block over the cache and the next `tokens`, which it writes to the cache."""
         blocks, config, dtype = range(len(self.keys)), self.stack.config, self.keys[0].dtype
         stop = self.length + tokens
@@ -80,7 +121,8 @@ class KVCache:
         if tokens > 1:
             mask = Mask(causal=True, window=config.window, present=present, bias=bias)
             past, new = self._columns(first, self.length), self._columns(max(self.length, stop - self.columns), stop)
-            return [partial(self._attend, block, mask, past, new) for block in blocks]
+            attends = [block.mixer.parallel_form(mask) for block in self.stack.blocks]
+            return [partial(self._attend, block, attends[block], past, new) for block in blocks]
         added = None if present is None else padding_bias(present, dtype)
         if bias is not None:
             added = bias if added is None else bias + added
@@ -92,23 +134,21 @@ class KVCache:
         return [partial(self._attend_last, block, visible, new, added, scale) for block in blocks]
 
     def select(self, rows: Tensor) -> None:
-        """Keep the sequences `rows` (N,) int64, N at most B, in that order. A sequence may occur several times."""
         for tensors in (self.keys, self.values):
             for block, tensor in enumerate(tensors):
                 selected = tensor[rows, :, : self.length]  # a copy: rows may swap places
                 tensors[block] = tensor[: len(rows)]
                 tensors[block][:, :, : self.length] = selected
-        if self.padding is not None and self.present is not None:
-            self.padding, self.present = self.padding[rows], self.present[rows]
+        super().select(rows)
 
     def _attend(
-        self, block: int, mask: Mask, past: slice | Tensor, new: slice | Tensor, q: Tensor, k: Tensor, v: Tensor
+        self, block: int, attend: Attend, past: slice | Tensor, new: slice | Tensor, q: Tensor, k: Tensor, v: Tensor
     ) -> Tensor:
         keys, values = k, v
         if self.length:
             keys = torch.cat((self.keys[block][:, :, past].to(q.dtype), k), dim=-2)
             values = torch.cat((self.values[block][:, :, past].to(q.dtype), v), dim=-2)
-        mixed = self.stack.backend()(q, keys, values, mask)
+        mixed = attend(q, keys, values)
         self._write(block, new, k[:, :, -self.columns :], v[:, :, -self.columns :])
         return mixed
 

@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from lm.blocks import Attention
 from lm.layers import LayerNorm, Linear
+from lm.mixers.attention import Attention
 from lm.model import LanguageModel, Stack
 
 
@@ -60,6 +60,8 @@ class JointAttention(Attention):
         nn.Module.__init__(self)  # skips Attention's, which would allocate new layers
         layers = (attention.query, attention.key, attention.value)
         biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+        self.train(attention.training)
+        self.config = attention.config
         self.heads, self.kv_heads = attention.heads, attention.kv_heads
         weight = torch.cat([layer.weight for layer in layers])
         self.joint = fastest_linear(weight, torch.cat(biases) if biases else None, sequences)

@@ -6,6 +6,7 @@ piece per step so that running texts do not wait long. Its keys and values are t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ from lm.decoding.requests import GeneratedToken, GenerationRequest
 from lm.decoding.sampling import greedy, keep_allowed, sample
 from lm.decoding.state import pad_left, read
 from lm.decoding.turns import Turns
+from lm.mixers.attention import require_attention
 
 PREFILL = 128  # positions of prompts that a step reads, padding included
 
@@ -91,18 +93,21 @@ class Text:
     generator: torch.Generator
     owner: Hashable
     """The client's request that the text belongs to"""
-    made: int = 0
-    """Number of generated tokens"""
+    ids: list[int]
+    """The prompt and the generated tokens"""
     ended: bool = False
     """Whether the text is complete"""
     left: bool = False
     """Set to True, from any thread, to end the text early"""
 
-    def count(self, item: GeneratedToken | Exception) -> bool:
-        """Count a new token and return whether the text ends with it; an exception always ends the text."""
-        self.made += 1
-        last = isinstance(item, Exception) or item.id in self.request.stop_ids
-        self.ended = last or self.left or self.made == self.request.max_tokens
+    def add(self, item: GeneratedToken | Exception) -> bool:
+        """Add a new token and return whether the text ends with it; an exception always ends the text."""
+        if isinstance(item, Exception):
+            self.ended = True
+        else:
+            self.ids.append(item.id)
+            full = len(self.ids) == len(self.request.prompt_ids) + self.request.max_tokens
+            self.ended = self.left or full or item.id in self.request.stop_ids
         return self.ended
 
 
@@ -118,9 +123,10 @@ class _Prompts:
 
 
 class Slots:
-    """Generates up to `rows` texts of a decoder at once; others wait, and their owners take turns.
+    """Generates up to `rows` texts of a decoder at once; others wait. Owners of texts share the rows equally.
 
-    The texts of one owner fill at most three quarters of the rows, so that a new owner need not wait for them to end.
+    If all rows are taken and an owner has none, the owner with the most gives one up. The text that loses its row waits
+    and continues later, after its tokens are read again.
 
     The tokens of a text do not depend on the other texts, except through rounding: the shape of a matrix product
     decides the order of its sums, and so the last bits of the logits. A greedy choice can differ only between tokens
@@ -136,14 +142,13 @@ class Slots:
         """
         if model.config.architecture != "decoder":
             raise ValueError(f"the model is an {model.config.architecture}: only a decoder continues a prompt")
+        require_attention(model.config, "continuous batching (bytelm serve)")
         self.model = model
         self.rows = rows
         self.allowed = allowed
         self._prefill = prefill
         self.texts: list[Text] = []  # in the order of the cache's rows
-        self._last: list[int] = []  # the newest token of each text, which the model has not read yet
         self._cache = SlotCache(model, rows)
-        self._share = rows - rows // 4  # of one owner
         self._waiting: Turns[Text] = Turns()
         self._prompts: _Prompts | None = None
 
@@ -154,11 +159,11 @@ class Slots:
     def add(self, request: GenerationRequest, owner: Hashable = None) -> Text:
         """Queue a request and return its text, which `step` generates. Raises ValueError as `request.check` does.
 
-        Texts of one `owner` share its turns. A text without an owner takes turns alone.
+        Texts of one `owner` share its rows. A text without an owner is its own.
         """
         request.check(self.model.config)
         generator = torch.Generator(self.model.device).manual_seed(request.seed)
-        text = Text(request, generator, object() if owner is None else owner)
+        text = Text(request, generator, object() if owner is None else owner, [*request.prompt_ids])
         self._waiting.put(text.owner, text)
         return text
 
@@ -180,15 +185,14 @@ class Slots:
         texts = [*self.texts]
         try:
             self._cache.make_room()
-            ids = torch.tensor(self._last, device=self.model.device).unsqueeze(-1)
+            newest = [text.ids[-1] for text in texts]  # which the model has not read yet
+            ids = torch.tensor(newest, device=self.model.device).unsqueeze(-1)
             found = choose(self.model.logits(read(self.model, self._cache, ids)), texts, self.allowed)
         except Exception as error:
             found = [error] * len(texts)
         for row, item in reversed([*enumerate(found)]):
-            if texts[row].count(item):
+            if texts[row].add(item):
                 self._leave(row)
-            elif isinstance(item, GeneratedToken):
-                self._last[row] = item.id
         return [*zip(texts, found, strict=True)]
 
     def _read_prompts(self) -> list[tuple[Text, GeneratedToken | Exception]]:
@@ -208,37 +212,31 @@ class Slots:
         except Exception as error:
             found = [error] * len(texts)
         self._prompts = None
-        running = {
-            row: item.id
-            for row, (text, item) in enumerate(zip(texts, found, strict=True))
-            if not text.count(item) and isinstance(item, GeneratedToken)
-        }
+        running = [row for row, item in enumerate(found) if not texts[row].add(item)]
         if running:
-            cache.select(torch.tensor([*running], device=ids.device))
+            cache.select(torch.tensor(running, device=ids.device))
             self._cache.join(cache)
             self.texts += [texts[row] for row in running]
-            self._last += running.values()
         return [*zip(texts, found, strict=True)]
 
     def _admit(self) -> _Prompts | None:
         """Return the next prompts that fit in the free rows and in one step (at least one), or None without any."""
+        shares = Counter(text.owner for text in self.texts)
+        self._give_way(shares)
         texts: list[Text] = []
         longest = 0
-
-        def may(owner: Hashable) -> bool:
-            return sum(text.owner == owner for text in (*self.texts, *texts)) < self._share
-
-        while len(self.texts) + len(texts) < self.rows and (owner := self._waiting.next_owner(may)) is not None:
+        while len(self.texts) + len(texts) < self.rows and (owner := self._waiting.next_owner(shares)) is not None:
             if self._waiting.peek(owner).left:
                 self._waiting.take(owner)
                 continue
-            longest = max(longest, len(self._waiting.peek(owner).request.prompt_ids))
+            longest = max(longest, len(self._waiting.peek(owner).ids))
             if texts and (len(texts) + 1) * longest > self._prefill:
                 break
             texts.append(self._waiting.take(owner))
+            shares[owner] += 1
         if not texts:
             return None
-        ids, present = pad_left([text.request.prompt_ids for text in texts], self.model.device)
+        ids, present = pad_left([text.ids for text in texts], self.model.device)
         padding = None if bool(present.all()) else (~present).sum(dim=-1)
         cache = KVCache(
             self.model.stack,
@@ -251,11 +249,26 @@ class Slots:
         )
         return _Prompts(texts, ids, cache)
 
+    def _give_way(self, shares: Counter[Hashable]) -> None:
+        """If an owner without a row waits for one, free a row of the owner with the most, and count it in `shares`.
+
+        Its text with the fewest tokens loses the row, because it is read again soonest.
+        """
+        waiting = self._waiting.next_owner(shares)
+        if len(self.texts) < self.rows or waiting is None or shares[waiting]:
+            return
+        ((owner, most),) = shares.most_common(1)
+        if most > 1:
+            _, row = min((len(text.ids), row) for row, text in enumerate(self.texts) if text.owner == owner)
+            self._waiting.put_back(owner, self.texts[row])
+            self._leave(row)
+            shares[owner] -= 1
+
     def _leave(self, row: int) -> None:
         """Free a row and move the last text there, as in the cache."""
         self._cache.leave(row)
-        self.texts[row], self._last[row] = self.texts[-1], self._last[-1]
-        del self.texts[-1], self._last[-1]
+        self.texts[row] = self.texts[-1]
+        del self.texts[-1]
 
 
 def choose(logits: Tensor, texts: Sequence[Text], allowed: Tensor | None) -> list[GeneratedToken | Exception]:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lm.blocks import Attend
-from lm.decoding.cache import CrossAttentionCache, KVCache, column_positions, present_columns
+from lm.decoding.cache import CrossAttentionCache, MixerState, column_positions, present_columns
 from lm.decoding.packed import InferenceModel
 from lm.decoding.static import StaticCache
 from lm.masks import Mask
+from lm.mixers.mixer import Mix
 from lm.positions import Rows
 
 
@@ -49,10 +49,10 @@ class DecodeState:
         if self.padding is not None:
             self.padding = (self.padding - (ids.shape[1] - self.window.shape[1])).clamp(min=0)
         self.unread = self.window
-        self.cache: KVCache | None = None
+        self.cache: MixerState | None = None
         if use_cache:
             capacity = min(self.window.shape[1] + room, self.context_length)
-            kind = StaticCache if static else KVCache
+            kind = StaticCache if static else model.stack.blocks[0].mixer.state
             self.cache = kind(
                 model.stack, len(ids), capacity, dtype=model.dtype, device=ids.device, padding=self.padding
             )
@@ -106,14 +106,16 @@ class DecodeState:
             self.cache.clear(self.padding)
 
 
-def read(model: InferenceModel, cache: KVCache, ids: Tensor, cross_cache: CrossAttentionCache | None = None) -> Tensor:
+def read(
+    model: InferenceModel, cache: MixerState, ids: Tensor, cross_cache: CrossAttentionCache | None = None
+) -> Tensor:
     """Return the hidden states (B, width) at the last of ids (B, T), the next tokens of the cache's sequences.
 
-    Writes the keys and values of all T tokens to the cache.
+    Adds all T tokens to the cache.
     """
     tokens = ids.shape[1]
-    # The attention of the cache applies its own mask.
-    hidden = _last_hidden(model, ids, Mask(), cache.positions(tokens), cache.attends(tokens), cross_cache)
+    # The cache applies its own mask.
+    hidden = _last_hidden(model, ids, Mask(), cache.positions(tokens), cache.mixes(tokens), cross_cache)
     cache.advance(tokens)
     return hidden
 
@@ -123,7 +125,7 @@ def _last_hidden(
     ids: Tensor,
     mask: Mask,
     positions: Rows,
-    attends: Sequence[Attend] | None = None,
+    mixes: Sequence[Mix] | None = None,
     cross_cache: CrossAttentionCache | None = None,
 ) -> Tensor:
     """Return the hidden states (B, width) at the last of ids (B, T)."""
@@ -134,7 +136,7 @@ def _last_hidden(
         dtype=model.dtype,
         mask=mask,
         positions=positions,
-        attends=attends,
+        mixes=mixes,
         cross_attends=None if cross_cache is None else cross_cache.cross_attends(),
         rows=torch.arange(length - 1, batch * length, length, device=ids.device) if length > 1 else None,
     )

@@ -13,11 +13,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lm.blocks import Attend
 from lm.config import ModelConfig
 from lm.decoding.cache import KVCache, attend_all, padding_bias
 from lm.decoding.packed import InferenceModel
 from lm.masks import Mask
+from lm.mixers.attention import Attend
 from lm.model import Stack
 from lm.positions import Rows
 
@@ -36,8 +36,8 @@ def static_cache_pays(config: ModelConfig, device: torch.device, new_tokens: int
 
 
 def supports(config: ModelConfig) -> bool:
-    """Return whether `StaticCache` supports the model: a decoder without attention windows."""
-    return config.architecture == "decoder" and not config.window
+    """Return whether `StaticCache` supports the model: a decoder with attention and without windows."""
+    return config.architecture == "decoder" and config.mixer == "attention" and not config.window
 
 
 class StaticCache(KVCache):
@@ -58,7 +58,9 @@ class StaticCache(KVCache):
         padding: Tensor | None = None,
     ) -> None:
         if not supports(stack.config):
-            raise ValueError("a static cache needs a decoder without attention windows: give static=False or none")
+            raise ValueError(
+                "a static cache needs a decoder with attention and without attention windows: give static=False or none"
+            )
         with torch.inference_mode(False):  # so that tensors can be used inside and outside of it
             self.column = torch.zeros(1, dtype=torch.int64, device=device)
             self.first = torch.zeros(batch, dtype=torch.int64, device=device)
@@ -89,9 +91,9 @@ class StaticCache(KVCache):
             return super().positions(tokens)
         return (self.column - self.first).unsqueeze(-1)
 
-    def attends(self, tokens: int) -> list[Attend]:
+    def mixes(self, tokens: int) -> list[Attend]:
         if tokens > 1:
-            return super().attends(tokens)
+            return super().mixes(tokens)
         config, dtype = self.stack.config, self.keys[0].dtype
         columns = torch.arange(self.columns, device=self.column.device)
         added = padding_bias((columns <= self.column) & (columns >= self.first.unsqueeze(-1)), dtype)
@@ -134,6 +136,6 @@ def step(model: InferenceModel, cache: StaticCache, ids: Tensor) -> Tensor:
     All its shapes are fixed, and it reads no value of the device, so it compiles to one graph.
     """
     embedded = model.model.embed(ids)
-    positions, attends = cache.positions(1), cache.attends(1)
-    hidden = model.stack(embedded, ids, dtype=model.dtype, mask=Mask(), positions=positions, attends=attends)
+    positions, mixes = cache.positions(1), cache.mixes(1)
+    hidden = model.stack(embedded, ids, dtype=model.dtype, mask=Mask(), positions=positions, mixes=mixes)
     return model.logits(hidden.flatten(0, -2))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable, Mapping
+from types import MappingProxyType
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -30,10 +31,15 @@ class Turns(Generic[Item]):
         with self._lock:
             self._items.setdefault(owner, deque()).append(item)
 
-    def next_owner(self, may: Callable[[Hashable], bool] = lambda owner: True) -> Hashable | None:
-        """Return the first owner in turn that `may` accepts; None if it accepts no owner."""
+    def put_back(self, owner: Hashable, item: Item) -> None:
+        """Put an item of `owner` before its others."""
         with self._lock:
-            return next((owner for owner in self._items if may(owner)), None)
+            self._items.setdefault(owner, deque()).appendleft(item)
+
+    def next_owner(self, shares: Mapping[Hashable, int] = MappingProxyType({})) -> Hashable | None:
+        """Return the owner with the smallest share, by default 0, and the first in turn of several; None if empty."""
+        with self._lock:
+            return min(self._items, key=lambda owner: shares.get(owner, 0), default=None)
 
     def peek(self, owner: Hashable) -> Item:
         """Return the next item of an owner."""

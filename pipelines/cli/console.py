@@ -9,7 +9,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.cli.stdout import Stdout
+from pipelines.cli.process import Stdout
 from pipelines.cli.waiting import preparation
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from pipelines import own_version
 from pipelines.cli.errors import UsageError, complain, one_sentence
-from pipelines.cli.stdout import STDOUT, Stdout
+from pipelines.cli.process import STDOUT, Stdout, end_at_once, finish, interrupts, prepare
+from pipelines.cli.waiting import is_first_process
 
 # The groups of verbs in the order of --help. The first line of a verb's module is "Group: summary."
 GROUPS = ("Text", "Training", "Measurement", "Use", "Exchange")
@@ -64,23 +65,21 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a verb and return the exit status: 0, 1 for an error, 2 for wrong usage, 130 for Ctrl-C, 143 for SIGTERM."""
     if arguments is not None:
         return _run(arguments)
-    from pipelines.cli import process
-
-    process.prepare()
+    prepare()
     try:
-        status = _run(sys.argv[1:], process.end_at_once)
+        status = _run(sys.argv[1:], end_at_once)
     except SystemExit as leaving:  # --help, or a usage error
         status = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except BaseException as error:
-        if not process.interrupts:
+        if not interrupts:
             raise
         # An import that Ctrl-C interrupts can fail with any error.
         status = _interrupted("".join(sys.argv[1:2]), error)
-    process.finish()
+    finish()
     return status
 
 
-def _run(arguments: list[str], end_at_once: Callable[[int], int] = int) -> int:
+def _run(arguments: list[str], end: Callable[[int], int] = int) -> int:
     verb = arguments[0] if arguments else "--help"
     warnings.showwarning = lambda message, *_, **__: _warn(verb, message)
     try:
@@ -92,14 +91,14 @@ def _run(arguments: list[str], end_at_once: Callable[[int], int] = int) -> int:
     except KeyboardInterrupt as error:
         status = _interrupted(verb, error)
         # A server has nothing left to save, and Python needs half a second to shut down once PyTorch is imported.
-        return end_at_once(status) if verb == "serve" else status
+        return end(status) if verb == "serve" else status
     except (MemoryError, ImportError, RuntimeError, SystemError) as error:
         if not _is_about_memory(error) or os.environ.get("BYTELM_DEBUG"):
             raise
         if not _is_from_an_import(error):
             return _out_of_memory(verb, error)
         complain(verb, "there is not enough memory to load the libraries of this verb: close other programs")
-        return end_at_once(1)  # a library that is loaded in part can crash when Python ends
+        return end(1)  # a library that is loaded in part can crash when Python ends
     except (ValueError, OSError, FloatingPointError) as error:
         about_output = isinstance(error, OSError) and error.filename == STDOUT
         if about_output:
@@ -126,7 +125,12 @@ def _verb(verb: str, arguments: list[str]) -> int:
     for name, value in getattr(module, "ENVIRONMENT", {}).items():
         os.environ.setdefault(name, value)
     try:
-        return module.main(arguments) or 0
+        if hasattr(module, "main"):
+            return module.main(arguments) or 0
+        from pipelines.cli.parsing import parse  # imports tyro, which takes a tenth of a second
+
+        parse(getattr(module, verb.replace("-", "_")), arguments, verb)
+        return 0
     except SystemExit as leaving:
         if not leaving.code:
             Stdout().flush()
@@ -164,8 +168,6 @@ def _printed(text: str) -> int:
 
 def _warn(verb: str, message: Warning | str) -> None:
     """Print a warning. Print none after Ctrl-C: interrupted imports cause misleading warnings."""
-    from pipelines.cli.process import interrupts
-
     if not interrupts:
         complain(verb, f"warning: {message}")
 
@@ -175,9 +177,6 @@ def _interrupted(verb: str, error: BaseException) -> int:
 
     Of the processes that torchrun starts, only the first prints it.
     """
-    from pipelines.cli.process import interrupts
-    from pipelines.cli.waiting import is_first_process
-
     if is_first_process():
         complain(verb, ": ".join(["interrupted", *getattr(error, "__notes__", ())]))
     return 128 + (interrupts or [signal.SIGINT])[0]

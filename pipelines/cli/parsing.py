@@ -1,59 +1,55 @@
-"""Parse command lines with tyro, and show its errors as one sentence."""
+"""Parse command lines with tyro, and name each mistake in one sentence."""
 
 import inspect
-import io
-import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import is_dataclass, replace
+from difflib import get_close_matches
 from functools import partial
-from itertools import groupby
 from types import NoneType, UnionType
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, Unpack, get_args, get_origin, get_type_hints
 
 import tyro
+from tyro._arguments import ArgumentDefinition
+from tyro._errors import (
+    BadValue,
+    InstantiationFailure,
+    InvalidChoice,
+    MissingArgs,
+    ParseErrorEvent,
+    UnrecognizedArgs,
+    on_parse_error,
+)
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from pipelines.cli.arguments import Quiet, check_writable, parse_count, parse_number
-from pipelines.cli.errors import UsageError, complain
-from pipelines.cli.stdout import STDOUT
+from pipelines.cli.errors import UsageError
+from pipelines.cli.process import STDOUT
 from pipelines.cli.verbs import refuse_uris
 from pipelines.cli.waiting import explained
 
 T = TypeVar("T")
-# Sections of tyro's errors, after the first, that say something else than --help does.
-_HINTS = ("Unrecognized", "Perhaps you meant", "Arguments similar")
 
 
-def parse(
-    target: Callable[..., T],
-    arguments: Sequence[str],
-    verb: str,
-    more: str = "",
-    shown: Callable[[T], None] | None = None,
-) -> T:
-    """Call `target` with the command-line `arguments`, and return its result, which `shown` prints.
+def parse(target: Callable[..., T], arguments: Sequence[str], verb: str, more: str = "") -> T:
+    """Call `target`, the function of `verb`, with the command-line `arguments`, and return its result.
 
-    --help prints the help, whose description ends with `more`, and exits with status 0. A usage error prints one line
-    and exits with status 2, or raises UsageError.
+    --help prints the help, whose description ends with `more`, and exits with status 0. A mistake in the command line
+    raises UsageError.
     """
     target = inspect.unwrap(target)  # the function beneath @verb has the annotations of the command line
     prog = f"bytelm {verb}"
+    bind = with_quiet(target)
     try:
-        with _unwrapped_errors(arguments), redirect_stderr(io.StringIO()) as error:
+        with on_parse_error(lambda event: _refuse([*_options(bind.__annotations__)], event)):
             call, quiet = tyro.cli(
-                with_quiet(target),
+                bind,
                 args=list(arguments),
                 prog=prog,
                 registry=registry(),
                 config=(tyro.conf.DisallowNone,),
                 description="\n\n".join(filter(None, (_description(target), more))),
             )
-    except SystemExit as leaving:
-        if leaving.code:
-            complain(verb.split()[0], f"{one_line(error.getvalue())}: `{prog} --help` lists all options")
-        raise
     except OSError as error:  # of printing help
         raise OSError(error.errno, error.strerror, STDOUT) from None
     from pipelines.cli.display import show  # --help does not need it
@@ -64,41 +60,61 @@ def parse(
         option = f"--{name.replace('_', '-')}"
         check_writable(option, call.keywords.get(name), f"choose another {option}")
     with show(quiet), explained(verb.split()[0], quiet):
-        result = call()
-        if shown:
-            shown(result)
-    return result
+        return call()
 
 
-@contextmanager
-def _unwrapped_errors(arguments: Sequence[str]) -> Iterator[None]:
-    """Make tyro print errors without line breaks and colours; --help is as wide as the terminal."""
-    before = {name: os.environ.get(name) for name in ("COLUMNS", "TERM")}
-    if not {"-h", "--help"} & set(arguments):
-        os.environ |= {"COLUMNS": "1000000", "TERM": "dumb"}
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+def _refuse(options: Sequence[str], event: ParseErrorEvent) -> None:
+    """Raise UsageError with one sentence about a mistake in the command line."""
+    match event:
+        case MissingArgs():
+            missing = ", ".join(map(_usage, (missing.arg for missing in event.missing_arguments)))
+            text = "; ".join(filter(None, (f"missing {missing}", _unknown(event.unrecognized_tokens, options))))
+        case UnrecognizedArgs():
+            text = _unknown(event.tokens, options)
+        case BadValue():
+            text = f"{event.argument.display_name()} needs a value: {_usage(event.argument)}"
+        case InvalidChoice():
+            *others, last = event.choices
+            text = f"{event.argument.display_name()} is {event.value}, but must be {', '.join(others)} or {last}"
+        case InstantiationFailure():
+            text = f"{event.argument.display_name()}: {event.message}" if event.argument else event.message
+        case _:
+            return  # tyro prints what it knows
+    raise UsageError(f"{text}: `{event.prog} --help` lists all options")
 
 
-def one_line(box: str) -> str:
-    """Return tyro's error message, printed as `box`, as one line: no border, footer or help texts of options."""
-    lines = [line[2:].rstrip(" │╯") for line in box.splitlines()[1:]]  # the first line is the title
-    sections = [list(group) for is_rule, group in groupby(lines, lambda line: not line.strip("─- ")) if not is_rule]
-    if not sections:
-        return " ".join(box.split())
-    wanted = [sections[0], *(section for section in sections[1:] if section[0].startswith(_HINTS))]
-    return "; ".join(" ".join((section[0], ", ".join(_items(section)))).strip(" .") for section in wanted)
+def _usage(argument: ArgumentDefinition) -> str:
+    """Return an option with its metavar, or the metavar of a positional argument."""
+    lowered = argument.lowered
+    return " ".join(filter(None, (*lowered.name_or_flags[: not argument.is_positional()], lowered.metavar)))
 
 
-def _items(section: list[str]) -> list[str]:
-    """Return the options or words listed below a section's first line; their help texts are indented further."""
-    return [line.strip() for line in section[1:] if not line.startswith(" " * 8)]
+def _unknown(words: Sequence[str], options: Sequence[str]) -> str:
+    """Return what is wrong with the words that are no arguments, and the options that they resemble."""
+    if not words:
+        return ""
+    word = words[0]
+    if not word.startswith("-"):
+        return f"unexpected argument {word}"
+    name = word.partition("=")[0].replace("_", "-")
+    similar = [option for option in options if option.endswith((f".{name[2:]}", f"-{name[2:]}"))]
+    similar = (get_close_matches(name, options, n=1, cutoff=0.8) + similar)[:3]
+    return f"unknown option {word}" + (f" (did you mean {' or '.join(similar)}?)" if similar else "")
+
+
+def _options(hints: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the options of parameters or fields with these types."""
+    for parameter, hint in hints.items():
+        kind, *rules = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        name = next((rule.name for rule in rules if getattr(rule, "name", None) is not None), parameter)
+        if get_origin(kind) is Unpack:
+            yield from _options(get_type_hints(get_args(kind)[0], include_extras=True), prefix)
+        elif is_dataclass(kind):
+            yield from _options(get_type_hints(kind, include_extras=True), f"{prefix}{name}." if name else prefix)
+        elif tyro.conf.Positional not in rules:
+            yield f"--{prefix}{name}".replace("_", "-")
+            if kind is bool and tyro.conf.FlagCreatePairsOff not in rules:
+                yield f"--{prefix}no-{name}".replace("_", "-")
 
 
 def with_quiet(target: Callable[..., T]) -> Callable[..., tuple[partial[T], bool]]:
@@ -152,7 +168,7 @@ def _check_positionals(call: partial[Any], prog: str) -> None:
     for name, parameter in inspect.signature(call.func).parameters.items():
         if parameter.default is parameter.empty and given.get(name) in ((), []):
             metavar = next(each.metavar for each in get_args(hints[name]) if getattr(each, "metavar", None))
-            raise UsageError(f"Missing from {prog}: {metavar.split()[0]}: `{prog} --help` lists all options")
+            raise UsageError(f"missing {metavar}: `{prog} --help` lists all options")
 
 
 def _description(target: Callable[..., Any]) -> str:

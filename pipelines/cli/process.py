@@ -6,15 +6,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO, TypeVar
 
 from pipelines.cli import waiting
-from pipelines.cli.stdout import Stdout
 
+T = TypeVar("T")
+# The `filename` of an OSError about standard output.
+STDOUT = "standard output"
 # Standard streams in the order of their descriptors. A closed stream is opened in the opposite mode: its use fails.
 _STREAMS = (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
 
@@ -26,6 +28,40 @@ PASSIVE_THREADS = {"OMP_WAIT_POLICY": "PASSIVE"}
 
 interrupts: list[int] = []
 """The number of each signal, such as Ctrl-C, that raised KeyboardInterrupt since `prepare`"""
+
+
+class Stdout(io.TextIOBase):
+    """The current sys.stdout, with OSErrors that name it."""
+
+    def stream(self) -> TextIO:
+        """Return the stream to write to."""
+        return sys.stdout
+
+    def write(self, text: str) -> int:
+        waiting.end()
+        return self._do(lambda stream: stream.write(text))
+
+    def flush(self) -> None:
+        self._do(lambda stream: stream.flush())
+
+    def _do(self, action: Callable[[TextIO], T]) -> T:
+        stream = self.stream()
+        try:
+            # During a progress bar sys.stdout is rich's proxy, which prints through this class again.
+            return action(getattr(stream, "rich_proxied_file", stream))
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, STDOUT) from None
+
+    def isatty(self) -> bool:
+        return self.stream().isatty()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]  # typeshed declares an attribute
+        return getattr(self.stream(), "encoding", None) or "utf-8"
+
+    def discard(self) -> None:
+        """Drop unwritten output and all later output."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def prepare() -> None:

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
 
 PATIENCE = 1.0  # seconds; less than two together with the imports before it
 INTERVAL = 2.0  # seconds, as long as the wait is below 20
@@ -32,19 +31,17 @@ def activity() -> str:
 
 
 def preparation() -> str | None:
-    """Return what one of this process's threads is importing or compiling, if any."""
-    found = None
-    for top in sys._current_frames().values():
-        frame: FrameType | None = top
-        while frame is not None:
-            name = frame.f_globals.get("__name__") or ""
+    """Return what this process is importing or compiling, if anything."""
+    compiler = sys.modules.get("numba.core.compiler_lock")
+    kernels = sys.modules.get("tokenizer.first_use")
+    for name, module in [*sys.modules.items()]:  # the outermost import comes first
+        if getattr(getattr(module, "__spec__", None), "_initializing", False):
             package = name.partition(".")[0]
-            if frame.f_code.co_name == "<module>" and package not in OURS:
-                found = f"importing {NAMES.get(package, package)}"  # in the end the outermost
-            elif found is None and (package == "numba" or name == "tokenizer.first_use"):
-                found = "compiling kernels, once"
-            frame = frame.f_back
-    return found
+            if package not in OURS:
+                return f"importing {NAMES.get(package, package)}"
+    if (compiler and compiler.global_compiler_lock.is_locked()) or (kernels and kernels.is_compiling()):
+        return "compiling kernels, once"
+    return None
 
 
 @contextmanager

@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from corpora.object_store import AnyPath
-from pipelines.files import refuse_special, write_json
+from pipelines.files import file_sha256, write_json
 
 T = TypeVar("T")
 Progress = Callable[[int], None]
@@ -76,13 +75,6 @@ def describe_split(folder: Path, features: dict[str, Any], files: Mapping[str, s
     }
     write_json(folder / "dataset_info.json", info)
     write_json(folder / "state.json", state)
-
-
-def file_sha256(path: AnyPath) -> str:
-    """Return the SHA-256 of a file; ValueError for a pipe or device."""
-    refuse_special(path)
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def id_dtype(vocab_size: int) -> np.dtype:

@@ -22,8 +22,8 @@ class RecordedDocuments(NamedTuple):
     """SHA-256 of the bytes of each document"""
     sizes: np.ndarray
     """int64 (D,): bytes of each document"""
-    tokens: np.ndarray | None = None
-    """int64 (D,): tokens of each document with its separator; None in datasets of version 0.1"""
+    tokens: np.ndarray
+    """int64 (D,): tokens of each document with its separator"""
 
 
 def document_hashes(text: memoryview, lengths: np.ndarray) -> list[bytes]:
@@ -53,7 +53,6 @@ class DocumentsWriter:
 
 def write_documents(folder: Path, documents: RecordedDocuments) -> None:
     """Write the documents of the split in `folder`."""
-    assert documents.tokens is not None, "only version 0.1 recorded no tokens"
     writer = DocumentsWriter(folder / DOCUMENTS_FILE)
     try:
         writer.add(documents.hashes, documents.sizes, documents.tokens)
@@ -98,11 +97,10 @@ def read_documents(folder: Path, split: dict[str, Any]) -> RecordedDocuments | N
     try:
         with pa.OSFile(str(path), "rb") as file:
             table = pa.ipc.open_stream(file).read_all()
-        names = [name for name in ("bytes", "tokens") if name != "tokens" or name in table.column_names]
-        numbers = [np.array(table[name].to_pylist(), np.int64) for name in names]  # to_numpy imports pandas
+        numbers = [np.array(table[name].to_pylist(), np.int64) for name in ("bytes", "tokens")]  # to_numpy: pandas
         found = RecordedDocuments(table["sha256"].to_pylist(), *numbers)
         sound = len(found.sizes) == split["documents"] and int(found.sizes.sum()) == split["bytes"]
-        sound = sound and (found.tokens is None or int(found.tokens.sum()) == split["encoded_tokens"])
+        sound = sound and int(found.tokens.sum()) == split["encoded_tokens"]
     except (pa.ArrowInvalid, KeyError, OSError):
         sound = False
     if not sound:

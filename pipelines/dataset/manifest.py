@@ -5,9 +5,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from corpora.object_store import AnyPath, ObjectPath
-from pipelines.dataset.arrow import file_sha256
 from pipelines.dataset.reader import REMEDY, data_files
-from pipelines.files import checksummed_json, parse_json, write_whole
+from pipelines.files import checksummed_json, file_sha256, parse_json, write_whole
 
 MANIFEST = "manifest.json"
 

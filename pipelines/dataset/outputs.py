@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipelines.dataset.arrow import file_sha256
-from pipelines.files import checksummed_json, read_json
+from lm.values import check_fields
+from pipelines.files import checksummed_json, file_sha256, read_json
 from pipelines.run.code_fingerprint import code_fingerprint
 from tokenizer.formats.whole_files import naming, publish
 
@@ -35,6 +35,9 @@ class Output:
     """SHA-256 of the files, by name"""
     facts: dict[str, Any]
     """JSON values from the task"""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "")
 
     def file(self, name: str) -> Path:
         """Return the path of a file."""

@@ -14,11 +14,10 @@ import numpy as np
 import pyarrow as pa
 
 from corpora.object_store import AnyPath, ObjectPath
-from pipelines.files import read_json, refuse_special, write_json
+from pipelines.files import file_sha256, read_json, refuse_special, write_json
 
 DATA_FILE = "data-00000-of-00001.arrow"
 REMEDY = "build the dataset again with bytelm build-dataset"
-FIELDS_OF_0_1 = {"format", "kind", "context_length", "separator", "tokenizer", "corpus", "splits"}
 _OTHER_KIND = {
     "blocks": "build one with --context-length, or choose a recipe whose objective is sequence-pairs",
     "pairs": "build one with --pairs, or choose a recipe with another objective",
@@ -170,9 +169,8 @@ def _verified_table(folder: Path, split: dict[str, Any], verified: bool) -> pa.T
         size = path.stat().st_size
         if size != expected:
             raise ValueError(f"{path} is truncated or altered: {size} bytes instead of {expected}; {REMEDY}")
-        with path.open("rb") as file:
-            if not verified and hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                raise ValueError(f"{path} is altered: its SHA-256 is not the one in dataset.json; {REMEDY}")
+        if not verified and file_sha256(path) != digest:
+            raise ValueError(f"{path} is altered: its SHA-256 is not the one in dataset.json; {REMEDY}")
         tables.append(pa.ipc.open_stream(pa.memory_map(str(path))).read_all())
     return pa.concat_tables(tables)
 
@@ -185,15 +183,13 @@ def write_info(folder: Path, info: dict[str, Any]) -> dict[str, Any]:
 
 
 def info_fingerprint(info: dict[str, Any]) -> str:
-    """Return the SHA-256 of dataset.json without its field `fingerprint`, as version 0.1 wrote it."""
+    """Return the SHA-256 of dataset.json without its field `fingerprint`."""
     content = {name: value for name, value in info.items() if name != "fingerprint"}
     return hashlib.sha256((json.dumps(content, indent=2) + "\n").encode()).hexdigest()
 
 
 def _checked_fingerprint(path: Path, info: dict[str, Any]) -> str:
     """Return the fingerprint of a dataset; ValueError if dataset.json was altered after it was written."""
-    if set(info) <= FIELDS_OF_0_1:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
     fingerprint = info_fingerprint(info)
     if info.get("fingerprint") != fingerprint:
         raise ValueError(f"{path} is damaged (its fingerprint does not match its content): {REMEDY}")

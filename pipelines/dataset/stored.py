@@ -8,7 +8,6 @@ new copy. Every process checks each file against the manifest, and fetches damag
 """
 
 import hashlib
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -22,7 +21,7 @@ from pipelines.cli.display import Bar
 from pipelines.cli.waiting import doing
 from pipelines.dataset.manifest import MANIFEST, File, files_in_manifest, is_sound
 from pipelines.dataset.reader import REMEDY
-from pipelines.files import locked_file, whole_folder
+from pipelines.files import unfinished_folder, whole_folder
 from tokenizer.formats.records import folder_of_records
 from tokenizer.formats.whole_files import whole_file
 
@@ -51,6 +50,8 @@ def local_copy(dataset: ObjectPath) -> Path:
 
     Raises ValueError if the dataset is incomplete or a file in the store differs from its manifest.
     """
+    from filelock import FileLock  # takes 20 ms
+
     if not (dataset / MANIFEST).exists():
         if (dataset / INCOMPLETE).exists():
             raise ValueError(
@@ -67,7 +68,7 @@ def local_copy(dataset: ObjectPath) -> Path:
     # Processes that find the same file damaged fetch it once: the first replaces it, and the others check it again.
     while unsound := _unsound(folder, files):
         doing(f"waiting for another process to fetch {dataset}")
-        with _locked(folder.with_name(folder.name + ".lock")):
+        with FileLock(folder.with_name(folder.name + ".lock"), thread_local=False):
             for leftover in folder.rglob("*.partial"):
                 leftover.unlink()
             unchanged = [name for name, identity in unsound.items() if _identity(folder / name) == identity]
@@ -132,16 +133,9 @@ def refuse_existing(out: AnyPath, overwrite: bool) -> None:
 def _uploaded_folder(out: ObjectPath, overwrite: bool, send_all: Send) -> Iterator[Path]:
     """Yield an empty local folder for a dataset, which is uploaded to `out` at the end of the block, and removed."""
     refuse_existing(out, overwrite)
-    folder = _staging_folder(out)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with locked_file(folder.with_name(folder.name + ".lock"), f"{out} is being built by another process"):
-        shutil.rmtree(folder, ignore_errors=True)  # of a killed process
-        folder.mkdir()
-        try:
-            yield folder
-            upload(folder, out, send_all)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    with unfinished_folder(_staging_folder(out), str(out)) as folder:
+        yield folder
+        upload(folder, out, send_all)
 
 
 def upload(folder: Path, out: ObjectPath, send_all: Send) -> None:
@@ -235,15 +229,6 @@ def _in_parallel(label: str, transfer: Callable[[T, Callable[[int], None]], obje
         except BaseException:
             stopped.set()
             raise
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock file `path`, after waiting for other processes to release it."""
-    from filelock import FileLock
-
-    with FileLock(path, thread_local=False):
-        yield
 
 
 def _identity(path: Path) -> _Identity | None:

@@ -74,7 +74,7 @@ def difference_per_byte(ours: ScoredText, theirs: ScoredText, window: int, unit:
     if not len(pairs):
         raise ValueError(
             "no document is in both datasets, so the runs cannot be compared: build both from the same corpus with "
-            "bytelm build-dataset (a dataset of an earlier version has no record of its cut last document)"
+            "bytelm build-dataset"
         )
     sizes = np.stack([np.diff(each.text.document_starts)[pairs[:, i]] for i, each in enumerate((ours, theirs))])
     common = sizes.min(axis=0)

@@ -59,23 +59,18 @@ def text_of_stream(
     Tokens of documents without a record have `bytes_per_token` bytes each.
     """
     ids = stream.read(0, stream.tokens)
-    counts = None if recorded is None else recorded.tokens
-    if counts is not None:
-        document = np.repeat(np.arange(len(counts), dtype=np.int32), counts)[: len(ids)]
+    if recorded is not None:
+        document = np.repeat(np.arange(len(recorded.tokens), dtype=np.int32), recorded.tokens)[: len(ids)]
     elif separator is not None:
         document = np.maximum(np.cumsum(ids == separator, dtype=np.int32) - 1, 0)
-    elif recorded is not None:
-        ends = np.cumsum(tokenizer.token_byte_lengths[ids].astype(np.int64))
-        starts = ends - tokenizer.token_byte_lengths[ids]
-        document = np.searchsorted(np.cumsum(recorded.sizes)[:-1], starts, side="right").astype(np.int32)
     else:
         document = np.zeros(len(ids), np.int32)
     if tokenizer.is_lossless:
         lengths = tokenizer.token_byte_lengths[ids].astype(np.int64)
     else:
         shares = np.full(int(document[-1]) + 1, bytes_per_token)
-        if recorded is not None and counts is not None:
-            shares = recorded.sizes / np.maximum(1, counts - (separator is not None))
+        if recorded is not None:
+            shares = recorded.sizes / np.maximum(1, recorded.tokens - (separator is not None))
         lengths = np.where(ids == separator, 0.0, shares[document])
     ends = np.cumsum(lengths)
     return StreamText(document, int(document[-1]) + 1, ends - lengths, ends[-1].item())

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lm.config import ModelConfig
+from lm.mixers.attention import require_attention
 from lm.model import LanguageModel
 from pipelines.cli.waiting import doing
 from pipelines.files import unfinished_folder
@@ -59,7 +60,8 @@ def write_onnx(run_folder: Path, checkpoint: str, out: Path) -> float:
 
 
 def _check(config: ModelConfig) -> None:
-    """Raise ValueError for a model that the exporter would specialise to one length."""
+    """Raise ValueError for a mixer whose export is not tested, and a model that would be specialised to one length."""
+    require_attention(config, "export-onnx")
     if config.context_length < 4 or config.window == config.context_length - 1:
         raise ValueError(
             f"model.context_length is {config.context_length} and model.window {config.window}: export-onnx needs a "

@@ -97,7 +97,7 @@ class Inside:
 
     embedding: Embedding
     attention: Sequence[Attention] = ()
-    """of models that read two tokens or more"""
+    """of models with attention that read two tokens or more"""
     scores: dict[str, np.ndarray] | None = None
     """(L, H) of every head, by the name of the score; of decoders and encoders"""
     circuits: Circuits | None = None
@@ -117,7 +117,7 @@ def look_inside(run: Run, model: LanguageModel, seed: int = 0) -> Inside:
     counted = np.empty(0, np.int64) if stream is None else stream.read(0, COUNTED_TOKENS)
     words = labels.words(np.bincount(counted, minlength=tok.vocab_size), LABELLED)
     embedding = _embedding(model, labels, words)
-    if model.config.context_length < 2:
+    if model.config.context_length < 2 or model.config.mixer != "attention":
         return Inside(embedding)
     ordinary = np.array(labels.ids)[~np.array(labels.special)]
     if model.config.architecture == "encoder-decoder":

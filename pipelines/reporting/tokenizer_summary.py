@@ -1,13 +1,14 @@
 """The summary of a trained tokenizer: its training text, its entries, and its fit to held-out text."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpora import Corpus, PairTexts
+from corpora import Corpus, PairTexts, open_pairs
+from corpora.splits import VALIDATION
 from pipelines.cli.console import messages
 from pipelines.cli.display import duration, quantity, say, table
 from pipelines.cli.escapes import visible
@@ -21,6 +22,7 @@ SAMPLE_BYTES = 4_000_000  # of held-out text
 PRETOKENS_AT_ONCE = 1 << 18
 EXAMPLES = 4
 LANGUAGES = 30  # in the table
+LANGUAGE_COLUMNS = ("lang", "language")
 LONGEST_EXAMPLE = 1000  # bytes
 OURS = "this one"
 
@@ -46,6 +48,28 @@ class HeldOut:
             self._add(batch)
             if self.bytes >= SAMPLE_BYTES:
                 break
+
+    def languages(self, corpus: Sequence[str], split: str, reading: Mapping[str, Any]) -> dict[str, str]:
+        """Return the language of each text, from the first of `LANGUAGE_COLUMNS` in the corpus; empty without one.
+
+        The texts are of the validation split by the rule `split`. `reading` are options of `open_corpus`.
+        """
+        wanted = {text for array in self.texts for text in array.to_pylist()}
+        options = {name: value for name, value in reading.items() if name in ("max_document", "suffix", "encoding")}
+        for column in LANGUAGE_COLUMNS:
+            known: dict[str, str] = {}
+            try:
+                pairs = open_pairs(corpus, (reading.get("text_column") or "text", column), split, **options)
+                for name, batch in pairs.routed_batches():
+                    if name == VALIDATION:
+                        rows = zip(*(side.to_pylist() for side in batch.columns), strict=True)
+                        known |= {text: language for text, language in rows if text in wanted}
+                    if len(known) == len(wanted):
+                        break
+            except ValueError:  # no such column
+                continue
+            return known
+        return {}
 
     def _add(self, batch: pa.RecordBatch) -> None:
         """Add copies of documents until there is enough text. A view would keep a whole mapped file in memory."""

@@ -4,7 +4,6 @@ The folder holds config.toml (`model`, `finetune`, and `run`, its origin), label
 logits), tokenizer.json, model.safetensors, manifest.json (see `pipelines.run.manifest`) and evaluation.json.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -21,7 +20,7 @@ from torch import Tensor
 from corpora.labelled import Label
 from lm.classification import Classifier
 from lm.config import ModelConfig
-from pipelines.files import read_bytes, read_json, read_toml, save_tensors, write_json, write_whole
+from pipelines.files import file_sha256, read_json, read_toml, save_tensors, write_json, write_whole
 from pipelines.run.folder import checked_tokenizer
 from pipelines.run.manifest import (
     MANIFEST,
@@ -32,12 +31,11 @@ from pipelines.run.manifest import (
     manifest_json,
     read_manifest,
     verified,
-    warn_of_old,
 )
 from pipelines.run.text_ids import is_known
 from pipelines.training.config import FinetuneConfig
 from pipelines.training.machine import choose_machine
-from tokenizer import CLS, SEP, Tokenizer
+from tokenizer import Tokenizer
 
 WEIGHTS, LABELS = "model.safetensors", "labels.json"
 PREDICTED_TEXTS = 64
@@ -85,7 +83,7 @@ class TextClassifier:
         tables = {"model": asdict(self.model.config), "finetune": asdict(self.config), "run": facts}
         write_whole(folder / "config.toml", tomli_w.dumps(tables))
         write_whole(folder / LABELS, json.dumps(self.labels, ensure_ascii=False, indent=2) + "\n")
-        files = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in (WEIGHTS, LABELS)}
+        files = {name: file_sha256(folder / name) for name in (WEIGHTS, LABELS)}
         write_whole(folder / MANIFEST, manifest_json(files, _settings(self.model.config, self.config, facts)))
         write_json(folder / "evaluation.json", evaluation)
 
@@ -110,9 +108,8 @@ def load_classifier(folder: str | Path, device: str = "auto", dtype: str = "floa
         raise ValueError(f"{folder / WEIGHTS} is damaged or of another model: run bytelm finetune again") from None
     machine = choose_machine(device, dtype, needs="float64")
     model.body.compute_dtype = machine.dtype
-    fingerprint = facts.get("tokenizer_fingerprint")
-    tok = checked_tokenizer(folder, fingerprint) if fingerprint else Tokenizer.load(folder)
-    edges = facts.get("edges", [tok.special_tokens.get(name) for name in (CLS, SEP)])
+    tok = checked_tokenizer(folder, str(facts.get("tokenizer_fingerprint")))
+    edges = facts.get("edges")
     if not isinstance(edges, list) or len(edges) != 2 or not all(is_known(tok, i) for i in edges):
         raise ValueError(f"{folder / 'config.toml'} is damaged (run.edges = {edges!r}): run bytelm finetune again")
     return TextClassifier(model.to(machine.device).eval(), tok, labels, config, tuple(edges))
@@ -130,9 +127,6 @@ def _settings(model: ModelConfig, finetuning: FinetuneConfig, facts: Mapping[str
 
 def _verified_weights(folder: Path, settings: Mapping[str, Any]) -> bytes:
     """Return the content of model.safetensors, after labels.json and `settings` have been verified too."""
-    if not (folder / MANIFEST).exists():
-        warn_of_old(folder)
-        return read_bytes(folder / WEIGHTS)
     try:
         manifest = read_manifest(folder)
         verified(folder, manifest, LABELS)

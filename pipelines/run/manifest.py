@@ -4,22 +4,21 @@ manifest.json holds `files` (file name to SHA-256), `settings` (name to value: e
 change when a run resumes, including the tokenizer's fingerprint) and `checksum` (SHA-256 of the others as canonical
 JSON). A sharded checkpoint also has `shapes`: the dtype and whole shape of every tensor, by folder of shards and name.
 Settings are stored as parsed values, so config.toml may be reformatted, and an error can name the field that differs.
-Version 0.1 wrote checksums.json instead, which lists the files but has no checksum of its own. Imports no torch.
+Imports no torch.
 """
 
 import hashlib
-import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.files import checksummed_json, read_bytes, read_json, refuse_special
+from pipelines.files import checksummed_json, file_sha256, read_bytes, read_json
 from pipelines.run.recipe import Recipe
 from pipelines.training.config import CHANGEABLE
 
-MANIFEST, OLD_MANIFEST = "manifest.json", "checksums.json"
+MANIFEST = "manifest.json"
 # Facts in the table [run] of config.toml that decide what the model reads. Others may change: the dataset may move.
 FIXED_FACTS = (
     *("dataset_fingerprint", "tokenizer_fingerprint", "separated"),
@@ -42,8 +41,8 @@ class Manifest:
 
     files: dict[str, str]
     """SHA-256 by file name."""
-    settings: dict[str, Any] | None
-    """Values by name, such as model.layers; None in a folder that version 0.1 wrote."""
+    settings: dict[str, Any]
+    """Values by name, such as model.layers."""
     shapes: dict[str, Shapes] = field(default_factory=dict)
     """Tensors of a sharded checkpoint by folder of shards, such as "model"."""
 
@@ -59,14 +58,12 @@ def manifest_json(
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return the manifest of `folder`, verified against its own checksum.
-
-    Warns about the first folder of version 0.1 in a process. Raises DamagedCheckpointError.
-    """
+    """Return the manifest of `folder`, verified against its own checksum; DamagedCheckpointError if it is damaged."""
     path = folder / MANIFEST
-    if not path.exists() and (folder / OLD_MANIFEST).exists():
-        return _read_old_manifest(folder)
-    content = _read(path)
+    try:
+        content = read_json(path, "")
+    except (OSError, ValueError):
+        raise DamagedCheckpointError(f"{path} is missing or damaged") from None
     files, settings, shapes = content.get("files"), content.get("settings"), content.get("shapes", {})
     sound = path.read_bytes() == checksummed_json(content).encode()
     if not (sound and isinstance(files, dict) and isinstance(settings, dict) and isinstance(shapes, dict)):
@@ -76,8 +73,7 @@ def read_manifest(folder: Path) -> Manifest:
 
 def manifest_sha256(folder: Path) -> str:
     """Return the SHA-256 of the manifest of `folder`, which identifies a checkpoint."""
-    path = folder / MANIFEST
-    return hashlib.sha256((path if path.exists() else folder / OLD_MANIFEST).read_bytes()).hexdigest()
+    return file_sha256(folder / MANIFEST)
 
 
 def verified(folder: Path, manifest: Manifest, name: str) -> bytes:
@@ -95,22 +91,12 @@ def verify_shards(folder: Path, manifest: Manifest, part: str) -> None:
     """Raise DamagedCheckpointError, naming the file, unless `folder / part` holds the listed shards and no others."""
     listed = sorted(name for name in manifest.files if name.startswith(f"{part}/"))
     present = {f"{part}/{path.name}" for path in (folder / part).glob("*")}
-    for name in sorted(present.difference(listed)):
-        raise DamagedCheckpointError(f"{folder / name} is not in {MANIFEST}")
+    for name in sorted(present.symmetric_difference(listed)):
+        raise DamagedCheckpointError(f"{folder / name} is {'not in ' + MANIFEST if name in present else 'missing'}")
     with ThreadPoolExecutor() as threads:
         for name, checksum in zip(listed, threads.map(file_sha256, [folder / name for name in listed]), strict=True):
             if checksum != manifest.files[name]:
                 raise _altered(folder / name)
-
-
-def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, read in pieces; DamagedCheckpointError if the file is missing."""
-    try:
-        refuse_special(path)
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except FileNotFoundError:
-        raise DamagedCheckpointError(f"{path} is missing") from None
 
 
 def _altered(path: Path) -> DamagedCheckpointError:
@@ -141,8 +127,6 @@ def check_settings(manifest: Manifest, present: Mapping[str, Any], config: Path,
     A field that the manifest lacks was added by a later version and must have its default value.
     """
     recorded = manifest.settings
-    if recorded is None:
-        return
     expected = {name: recorded.get(name, defaults.get(name, value)) for name, value in present.items()}
     expected |= {name: value for name, value in recorded.items() if name.startswith("run.")}
     for name, value in expected.items():
@@ -164,36 +148,3 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in tree.items():
         found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
     return found
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content: dict[str, Any] = read_json(path, "")
-    except (OSError, ValueError):
-        raise DamagedCheckpointError(f"{path} is missing or damaged") from None
-    return content
-
-
-def _read_old_manifest(folder: Path) -> Manifest:
-    """Return the checksums of a checkpoint of version 0.1, which must list every file in the folder."""
-    files = _read(folder / OLD_MANIFEST)
-    unlisted = [path.name for path in folder.glob("*.safetensors") if path.name not in files]
-    unlisted += [name for name in files if not (folder / name).name.endswith((".safetensors", ".json"))]
-    if unlisted:
-        raise DamagedCheckpointError(
-            f"{folder / OLD_MANIFEST} is altered (it does not list {unlisted[0][:40]!r} correctly)"
-        )
-    warn_of_old(folder)
-    return Manifest(files, None)
-
-
-_warned = False
-
-
-def warn_of_old(folder: Path) -> None:
-    """Warn, once in a process, that version 0.1 wrote `folder`, so its settings cannot be verified."""
-    global _warned
-    if not _warned:
-        message = f"{folder} has no {MANIFEST} because version 0.1 wrote it: its settings are not verified"
-        warnings.warn(message, stacklevel=3)
-    _warned = True

@@ -32,10 +32,8 @@ def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading:
     `loading` is Python code. `scoring` is code that continues it with the log-probability of a text.
     """
     model, train = run.recipe.model, run.recipe.train
-    shape = (
-        f"{counted(model.layers, 'layer')} of width {model.width}, {counted(model.heads, 'head')}, "
-        f"context {model.context_length:,}"
-    )
+    heads = counted(model.heads, "head") if model.mixer == "attention" else f"mixer {model.mixer}"
+    shape = f"{counted(model.layers, 'layer')} of width {model.width}, {heads}, context {model.context_length:,}"
     imported = run.facts.get("imported_from")
     origin = f"imported from {imported}" if imported else f"trained {OBJECTIVES[run.recipe.objective]}"
     if "init_from" in run.facts:

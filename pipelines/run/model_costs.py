@@ -35,7 +35,7 @@ class ModelCosts(TypedDict):
     """`weights`, `gradients`, the optimizer's `moments`, and about the `activations` of one sequence."""
     cache_bytes_per_token: int
     cache_bytes: int
-    """KV cache of a full context."""
+    """KV cache, or the state of another mixer, of a full context."""
     cache_bytes_on_cpu: int
     """The same on a CPU, where a cache of bfloat16 is float32."""
     generation_bytes: int

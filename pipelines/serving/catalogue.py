@@ -9,8 +9,8 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from pipelines.serving.errors import RequestError, blamed_on
-from pipelines.serving.fields import Fields, json_object
 from pipelines.serving.models import ServedModel, Service
+from pipelines.serving.requests import DetokenizeRequest, ModelRequest, TokenizeRequest
 from tokenizer import PAD
 
 
@@ -24,24 +24,24 @@ def catalogue_routes(service: Service) -> list[Route]:
         return JSONResponse(_entry(service, service.model(request.path_params["name"])))
 
     async def tokenize(request: Request) -> JSONResponse:
-        fields = Fields(await json_object(request), ("model", "prompt", "add_special_tokens"))
-        served = _tokenizing(service, fields.get("model"))
-        ids = await _prompt_ids(served, fields.text("prompt"))
-        if fields.flag("add_special_tokens"):
+        asked = await TokenizeRequest.of(request)
+        served = _tokenizing(service, asked.model)
+        ids = await _prompt_ids(served, asked.prompt)
+        if asked.add_special_tokens:
             around = served.run.around
             ids = [*around.before, *ids, *(around.after if served.architecture == "encoder-decoder" else ())]
         return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": served.context_length})
 
     async def detokenize(request: Request) -> JSONResponse:
-        fields = Fields(await json_object(request), ("model", "tokens"))
-        served = _tokenizing(service, fields.get("model"))
-        ids = fields.ids("tokens")
-        served.check_ids(ids, "tokens")
+        asked = await DetokenizeRequest.of(request)
+        served = _tokenizing(service, asked.model)
+        served.check_ids(asked.tokens, "tokens")
         with blamed_on("tokens"):
-            return JSONResponse({"prompt": await asyncio.to_thread(served.run.tokenizer.decode, ids)})
+            return JSONResponse({"prompt": await asyncio.to_thread(served.run.tokenizer.decode, asked.tokens)})
 
     async def tokenizer_info(request: Request) -> JSONResponse:
-        return JSONResponse(_tokenizer_info(_tokenizing(service, request.query_params.get("model"))))
+        asked = ModelRequest.model_validate(dict(request.query_params))
+        return JSONResponse(_tokenizer_info(_tokenizing(service, asked.model)))
 
     return [
         Route("/v1/models", models, methods=["GET"]),

@@ -14,30 +14,26 @@ from starlette.routing import Route
 
 from pipelines.scoring.predictions import Predictions
 from pipelines.serving.choices import Choice, Piece, Writer, whole
-from pipelines.serving.completion_request import (
-    DEFAULT_TOKENS,
-    MOST_ENTRIES,
-    MOST_TOKENS,
-    CompletionRequest,
-    Prompt,
-    completion_request,
-)
 from pipelines.serving.engine import GeneratedToken, GenerationRequest
 from pipelines.serving.errors import RequestError
-from pipelines.serving.fields import json_object
 from pipelines.serving.models import ServedModel, Service
+from pipelines.serving.requests import CompletionRequest
+
+DEFAULT_TOKENS = 16
+MOST_TOKENS = 1 << 18  # of all texts of a request, each with its prompt
+MOST_ENTRIES = 250_000  # log-probabilities in an answer
 
 
 def completion_routes(service: Service) -> list[Route]:
     """Return the routes of this module."""
 
     async def completions(request: Request) -> Response:
-        asked = completion_request(await json_object(request))
+        asked = await CompletionRequest.of(request)
         served = service.model(asked.model)
         if served.architecture != "decoder":
             message = f"{served.name} is an {served.architecture}: only a decoder completes a prompt"
             raise RequestError(400, message, param="model")
-        prompts = [await _prompt_ids(served, prompt) for prompt in asked.prompts]
+        prompts = [await _prompt_ids(served, prompt) for prompt in asked.prompt or [None]]
         job = _Job(service, served, asked, prompts)
         if asked.stream:
             return StreamingResponse(job.events(), media_type="text/event-stream")
@@ -46,7 +42,7 @@ def completion_routes(service: Service) -> list[Route]:
     return [Route("/v1/completions", completions, methods=["POST"])]
 
 
-async def _prompt_ids(served: ServedModel, prompt: Prompt | None) -> list[int]:
+async def _prompt_ids(served: ServedModel, prompt: str | list[int] | None) -> list[int]:
     """Return the ids of a prompt; None is the start token. Raises RequestError for a prompt without tokens.
 
     Special tokens at the start of a text are read as special tokens, because a text prompt can name a start token in no
@@ -74,8 +70,9 @@ class _Job:
     ) -> None:
         self.service, self.served, self.asked = service, served, asked
         self.prompt_tokens = sum(map(len, prompts))
+        seed = secrets.randbits(63) if asked.seed is None else asked.seed
         self.choices = [
-            Choice(index, prompt, self._max_tokens(prompt), (asked.seed + index) % 2**63)
+            Choice(index, prompt, self._max_tokens(prompt), (seed + index) % 2**63)
             for index, prompt in enumerate(prompt for prompt in prompts for _ in range(asked.n))
         ]
         self._check_work()
@@ -139,7 +136,7 @@ class _Job:
                 tokens += piece.tokens
                 if piece.text or piece.logprobs or piece.finish_reason:
                     yield _event(self._object([(index, piece)]))
-        if self.asked.include_usage:
+        if self.asked.stream_options is not None and self.asked.stream_options.include_usage:
             yield _event(self._object([]) | {"usage": self._usage(tokens)})
         yield "data: [DONE]\n\n"
 
@@ -233,13 +230,10 @@ class _Job:
         request = GenerationRequest(
             prompt_ids=choice.prompt,
             max_tokens=choice.max_tokens,
-            temperature=asked.temperature,
-            top_k=asked.top_k,
-            top_p=asked.top_p,
-            min_p=asked.min_p,
             seed=choice.seed,
             stop_ids=() if asked.exact else self.served.run.around.stops,
             top=asked.logprobs or 0,
+            **asked.options(),
         )
         return self.service.engine.generate(self.served.name, request, owner=self)
 

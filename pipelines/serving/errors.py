@@ -10,6 +10,7 @@ from starlette.responses import JSONResponse
 from pipelines.cli.errors import one_sentence
 
 MOST_CHARACTERS = 300  # of a message, which may quote what a client sent
+MOST_QUOTED = 60  # characters of a value or a name in a message
 CHAT = "the models served here continue text and are not chat models: use POST /v1/completions"
 
 
@@ -30,17 +31,23 @@ def blamed_on(param: str) -> Iterator[None]:
         raise RequestError(400, str(error), param=param) from None
 
 
+def cut(text: str, most: int = MOST_QUOTED) -> str:
+    """Return a text without what exceeds `most` characters."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
 def error_body(
     status: int, message: str, param: str | None = None, code: str | None = None
 ) -> dict[str, dict[str, str | None]]:
     """Return the JSON object of an error. A long message is cut; line ends and lone surrogates are escaped."""
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": _shown(message), "type": kind, "param": param and _shown(param), "code": code}}
+    return {
+        "error": {"message": _shown(message), "type": kind, "param": param and _shown(param, MOST_QUOTED), "code": code}
+    }
 
 
-def _shown(text: str) -> str:
-    cut = text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 1] + "…"
-    return cut.replace("\n", "\\n").encode("utf-8", "backslashreplace").decode()
+def _shown(text: str, most: int = MOST_CHARACTERS) -> str:
+    return cut(text[: most + 1].replace("\n", "\\n").encode("utf-8", "backslashreplace").decode(), most)
 
 
 def error_response(status: int, message: str, headers: Mapping[str, str] | None = None) -> JSONResponse:

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
-from lm.decoding.cache import KVCache
 from lm.masks import Mask
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.scoring.predictions import Predictions, write_scores
@@ -36,7 +35,7 @@ class IncrementalScorer:
         """The ids of the last version, up to the last predicted one"""
         self._made = Predictions.unknown(0, min(top, config.vocab_size))
         self._begin = 0  # of the window in the cache
-        self._cache = KVCache(
+        self._cache = run.model.stack.blocks[0].mixer.state(
             run.model.stack,
             1,
             self.window,
@@ -90,7 +89,7 @@ class IncrementalScorer:
             dtype=model.compute_dtype,
             mask=Mask(),  # the cache masks
             positions=cache.positions(tokens),
-            attends=cache.attends(tokens),
+            mixes=cache.mixes(tokens),
             rows=torch.from_numpy(window.columns - past).to(ids.device),
         )
         cache.advance(tokens)

@@ -13,7 +13,7 @@ from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.text_ids import known_ids
 from pipelines.scoring.texts import text_tokens
 from pipelines.serving.engine import Engine
-from pipelines.serving.errors import RequestError, blamed_on
+from pipelines.serving.errors import RequestError, blamed_on, cut
 from tokenizer import Tokenizer
 
 
@@ -49,7 +49,7 @@ class ServedModel:
         """Raise RequestError for an id that is not in use."""
         for i in ids:
             if not (0 <= i < len(self.known) and self.known[i]):
-                raise RequestError(400, f"{i} is not an id of the model's tokenizer", param=param)
+                raise RequestError(400, f"{cut(str(i))} is not an id of the model's tokenizer", param=param)
 
     async def encode_prompt(self, text: str) -> list[int]:
         """Return the ids of a prompt; special tokens at its start are special tokens, later ones are ordinary text.
@@ -101,7 +101,7 @@ class Service:
         if name is None:
             raise RequestError(400, f"model is missing: name one of {names}", param="model")
         if not isinstance(name, str) or name not in self.models:
-            message = f"there is no model {name!r}: the models are {names}"
+            message = f"there is no model {cut(repr(name))}: the models are {names}"
             raise RequestError(404, message, param="model", code="model_not_found")
         return self.models[name]
 

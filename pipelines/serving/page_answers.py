@@ -91,21 +91,17 @@ class PageModel:
 
     def answered(self, text: str, target: str) -> Json:
         """Return `scored` for a target of an encoder-decoder, and the tokens of its source."""
-        self.check_length(text_tokens(self.run, text))
         (source,) = source_ids(self.run.tokenizer, [text], self.run.config.model, self.run.around)
         answer = self.scored(score_text(self.run, text, target=target, top=TOP))
         return answer | {"source": self.spelled(source)}
 
-    def masked(self, text: str, places: list[int]) -> Json:
-        """Return the tokens of a text for an encoder; tokens at `places` have the scores when all of them are masked.
+    def masked(self, ids: Array, places: list[int]) -> Json:
+        """Return the tokens `ids` (T,) of a text for an encoder. Raises ValueError for a place outside the text.
 
-        Raises ValueError for a place outside the text and for a text longer than the context.
+        Tokens at `places` have the scores when all of them are masked.
         """
-        special, length = self.run.around.special, self.run.config.model.context_length
+        special = self.run.around.special
         require_special_tokens("an encoder", (CLS, SEP, MASK), special)
-        ids = text_tokens(self.run, text)
-        if len(ids) > length - 2:
-            raise ValueError(f"the text has {len(ids):,} tokens, and the encoder reads {length - 2:,}: shorten it")
         if any(not 0 <= place < len(ids) for place in places):
             raise ValueError(f"masked places must be from 0 to {len(ids) - 1}")
         at = np.unique(np.array(places, np.int64))
@@ -133,15 +129,11 @@ class PageModel:
         ]
 
     @torch.no_grad()
-    def attention(self, text: str, target: str | None, kind: str, layer: int, head: int) -> Json:
+    def attention(self, source: list[int] | None, ids: list[int], kind: str, layer: int, head: int) -> Json:
         """Return the attention weights of a head, one row for each query, without trailing zeros.
 
-        `queries` and `keys` are tokens as the model reads them. A longer text is cut to its last MOST_ATTENTION tokens,
-        a source to its first. `kind` is own, cross or encoder. Raises ValueError for a head that does not exist.
+        `source` and `ids` are those of `attending`; `queries` and `keys` are their tokens. `kind` is a key of `layers`.
         """
-        if kind not in self.layers or not (0 <= layer < self.layers[kind] and 0 <= head < self.run.config.model.heads):
-            raise ValueError(f"the model has no head {head} in layer {layer} of its {kind} attention")
-        source, ids = self._read(text, target)
         device = self.run.model.embedding.weight.device
         read = [torch.tensor([each], device=device) for each in (ids, source) if each is not None]
         maps = attention_maps(self.run.model, *read)
@@ -153,8 +145,11 @@ class PageModel:
             "weights": [row[: 1 + int(np.flatnonzero(row)[-1])].tolist() if row.any() else [] for row in weights],
         }
 
-    def _read(self, text: str, target: str | None) -> tuple[list[int] | None, list[int]]:
-        """Return the ids of the source, if any, and the ids of the stack before the head, as the model reads them."""
+    def attending(self, text: str, target: str | None) -> tuple[list[int] | None, list[int]]:
+        """Return the ids of the source, if any, and the ids of the stack before the head, as the model reads them.
+
+        A longer text is cut to its last MOST_ATTENTION tokens, a source to its first.
+        """
         run, config = self.run, self.run.config.model
         most = min(MOST_ATTENTION, config.context_length)
         own = text_tokens(run, text).tolist()

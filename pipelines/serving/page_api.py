@@ -13,24 +13,23 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, StreamingResponse
 from starlette.routing import Route
 
-from lm.analysis.token_scores import token_scores
 from lm.decoding.generation import stream
 from lm.decoding.packed import InferenceModel, prepare
-from lm.decoding.sampling import sample
+from lm.decoding.slots import Text, choose
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.prompts import source_ids
 from pipelines.run.text_ids import known_ids
 from pipelines.scoring.texts import check_options, encoder_steps
+from pipelines.scoring.windows import Array
 from pipelines.serving.engine import Engine, GeneratedToken, GenerationRequest
 from pipelines.serving.errors import RequestError, blamed_on, error_body
-from pipelines.serving.fields import Fields, check_text, json_object
 from pipelines.serving.incremental import RecentTexts, common_prefix
 from pipelines.serving.models import Service
 from pipelines.serving.page_answers import TOP, Json, PageModel, in_bits
+from pipelines.serving.requests import AttentionRequest, FillRequest, ScoreRequest, WriteRequest
 from pipelines.serving.text import GrowingText
 
 DEFAULT_TOKENS = 60
-MOST_CHARACTERS = 100_000  # of a text
 SUPERSEDED = object()
 
 
@@ -62,57 +61,71 @@ class PageApi:
         The client lists in `have` the ids whose scores it holds. The answer leaves out the first `same` tokens, whose
         ids agree with `have`.
         """
-        fields = Fields(await json_object(request), ("model", "text", "target", "key", "have"))
-        page, text, target = self._page(fields), _nonempty(fields, "text"), _target(fields)
-        key, have = fields.text("key")[:64], fields.ids("have") if fields.get("have") is not None else []
-        with blamed_on("text"):
-            check_options(page.architecture, target=target, stride=None, start=True, masking="token")
-            if target is not None:
-                return JSONResponse(await self.engine.call(partial(page.answered, text, target)))
-            return JSONResponse(await self._score_in_steps(page, key, text, have))
+        asked = await ScoreRequest.of(request)
+        page = self._page(asked.model)
+        with blamed_on("target"):
+            check_options(page.architecture, target=asked.target, stride=None, start=True, masking="token")
+        ids = await self._ids(page, asked.text, "text")
+        if asked.target is None:
+            return JSONResponse(await self._score_in_steps(page, asked.key[:64], ids, asked.have))
+        await self._ids(page, asked.target, "target")
+        with blamed_on("target"):
+            return JSONResponse(await self.engine.call(partial(page.answered, asked.text, asked.target)))
 
     async def fill(self, request: Request) -> JSONResponse:
         """Predict the masked tokens of a text."""
-        fields = Fields(await json_object(request), ("model", "text", "masked"))
-        page, text, places = self._page(fields), _nonempty(fields, "text"), fields.ids("masked")
+        asked = await FillRequest.of(request)
+        page = self._page(asked.model)
         if page.architecture != "encoder":
             raise RequestError(400, f"{page.name} is not an encoder: only an encoder fills masks", param="model")
+        ids, most = await self._ids(page, asked.text, "text"), page.run.config.model.context_length - 2
+        if len(ids) > most:
+            message = f"the text has {len(ids):,} tokens, and the encoder reads {most:,}: shorten it"
+            raise RequestError(400, message, param="text")
         with blamed_on("masked"):
-            return JSONResponse(await self.engine.call(partial(page.masked, text, places)))
+            return JSONResponse(await self.engine.call(partial(page.masked, ids, asked.masked)))
 
     async def attention(self, request: Request) -> JSONResponse:
         """Return the attention weights of a head."""
-        fields = Fields(await json_object(request), ("model", "text", "target", "kind", "layer", "head"))
-        page, text, target = self._page(fields), _nonempty(fields, "text"), _target(fields)
-        layer, head = fields.whole("layer", 0, 2**31) or 0, fields.whole("head", 0, 2**31) or 0
-        with blamed_on("text"):
-            return JSONResponse(
-                await self.engine.call(partial(page.attention, text, target, fields.text("kind"), layer, head))
-            )
+        asked = await AttentionRequest.of(request)
+        page = self._page(asked.model)
+        if asked.kind not in page.layers:
+            message = f"{page.name} has no {asked.kind} attention: its kinds are {', '.join(page.layers)}"
+            raise RequestError(400, message, param="kind")
+        _check_range("layer", asked.layer, 0, page.layers[asked.kind] - 1)
+        _check_range("head", asked.head, 0, page.run.config.model.heads - 1)
+        for param, text in (("text", asked.text), ("target", asked.target or "")):
+            await self._ids(page, text, param)
+        with blamed_on("text" if asked.target is None else "target"):
+            source, ids = await asyncio.to_thread(page.attending, asked.text, asked.target)
+        maps = partial(page.attention, source, ids, asked.kind, asked.layer, asked.head)
+        return JSONResponse(await self.engine.call(maps))
 
     async def generate(self, request: Request) -> StreamingResponse:
         """Continue a text followed by ids, token by token, as server-sent events.
 
         Each event has a `token`. The last one has `end` instead: length, end (the model ended the text) or stop.
         """
-        fields = Fields(
-            await json_object(request),
-            ("model", "text", "ids", "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop"),
-        )
-        page, stop = self._page(fields), fields.get("stop")
-        if not (stop is None or isinstance(stop, str)):
-            raise RequestError(400, "stop must be a string", param="stop")
-        check_text("stop", stop or "")
-        writing = await self._writing(page, fields)
-        return StreamingResponse(_events(page, writing, stop), media_type="text/event-stream")
+        asked = await WriteRequest.of(request)
+        page = self._page(asked.model)
+        if page.architecture == "encoder":
+            message = f"{page.name} is an encoder: only a decoder continues a text, or an encoder-decoder"
+            raise RequestError(400, message, param="model")
+        writing = await self._writing(page, asked)
+        return StreamingResponse(_events(page, writing, asked.stop), media_type="text/event-stream")
 
-    def _page(self, fields: Fields) -> PageModel:
-        return self._pages[self._service.model(fields.get("model")).name]
+    def _page(self, model: object) -> PageModel:
+        return self._pages[self._service.model(model).name]
 
-    async def _score_in_steps(self, page: PageModel, key: str, text: str, have: list[int]) -> Json:
+    async def _ids(self, page: PageModel, text: str, param: str) -> Array:
+        """Return the ids (T,) of a text. Raises RequestError for more than the page shows."""
+        ids = np.array(await self._service.models[page.name].encode(text, param), np.int64)
+        with blamed_on(param):
+            page.check_length(ids)
+        return ids
+
+    async def _score_in_steps(self, page: PageModel, key: str, ids: Array, have: list[int]) -> Json:
         """Score in steps, so a long text does not delay other requests. Raises RequestError if a newer version came."""
-        ids = np.array(await self._service.models[page.name].encode(text, "text"), np.int64)
-        page.check_length(ids)
         if page.architecture == "encoder":
             steps = encoder_steps(page.run, ids, TOP)
         else:
@@ -124,41 +137,46 @@ class PageApi:
         same = common_prefix(np.array(have), ids) if page.architecture == "decoder" else 0
         return await asyncio.to_thread(page.scored, score, same)
 
-    async def _writing(self, page: PageModel, fields: Fields) -> "_Writing":
+    async def _writing(self, page: PageModel, asked: WriteRequest) -> "_Writing":
         """Return the generation for a request. A prompt that leaves no room loses its beginning."""
         run = page.run
         served, context = self._service.models[page.name], run.config.model.context_length
-        ids, text = fields.ids("ids"), _text(fields, "text")
-        served.check_ids(ids, "ids")
-        max_tokens = fields.whole("max_tokens", 1, context - 1) or min(DEFAULT_TOKENS, context // 2)
+        served.check_ids(asked.ids, "ids")
+        max_tokens = min(DEFAULT_TOKENS, context // 2) if asked.max_tokens is None else asked.max_tokens
+        _check_range("max_tokens", max_tokens, 1, context - 1)
         source = None
         if page.architecture == "encoder-decoder":
+            await self._ids(page, asked.text, "text")
             with blamed_on("text"):
-                (source,) = await asyncio.to_thread(source_ids, run.tokenizer, [text], run.config.model, run.around)
-            prompt = [run.around.start or 0, *ids]
+                (source,) = await asyncio.to_thread(
+                    source_ids, run.tokenizer, [asked.text], run.config.model, run.around
+                )
+            prompt = [run.around.start or 0, *asked.ids]
         else:
             start = [] if run.around.start is None else [run.around.start]
-            prompt = [*run.around.before, *await served.encode(text, "text"), *ids] or start
-        temperature = fields.number("temperature", 0.0, 100.0)
+            prompt = [*run.around.before, *await served.encode(asked.text, "text"), *asked.ids] or start
         with blamed_on("text"):
-            asked = GenerationRequest(
+            generation = GenerationRequest(
                 prompt_ids=prompt if source is not None else prompt[-(context - max_tokens) :],
                 max_tokens=max_tokens,
-                temperature=1.0 if temperature is None else temperature,
-                top_k=fields.whole("top_k", 1, 2**31 - 1),
-                top_p=fields.number("top_p", 0.0, 1.0) or None,
-                min_p=fields.number("min_p", 0.0, 1.0) or None,
-                seed=fields.whole("seed", 0, 2**63 - 1) or 0,
+                seed=asked.seed,
                 stop_ids=run.around.stops,
                 top=TOP,
+                **asked.options(),
             )
             if source is None:
-                tokens: AsyncGenerator[GeneratedToken, None] = self.engine.generate(page.name, asked)
+                tokens: AsyncGenerator[GeneratedToken, None] = self.engine.generate(page.name, generation)
             else:
                 if page.name not in self._writers:
                     self._writers[page.name] = await self.engine.call(partial(prepare, run.model, 1))
-                tokens = _in_steps(self.engine, answered(run, self._writers[page.name], asked, source))
-        return _Writing(tokens, cut=len(prompt) > len(asked.prompt_ids), stops=run.around.stops)
+                tokens = _in_steps(self.engine, answered(run, self._writers[page.name], generation, source))
+        return _Writing(tokens, cut=len(prompt) > len(generation.prompt_ids), stops=run.around.stops)
+
+
+def _check_range(name: str, value: int, low: int, high: int) -> None:
+    """Raise RequestError for a field whose range depends on the model."""
+    if not low <= value <= high:
+        raise RequestError(400, f"{name} is {value}, but must be from {low} to {high}", param=name)
 
 
 @dataclass(frozen=True)
@@ -203,63 +221,30 @@ def answered(
 ) -> Iterator[GeneratedToken]:
     """Yield the tokens that an encoder-decoder generates for a source, after the ids of `asked`."""
     device = model.device
-    generator = torch.Generator(device).manual_seed(asked.seed)
-    found = []
+    text = Text(asked, torch.Generator(device).manual_seed(asked.seed), None, [*asked.prompt_ids])
+    made: list[GeneratedToken] = []
 
-    def choose(logits: torch.Tensor) -> torch.Tensor:
-        ids = sample(
-            logits,
-            temperature=asked.temperature,
-            top_k=asked.top_k,
-            top_p=asked.top_p,
-            min_p=asked.min_p,
-            generator=generator,
-        )
-        found.append(token_scores(logits, ids, asked.top))
-        return ids
+    def sampler(logits: torch.Tensor) -> torch.Tensor:
+        (token,) = choose(logits, [text], None)
+        if isinstance(token, Exception):
+            raise token
+        made.append(token)
+        return torch.tensor([token.id], device=device)
 
     steps = stream(
         model,
         torch.tensor([asked.prompt_ids], device=device),
         asked.max_tokens,
         source=torch.tensor([source], device=device),
-        sampler=choose,
+        sampler=sampler,
         allowed=known_ids(run.tokenizer, run.model),
         stop_ids=asked.stop_ids,
     )
-    for ids in steps:
-        scores = found.pop()
-        yield GeneratedToken(
-            int(ids[0]),
-            float(scores.log_probabilities[0]),
-            float(scores.entropies[0]),
-            int(scores.ranks[0]),
-            scores.top_ids[0].tolist(),
-            scores.top_log_probabilities[0].tolist(),
-        )
+    for _ in steps:
+        yield made.pop()
 
 
 async def _in_steps(engine: Engine, tokens: Iterator[GeneratedToken]) -> AsyncGenerator[GeneratedToken, None]:
     """Yield tokens, each computed on the inference thread."""
     while (token := await engine.call(partial(next, tokens, None))) is not None:
         yield token
-
-
-def _nonempty(fields: Fields, name: str) -> str:
-    text = _text(fields, name)
-    if not text:
-        raise RequestError(400, f"{name} is empty: give at least one character", param=name)
-    return text
-
-
-def _text(fields: Fields, name: str) -> str:
-    """Return a text field. Its length is limited, because it is encoded before its tokens are counted."""
-    text = fields.text(name)
-    if len(text) > MOST_CHARACTERS:
-        message = f"{name} has {len(text):,} characters, and the page takes at most {MOST_CHARACTERS:,}: shorten it"
-        raise RequestError(400, message, param=name)
-    return text
-
-
-def _target(fields: Fields) -> str | None:
-    return None if fields.get("target") is None else _nonempty(fields, "target")

@@ -2,7 +2,8 @@
 
 A page of another site can make its reader's browser send requests to a server on this machine. It cannot read the
 answers, because the server never sends CORS headers. A site whose name resolves to this machine (DNS rebinding) could
-read them, so the Host header must be an allowed name.
+read them, so the Host header must be an allowed name. (Starlette's TrustedHostMiddleware ignores the port and a second
+Host header, and it answers in plain text.)
 """
 
 import hmac

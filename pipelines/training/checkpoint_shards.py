@@ -22,7 +22,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
-from pipelines.run.manifest import DamagedCheckpointError, Shapes, file_sha256
+from pipelines.files import file_sha256
+from pipelines.run.manifest import DamagedCheckpointError, Shapes
 
 Result = TypeVar("Result")
 

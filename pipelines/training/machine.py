@@ -216,19 +216,19 @@ def _product_seconds(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def precision_line(machine: Machine, model: ModelConfig, train: TrainConfig) -> str:
-    """Return a line with the device, dtype, attention backend and matmul precision of a training, and why."""
-    attention = f"{model.attention} as asked"
-    if model.attention == "auto":
+    """Return a line with the device, dtype, mixer and matmul precision of a training, and why."""
+    mixer = f"attention {model.attention} as asked" if model.mixer == "attention" else f"mixer {model.mixer}"
+    if model.mixer == "attention" and model.attention == "auto":
         length = model.context_length
         chosen = fastest(
             machine.device.type, machine.dtype, length, length, model.window, model.dropout > 0.0, train.compile
         )
         why = f"the fastest measured for that at {length:,} positions" if machine.device.type == "cpu" else "fused"
-        attention = f"{chosen}, {why}"
+        mixer = f"attention {chosen}, {why}"
     products = {"highest": "in full", "high": "in TF32 or three of bfloat16", "medium": "in bfloat16"}
     exact = f"matmul precision {train.matmul_precision} (float32 products {products[train.matmul_precision]})"
     order = "; kernels that add up in a fixed order" if train.deterministic else ""
-    return f"{machine.why}; attention {attention}; {exact}{order}"
+    return f"{machine.why}; {mixer}; {exact}{order}"
 
 
 @contextmanager

@@ -34,7 +34,7 @@ class LossWatch:
     spikes: list[int] = field(default_factory=list)
     """Steps with a spike since the last line of metrics.jsonl."""
     first: float | None = None
-    """Loss of the first step; None in a run that resumed from a checkpoint of version 0.1."""
+    """Loss of the first step; None before it."""
     above: int = 0
     """Number of latest consecutive steps with a smoothed loss above the first one."""
 
@@ -148,7 +148,7 @@ class Progress:
         return state | {"unlogged": list(self.unlogged), "watch": self.watch.as_list()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Set the fields in `state`; fields that an older checkpoint lacks keep their values."""
+        """Set the fields in `state`, the content of a state.json."""
         for name in self.as_state().keys() & state.keys():
             setattr(self, name, LossWatch(*state[name]) if name == "watch" else state[name])
 

@@ -50,7 +50,6 @@ def resume(
         checkpoint = newest_whole_checkpoint(run, settings, MODEL, OPTIMIZER, RNG, AVERAGE, STATE)
         where = str(checkpoint.folder.resolve())
         state = parse_json(checkpoint.contents[STATE], f"{checkpoint.folder / STATE}", f"remove {checkpoint.folder}")
-        _check_old_identity(checkpoint.folder, state.get("run", {}), settings)
         shapes = checkpoint.shapes if parallel.is_sharded else {}
         names = [name for name in (MODEL, OPTIMIZER, RNG, AVERAGE) if name in checkpoint and part(name) not in shapes]
         files = {name: checkpoint.tensors(name) for name in names}
@@ -102,22 +101,6 @@ def _check_weights(folder: Path, model: torch.nn.Module, weights: Mapping[str, T
             f"{folder} holds the weights of another model ({wrong[0] if wrong else 'more tensors'} does not fit): "
             "the run's config.toml was changed"
         )
-
-
-def _check_old_identity(folder: Path, recorded: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """Check the few settings that state.json of version 0.1 has instead of a manifest."""
-    names = {
-        "dataset": "run.dataset_fingerprint",
-        "objective": "objective",
-        "optimizer": "train.optimizer",
-        "seed": "train.seed",
-    }
-    for name, value in recorded.items():
-        if names.get(name) in settings and settings[names[name]] != value:
-            raise ValueError(
-                f"{folder} belongs to another run: its {name} is {value}, and this run's is {settings[names[name]]}; "
-                "restore the run's own checkpoint"
-            )
 
 
 def _set_optimizer_state(

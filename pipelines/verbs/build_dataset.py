@@ -21,7 +21,6 @@ from pipelines.cli.display import Bar, answer, counted, quantity, say, table
 from pipelines.cli.dry_run import plan_dataset
 from pipelines.cli.errors import UsageError
 from pipelines.cli.named_tokenizers import load_tokenizer
-from pipelines.cli.parsing import parse
 from pipelines.cli.process import resumable
 from pipelines.cli.verbs import verb
 from pipelines.files import place
@@ -222,8 +221,3 @@ def _print_pairs(out: str | Path, info: dict[str, Any]) -> None:
     ]
     table(("split", "pairs", "column", "tokens", "longest", "bytes/token"), rows, to=messages)
     say(f"{out}: pairs, split by {info['corpus']['split_rule']}")
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm build-dataset` with command-line arguments."""
-    parse(build_dataset, arguments, "build-dataset")

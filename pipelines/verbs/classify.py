@@ -12,7 +12,6 @@ import tyro
 from pipelines.cli.arguments import AsJson, Device, Dtype
 from pipelines.cli.display import answer, write
 from pipelines.cli.errors import complain
-from pipelines.cli.parsing import parse
 from pipelines.cli.process import read_standard_input
 from pipelines.cli.text_input import without_line_end
 from pipelines.cli.verbs import verb
@@ -103,8 +102,3 @@ def _print(texts: list[str], results: list[Classified], as_json: bool) -> None:
         else:
             ranked = ", ".join(f"{label['label']} {label['probability']:.0%}" for label in result["labels"])
             answer(f"{ranked}: {' '.join(text.split())[:60]}")
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm classify` with command-line arguments."""
-    parse(classify, arguments, "classify")

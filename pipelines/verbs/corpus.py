@@ -7,7 +7,7 @@ from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRul
 from pipelines.cli.display import Bar, answer, quantity, table
 from pipelines.cli.errors import UsageError
 from pipelines.cli.parsing import parse
-from pipelines.cli.stdout import Stdout
+from pipelines.cli.process import Stdout
 
 if TYPE_CHECKING:
     from corpora import CorpusSummary

@@ -9,7 +9,7 @@ import tyro
 from pipelines.cli.arguments import AsJson
 from pipelines.cli.errors import UsageError
 from pipelines.cli.parsing import parse
-from pipelines.cli.stdout import Stdout
+from pipelines.cli.process import Stdout
 from pipelines.cli.verbs import verb
 from pipelines.files import place
 

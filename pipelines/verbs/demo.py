@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 
@@ -31,8 +30,3 @@ def demo(out: Path = Path("bytelm-demo"), *, seconds: float = SECONDS, fresh: bo
     from pipelines.reporting.demo_steps import run_demo
 
     return run_demo(out, seconds)
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm demo` with command-line arguments."""
-    parse(demo, arguments, "demo")

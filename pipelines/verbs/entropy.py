@@ -10,7 +10,6 @@ from corpora import Corpus, open_corpus
 from pipelines.cli.arguments import AsJson, TokenizerPattern
 from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, say_left_out
 from pipelines.cli.display import Bar, answer, counted, say, say_on_stderr, table, write
-from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.evaluation.entropy_tables import tables
@@ -136,8 +135,3 @@ def _summary(numbers: dict[str, Any], sampled: bool) -> str:
     text = f"{numbers['corpus']}: {counted(numbers['symbols'], unit[:-1])}, {numbers['alphabet']:,} different, in "
     text += counted(numbers["documents"], "document") + (" of a random sample" if sampled else "")
     return text if unit == "bytes" else f"{text}; {numbers['bytes_per_symbol']:.3f} bytes per {unit[:-1]}"
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm entropy` with command-line arguments."""
-    parse(entropy, arguments, "entropy")

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from pipelines.cli.arguments import Checkpoint, RunFolder
 from pipelines.cli.display import say
-from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 
 
@@ -31,8 +30,3 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "newest", o
 
     say(write_transformers_folder(run, checkpoint, out, replaceable))
     return out
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm export-hf` with command-line arguments."""
-    parse(export_hf, arguments, "export-hf")

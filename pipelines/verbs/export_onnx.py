@@ -5,7 +5,6 @@ from pathlib import Path
 
 from pipelines.cli.arguments import Checkpoint, RunFolder
 from pipelines.cli.display import say
-from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -40,8 +39,3 @@ def export_onnx(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "newest",
     error = write_onnx(run, checkpoint, out)
     say(f"{out}: its logits in onnxruntime differ by at most {error:.2g} of the largest from the model's")
     return out
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm export-onnx` with command-line arguments."""
-    parse(export_onnx, arguments, "export-onnx")

@@ -6,7 +6,6 @@ from typing import Annotated, Any
 import tyro
 
 from pipelines.cli.arguments import RunFolder
-from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.training.config import FinetuneConfig
@@ -51,7 +50,7 @@ def finetune(
     from pipelines.training.finetuning import LabelledData, finetune_run
 
     source = LabelledData(data=data, test=test, text_field=text_field, label_field=label_field, held_out=held_out)
-    return finetune_run(
+    result = finetune_run(
         run,
         source,
         out,
@@ -60,9 +59,11 @@ def finetune(
         compare_scratch=compare_scratch,
         overwrite=overwrite,
     )
+    _print(result)
+    return result
 
 
-def show(result: dict[str, Any]) -> None:
+def _print(result: dict[str, Any]) -> None:
     """Print the numbers of a classifier and its baselines, and its most frequent mistakes."""
     from pipelines.cli.display import answer, table
 
@@ -92,8 +93,3 @@ def show(result: dict[str, Any]) -> None:
 def _accuracy(numbers: dict[str, Any]) -> str:
     low, high = numbers["accuracy_interval"]
     return f"{numbers['accuracy']:.1%} ({low:.1%} to {high:.1%})"
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm finetune` with command-line arguments."""
-    parse(finetune, arguments, "finetune", shown=show)

@@ -7,7 +7,6 @@ import tyro
 
 from pipelines.cli.arguments import TokenizerPattern
 from pipelines.cli.display import say
-from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.run.folder import Run
 
@@ -52,8 +51,3 @@ def import_hf(
     for line in import_model(source, objective, out, replaceable, pattern):
         say(line)
     return out
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm import-hf` with command-line arguments."""
-    parse(import_hf, arguments, "import-hf")

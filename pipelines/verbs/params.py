@@ -18,8 +18,6 @@ from pipelines.run.recipe import recipe_names
 if TYPE_CHECKING:
     from pipelines.run.model_costs import ModelCosts
 
-COMPONENTS = ("embedding", "positions", "attention", "mlp", "norms", "head", "total")
-
 ActivationDtype = Annotated[
     Literal["float32", "bfloat16"],
     tyro.conf.arg(
@@ -59,7 +57,7 @@ def _print(model: ModelConfig, costs: "ModelCosts") -> None:
     marks = (" (this model)", "") if model.tied_head else ("", " (this model)")
     columns = ("component", f"tied{marks[0]}", f"untied{marks[1]}")
     tables = costs["parameters_tied"], costs["parameters_untied"]
-    table(columns, [(name, *(f"{each[name]:,}" for each in tables)) for name in COMPONENTS])
+    table(columns, [(name, *(f"{each[name]:,}" for each in tables)) for name in tables[0]])
     answer(
         f"{costs['non_embedding']:,} without embeddings, positions and output matrix; "
         f"{costs['biases_and_norms']:,} in biases and norms"
@@ -72,14 +70,15 @@ def _print(model: ModelConfig, costs: "ModelCosts") -> None:
         f"{quantity(training['moments'], 'B')} {owners} moments (float32), and about "
         f"{quantity(training['activations'], 'B')} activations per sequence of {length} ({dtype})"
     )
-    if costs["cache_bytes_per_token"]:
+    if costs["cache_bytes"]:
         both = " and a source of that length" if model.architecture == "encoder-decoder" else ""
         wider = costs["cache_bytes_on_cpu"] != costs["cache_bytes"]
-        on_cpu = f"; on a CPU the cache is float32, {quantity(costs['cache_bytes_on_cpu'], 'B')}" if wider else ""
+        cache = "KV cache" if model.mixer == "attention" else "state"
+        on_cpu = f"; on a CPU the {cache.split()[-1]} is float32, {quantity(costs['cache_bytes_on_cpu'], 'B')}"
         answer(
-            f"generation: {quantity(costs['cache_bytes_per_token'], 'B')} of KV cache per token, "
+            f"generation: {quantity(costs['cache_bytes_per_token'], 'B')} of {cache} per token, "
             f"{quantity(costs['cache_bytes'], 'B')} for {length}{both}; with the weights "
-            f"{quantity(costs['generation_bytes'], 'B')} ({dtype}){on_cpu}"
+            f"{quantity(costs['generation_bytes'], 'B')} ({dtype}){on_cpu if wider else ''}"
         )
 
 
@@ -87,7 +86,7 @@ def _shape(model: ModelConfig) -> str:
     layers = f"{model.layers}"
     if model.architecture == "encoder-decoder":
         layers += f" + {model.decoder_layers or model.layers}"
-    heads = f"{model.heads} heads of {model.head_features}"
+    heads = f"{model.heads} heads of {model.head_features}" if model.mixer == "attention" else f"mixer {model.mixer}"
     if model.key_value_heads != model.heads:
         heads += f" ({model.key_value_heads} of keys and values)"
     return (

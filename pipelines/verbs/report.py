@@ -7,7 +7,6 @@ from typing import Annotated
 import tyro
 
 from pipelines.cli.arguments import check_writable
-from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
@@ -51,8 +50,3 @@ def report(
     write_page(subjects, path)
     say(f"{path}")
     return path
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm report` with command-line arguments."""
-    parse(report, arguments, "report")

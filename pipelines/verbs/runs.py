@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import tyro
 
-from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.files import locked_file
 from pipelines.run.folder import Run, is_classifier
@@ -121,8 +120,3 @@ def _show(found: Sequence[dict[str, Any]]) -> None:
     for run in found:
         if run["state"] == "damaged":
             answer(run["why"])
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm runs` with command-line arguments."""
-    parse(runs, arguments, "runs")

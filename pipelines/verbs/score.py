@@ -9,7 +9,6 @@ import tyro
 
 from pipelines.cli.arguments import AsJson, Checkpoint, Device, Dtype, RunFolder
 from pipelines.cli.display import say_on_stderr, write
-from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.text_input import argument_text, file_text, standard_input_text
 from pipelines.cli.verbs import verb
@@ -160,8 +159,3 @@ def _show_choices(ranked: "ChoiceScores", parquet: Path | None, as_json: bool) -
         write(json.dumps({"choices": rows_of(rows)}))
     else:
         show_choices(ranked)
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm score` with command-line arguments."""
-    parse(score, arguments, "score")

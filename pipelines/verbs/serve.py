@@ -46,10 +46,11 @@ def serve(
         raise ValueError(f"--port is {port}, but must be from 0 to 65535")
     folders = _folders(runs)
     try:
+        import pydantic as pydantic
         import starlette as starlette
         import uvicorn as uvicorn
     except ImportError:
-        raise ValueError("bytelm serve needs starlette and uvicorn: pip install 'bytelm[serve]'") from None
+        raise ValueError("bytelm serve needs pydantic, starlette and uvicorn: pip install 'bytelm[serve]'") from None
     import asyncio
     import time
 

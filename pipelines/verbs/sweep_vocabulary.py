@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Unpack, get_args
 from pipelines.cli.arguments import AsJson, DryRun
 from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule, need_validation
 from pipelines.cli.dry_run import check_dry_run
-from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.files import write_json
@@ -76,6 +74,7 @@ def sweep_vocabulary(
     from pipelines.sweep.plan import HOUR_FLOPS, Budget, Vocabulary
     from pipelines.sweep.runs import Work
     from pipelines.sweep.vocabularies import held_out_documents, train_vocabularies, write_datasets
+    from tokenizer.workers import thread_count
 
     if as_json:
         say_on_stderr()
@@ -87,7 +86,7 @@ def sweep_vocabulary(
         budget.tokens(each.size)  # refuses a budget of less than one step
     _warn_of_schedules(budget, wanted)
     source = open_corpus(corpus, split=split, **reading)
-    workers = workers or _cores()
+    workers = thread_count(workers)
     if dry_run:
         _print_plan(budget, wanted, seeds, workers, source, out, strict=bool(sizes))
         return None
@@ -138,11 +137,6 @@ def _warn_of_schedules(budget: "Budget", wanted: "list[Vocabulary]") -> None:
         if sentences := budget.recipe_of(run).train.unfinished_schedules():
             warnings.warn(f"{run.name}: {sentences[0]}", stacklevel=3)
             return
-
-
-def _cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _on_this_machine(budget: "Budget", earlier: dict[str, Any] | None) -> "Budget":
@@ -258,8 +252,3 @@ def _show(summary: dict[str, Any], out: Path) -> None:
     for sentence in sentences(summary):
         answer(sentence)
     say(f"saved in {out / 'results.json'} and {out / PICTURE}")
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm sweep-vocabulary` with command-line arguments."""
-    parse(sweep_vocabulary, arguments, "sweep-vocabulary")

@@ -10,7 +10,6 @@ import tyro
 from pipelines.cli.arguments import AsJson, TokenizerPath, TokenizerPattern
 from pipelines.cli.display import answer, counted, write
 from pipelines.cli.named_tokenizers import load_tokenizer
-from pipelines.cli.parsing import parse
 from pipelines.cli.process import read_standard_input
 from pipelines.cli.verbs import verb
 from pipelines.files import read_bytes
@@ -146,8 +145,3 @@ def _encoded(
     if len(data) <= SHORT_TEXT:
         return tok.encode(data, allowed, ())
     return tok.encode_to_numpy(data, allowed_special=allowed, disallowed_special=())
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm tokenize` with command-line arguments."""
-    parse(tokenize, arguments, "tokenize")

@@ -20,7 +20,6 @@ from pipelines.cli.display import Bar, write
 from pipelines.cli.dry_run import check_dry_run, plan_tokenizer
 from pipelines.cli.errors import UsageError
 from pipelines.cli.named_tokenizers import load_compared
-from pipelines.cli.parsing import parse
 from pipelines.cli.process import resumable
 from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from corpora import Corpus, PairTexts
-    from pipelines.reporting.tokenizer_summary import HeldOut
     from tokenizer import PretokenCounts
 
 OUT_OF_MEMORY = "set --memory, or lower --max-document"
@@ -187,26 +185,10 @@ def train_tokenizer(
     remove_range_counts(out)
     doing("measuring the vocabulary")
     head = {"tokenizer": str(out), "split_rule": source.split_rule if source else None, "seconds": phases.seconds}
-    languages = _languages(corpus, source, reading, held_out, others)
+    languages = held_out.languages(corpus, source.split_rule, reading) if others and isinstance(source, Corpus) else {}
     summary = summarize(tok, counted, frequent, held_out, others, languages, max_token_length)
     _print({**head, **summary, **_traced(tok, frequent, trace, score)}, source, as_json)
     return tok
-
-
-def _languages(
-    corpus: Sequence[str],
-    source: "Corpus | PairTexts | None",
-    reading: ReadingOptions,
-    held_out: "HeldOut",
-    others: dict[str, Tokenizer],
-) -> dict[str, str]:
-    """Return the languages of the held-out texts if tokenizers are compared and the corpus names the languages."""
-    from corpora import Corpus
-    from pipelines.reporting.languages import languages_of
-
-    if not (others and isinstance(source, Corpus)):
-        return {}
-    return languages_of(corpus, source.split_rule, reading, held_out.texts)
 
 
 def _traced(tok: Tokenizer, counts: "PretokenCounts", trace: int, score: str) -> dict[str, Any]:
@@ -383,8 +365,3 @@ def _training_bytes(corpus: "Corpus | PairTexts") -> int | None:
 def _split_rule(source: "Corpus | PairTexts | None", counts: tuple[Path, ...]) -> str | None:
     """Return the split rule of the corpus that is counted."""
     return source.split_rule if source and not counts else None
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm train-tokenizer` with command-line arguments."""
-    parse(train_tokenizer, arguments, "train-tokenizer")

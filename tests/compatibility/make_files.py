@@ -1,12 +1,11 @@
-"""Write the files that later versions must open: run `python -m tests.compatibility.make_files` before each release.
+"""Write the files of the present formats: run `python -m tests.compatibility.make_files`.
 
-The command uses the current code to write tests/compatibility/VERSION/: the text, pretoken counts, a BPE and a Unigram
-tokenizer, a dataset, a decoder, an encoder, an encoder-decoder and a classifier. The decoder averages its weights. Its
-last checkpoint is removed, as if a kill had prevented it. expected.json holds the losses and the ids of a text. The
-files of an old version are never regenerated.
+The command writes tests/compatibility/VERSION/: the text, pretoken counts, a BPE and a Unigram tokenizer, a dataset, a
+decoder, an encoder, an encoder-decoder and a classifier. The decoder averages its weights. Its last checkpoint is
+removed, as if a kill had prevented it. expected.json holds the losses and the ids of a text.
 
-Two parts of 0.1 were added later, but old code wrote them. The encoder-decoder is from commit 54e12d3, before
-model.initialization had "t5". The Unigram tokenizer is from f8e3581.
+Before the first release, remove the folder and run the command again when a format changes on purpose. Afterwards, run
+it before each release; the files of a released version stay as they are.
 """
 
 import json
@@ -119,7 +118,7 @@ def losses() -> dict[str, float]:
 
 def main() -> None:
     out = HERE / ".".join(version("bytelm").split(".")[:2])
-    assert not out.exists(), f"{out} exists: the files of a version are never regenerated"
+    assert not out.exists(), f"{out} exists: remove it if a format changed on purpose before the first release"
     with tempfile.TemporaryDirectory(prefix="bytelm-") as scratch:
         made = Path(scratch).resolve() / out.name
         make(made)

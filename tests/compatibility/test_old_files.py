@@ -1,4 +1,4 @@
-"""Files from earlier versions still open and give the same ids, losses and labels (see make_files.py)."""
+"""Files of the present formats open and give the ids, losses and labels of their writer (see make_files.py)."""
 
 import json
 import shutil
@@ -62,9 +62,9 @@ def test_an_old_text_still_builds_the_same_dataset(old):
     assert TokenDataset(old / "again").fingerprint == TokenDataset(old / "dataset").fingerprint
 
 
-def test_old_counts_which_have_no_checksum_are_refused(old):
-    with pytest.raises(ValueError, match=r"counts\.parquet has no checksum, .*: count the corpus again"):
-        PretokenCounts.load(old / "counts.parquet")
+def test_old_counts_give_the_vocabulary_of_their_corpus(old):
+    again = Tokenizer.train_from_counts(PretokenCounts.load(old / "counts.parquet"), vocab_size=280)
+    assert again.fingerprint == Tokenizer.load(old / "tokenizer").fingerprint
 
 
 def test_an_old_decoder_has_its_loss_and_generates_text(old, capsys):

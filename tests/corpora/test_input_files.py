@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -91,6 +92,29 @@ def test_invalid_bytes_are_replaced_skipped_or_kept(tmp_path):
     )
     with pytest.raises(ValueError, match="is not one of error, replace, skip, bytes"):
         open_corpus(str(tmp_path), invalid="ignore")
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "message"),
+    [
+        ("specs", 3, "a corpus is a name or a path, or a list of them, not 3"),
+        ("specs", None, "a corpus is a name or a path, or a list of them, not None"),
+        ("specs", [3], "a corpus is a name or a path, or a list of them, not 3"),
+        ("specs", [], "no corpus was given"),
+        ("split", 5, 'split must be a rule such as "own" or "hash:0.05", not 5'),
+        ("split", "validation", 'the split "validation" is not one of'),
+        ("text_column", 3, "text_column must be a text, not 3"),
+        ("suffix", 3, 'suffix must be one such as ".md", or a list of them, not 3'),
+        ("suffix", [b".md"], "suffix must be one such as"),
+        ("encoding", 3, "encoding must be a text, not 3"),
+        ("max_document", "8k", "max_document is a number of bytes, at least 1, not '8k'"),
+        ("encodng", "utf-8", "there is no option 'encodng' of a corpus"),
+    ],
+)
+def test_a_wrong_argument_is_named(tmp_path, argument, value, message):
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(ValueError, match=re.escape(message)):
+        open_corpus(**{"specs": tmp_path / "a.txt", argument: value})
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -192,9 +192,7 @@ def _client() -> TestClient:
     from pipelines.serving.models import ServedModel, Service
     from pipelines.serving.security import access_to
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "has no manifest.json"
-        run = load_run(SEEDS / "decoder", device="cpu")
+    run = load_run(SEEDS / "decoder", device="cpu")
     engine = Engine({"decoder": run})
     engine.start()
     service = Service({"decoder": ServedModel("decoder", run)}, engine, created=0)
@@ -239,7 +237,6 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "parquet": ("corpus.parquet", _corpus("corpus.parquet")),
     "counts": ("counts.parquet", _counts),
     "manifest": (f"{CHECKPOINT}/manifest.json", _checkpoint),
-    "checksums": (f"{CHECKPOINT}/checksums.json", _checkpoint),
     "state": (f"{CHECKPOINT}/state.json", _state),
     "config": ("decoder/config.toml", _config),
     "metrics": ("decoder/metrics.jsonl", _log),
@@ -272,15 +269,11 @@ def write_files(name: str, folder: Path) -> None:
         out.write_table(table, max_chunksize=20)
     _write_wordpiece(folder)
     _write_unigram(folder)
-    if READERS[name][0].endswith("manifest.json"):
-        _write_manifests(folder)
     if name in ("range-marker", "shard-marker"):
         _begin_build(folder)
     for path, body in REQUESTS.items():
         if name == f"request{path.replace('/', '-')}":
             (folder / "request.json").write_text(json.dumps(body))
-    if name == "counts":
-        _save_counts(folder)
 
 
 def _write_wordpiece(folder: Path) -> None:
@@ -328,31 +321,6 @@ def _begin_build(folder: Path) -> None:
     encoded = encode_range(whole, Tokenizer.load(folder / "tokenizer"), folder / "range")
     (task,) = shard_tasks([encoded.splits["train"]], 8, np.dtype(np.uint16), 1 << 20, iter([folder / "shard"]))
     write_shard(task)
-
-
-def _save_counts(folder: Path) -> None:
-    """Write counts with a checksum, which the seed of version 0.1 lacks."""
-    from tokenizer import count_pretokens
-
-    count_pretokens(["A small lamp waits, and small lamps wait."]).save(folder / "counts.parquet")
-
-
-def _write_manifests(folder: Path) -> None:
-    """Give the seeds of version 0.1 manifests of the current version."""
-    from pipelines.dataset.manifest import write_manifest
-    from pipelines.dataset.reader import TokenDataset
-    from pipelines.run.classifier import load_classifier
-    from pipelines.run.folder import Run
-    from pipelines.run.manifest import manifest_json
-
-    sums = folder / CHECKPOINT / "checksums.json"
-    settings = Run(folder / "decoder").settings
-    sums.with_name("manifest.json").write_text(manifest_json(json.loads(sums.read_text()), settings))
-    sums.unlink()
-    write_manifest(folder / "dataset", TokenDataset(folder / "dataset").info)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # "has no manifest.json"
-        load_classifier(folder / "classifier").save(folder / "classifier", run={}, evaluation={})
 
 
 def mutated_json(seed: bytes, chance: random.Random) -> bytes:

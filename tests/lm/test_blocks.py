@@ -4,9 +4,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lm.blocks import MLP, Attention, Block
+from lm.blocks import MLP, Block
 from lm.config import ModelConfig
 from lm.layers import ACTIVATIONS
+from lm.masks import Mask
+from lm.mixers.attention import Attention
 from lm.model import build_model
 from tests.lm.test_model import read, some_ids, tiny
 
@@ -103,10 +105,10 @@ def test_dropout_zeroes_its_share_of_embeddings_weights_and_updates_in_training_
     model(some_ids(batch=60))
     assert len(zeroed) == 1 + 2 * len(model.stack.blocks)
     assert zeroed == pytest.approx([0.25] * len(zeroed), abs=0.02)
-    assert model.stack.backend().keywords["dropout"] == 0.25
+    assert model.stack.blocks[0].mixer.parallel_form(Mask()).keywords["dropout"] == 0.25
     plain = build_model(tiny("gpt2"), seed=0)
     assert torch.equal(model.eval()(some_ids()), plain(some_ids()))
-    assert model.stack.backend().keywords["dropout"] == 0.0
+    assert model.stack.blocks[0].mixer.parallel_form(Mask()).keywords["dropout"] == 0.0
 
 
 def test_stochastic_depth_grows_from_the_first_block_to_the_last():

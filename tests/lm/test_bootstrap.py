@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lm.analysis.bootstrap import block_length, circular_blocks, interval, ratio_interval, resampled_sums
+from lm.analysis.bootstrap import DRAWS, block_length, circular_blocks, interval, resampled_sums
 
 TRUE_RATIO = 0.8
 
@@ -21,6 +21,12 @@ def delta_method_error(numerators, denominators):
     ratio, count = numerators.sum() / denominators.sum(), len(numerators)
     residuals = numerators - ratio * denominators
     return math.sqrt(count / (count - 1) * (residuals**2).sum()) / denominators.sum()
+
+
+def ratio_interval(numerators, denominators, draws=DRAWS, seed=0):
+    """Return the 95 % interval of sum(numerators) / sum(denominators) over documents."""
+    drawn = resampled_sums(np.stack([numerators, denominators], axis=1), draws=draws, seed=seed)
+    return interval(drawn[:, 0] / drawn[:, 1])
 
 
 def test_95_of_100_intervals_contain_the_true_ratio():

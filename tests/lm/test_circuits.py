@@ -97,7 +97,7 @@ def _rotary_and_attend(model, ids):
     stack = model.decoder
     rotary = None if stack.rotary is None else stack.rotary(slice(0, ids.shape[1]), torch.float64)
     mask = model.mask(stack)
-    return rotary, lambda q, k, v: stack.backend()(q, k, v, mask)
+    return rotary, stack.blocks[0].mixer.parallel_form(mask)
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ from lm.analysis.size import (
     non_embedding_parameters,
     parameter_table,
 )
-from lm.blocks import Attention
 from lm.config import ModelConfig
 from lm.decoding.cache import storage_dtype
 from lm.decoding.generation import encode_source
 from lm.decoding.packed import prepare
 from lm.decoding.state import DecodeState
+from lm.mixers.attention import Attention
 from lm.model import build_model
 from lm.presets import PRESETS, preset
 

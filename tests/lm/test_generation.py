@@ -105,7 +105,7 @@ def test_cached_logits_equal_those_of_the_whole_sequence(decoder):
                 dtype=torch.float32,
                 mask=Mask(),
                 positions=cache.positions(tokens),
-                attends=cache.attends(tokens),
+                mixes=cache.mixes(tokens),
             )
             got = decoder.logits(hidden)
             torch.testing.assert_close(got, expected[:, cache.length : cache.length + tokens], atol=1e-4, rtol=1e-4)

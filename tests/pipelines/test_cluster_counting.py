@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from corpora import open_corpus
 from pipelines.cluster.counting import COUNTS, CountTask, SumTask, add_counts, count_range
-from pipelines.dataset.outputs import output_prefix, remove_outputs, whole_output
+from pipelines.dataset.outputs import output_prefix, read_output, remove_outputs, whole_output
+from pipelines.files import checksummed_json
 from tests.conftest import PEAK_MEMORY
 from tokenizer import PretokenCounts, count_pretokens
 
@@ -68,6 +69,16 @@ def test_whole_outputs_are_reused_and_damaged_ones_made_again(tmp_path):
     assert [output.file(COUNTS).read_bytes() for output in again][1] == content
     changed = [output.file(COUNTS).stat().st_mtime_ns != was for output, was in zip(again, times, strict=True)]
     assert changed == [n in (1, 2, 3) for n in range(len(outputs))]
+
+
+@pytest.mark.parametrize("wrong", [{"files": ["counts"]}, {"facts": 3}, {"key": 1}, {"files": {"counts": 1}}])
+def test_a_marker_with_wrong_fields_and_a_right_checksum_is_no_output(tmp_path, wrong):
+    source = write_jsonl(tmp_path / "a.jsonl", [f"text number {n}" for n in range(100)])
+    before, _ = counted(tmp_path / "ranges", source, 500)
+    marker = output_prefix(tmp_path / "ranges", 1).with_suffix(".json")
+    marker.write_text(checksummed_json(json.loads(marker.read_text()) | wrong))
+    assert read_output(marker.with_suffix("")) is None
+    assert counted(tmp_path / "ranges", source, 500)[0] == before
 
 
 def test_another_plan_reuses_no_output(tmp_path):

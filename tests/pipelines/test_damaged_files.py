@@ -23,7 +23,6 @@ from pipelines.verbs.import_hf import import_hf
 from pipelines.verbs.report import report
 from pipelines.verbs.runs import runs
 from pipelines.verbs.tokenize import tokenize
-from tests.pipelines.training_cases import make_old
 from tokenizer import PretokenCounts, Tokenizer, count_pretokens
 
 NESTED = "[" * 200_000
@@ -186,14 +185,6 @@ def test_garbled_names_in_a_file_do_not_garble_the_message(tmp_path, trained_gpt
     with pytest.raises(ValueError) as error:
         Run(out).metrics()
     assert_one_sentence(error, out / "metrics.jsonl")
-    make_old(out)
-    for folder in (out / "checkpoints").iterdir():
-        (folder / "checksums.json").write_text(
-            json.dumps(json.loads((folder / "checksums.json").read_text()) | {garbled: ""})
-        )
-    with pytest.warns(UserWarning, match="is skipped"), pytest.raises(ValueError) as error:
-        load_trained(Run(out))
-    assert_one_sentence(error, "checksums.json")
 
 
 def test_a_hostile_file_causes_a_one_line_error_on_the_command_line(in_process, tmp_path, trained_gpt, dataset_folder):

@@ -8,7 +8,7 @@ import pytest
 
 from pipelines.run.folder import Run
 from pipelines.verbs.pretrain import pretrain
-from tests.pipelines.training_cases import assert_same_run, rewrite_state
+from tests.pipelines.training_cases import assert_same_run
 
 DAMAGES = {
     "cut in the middle of a line": lambda lines: "".join(lines)[:300],
@@ -59,16 +59,6 @@ def test_lines_after_the_checkpoint_may_be_damaged(after, stopped, trained_gpt, 
         warnings.simplefilter("error")
         assert pretrain(small_recipe, data=dataset_folder, out=stopped) == 0
     assert_same_run(stopped, trained_gpt)
-
-
-def test_a_garbled_line_of_an_old_run_is_reported_too(stopped, small_recipe, dataset_folder):
-    """Checkpoints of version 0.1 do not record the metrics logged before them."""
-    rewrite_state(stopped / "checkpoints" / "step-0000040", metrics=None)
-    path = stopped / "metrics.jsonl"
-    path.write_text("garbage\n" + path.read_text())
-    with pytest.warns(UserWarning, match=r"metrics\.jsonl is truncated or altered before step 40"):
-        assert pretrain(small_recipe, data=dataset_folder, out=stopped) == 0
-    assert Run(stopped).metrics()[0]["step"] == 0
 
 
 def test_a_finished_run_is_not_copied_each_time(tmp_path, trained_gpt, small_recipe, dataset_folder):

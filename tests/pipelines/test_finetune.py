@@ -28,7 +28,7 @@ from pipelines.training.config import FinetuneConfig
 from pipelines.training.finetuning import SORTED_BATCHES, epochs
 from pipelines.verbs.classify import classify
 from pipelines.verbs.finetune import finetune
-from tests.pipelines.training_cases import make_old
+from tests.pipelines.training_cases import accept_config
 
 MODULES = ("argparse", "calendar", "decimal")
 SETTINGS = FinetuneConfig(epochs=4, lr=3e-3, batch_size=8, device="cpu", dtype="float32")
@@ -289,13 +289,14 @@ def test_damaged_files_are_named(trained_classifier, tmp_path):
     (folder / "labels.json").write_text('["x",')
     with pytest.raises(ValueError, match=r"labels\.json is truncated or altered"):
         load_classifier(folder)
-    (folder / "manifest.json").unlink()  # as of version 0.1
-    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
-        (folder / "labels.json").write_text(labels)
+    (folder / "labels.json").write_text(labels)
+    with pytest.raises(ValueError, match=r"model\.safetensors is truncated or altered"):
         load_classifier(folder)
-    (folder / "labels.json").write_text('["x",')
-    with pytest.raises(ValueError, match=r"labels\.json is damaged"):
+    manifest = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").unlink()
+    with pytest.raises(ValueError, match=r"manifest\.json is missing or damaged"):
         load_classifier(folder)
+    (folder / "manifest.json").write_text(manifest)
     config = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(config.replace("heads =", "hands ="))
     with pytest.raises(ValueError, match=r"config.toml is damaged"):
@@ -306,8 +307,8 @@ def test_an_encoder_whose_attention_has_no_dropout_is_fine_tuned_without_it(tmp_
     folder = shutil.copytree(trained_bert, tmp_path / "bert")
     run = Run(folder)
     model = replace(run.recipe.model, dropout=0.0, attention="closed_form")
-    make_old(folder)  # which has no manifest to object
     save_config(folder / "config.toml", replace(run.recipe, model=model), run.facts)
+    accept_config(folder)
     with pytest.raises(ValueError, match=r"model\.attention = 'closed_form', .* --dropout is 0\.1: give --dropout 0"):
         finetune(folder, data=passages[0], out=tmp_path / "out", settings=SETTINGS)
     assert not (tmp_path / "out").exists()

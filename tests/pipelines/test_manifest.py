@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 import warnings
 from dataclasses import replace
 
@@ -22,7 +20,7 @@ from pipelines.verbs.finetune import finetune
 from pipelines.verbs.generate import generate
 from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.report import report
-from tests.pipelines.training_cases import make_old, with_train
+from tests.pipelines.training_cases import with_train
 from tokenizer import Tokenizer
 
 
@@ -149,21 +147,6 @@ def test_a_file_of_a_checkpoint_that_is_missing_or_altered_is_named(averaged, tm
     assert f"{path} is " in str(error.value) and "\n" not in str(error.value)
 
 
-def test_an_average_missing_from_old_checksums_is_not_ignored(averaged, tmp_path):
-    out = shutil.copytree(averaged, tmp_path / "run")
-    make_old(out)
-    sums = latest_checkpoint(out) / "checksums.json"
-    alter(sums, '"average.safetensors"', '"bverage.safetensors"')
-    with (
-        pytest.warns(UserWarning),
-        pytest.raises(ValueError, match=r"checksums\.json is altered \(it does not list 'average"),
-    ):
-        load_trained(Run(out))
-    (latest_checkpoint(out) / "average.safetensors").unlink()
-    with pytest.warns(UserWarning), pytest.raises(ValueError, match=r"average\.safetensors is missing"):
-        load_trained(Run(out))
-
-
 def test_a_tokenizer_with_another_fingerprint_is_refused_by_every_verb(gpt, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the text is short
@@ -177,18 +160,6 @@ def test_a_tokenizer_with_another_fingerprint_is_refused_by_every_verb(gpt, tmp_
     for use in uses:
         with pytest.raises(ValueError, match=r"tokenizer\.json is not the tokenizer that the model was trained with"):
             use()
-
-
-def test_checkpoints_of_version_0_1_load_with_one_warning_per_process(gpt):
-    make_old(gpt)
-    code = (
-        "import sys, warnings; from pathlib import Path; from pipelines.run.loading import load_trained; "
-        "from pipelines.run.folder import Run; run = Run(Path(sys.argv[1])); load_trained(run); load_trained(run)"
-    )
-    command = [sys.executable, "-W", "always", "-c", code, str(gpt)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    assert done.stderr.count("UserWarning") == 1
-    assert "has no manifest.json because version 0.1 wrote it: its settings are not verified" in done.stderr
 
 
 def test_an_imported_run_is_verified(gpt, tmp_path, trained_gpt, peers):

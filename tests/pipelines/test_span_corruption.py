@@ -21,7 +21,7 @@ from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.train_tokenizer import train_tokenizer
-from tests.pipelines.training_cases import make_old
+from tests.pipelines.training_cases import accept_config
 from tokenizer import END_OF_TEXT, Tokenizer, sentinels
 
 
@@ -173,8 +173,8 @@ def evaluate_without_mask(tmp_path, recipe):
     copy = shutil.copytree(tmp_path / "run", tmp_path / "plain")
     this = Run(copy)
     unmasked = replace(this.recipe, model=replace(this.recipe.model, document_mask=False))
-    make_old(copy)  # without a manifest, whose check would fail
     save_config(copy / "config.toml", unmasked, this.facts)
+    accept_config(copy)
     return evaluate(copy, splits=("train",), stride=16)["splits"]["train"]
 
 

@@ -220,7 +220,7 @@ def test_a_dry_run_with_default_sizes_says_that_some_may_be_left_out(in_process,
     ("options", "words"),
     [
         ("--dry-run --json", "--json prints the summary, but --dry-run makes none"),
-        ("--kinds bytes", "invalid choice 'bytes'"),
+        ("--kinds bytes", "--kinds is bytes, but must be "),
         ("--kinds bpe --sizes 100", "--sizes 100 for bpe: vocab_size must be at least 261"),
         ("--kinds wordpiece --sizes 50", "--sizes 50 for wordpiece: vocab_size must be at least"),
         ("--kinds unigram --sizes 300", "--sizes 300 for unigram: there are"),

@@ -129,13 +129,10 @@ def rewrite_state(folder, **changes):
     rewrite(folder, state=json.dumps(state).encode())
 
 
-def make_old(run):
-    """Convert the checkpoints of a run to the format of version 0.1, which has no manifest."""
+def accept_config(run):
+    """Write the settings in config.toml into the manifests of a run, as if it had been trained with them."""
     for folder in checkpoint_folders(run):
-        files = [path for path in folder.iterdir() if path.name != MANIFEST]
-        sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-        (folder / "checksums.json").write_text(json.dumps(sums, indent=2) + "\n")
-        (folder / MANIFEST).unlink()
+        (folder / MANIFEST).write_text(manifest_json(read_manifest(folder).files, Run(run).settings))
 
 
 def with_train(recipe, **changes):

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.serving.completion_request import NEUTRAL, READ
+from pipelines.run.loaded_run import load_run
+from pipelines.serving.requests import CompletionRequest
+from tests.serving.conftest import client_of
 
 NUMBERS = st.integers() | st.integers(-2, 40) | st.floats() | st.floats(0, 2)
 IDS = st.lists(st.integers(0, 511) | st.integers(-3, 600), max_size=40)
@@ -30,7 +32,7 @@ SENSIBLE = {
 }
 BODIES = st.fixed_dictionaries({"prompt": PROMPTS}, optional=SENSIBLE)
 SPOILED = st.builds(
-    dict.__or__, BODIES, st.dictionaries(st.sampled_from(sorted({*READ, *NEUTRAL})), ANYTHING, max_size=2)
+    dict.__or__, BODIES, st.dictionaries(st.sampled_from(sorted(CompletionRequest.model_fields)), ANYTHING, max_size=2)
 )
 
 
@@ -92,7 +94,7 @@ HOSTILE = (
     HUGE | NESTED | LONG | st.sampled_from(["\ud800", "\udc00a", "\0", "", {}, {"a": 1}, [], ["\ud800"]]) | ANYTHING
 )
 ENDPOINTS = {
-    "/v1/completions": {*READ, *NEUTRAL},
+    "/v1/completions": {*CompletionRequest.model_fields},
     "/tokenize": {"model", "prompt", "add_special_tokens"},
     "/detokenize": {"model", "tokens"},
     "/api/score": {"model", "text", "target", "key", "have"},
@@ -101,25 +103,33 @@ ENDPOINTS = {
     "/api/generate": {"model", "text", "ids", "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "stop"},
 }
 PLAIN = {"prompt": "a", "text": "a", "key": "k", "tokens": [1], "masked": [0], "kind": "own", "ids": []}
+PLAIN |= {"max_tokens": 1}
+
+
+@pytest.fixture(scope="module")
+def client_of_all(gpt, trained_bert, trained_t5):
+    """Return a client of a server with a model of each architecture."""
+    others = {name: load_run(run, device="cpu") for name, run in (("bert", trained_bert), ("t5", trained_t5))}
+    with client_of({"gpt": gpt} | others) as client:
+        yield client
 
 
 @pytest.mark.parametrize("path", ENDPOINTS)
 @settings(max_examples=100)
 @given(st.data())
-def test_a_hostile_value_in_any_field_is_refused_in_a_short_sentence(client, path, data):
+def test_a_hostile_value_in_any_field_is_refused_in_a_short_sentence_about_a_field(client_of_all, path, data):
     names = sorted(ENDPOINTS[path])
     hostile = data.draw(st.dictionaries(st.sampled_from([*names, "no\ud800field", "x" * 50_000]), HOSTILE, max_size=2))
-    fields = {name: value for name, value in PLAIN.items() if name in names} | {"max_tokens": 1} | hostile
-    if "max_tokens" not in names:
-        fields.pop("max_tokens", None)
-    response = client.post(path, content=json.dumps(fields), headers={"content-type": "application/json"})
-    assert response.status_code in (200, 400, 404, 413), (
-        path,
-        {k: str(v)[:80] for k, v in hostile.items()},
-        response.text[:300],
-    )
+    model = {"model": data.draw(st.sampled_from(["gpt", "bert", "t5"]))}
+    fields = model | {name: value for name, value in PLAIN.items() if name in names} | hostile
+    response = client_of_all.post(path, content=json.dumps(fields), headers={"content-type": "application/json"})
+    shown = path, model, {k: str(v)[:80] for k, v in hostile.items()}, response.text[:300]
+    assert response.status_code in (200, 400, 404, 413), shown
     if response.status_code != 200:
-        assert len(response.content) < 3000
+        error = response.json()["error"]
+        assert len(response.content) < 1000, shown
+        assert error["param"] is not None or response.status_code == 413, shown
+        assert 0 < len(error["message"]) <= 300 and "\n" not in error["message"], shown
 
 
 @pytest.mark.parametrize("path", ["/v1/models/%ED%A0%80", "/tokenizer_info?model=%ED%A0%80", "/" + "x" * 20_000])

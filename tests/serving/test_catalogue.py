@@ -1,5 +1,6 @@
 """The list of models, and the tokenizer endpoints that lm-evaluation-harness uses."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -47,13 +48,24 @@ def test_special_tokens_are_added_only_if_asked_for(gpt, client):
         ("/tokenize", {"prompt": ["a"]}, "must be a string"),
         ("/tokenize", {"prompt": "a", "special": 1}, "special is not a field"),
         ("/detokenize", {"tokens": "a"}, "must be a list of token ids"),
+        ("/tokenize", {"prompt": "\udc00"}, "surrogate"),
+        ("/detokenize", {"tokens": [5] * (2**18 + 1)}, "a list of token ids, at most 262,144"),
         ("/detokenize", {"tokens": [512]}, "512 is not an id"),
         ("/detokenize", {"tokens": [-1]}, "-1 is not an id"),
     ],
 )
 def test_bad_requests_are_refused(client, path, body, words):
-    response = client.post(path, json=body)
+    response = client.post(path, content=json.dumps(body), headers={"content-type": "application/json"})
     assert response.status_code == 400 and words in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "param"), [("model=gpt", 200, None), ("model=other", 404, "model"), ("modle=gpt", 400, "modle")]
+)
+def test_a_wrong_field_of_a_query_is_named(client, query, status, param):
+    response = client.get(f"/tokenizer_info?{query}")
+    assert response.status_code == status
+    assert param is None or response.json()["error"]["param"] == param
 
 
 def test_with_several_tokenizers_the_model_is_named(gpt, trained_bert):

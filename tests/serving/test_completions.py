@@ -276,27 +276,33 @@ def test_a_character_of_several_tokens_is_streamed_whole(gpt):
     ("fields", "param", "words"),
     [
         ({"prompt": ""}, "prompt", "empty"),
-        ({"prompt": []}, "prompt", "prompt must be"),
-        ({"prompt": [[]]}, "prompt", "no tokens"),
-        ({"prompt": [[1], []]}, "prompt", "no tokens"),
-        ({"prompt": [1, "a"]}, "prompt", "prompt must be"),
-        ({"prompt": [["a"]]}, "prompt", "prompt must be"),
-        ({"prompt": [True]}, "prompt", "prompt must be"),
-        ({"prompt": [1.0]}, "prompt", "prompt must be"),
-        ({"prompt": {"text": "a"}}, "prompt", "prompt must be"),
+        ({"prompt": []}, "prompt", "prompt is [], but must be a string, a list of strings"),
+        ({"prompt": [[]]}, "prompt", "none of them empty"),
+        ({"prompt": [[1], []]}, "prompt", "none of them empty"),
+        ({"prompt": [1, "a"]}, "prompt", "must be a string, a list of strings"),
+        ({"prompt": [["a"]]}, "prompt", "must be a string, a list of strings"),
+        ({"prompt": [True]}, "prompt", "must be a string, a list of strings"),
+        ({"prompt": [1.0]}, "prompt", "must be a string, a list of strings"),
+        ({"prompt": {"text": "a"}}, "prompt", "must be a string, a list of strings"),
         ({"prompt": [512]}, "prompt", "512 is not an id"),
         ({"prompt": [-1]}, "prompt", "-1 is not an id"),
         ({"prompt": [10**30]}, "prompt", "is not an id"),
         ({"prompt": "a\ud800"}, "prompt", "surrogate"),
+        ({"prompt": ["a", "\udc00"]}, "prompt", "surrogate"),
+        ({"prompt": ["a", [1]]}, "prompt", "must be a string, a list of strings"),
         ({"prompt": ["a"] * 1025}, "prompt", "1,024 texts"),
         ({"n": 0}, "n", "from 1 to 1,024"),
         ({"n": True}, "n", "whole number"),
         ({"best_of": 2}, "best_of", "best_of is not supported"),
+        ({"best_of": True}, "best_of", "best_of is true, but must be a whole number"),
+        ({"best_of": 1.0}, "best_of", "best_of is 1.0, but must be a whole number"),
         ({"max_tokens": -1}, "max_tokens", "whole number"),
         ({"max_tokens": 1.5}, "max_tokens", "whole number"),
         ({"max_tokens": "5"}, "max_tokens", "whole number"),
         ({"temperature": -0.1}, "temperature", "from 0 to 100"),
         ({"temperature": True}, "temperature", "a number"),
+        ({"temperature": 10**400}, "temperature", "from 0 to 100"),
+        ({"temperature": float("nan")}, "temperature", "from 0 to 100"),
         ({"top_p": 0}, "top_p", "above 0"),
         ({"top_p": 1.1}, "top_p", "from 0 to 1"),
         ({"top_k": 0}, "top_k", "from 1"),
@@ -308,16 +314,25 @@ def test_a_character_of_several_tokens_is_streamed_whole(gpt):
         ({"stream": "yes"}, "stream", "true or false"),
         ({"stop": ""}, "stop", "empty"),
         ({"stop": [1]}, "stop", "strings"),
-        ({"stop": ["a"] * 17}, "stop", "17 strings"),
+        ({"stop": ["a"] * 17}, "stop", "up to 16 strings"),
+        ({"stop": ["a", ""]}, "stop", "none of them empty"),
+        ({"stop": "a" * 1001}, "stop", "stop has 1,001 characters, but may have at most 1,000"),
+        ({"stop": ["\ud800"]}, "stop", "surrogate"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "stream: true"),
         ({"stream": True, "stream_options": {"usage": True}}, "usage", "not a field"),
+        ({"stream": True, "stream_options": {"include_usage": 1}}, "include_usage", "is 1, but must be true or false"),
+        ({"stream": True, "stream_options": 5}, "stream_options", "stream_options is 5, but must be an object"),
         ({"suffix": "b"}, "suffix", "not supported"),
         ({"logit_bias": {"5": 1}}, "logit_bias", "not supported"),
         ({"presence_penalty": 0.5}, "presence_penalty", "not supported"),
+        ({"presence_penalty": False}, "presence_penalty", "not supported"),
         ({"frequency_penalty": -1}, "frequency_penalty", "not supported"),
         ({"temprature": 1}, "temprature", "temprature is not a field"),
         ({"messages": []}, "messages", "messages is not a field"),
+        ({"\ud800": 1}, "\\ud800", "is not a field"),
+        ({"": 1}, "", "is not a field"),
         ({"model": 5}, "model", "there is no model 5"),
+        ({"model": "\ud800"}, "model", "there is no model"),
     ],
 )
 def test_a_bad_field_is_named_in_the_error(client, fields, param, words):
@@ -333,6 +348,15 @@ def test_nulls_and_fields_without_effect_are_accepted(complete):
     neutral = {"suffix": None, "logit_bias": {}, "presence_penalty": 0, "frequency_penalty": 0.0, "best_of": 1}
     nulls = dict.fromkeys(("n", "stop", "seed", "top_p", "top_k", "min_p", "logprobs", "echo", "stream"))
     assert complete(prompt="a", max_tokens=2, temperature=0, user="me", **neutral, **nulls)["choices"][0]["text"]
+
+
+def test_a_message_is_one_short_line_whatever_the_request_holds(client):
+    long = "x\n" * 30_000
+    for fields in ({"model": long}, {long: 1}, {"n": long}, {"stop": [[long]]}, {"prompt": [int("9" * 4000)]}):
+        response = client.post("/v1/completions", json={"prompt": "a", **fields})
+        assert response.status_code in (400, 404)
+        assert len(response.text) < 1000
+        assert "\n" not in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from pipelines.run.loaded_run import load_run
 from pipelines.serving.app import create_app
 from pipelines.serving.engine import Engine
 from pipelines.serving.lifetime import Limits
@@ -21,12 +22,12 @@ LONG = {"prompt": "import", "max_tokens": 20, "n": 1000, "temperature": 1}
 
 
 class CountingEngine(Engine):
-    """An engine that counts its open texts."""
+    """An engine that counts its open texts, and all that it ever opened."""
 
-    open = 0
+    open = opened = 0
 
     async def generate(self, *arguments, **named):
-        self.open += 1
+        self.open, self.opened = self.open + 1, self.opened + 1
         try:
             async with aclosing(super().generate(*arguments, **named)) as tokens:
                 async for token in tokens:
@@ -152,7 +153,7 @@ def test_a_client_that_leaves_stops_its_work(gpt, stream):
     async def test(app, engine, stopping):
         client = Client(app, body_of(**LONG, stream=stream))
         work = asyncio.create_task(client.ask())
-        while engine.open < 1000:
+        while engine.opened < 1000:  # some may have ended
             await asyncio.sleep(0.01)
         if stream:
             await client.began.wait()
@@ -175,6 +176,25 @@ def test_a_client_that_leaves_the_queue_is_not_scored(gpt):
             assert client.sent == []
 
     run_with(gpt, test)
+
+
+@pytest.mark.parametrize(
+    ("run", "path", "fields"),
+    [
+        ("trained_bert", "/api/fill", {"text": "a " * 200, "masked": []}),
+        ("trained_t5", "/api/score", {"text": "a " * 9_000, "target": "b", "key": "a"}),
+        ("trained_t5", "/api/score", {"text": "b", "target": "a " * 9_000, "key": "a"}),
+        ("trained_t5", "/api/attention", {"text": "b", "target": "a " * 9_000, "kind": "own"}),
+    ],
+)
+def test_a_text_is_encoded_and_refused_while_the_models_are_busy(request, run, path, fields):
+    async def test(app, engine, stopping):
+        with kept_busy(engine):
+            client = await Client(app, body_of(**fields), path).ask()
+            assert client.status == 400
+            assert b"shorten it" in client.body
+
+    run_with(load_run(request.getfixturevalue(run), device="cpu"), test, Limits(seconds=60))
 
 
 def test_a_stopping_server_ends_streams_and_refuses_answers(gpt):

@@ -26,7 +26,7 @@ def runs(trained_gpt, trained_bert, trained_t5):
 
 @pytest.fixture(scope="module")
 def ask(runs):
-    """Return ask(endpoint, **fields), which returns the JSON object or, for an error, its status and message."""
+    """Return ask(endpoint, **fields), which returns the JSON object or, for an error, its status, field and message."""
     with client_of(runs) as client:
 
         def ask(endpoint, **fields):
@@ -34,7 +34,7 @@ def ask(runs):
             body, kind = json.dumps(fields), {"Content-Type": "application/json"}
             response = client.post(f"/api/{endpoint}", content=body, headers=kind)
             if response.status_code != 200:
-                return response.status_code, response.json()["error"]["message"]
+                return response.status_code, *map(response.json()["error"].get, ("param", "message"))
             return response.json()
 
         ask.client = client
@@ -198,29 +198,57 @@ def test_a_prompt_that_leaves_no_room_is_cut_at_its_beginning(ask):
     assert end["cut"] is True
 
 
+SOUND = {
+    "score": {"text": "a", "key": "k"},
+    "fill": {"text": "a", "masked": [], "model": "bert"},
+    "attention": {"text": "a", "kind": "own", "layer": 0, "head": 0},
+    "generate": {"text": "a", "ids": []},
+}
+
+
 @pytest.mark.parametrize(
-    ("endpoint", "fields", "status", "message"),
+    ("endpoint", "fields", "param", "message"),
     [
-        ("score", {"text": "a", "key": "k", "model": "none"}, 404, "there is no model 'none'"),
-        ("score", {"text": "", "key": "k"}, 400, "text is empty"),
-        ("score", {"text": "a"}, 400, "key is null"),
-        ("score", {"text": "a", "key": "k", "target": "b"}, 400, "--target needs an encoder-decoder"),
-        ("score", {"text": "\ud800", "key": "k"}, 400, "UTF-8"),
-        ("score", {"text": "a " * 9_000, "key": "k"}, 400, "the page shows at most 4,000"),
-        ("score", {"text": "a", "key": "k", "other": 1}, 400, "other is not a field"),
-        ("score", {"text": "a", "key": "k", "model": "t5"}, 400, "encoder-decoder"),
-        ("fill", {"text": "a", "masked": []}, 400, "gpt is not an encoder"),
-        ("fill", {"text": "a", "masked": [7], "model": "bert"}, 400, "masked places must be from 0 to 0"),
-        ("fill", {"text": "a " * 200, "masked": [], "model": "bert"}, 400, "the encoder reads 32"),
-        ("attention", {"text": "a", "kind": "own", "layer": 9, "head": 0}, 400, "no head 0 in layer 9"),
-        ("attention", {"text": "a", "kind": "cross", "layer": 0, "head": 0}, 400, "cross attention"),
-        ("generate", {"text": "a", "ids": [99_999]}, 400, "99999 is not an id"),
-        ("generate", {"text": "a", "ids": [], "max_tokens": 32}, 400, "max_tokens is 32"),
-        ("generate", {"text": "a", "ids": [], "model": "bert"}, 400, "only a decoder continues"),
-        ("generate", {"text": "a", "ids": [], "stop": 3}, 400, "stop must be a string"),
+        ("score", {"model": "none"}, "model", "there is no model 'none'"),
+        ("score", {"text": ""}, "text", "text is empty"),
+        ("score", {"text": "\ud800"}, "text", "UTF-8"),
+        ("score", {"text": "a " * 9_000}, "text", "the page shows at most 4,000"),
+        ("score", {"text": "a" * 100_001}, "text", "text has 100,001 characters, but may have at most 100,000"),
+        ("score", {"key": None}, "key", "key is null, but must be a string"),
+        ("score", {"target": "b"}, "target", "--target needs an encoder-decoder"),
+        ("score", {"model": "t5"}, "target", "encoder-decoder"),
+        ("score", {"model": "t5", "target": ""}, "target", "target is empty"),
+        ("score", {"model": "t5", "target": "\udfff"}, "target", "UTF-8"),
+        ("score", {"model": "t5", "target": "a " * 9_000}, "target", "the page shows at most 4,000"),
+        ("score", {"model": "t5", "target": "b", "text": "a " * 9_000}, "text", "the page shows at most 4,000"),
+        ("score", {"have": "a"}, "have", "a list of token ids"),
+        ("score", {"have": [True]}, "have", "a list of token ids"),
+        ("score", {"other": 1}, "other", "other is not a field"),
+        ("score", {"\ud800": 1}, "\\ud800", "\\ud800 is not a field"),
+        ("fill", {"model": "gpt"}, "model", "gpt is not an encoder"),
+        ("fill", {"masked": [7]}, "masked", "masked places must be from 0 to 0"),
+        ("fill", {"masked": [10**60]}, "masked", "masked places must be from 0 to 0"),
+        ("fill", {"text": "a " * 200}, "text", "the encoder reads 32"),
+        ("attention", {"layer": 9}, "layer", "layer is 9, but must be from 0 to 0"),
+        ("attention", {"head": 10**60}, "head", "but must be a whole number"),
+        ("attention", {"head": 2}, "head", "head is 2, but must be from 0 to 1"),
+        ("attention", {"kind": "cross"}, "kind", "gpt has no cross attention"),
+        ("attention", {"kind": "other"}, "kind", 'kind is "other", but must be own, cross or encoder'),
+        ("attention", {"model": "t5", "target": "\ud800"}, "target", "UTF-8"),
+        ("attention", {"model": "t5", "target": "a " * 9_000}, "target", "the page shows at most 4,000"),
+        ("attention", {"model": "t5", "target": "a", "text": "a " * 9_000}, "text", "the page shows at most 4,000"),
+        ("generate", {"ids": [99_999]}, "ids", "99999 is not an id"),
+        ("generate", {"ids": [10**400]}, "ids", "is not an id"),
+        ("generate", {"max_tokens": 32}, "max_tokens", "max_tokens is 32, but must be from 1 to 31"),
+        ("generate", {"model": "bert"}, "model", "only a decoder continues"),
+        ("generate", {"model": "t5", "text": "a " * 9_000}, "text", "the page shows at most 4,000"),
+        ("generate", {"stop": 3}, "stop", "stop is 3, but must be a string"),
+        ("generate", {"temperature": 10**400}, "temperature", "a number from 0 to 100"),
+        ("generate", {"top_p": -(10**400)}, "top_p", "a number from 0 to 1"),
     ],
 )
-def test_wrong_requests_are_refused_in_a_sentence(endpoint, fields, status, message, ask):
-    got = ask(endpoint, **{"model": "gpt", **fields})
-    assert got[0] == status
-    assert message in got[1]
+def test_a_wrong_field_is_named_in_the_error(endpoint, fields, param, message, ask):
+    status, named, said = ask(endpoint, **{"model": "gpt", **SOUND[endpoint], **fields})
+    assert status == (404 if "there is no model" in message else 400)
+    assert named == param
+    assert message in said

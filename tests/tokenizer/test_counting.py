@@ -124,9 +124,9 @@ def test_every_damage_of_a_counts_file_is_refused_in_one_sentence(counts_file, d
 
 
 def test_counts_without_a_checksum_are_refused(counts_file, tmp_path):
-    path = tmp_path / "old.parquet"
+    path = tmp_path / "table.parquet"
     pq.write_table(PretokenCounts.load(counts_file).to_table(), path)
-    with pytest.raises(ValueError, match=r"old\.parquet has no checksum, .*: count the corpus again"):
+    with pytest.raises(ValueError, match=r"table\.parquet has no checksum: count the corpus again"):
         PretokenCounts.load(path)
 
 

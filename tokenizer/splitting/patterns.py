@@ -44,9 +44,9 @@ class Pattern(namedtuple("_Pattern", ["regex", "name"], defaults=[None])):
     def identity(self) -> str:
         """Return the text that fingerprints hash.
 
-        A named pattern gives its regex and the digest of its class table. A custom pattern gives its regex alone, so
-        that datasets of earlier versions still match. Its meaning depends on the table of `unicode_properties`. If that
-        table moves to another Unicode version, add its digest here.
+        A named pattern gives its regex and the digest of its class table. A custom pattern gives its regex alone. Its
+        meaning depends on the table of `unicode_properties`. If that table moves to another Unicode version, add its
+        digest here.
         """
         return f"{self.regex}\n{unicode_classes.classes_digest()}" if self.name else str(self.regex)
 

@@ -68,9 +68,7 @@ class SavedCounts:
         except self._errors as error:
             raise self._damaged(error) from None
         if checksum is None:
-            raise ValueError(
-                f"{path} has no checksum, like files from earlier versions of bytelm: count the corpus again"
-            )
+            raise ValueError(f"{path} has no checksum: count the corpus again")
 
     def _is_sound(self, checksum: bytes) -> bool:
         with Path(self._path).open("rb") as file:

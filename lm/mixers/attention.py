@@ -1,0 +1,170 @@
+"""Attention: the sub-layer in which each position reads the values of those that its query matches.
+
+Axes: B sequences, T positions, S key positions, H query heads, G key-value heads, D features a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from lm.attention.backends import BACKENDS
+from lm.config import ModelConfig
+from lm.decoding.cache import KVCache
+from lm.initialization import Initializer
+from lm.layers import Linear, RMSNorm
+from lm.masks import Mask
+from lm.mixers.mixer import OPTIONAL, Mixer, only
+from lm.positions import Rotary, rotate
+
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""q (B, H, T, D), k and v (B, G, T, D) to (B, H, T, D): a backend with its mask, or one layer of a KV cache."""
+KeysValues = tuple[Tensor, Tensor]
+"""Keys and values (B, G, S, D) of an encoder's output, for the cross-attention of one block."""
+CrossAttend = Callable[[Tensor], Tensor]
+"""q (B, H, T, D) to (B, H, T, D): a backend with the keys, values and mask of one block's cross-attention."""
+
+
+class Attention(Mixer):
+    """Multi-head attention (Vaswani et al. 2017, 3.2.2).
+
+    Heads can share keys and values (Ainslie et al. 2023), and queries and keys can be normalised (Henry et al. 2020).
+    The caller passes the attention function, which holds mask or cache.
+    """
+
+    component = "attention"
+    fields = (*OPTIONAL, "positions")
+    bidirectional = True
+    state = KVCache
+
+    def __init__(self, config: ModelConfig, residual_writes: int = 1, value_embedding: bool = False) -> None:
+        """Make the projections. `residual_writes`: see `Initializer.matrix`; `value_embedding`: whether to add one."""
+        super().__init__(config)
+        self.config = config
+        self.heads, self.kv_heads = config.heads, config.key_value_heads
+        query_width, kv_width = self.heads * config.head_features, self.kv_heads * config.head_features
+        gain = 1.0 if config.scaled_attention else config.head_features**-0.5
+        self.query = Linear(config.width, query_width, config.bias, gain=gain)
+        self.key = Linear(config.width, kv_width, config.bias)
+        self.value = Linear(config.width, kv_width, config.bias)
+        self.output = Linear(query_width, config.width, config.bias, residual_writes)
+        self.query_norm = RMSNorm(config.head_features, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.key_norm = RMSNorm(config.head_features, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.value_scale = nn.Parameter(torch.empty(1)) if value_embedding else None
+
+    def forward(
+        self,
+        x: Tensor,
+        rotary: Rotary,
+        mix: Attend,
+        value_embedding: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """Self-attention of x (B, T, width) by `mix`: (B, T, width) in the dtype of x.
+
+        `rotary` rotates queries and keys; `value_embedding` (B, T, G x D) is scaled and added to the values. With
+        `rows` (N,) int64, indices of the B x T positions, returns only these rows: (N, width).
+        """
+        q, k, v = self.queries_keys_values(x)
+        if value_embedding is not None:
+            assert self.value_scale is not None
+            v = v + self.value_scale.to(v.dtype) * _split_heads(value_embedding, self.kv_heads)
+        if rotary is not None:
+            q, k = rotate(q, *rotary), rotate(k, *rotary)
+        return self.output(only(_merge_heads(mix(q, k, v)), rows))
+
+    def cross(self, x: Tensor, cross_attend: CrossAttend, rows: Tensor | None = None) -> Tensor:
+        """Cross-attention of x (B, T, width): (B, T, width) in its dtype; `rows` as in `forward`."""
+        return self.output(only(_merge_heads(cross_attend(self.queries(x))), rows))
+
+    def cross_attend(self, hidden: Tensor, mask: Mask) -> CrossAttend:
+        """Return cross-attention to an encoder's hidden states (B, S, width) under `mask`."""
+        keys, values = self.keys_values(hidden)
+        return partial(self.parallel_form(mask), k=keys, v=values)
+
+    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries (B, H, T, D), keys and values (B, G, T, D) of x (B, T, width), before the rotation."""
+        if x.device.type == "cpu":
+            q, k = _split_heads(self.query(x), self.heads), _split_heads(self.key(x), self.kv_heads)
+            return self.query_norm(q), self.key_norm(k), _split_heads(self.value(x), self.kv_heads)
+        return self.joint_queries_keys_values(x)
+
+    def joint_queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the same as `queries_keys_values` from one matrix product, which uses a GPU better than three.
+
+        Each step casts the weights anyway, so concatenating the copies costs little. Parameters and checkpoints stay
+        separate.
+        """
+        layers = (self.query, self.key, self.value)
+        weight = torch.cat([layer.weight.to(x.dtype) for layer in layers])
+        biases = [layer.bias.to(x.dtype) for layer in layers if layer.bias is not None]
+        return self.split(F.linear(x, weight, torch.cat(biases) if biases else None))
+
+    def split(self, joint: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries (B, H, T, D), keys and values (B, G, T, D), normalised if configured.
+
+        `joint` is (B, T, (H + 2 G) D).
+        """
+        parts = (self.heads, self.kv_heads, self.kv_heads)
+        q, k, v = _split_heads(joint, sum(parts)).split(parts, dim=1)
+        return self.query_norm(q), self.key_norm(k), v
+
+    def queries(self, x: Tensor) -> Tensor:
+        """(B, T, width) to (B, H, T, D)."""
+        q: Tensor = self.query_norm(_split_heads(self.query(x), self.heads))
+        return q
+
+    def keys_values(self, x: Tensor) -> KeysValues:
+        """(B, S, width) to keys and values (B, G, S, D)."""
+        return self.key_norm(_split_heads(self.key(x), self.kv_heads)), _split_heads(self.value(x), self.kv_heads)
+
+    def reset_parameters(self, initializer: Initializer) -> None:
+        if self.value_scale is not None:
+            self.value_scale.fill_(0.5)
+
+    def parallel_form(self, mask: Mask) -> partial[Tensor]:
+        return partial(
+            BACKENDS[self.config.attention],
+            mask=mask,
+            scale=None if self.config.scaled_attention else 1.0,
+            dropout=self.config.dropout if self.training else 0.0,
+        )
+
+    def flops(self, length: float, visible: float, outputs: float, keys: float | None = None) -> float:
+        """As `Mixer.flops`; cross-attention has `keys` key positions."""
+        keys = length if keys is None else keys
+        projections = self.query.flops(length) + self.key.flops(keys) + self.value.flops(keys)
+        scores = 12 * self.query.weight.shape[0] * length * visible
+        return projections + scores + self.output.flops(outputs)
+
+    @property
+    def key_value_width(self) -> int:
+        """Numbers in the keys and values of one position."""
+        return self.key.weight.shape[0] + self.value.weight.shape[0]
+
+    def state_size(self, length: int) -> int:
+        return min(length, self.config.window or length) * self.key_value_width
+
+
+MIXER = Attention
+
+
+def require_attention(config: ModelConfig, what: str) -> None:
+    """Raise ValueError for another mixer, because `what` needs queries, keys and values."""
+    if config.mixer != "attention":
+        raise ValueError(f"model.mixer is {config.mixer!r}, but {what} needs a model with model.mixer='attention'")
+
+
+def _split_heads(x: Tensor, heads: int) -> Tensor:
+    """(B, T, heads x D) to (B, heads, T, D)."""
+    split: Tensor = x.unflatten(-1, (heads, -1))
+    return split.transpose(1, 2)
+
+
+def _merge_heads(x: Tensor) -> Tensor:
+    """(B, heads, T, D) to (B, T, heads x D)."""
+    return x.transpose(1, 2).flatten(-2)

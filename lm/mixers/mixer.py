@@ -1,0 +1,100 @@
+"""What every sequence mixer provides.
+
+A mixer projects its input position by position, mixes positions, and projects back. Only `mix`, a function that the
+caller passes, reads other positions. `parallel_form` returns it for whole sequences. In generation, a `MixerState`
+returns it for the next tokens of sequences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar
+
+from torch import Tensor
+
+from lm.config import ModelConfig
+from lm.layers import Component
+from lm.masks import Mask
+from lm.positions import Rotary
+
+if TYPE_CHECKING:
+    from lm.decoding.cache import MixerState
+
+Mix = Callable[..., Tensor]
+"""What a mixer projects from each position, to what each position takes from those that it sees."""
+
+OPTIONAL = (
+    *("head_width", "kv_heads", "qk_norm", "scaled_attention", "window", "document_mask", "value_embeddings"),
+    "attention",
+)
+"""Fields of `ModelConfig` that only some mixers read."""
+IN_SCORES = ("relative", "alibi")
+"""Positions that are added to attention scores."""
+
+
+class Mixer(Component):
+    """A sequence mixer. `ModelConfig.mixer` names its module in `lm/mixers/`, where `MIXER` is the class."""
+
+    fields: ClassVar[tuple[str, ...]] = ()
+    """The fields in OPTIONAL that the mixer reads; "positions" if it adds them to scores."""
+    bidirectional: ClassVar[bool] = False
+    """Whether it can mix without a causal mask, as encoders do."""
+    state: ClassVar[type[MixerState]]
+    """What generation keeps of the tokens that a stack of these mixers has read."""
+
+    def __init__(self, config: ModelConfig, residual_writes: int = 1, value_embedding: bool = False) -> None:
+        """Make the projections. `residual_writes`: see `Initializer.matrix`; `value_embedding`: see `forward`."""
+        super().__init__()
+
+    def forward(
+        self,
+        x: Tensor,
+        rotary: Rotary,
+        mix: Mix,
+        value_embedding: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """x (B, T, width) to (B, T, width), in the dtype of x.
+
+        `rotary` rotates what attention compares. `value_embedding` (B, T, G x D) is added to the values. With `rows`
+        (N,) int64, indices of the B x T positions, returns only these rows: (N, width).
+        """
+        raise NotImplementedError
+
+    def parallel_form(self, mask: Mask) -> Mix:
+        """Return the function that mixes whole sequences under `mask`."""
+        raise NotImplementedError
+
+    def flops(self, length: float, visible: float, outputs: float) -> float:
+        """Return the training FLOPs of `length` positions, of which each sees `visible`.
+
+        `outputs`: positions that the last projection is applied to.
+        """
+        raise NotImplementedError
+
+    def state_size(self, length: int) -> int:
+        """Return the numbers that the state of one sequence holds after `length` tokens."""
+        raise NotImplementedError
+
+
+def mixer_class(config: ModelConfig) -> type[Mixer]:
+    """Return the mixer that `config` names. Raises ValueError, by name, for a field that the mixer does not support."""
+    kind: type[Mixer] = import_module(f"lm.mixers.{config.mixer}").MIXER
+    unused = {field: getattr(ModelConfig, field) for field in OPTIONAL if field not in kind.fields}
+    if config.positions in IN_SCORES and "positions" not in kind.fields:
+        unused["positions"] = "none"
+    if not kind.bidirectional:
+        unused["architecture"] = "decoder"
+    for field, only in unused.items():
+        if getattr(config, field) != only:
+            raise ValueError(
+                f"model.mixer is {config.mixer!r}, which does not support model.{field}={getattr(config, field)!r}: "
+                f"give model.{field}={only!r}, or model.mixer=attention"
+            )
+    return kind
+
+
+def only(x: Tensor, rows: Tensor | None) -> Tensor:
+    """Return x (B, T, width) at `rows` (N,) int64, indices of its B x T positions: (N, width). None keeps all of x."""
+    return x if rows is None else x.flatten(0, 1)[rows]
