@@ -223,7 +223,7 @@ def _matches(parts: Sequence[str], wildcards: Sequence[str]) -> bool:
 
 def _to_read(paths: Iterable[AnyPath], root: AnyPath, wanted: Sequence[str]) -> Found:
     """Return the files to read, in order of their path relative to `root`. Warns about broken and circular links."""
-    found: dict[str, InputFile] = {}
+    files: dict[str, InputFile] = {}
     skipped: dict[AnyPath, str] = {}
     broken: set[Path] = set()
     for path in paths:
@@ -238,10 +238,10 @@ def _to_read(paths: Iterable[AnyPath], root: AnyPath, wanted: Sequence[str]) -> 
         else:
             _check_kind(path, facts)
             relative = path.relative_to(root)  # type: ignore[arg-type]  # both are paths, or both objects
-            found[relative.as_posix()] = InputFile(path, split_of(relative), form, facts.st_size)
+            files[relative.as_posix()] = InputFile(path, split_of(relative), form, facts.st_size)
     if broken:
         _warn_about_links(sorted(broken))
-    return Found([file for _, file in sorted(found.items())], Counter(skipped.values()))
+    return Found([file for _, file in sorted(files.items())], Counter(skipped.values()))
 
 
 def _facts(path: AnyPath) -> os.stat_result | Stat | None:
@@ -295,9 +295,9 @@ def _paths_below(root: AnyPath, everything: bool = False) -> Iterator[AnyPath]:
 
 def _objects_below(root: ObjectPath) -> Iterator[ObjectPath]:
     """Yield what `_paths_below` yields, for a folder in an object store."""
-    found = list(root.files_below())
-    saved = {path.parent for path in found if path.name == "state.json"}
-    for path in found:
+    objects = list(root.files_below())
+    saved = {path.parent for path in objects if path.name == "state.json"}
+    for path in objects:
         hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
         if not hidden and not (path.parent in saved and path.name.startswith("cache-")):
             yield path
@@ -352,8 +352,8 @@ def standard_library_files() -> Iterator[Path]:
     followed.
     """
     root = standard_library_folder()
-    found = []
+    sources = []
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if name not in _TEST_FOLDERS | _FOREIGN_FOLDERS]
-        found += [(Path(folder) / name).relative_to(root) for name in names if name.endswith(".py")]
-    return (root / relative for relative in sorted(found, key=Path.as_posix))
+        sources += [(Path(folder) / name).relative_to(root) for name in names if name.endswith(".py")]
+    return (root / relative for relative in sorted(sources, key=Path.as_posix))

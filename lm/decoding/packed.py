@@ -16,8 +16,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from lm.layers import LayerNorm, Linear
-from lm.mixers.attention import Attention
+from lm.mixers.attention import Attend, Attention
 from lm.model import LanguageModel, Stack
+from lm.positions import Rotary
 
 
 class InferenceModel:
@@ -64,15 +65,23 @@ class JointAttention(Attention):
         self.config = attention.config
         self.heads, self.kv_heads = attention.heads, attention.kv_heads
         weight = torch.cat([layer.weight for layer in layers])
+        self.widths = [len(layer.weight) for layer in layers]
         self.joint = fastest_linear(weight, torch.cat(biases) if biases else None, sequences)
         output = fastest_linear(attention.output.weight, attention.output.bias, sequences)
         self.output = output  # type: ignore[assignment]  # every layer with the signature of Linear serves
         self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
         self.value_scale = attention.value_scale
 
-    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, width) to queries (B, H, T, D), keys and values (B, G, T, D), without positions."""
-        return self.split(self.joint(x))
+    def forward(
+        self,
+        x: Tensor,
+        rotary: Rotary,
+        mix: Attend,
+        value_embedding: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        q, k, v = self.joint(x).split(self.widths, dim=-1)
+        return self.mixed(q, k, v, rotary, mix, value_embedding, rows)
 
 
 class PackedLinear(nn.Module):

@@ -40,6 +40,9 @@ class Attention(Mixer):
     fields = (*OPTIONAL, "positions")
     bidirectional = True
     state = KVCache
+    one_product: bool | None = None
+    """Whether one matrix product gives queries, keys and values, from a copy of their weights; None: on a GPU, which
+    one product uses better than three."""
 
     def __init__(self, config: ModelConfig, residual_writes: int = 1, value_embedding: bool = False) -> None:
         """Make the projections. `residual_writes`: see `Initializer.matrix`; `value_embedding`: whether to add one."""
@@ -69,7 +72,32 @@ class Attention(Mixer):
         `rotary` rotates queries and keys; `value_embedding` (B, T, G x D) is scaled and added to the values. With
         `rows` (N,) int64, indices of the B x T positions, returns only these rows: (N, width).
         """
-        q, k, v = self.queries_keys_values(x)
+        layers = (self.query, self.key, self.value)
+        weights = [layer.weight.to(x.dtype) for layer in layers]
+        biases = [None if layer.bias is None else layer.bias.to(x.dtype) for layer in layers]
+        if self.one_product or (self.one_product is None and x.device.type != "cpu"):
+            given = [bias for bias in biases if bias is not None]
+            joint = F.linear(x, torch.cat(weights), torch.cat(given) if given else None)
+            q, k, v = joint.split([len(weight) for weight in weights], dim=-1)
+        else:  # no loop or call of ours, so that the first product is few calls deep
+            q = F.linear(x, weights[0], biases[0])
+            k = F.linear(x, weights[1], biases[1])
+            v = F.linear(x, weights[2], biases[2])
+        return self.mixed(q, k, v, rotary, mix, value_embedding, rows)
+
+    def mixed(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        rotary: Rotary,
+        mix: Attend,
+        value_embedding: Tensor | None,
+        rows: Tensor | None,
+    ) -> Tensor:
+        """Return the output of `forward` from projections (B, T, H x D) and (B, T, G x D)."""
+        q, k = self.query_norm(_split_heads(q, self.heads)), self.key_norm(_split_heads(k, self.kv_heads))
+        v = _split_heads(v, self.kv_heads)
         if value_embedding is not None:
             assert self.value_scale is not None
             v = v + self.value_scale.to(v.dtype) * _split_heads(value_embedding, self.kv_heads)
@@ -85,33 +113,6 @@ class Attention(Mixer):
         """Return cross-attention to an encoder's hidden states (B, S, width) under `mask`."""
         keys, values = self.keys_values(hidden)
         return partial(self.parallel_form(mask), k=keys, v=values)
-
-    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries (B, H, T, D), keys and values (B, G, T, D) of x (B, T, width), before the rotation."""
-        if x.device.type == "cpu":
-            q, k = _split_heads(self.query(x), self.heads), _split_heads(self.key(x), self.kv_heads)
-            return self.query_norm(q), self.key_norm(k), _split_heads(self.value(x), self.kv_heads)
-        return self.joint_queries_keys_values(x)
-
-    def joint_queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the same as `queries_keys_values` from one matrix product, which uses a GPU better than three.
-
-        Each step casts the weights anyway, so concatenating the copies costs little. Parameters and checkpoints stay
-        separate.
-        """
-        layers = (self.query, self.key, self.value)
-        weight = torch.cat([layer.weight.to(x.dtype) for layer in layers])
-        biases = [layer.bias.to(x.dtype) for layer in layers if layer.bias is not None]
-        return self.split(F.linear(x, weight, torch.cat(biases) if biases else None))
-
-    def split(self, joint: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries (B, H, T, D), keys and values (B, G, T, D), normalised if configured.
-
-        `joint` is (B, T, (H + 2 G) D).
-        """
-        parts = (self.heads, self.kv_heads, self.kv_heads)
-        q, k, v = _split_heads(joint, sum(parts)).split(parts, dim=1)
-        return self.query_norm(q), self.key_norm(k), v
 
     def queries(self, x: Tensor) -> Tensor:
         """(B, T, width) to (B, H, T, D)."""

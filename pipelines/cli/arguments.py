@@ -118,7 +118,7 @@ def check_writable(name: str, path: str | Path | None, remedy: str) -> None:
     """
     if not path or "://" in str(path):
         return
-    parents = (each for each in Path(path).absolute().parents if each.exists())
+    parents = (folder for folder in Path(path).absolute().parents if folder.exists())
     parent = Path(path) if Path(path).is_dir() else next(parents, None)
     if parent is None:
         return

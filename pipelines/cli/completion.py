@@ -3,7 +3,7 @@
 import importlib
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Any
 
 import tyro
 
@@ -13,11 +13,8 @@ from pipelines.cli.parsing import registry, with_quiet
 from pipelines.run.recipe import Recipe
 
 SHELLS = ("bash", "zsh", "fish")
-# Parameters whose fields are options, with types and defaults that make no option required.
-FIELDS = {
-    "recipe": (Annotated[Recipe, tyro.conf.arg(name="")], Recipe()),
-    "model": (ModelConfig, ModelConfig()),
-}
+# Defaults of parameters whose fields are options; none of them is required.
+DEFAULTS: dict[str, dict[str, Any]] = {"pretrain": {"recipe": Recipe()}, "params": {"model": ModelConfig()}}
 
 
 def print_script(verbs: Sequence[str], shell: str) -> None:
@@ -39,12 +36,4 @@ def _signature(verb: str) -> Callable[..., Any]:
     module = importlib.import_module(f"pipelines.verbs.{name}")
     # `corpus` and `dataset` are followed by a second word, which chooses a function.
     target = getattr(module, {"corpus": "show", "dataset": "verify_dataset"}.get(verb, name))
-    described = with_quiet(inspect.unwrap(target))
-    parameters = dict(inspect.signature(described).parameters)
-    for name, (kind, default) in FIELDS.items():
-        if name in parameters:
-            parameters[name] = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-            described.__annotations__[name] = kind
-    signature = inspect.Signature(sorted(parameters.values(), key=lambda parameter: parameter.kind))
-    described.__signature__ = signature  # type: ignore[attr-defined]  # read by inspect.signature
-    return described
+    return with_quiet(inspect.unwrap(target), DEFAULTS.get(verb, {}))

@@ -32,12 +32,12 @@ def verbs() -> dict[str, tuple[str, str]]:
 
     Each verb is a module of `pipelines.verbs`, in which underscores stand for the hyphens of its name.
     """
-    found = {}
+    described = {}
     for path in sorted(FOLDER.glob("[!_]*.py")):
         with path.open(encoding="utf-8") as lines:
             group, _, summary = next(lines).strip().strip('"').partition(": ")
-        found[path.stem.replace("_", "-")] = group, summary.rstrip(".")
-    return dict(sorted(found.items(), key=lambda verb: GROUPS.index(verb[1][0])))
+        described[path.stem.replace("_", "-")] = group, summary.rstrip(".")
+    return dict(sorted(described.items(), key=lambda verb: GROUPS.index(verb[1][0])))
 
 
 def usage() -> str:
@@ -188,7 +188,7 @@ def _is_about_memory(error: BaseException | None) -> bool:
         return False
     return (
         isinstance(error, MemoryError)
-        or any(each in str(error) for each in OUT_OF_MEMORY)
+        or any(message in str(error) for message in OUT_OF_MEMORY)
         or _is_about_memory(error.__cause__ or error.__context__)
     )
 

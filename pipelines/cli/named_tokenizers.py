@@ -24,21 +24,21 @@ def load_compared(specs: Sequence[str]) -> dict[str, Tokenizer]:
     A file without a split pattern gets the pattern that its name names. Raises ValueError if there is no such pattern,
     or if two tokenizers have the same name.
     """
-    found: dict[str, Tokenizer] = {}
+    tokenizers: dict[str, Tokenizer] = {}
     for spec in specs:
         name, _, file = spec.rpartition("=")
         path = Path(file)
         refuse_uri("--compare", path)
         name = name or path.stem.removesuffix("_base")
-        if name in found:
+        if name in tokenizers:
             raise ValueError(f"--compare {spec}: another tokenizer has the name {name}; write it as NAME={path}")
         try:
-            found[name] = Tokenizer.load(path)
+            tokenizers[name] = Tokenizer.load(path)
         except PatternNeededError:
             pattern = PATTERN_NAMES.get(name.removesuffix("_base"))
             if pattern is None:
                 raise ValueError(
                     f"--compare {spec}: {path} has no split pattern; give the name of one, as in cl100k={path}"
                 ) from None
-            found[name] = Tokenizer.load(path, pattern=pattern)
-    return found
+            tokenizers[name] = Tokenizer.load(path, pattern=pattern)
+    return tokenizers

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from difflib import get_close_matches
 from functools import partial
-from types import NoneType, UnionType
+from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, Unpack, get_args, get_origin, get_type_hints
 
 import tyro
@@ -31,15 +31,21 @@ from pipelines.cli.waiting import explained
 T = TypeVar("T")
 
 
-def parse(target: Callable[..., T], arguments: Sequence[str], verb: str, more: str = "") -> T:
+def parse(
+    target: Callable[..., T],
+    arguments: Sequence[str],
+    verb: str,
+    more: str = "",
+    defaults: Mapping[str, Any] = MappingProxyType({}),
+) -> T:
     """Call `target`, the function of `verb`, with the command-line `arguments`, and return its result.
 
-    --help prints the help, whose description ends with `more`, and exits with status 0. A mistake in the command line
-    raises UsageError.
+    `defaults` replace those of its parameters. --help prints the help, whose description ends with `more`, and exits
+    with status 0. A mistake in the command line raises UsageError.
     """
     target = inspect.unwrap(target)  # the function beneath @verb has the annotations of the command line
     prog = f"bytelm {verb}"
-    bind = with_quiet(target)
+    bind = with_quiet(target, defaults)
     try:
         with on_parse_error(lambda event: _refuse([*_options(bind.__annotations__)], event)):
             call, quiet = tyro.cli(
@@ -117,19 +123,20 @@ def _options(hints: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
                 yield f"--{prefix}no-{name}".replace("_", "-")
 
 
-def with_quiet(target: Callable[..., T]) -> Callable[..., tuple[partial[T], bool]]:
+def with_quiet(target: Callable[..., T], defaults: Mapping[str, Any]) -> Callable[..., tuple[partial[T], bool]]:
     """Return a function with the parameters of `target` and `quiet`, which returns the bound call and `quiet`."""
 
     def bind(*positional: Any, quiet: bool, **named: Any) -> tuple[partial[T], bool]:
         return partial(target, *positional, **named), quiet
 
     signature = inspect.signature(target)
+    own = [p.replace(default=defaults.get(name, p.default)) for name, p in signature.parameters.items()]
     option = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
     # Before the other options: --help lists it beside -h.
-    parameters = sorted([option, *signature.parameters.values()], key=lambda parameter: parameter.kind)
+    parameters = sorted([option, *own], key=lambda parameter: parameter.kind)
     bind.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect.signature
     hints = {name: _as_union(hint) for name, hint in _parameter_annotations(target).items()} | {"quiet": Quiet}
-    for parameter in signature.parameters.values():
+    for parameter in own:
         hint = _default_hint(parameter)
         if hint is not None:
             hints[parameter.name] = Annotated[hints[parameter.name], tyro.conf.arg(help_behavior_hint=hint)]
@@ -167,7 +174,7 @@ def _check_positionals(call: partial[Any], prog: str) -> None:
     hints = _parameter_annotations(call.func)
     for name, parameter in inspect.signature(call.func).parameters.items():
         if parameter.default is parameter.empty and given.get(name) in ((), []):
-            metavar = next(each.metavar for each in get_args(hints[name]) if getattr(each, "metavar", None))
+            metavar = next(rule.metavar for rule in get_args(hints[name]) if getattr(rule, "metavar", None))
             raise UsageError(f"missing {metavar}: `{prog} --help` lists all options")
 
 
@@ -178,7 +185,7 @@ def _description(target: Callable[..., Any]) -> str:
     paragraphs = []
     for paragraph in text.split("\n\n"):
         sentences = re.split(r"(?<=\.)\s+", " ".join(paragraph.split()))
-        paragraphs.append(" ".join(each for each in sentences if not each.startswith(("Raises ", "Returns "))))
+        paragraphs.append(" ".join(one for one in sentences if not one.startswith(("Raises ", "Returns "))))
     return "\n\n".join(filter(None, paragraphs))
 
 

@@ -80,7 +80,7 @@ def refuse_uris(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
         kinds = _kinds(_plain(parameter.annotation))
         if not given.get(name) or not any(Path in (kind, _items(kind)) for kind in kinds):
             continue
-        metavars = [each.metavar for each in get_args(parameter.annotation) if getattr(each, "metavar", None)]
+        metavars = [rule.metavar for rule in get_args(parameter.annotation) if getattr(rule, "metavar", None)]
         positional = parameter.kind is not parameter.KEYWORD_ONLY and metavars
         option = metavars[0].split()[0] if positional else f"--{name.replace('_', '-')}"
         for path in [given[name]] if isinstance(given[name], (str, Path)) else given[name]:
@@ -146,8 +146,8 @@ def _converted(annotation: Any, value: Any) -> Any:
     texts = [value] if is_text else value if isinstance(value, (list, tuple)) else [None]
     for kind in _kinds(annotation):
         item = _items(kind)
-        if _from_text(item) and all(isinstance(each, (str, os.PathLike)) for each in texts):
-            return tuple(_converted(item, each) for each in texts)
+        if _from_text(item) and all(isinstance(text, (str, os.PathLike)) for text in texts):
+            return tuple(_converted(item, text) for text in texts)
         if is_text and (convert := _from_text(kind)):
             return convert(os.fspath(value))
     return value

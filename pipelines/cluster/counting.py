@@ -72,8 +72,8 @@ def count_on_ray(
     with locked_file(folder / "lock", f"{folder} is in use by another command: wait, or choose another --out"):
         with cluster(*where):
             counts = count_corpus(corpus, pattern, cut_at=cut_at, memory=memory, folder=folder, progress=progress)
-        passes = (each.routed_batches(Dropped()) for each in counts.held_out)
-        held_out.take(batch for each in passes for split, batch in each if split == "validation")
+        passes = (part.routed_batches(Dropped()) for part in counts.held_out)
+        held_out.take(batch for routed in passes for split, batch in routed if split == "validation")
         return PretokenCounts.merge(counts.paths, memory, spill_folder, progress)
 
 
@@ -221,12 +221,12 @@ def count_corpus(
     ranges = corpus.ranges(range_bytes(corpus.text_bytes_estimate))
     prepare_nodes(compile_counting, pattern)
     prefixes = (output_prefix(folder, number) for number in count())
-    tasks = [CountTask(each, pattern, cut_at, memory, next(prefixes)) for each in ranges]
+    tasks = [CountTask(part, pattern, cut_at, memory, next(prefixes)) for part in ranges]
     outputs = sums = _outputs("count", count_range, tasks, progress)
     corpus.dropped.reset()
     for output in outputs:
         corpus.dropped.add(Dropped(**output.facts["dropped"]))
-    held_out = [each for each, output in zip(ranges, outputs, strict=True) if output.facts["held_out_bytes"]]
+    held_out = [part for part, output in zip(ranges, outputs, strict=True) if output.facts["held_out_bytes"]]
     while len(sums) > FAN_IN:
         groups = [tuple(sums[i : i + FAN_IN]) for i in range(0, len(sums), FAN_IN)]
         adding = [SumTask(group, memory, next(prefixes)) for group in groups]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from lm.model import LanguageModel, Stack
 from lm.optim.averaging import WeightAverage
@@ -190,8 +189,10 @@ class Trainer:
     def step(self) -> Step:
         """Take one optimizer step on the next batch.
 
-        If its loss or gradient is not finite, the step leaves the weights unchanged if the recipe skips such steps or
-        float16 overflowed. Otherwise it raises NotFiniteError, and the weights are no longer usable.
+        The host waits for the device once, for the loss and the norm of the gradient, after it has queued all work: so
+        a GPU works on the update meanwhile. If the loss or gradient is not finite, the step leaves the weights
+        unchanged if the recipe skips such steps or float16 overflowed. Otherwise it raises NotFiniteError, and the
+        weights are no longer usable.
         """
         started = time.perf_counter()
         batch = self.batches.step(self.at.consumed, self.at.tokens)
@@ -199,7 +200,14 @@ class Trainer:
         examples, tokens = self.data.size(self.at.consumed, self.at.tokens)
         lr, weight_decay = self._schedule(tokens)
         weight = self.parallel.sum(float(batch.weights.sum()))
-        total, total_norm = self.queue_step(batch, max(1.0, weight))
+        if self._graphs:
+            own_gradients(self._parameters)
+        batch, scale = self._shaped(batch), self.loss_scale.factor()
+        total = self.parallel.gradient(self.training_loss, batch, self.micro_batch, max(1.0, weight), scale)
+        self.loss_scale.unscale(self.optimizers)
+        total_norm = self.parallel.clip(self._parameters, self.config.grad_clip or math.inf)
+        if not self._may_skip:  # otherwise both scalars decide
+            self._update()
         loss, norm = self.parallel.sum(float(total)), float(total_norm)  # the only wait for the device
         overflowed = self.loss_scale.overflowed(loss, norm)
         finite = math.isfinite(loss) and math.isfinite(norm)
@@ -217,23 +225,6 @@ class Trainer:
         else:
             skip_or_raise(self.at, self.config.nonfinite, loss, lr)
         return Step(loss if weight else math.nan, lr, weight_decay, tokens)
-
-    def queue_step(self, batch: Batch, weight: float) -> tuple[Tensor, Tensor]:
-        """Queue the work of one step on a batch; return this rank's part of the loss and the norm of the gradient.
-
-        The device may still be computing these two scalars: this method never waits. So a GPU works on the update while
-        the host waits for the loss. If the recipe skips steps, the caller reads both scalars and then updates.
-        `weight` is the sum of the batch's weights over all ranks.
-        """
-        if self._graphs:
-            own_gradients(self._parameters)
-        batch, scale = self._shaped(batch), self.loss_scale.factor()
-        total = self.parallel.gradient(self.training_loss, batch, self.micro_batch, weight, scale)
-        self.loss_scale.unscale(self.optimizers)
-        norm = self.parallel.clip(self._parameters, self.config.grad_clip or math.inf)
-        if not self._may_skip:
-            self._update()
-        return total, norm
 
     def _update(self) -> None:
         """Update the weights, and their average if the run has one."""

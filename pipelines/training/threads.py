@@ -4,8 +4,9 @@ When cores share every operation, they wait for each other hundreds of times per
 if another process uses one of the cores. Row threads wait only a few times per step, and they sleep while they wait.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -75,9 +76,10 @@ class Threads(OneProcess):
         parts = self._split(batch)
         if len(parts) < 2:
             return super().gradient(loss, batch, rows, weight, scale)
-        rows_per_thread = -(-rows // len(parts))
-        of_part = partial(self._gradient_of, loss, rows_per_thread, weight, scale)
-        results = self._in_threads(of_part, parts)
+        of_part = partial(self._gradient_of, loss, -(-rows // len(parts)), weight, scale)
+        with self._meanwhile(of_part, parts[1:]) as others:
+            first = of_part(parts[0])
+        results = [first, *(other.result() for other in others)]
         self._in_threads(partial(self._store_sums, [gradients for _, gradients in results]), self._portions)
         return torch.stack([total for total, _ in results]).sum()
 
@@ -126,23 +128,29 @@ class Threads(OneProcess):
             self._parameters[place].grad = _sum(part[place] for part in gradients)
 
     def _in_threads(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-        """Return the results of `work` for all items, in order. This thread takes the first item.
+        """Return the results of `work` for all items, in order. This thread takes the first item."""
+        with self._meanwhile(work, items[1:]) as others:
+            first = work(items[0])
+        return [first, *(other.result() for other in others)]
 
-        Every thread gets the same number of cores. An error is raised after all threads have finished.
+    @contextmanager
+    def _meanwhile(self, work: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[list[Future[Result]]]:
+        """Let other threads do the `work` of each item within the context, whose end waits for them.
+
+        Every thread, this one included, gets the same number of cores.
         """
-        cores = self.cores // len(items)
+        cores = self.cores // (1 + len(items))
 
         def with_cores(item: Item) -> Result:
             torch.set_num_threads(cores)  # a per-thread setting; another number gives other bits
             return work(item)
 
         with cores_per_operation(cores):
-            started = [self._others.submit(with_cores, item) for item in items[1:]]
+            started = [self._others.submit(with_cores, item) for item in items]
             try:
-                first = work(items[0])
+                yield started
             finally:
                 wait(started)
-            return [first, *(each.result() for each in started)]
 
 
 def _sum(gradients: Iterable[Tensor | None]) -> Tensor | None:

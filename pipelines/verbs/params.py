@@ -34,9 +34,13 @@ def params(
     optimizer: OptimizerKind = "adamw",
     as_json: AsJson = False,
 ) -> "ModelCosts":
-    """Print and return the parameters, FLOPs and memory of `model`, trained with `optimizer`.
+    """Print the parameters of a model by component, its FLOPs per token, and its memory in training and generation.
 
-    The fields of the result are those of `pipelines.run.model_costs.ModelCosts`.
+    Returns the numbers; their names are the fields of `pipelines.run.model_costs.ModelCosts`.
+
+    Args:
+        optimizer: Optimizer of the training; by default that of the recipe or run, AdamW for a preset.
+        as_json: Print JSON.
     """
     if not model.vocab_size:
         raise ValueError(
@@ -97,32 +101,14 @@ def _shape(model: ModelConfig) -> str:
 
 def main(arguments: list[str]) -> None:
     """Run `bytelm params` with command-line arguments."""
-    named = bool(arguments) and not arguments[0].startswith("-")
-    default: tuple[ModelConfig, OptimizerKind] = ModelConfig(), "adamw"
-    if named:
+    if arguments and not arguments[0].startswith("-"):
         from pipelines.run.named_models import named_model
 
-        default = named_model(arguments[0])
-    elif not {"-h", "--help"} & set(arguments):
-        raise UsageError("name a model first: a preset such as gpt2, a recipe, a .toml file or a run's folder")
-
-    def command(
-        model: ModelConfig = default[0],
-        *,
-        dtype: ActivationDtype = "bfloat16",
-        optimizer: OptimizerKind = default[1],
-        as_json: AsJson = False,
-    ) -> None:
-        """Print the parameters of a model by component, its FLOPs per token, and its memory in training and generation.
-
-        Args:
-            optimizer: Optimizer of the training; by default that of the recipe or run, AdamW for a preset.
-            as_json: Print JSON.
-        """
-        params(model, dtype=dtype, optimizer=optimizer, as_json=as_json)
-
-    if named:
-        parse(command, arguments[1:], f"params {arguments[0]}")
-    else:
+        model, optimizer = named_model(arguments[0])
+        parse(params, arguments[1:], f"params {arguments[0]}", defaults={"model": model, "optimizer": optimizer})
+    elif {"-h", "--help"} & set(arguments):
         known = f"a preset ({', '.join(PRESETS)}), a recipe ({', '.join(recipe_names())})"
-        parse(command, arguments, "params MODEL", more=f"MODEL is {known}, a recipe's .toml file or a run's folder.")
+        more = f"MODEL is {known}, a recipe's .toml file or a run's folder."
+        parse(params, arguments, "params MODEL", more, defaults={"model": ModelConfig()})
+    else:
+        raise UsageError("name a model first: a preset such as gpt2, a recipe, a .toml file or a run's folder")

@@ -24,12 +24,13 @@ if TYPE_CHECKING:
     from pipelines.run.folder import Run
 
 ENVIRONMENT = PASSIVE_THREADS
+RecipeOptions = Annotated[Recipe, tyro.conf.arg(name="")]
 OUT_OF_MEMORY = "choose a smaller --train.micro-batch, context or model"
 
 
 @verb
 def pretrain(
-    recipe: Recipe,
+    recipe: RecipeOptions,
     *,
     data: str | Path | Mapping[str | Path, float],
     out: Path,
@@ -87,7 +88,7 @@ def main(arguments: list[str]) -> int:
         )
 
     def command(
-        recipe: Annotated[Recipe, tyro.conf.arg(name="")] = recipe,
+        recipe: RecipeOptions = recipe,
         *,
         data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="DIR | URI | WEIGHT=DIR ...")] = data,
         out: Path,

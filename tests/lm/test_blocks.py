@@ -142,13 +142,26 @@ def test_one_product_gives_the_queries_keys_values_and_gradients_of_three(option
     attention = build_model(tiny("gpt2", **options), seed=0).double().stack.blocks[0].attention
     x = torch.randn(2, 5, attention.query.weight.shape[1], dtype=torch.float64)
     found = []
-    for method in (attention.queries_keys_values, attention.joint_queries_keys_values):
-        results = method(x)
+    for one_product in (False, True):
+        attention.one_product = one_product
+        results = projections(attention, x)
         cotangents = [torch.sin(torch.arange(r.numel(), dtype=torch.float64)).view_as(r) for r in results]
         parameters = [p for name, p in attention.named_parameters() if "output" not in name]
         found.append((*results, *torch.autograd.grad(results, parameters, cotangents)))
     for separate, joint in zip(*found, strict=True):
         torch.testing.assert_close(joint, separate, atol=1e-12, rtol=1e-12)
+
+
+def projections(attention, x):
+    """Return the queries, keys and values of x."""
+    seen = []
+
+    def mix(q, k, v):
+        seen.extend((q, k, v))
+        return q
+
+    attention(x, None, mix)
+    return seen
 
 
 class Products(TorchDispatchMode):
@@ -161,10 +174,10 @@ class Products(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-@pytest.mark.parametrize(("device", "products"), [("cpu", 3), ("meta", 1)])
+@pytest.mark.parametrize(("device", "products"), [("cpu", 4), ("meta", 2)])
 def test_only_a_gpu_takes_queries_keys_and_values_from_one_product(device, products):
-    """The meta device stands in for a GPU."""
+    """The meta device stands in for a GPU. One more product is the output's."""
     attention = build_model(tiny("gpt2"), seed=0).to(device).stack.blocks[0].attention
     with Products() as counter:
-        attention.queries_keys_values(torch.zeros(2, 5, attention.query.weight.shape[1], device=device))
+        attention(torch.zeros(2, 5, attention.query.weight.shape[1], device=device), None, lambda q, k, v: q)
     assert counter.count == products

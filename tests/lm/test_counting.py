@@ -304,7 +304,7 @@ def test_activation_bytes_equal_what_autograd_saves_with_fused_attention(options
     model = build_model(config, seed=0)
     for module in model.modules():
         if isinstance(module, Attention):
-            module.queries_keys_values = module.joint_queries_keys_values  # as on a GPU
+            module.one_product = True  # as on a GPU
     kept = [_kept_for_backward(model, batch) for batch in (1, 2)]
     assert activation_bytes(config, torch.float32) == pytest.approx(kept[1] - kept[0], rel=0.03)
 

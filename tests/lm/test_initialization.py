@@ -8,6 +8,7 @@ import torch
 
 from lm.config import ModelConfig
 from lm.model import build_model
+from tests.lm.test_blocks import projections
 
 SHAPE = {"vocab_size": 600, "context_length": 128, "layers": 8, "width": 128, "heads": 4}
 DECODER = ModelConfig(**SHAPE, activation="swiglu", qk_norm=True, tied_head=False)
@@ -72,7 +73,7 @@ def test_t5_gives_every_layer_and_the_unscaled_scores_unit_variance():
         check(key, parameter, deviation)
     x = torch.nn.functional.rms_norm(torch.randn(1, 200, 128, generator=torch.Generator().manual_seed(0)), (128,))
     for block in model.decoder.blocks:
-        q, k, v = block.attention.queries_keys_values(x)
+        q, k, v = projections(block.attention, x)
         assert (q @ k.transpose(-1, -2)).std().item() == pytest.approx(1, abs=0.1)
         assert v.std().item() == pytest.approx(1, abs=0.1)
 

@@ -40,13 +40,20 @@ def test_a_step_of_every_recipe_is_queued_without_waiting(case, sentinel_dataset
     model = meta_model(recipe.model)
     model.compute_dtype = torch.bfloat16
     trainer = Trainer(None, model, data, replace(recipe.train, compile=False))
+    updates = 0
+
+    def count(*_):
+        nonlocal updates
+        updates += 1
+
+    for optimizer in trainer.optimizers.parts:
+        optimizer.register_step_post_hook(count)
     for _ in range(2):  # the first step makes the optimizer's state
-        batch = data.step(trainer.at.consumed, trainer.at.tokens)
-        with NoPageableCopies():
-            loss, norm = trainer.queue_step(batch, float(batch.weights.sum()))
+        with NoPageableCopies(), pytest.raises(RuntimeError, match="meta tensor"):
+            trainer.step()  # reads the loss after all work is queued
         trainer.optimizers.zero_grad()
     trainer.batches.close()
-    assert (loss.device, loss.shape) == (norm.device, norm.shape) == (META, torch.Size([]))
+    assert updates == 2 * len(trainer.optimizers.parts)
     parts = [state for _, state in trainer.optimizers.state()]
     assert all(parts) and len(parts) == len(list(model.parameters()))
     assert trainer.average is None or trainer.average.steps == 2

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import traceback
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.config import ModelConfig
 from lm.model import build_model
@@ -294,3 +296,28 @@ def test_a_killed_run_with_threads_ends_with_the_same_bits(recipe, dataset_folde
     assert "2 threads, each with its own rows" in process.communicate()[0]
     pretrain(recipe, data=dataset_folder, out=tmp_path / "killed")
     assert_same_run(tmp_path / "killed", tmp_path / "whole")
+
+
+class FirstProduct(TorchDispatchMode):
+    """Keeps the functions of ours that are on the stack at the first matrix product."""
+
+    calls = None
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if self.calls is None and "mm" in function.name():
+            files = tuple(str(Path(__file__).parents[2] / package) for package in ("lm", "pipelines"))
+            self.calls = [frame.name for frame in traceback.extract_stack() if frame.filename.startswith(files)]
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_the_first_matrix_product_is_at_most_8_calls_deep_in_a_training_step(cores):
+    torch.set_num_threads(cores)
+    data, model = RandomBlocks(SHAPE, rows=4), build_model(SHAPE, seed=0)
+    trainer = Trainer(None, model, data, TrainConfig(batch_tokens=32, warmup_tokens=1))
+    assert trainer.parallel.workers == ("" if cores == 1 else "2 threads, each with its own rows")
+    with FirstProduct() as first:
+        trainer.step()
+    trainer.batches.close()
+    assert first.calls[0] == "step"
+    assert len(first.calls) <= 8, first.calls

@@ -88,10 +88,12 @@ from tokenizer import first_use
 from tokenizer.kernels.merge_loop import merge
 print(first_use.compiled(merge))
 first_use.begin("merging")
+print("is compiling", first_use.is_compiling())
 first_use.wait("merging")
+print("is compiling", first_use.is_compiling())
 print(first_use.compiled(merge))
 """
-    assert run(code, tmp_path) == ["False", "True"]
+    assert run(code, tmp_path) == ["False", "is compiling True", "is compiling False", "True"]
 
 
 @pytest.mark.slow

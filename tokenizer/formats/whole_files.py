@@ -54,8 +54,8 @@ def publish(partial: Path, path: Path) -> None:
 def flush_all(path: Path) -> None:
     """Flush a file, or the files in a folder and then the folders."""
     below = sorted(path.rglob("*"), reverse=True) if path.is_dir() else []  # the deepest first
-    for each in (*sorted(below, key=Path.is_dir), path):
-        flush(each)
+    for part in (*sorted(below, key=Path.is_dir), path):
+        flush(part)
 
 
 def flush(path: Path) -> None:
@@ -76,10 +76,10 @@ def flush(path: Path) -> None:
 
 def make_folder(folder: Path) -> None:
     """Create a folder and its missing parents, so that they survive a power loss."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for each in missing:
-        flush(each.parent)
+    for made in missing:
+        flush(made.parent)
 
 
 def naming(error: OSError, path: Path, instead_of: Path | None = None) -> OSError:
