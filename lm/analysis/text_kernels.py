@@ -177,18 +177,17 @@ def _extended(text, j, i, length):
 
 
 @kernel
-def hash_words(text, offsets, hashes):
+def hash_words(text, offsets, space, hashes):
     """Write a 64-bit hash of each word to `hashes`, uint64, if it has room; return the number of words.
 
-    A word is a longest run of bytes without ASCII white space.
+    A word is a longest run of bytes outside white space; `space` (B,) bool marks the bytes of white space.
     """
     words = 0
     for document in range(len(offsets) - 1):
         inside = False
         value = np.uint64(0)
         for i in range(offsets[document], offsets[document + 1] + 1):
-            byte = text[i] if i < offsets[document + 1] else np.uint8(32)
-            if byte == 32 or 9 <= byte <= 13:
+            if i == offsets[document + 1] or space[i]:
                 if inside:
                     if words < len(hashes):
                         hashes[words] = value ^ value >> np.uint64(31)
@@ -198,6 +197,6 @@ def hash_words(text, offsets, hashes):
                 if not inside:
                     value = np.uint64(0xCBF29CE484222325)
                 inside = True
-                value = (value ^ np.uint64(byte)) * np.uint64(0x9E3779B97F4A7C15)
+                value = (value ^ np.uint64(text[i])) * np.uint64(0x9E3779B97F4A7C15)
                 value ^= value >> np.uint64(32)
     return words

@@ -1,23 +1,16 @@
 """Arrange the numbers of `bytelm entropy` in tables, for the terminal and the page."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipelines.cli.display import quantity
+from pipelines.evaluation.measurement import Table
 from pipelines.evaluation.text_entropy import CLASSIC, PPM, SLOPE
 
 SHOWN_DISTANCES = (1, 2, 5, 10, 100, 1000, 10_000, 100_000)
 NONE = "-"
 
 
-class NumberTable(NamedTuple):
-    """A table: the heading of its first column, the other headings, and rows of a name and cells."""
-
-    label: str
-    heads: list[str]
-    rows: list[tuple[str, list[str]]]
-
-
-def ngram_table(numbers: dict[str, Any]) -> NumberTable:
+def ngram_table(numbers: dict[str, Any]) -> Table:
     """Return a row for each n; an asterisk marks a coverage below 95 %."""
     rows = numbers["ngrams"]
     columns = {
@@ -37,14 +30,15 @@ def ngram_table(numbers: dict[str, Any]) -> NumberTable:
         ]
         for row in rows
     ]
-    return NumberTable(
+    return Table(
+        "",
         "n",
         ["distinct", "coverage ", *shown],
         [(str(row["n"]), each) for row, each in zip(rows, cells, strict=True)],
     )
 
 
-def information_table(numbers: dict[str, Any]) -> NumberTable:
+def information_table(numbers: dict[str, Any]) -> Table:
     """Return a row for each of SHOWN_DISTANCES; "order" is the text minus the text shuffled within documents."""
     found = numbers["mutual_information"]
     rows = []
@@ -54,10 +48,10 @@ def information_table(numbers: dict[str, Any]) -> NumberTable:
             values += [values[0] - values[2], *(found["true"][place : place + 1] if "true" in found else ())]
             rows.append((f"{distance:,}", [f"{value:.6f}" for value in values]))
     heads = ["bits", "shuffled", "within documents", "order", *(["true"] if "true" in found else ())]
-    return NumberTable("distance", heads, rows)
+    return Table("", "distance", heads, rows)
 
 
-def rate_table(numbers: dict[str, Any]) -> NumberTable:
+def rate_table(numbers: dict[str, Any]) -> Table:
     """Return a row for each estimate of the entropy rate, and a column for each size of the sample."""
     rate, unit = numbers["entropy_rate"], numbers["unit"][:-1]
     per_unit = numbers["unit"] != "bytes"
@@ -69,10 +63,10 @@ def rate_table(numbers: dict[str, Any]) -> NumberTable:
     if rate["true"] is not None:
         rows.append(("true", [f"{rate['true']:.3f}"] * (len(rate["sizes"]) + per_unit)))
     heads = [quantity(size, "B") for size in rate["sizes"]]
-    return NumberTable("bits per byte", [*heads, *([f"per {unit}"] if per_unit else ())], rows)
+    return Table("", "bits per byte", [*heads, *([f"per {unit}"] if per_unit else ())], rows)
 
 
-def word_table(numbers: dict[str, Any]) -> NumberTable:
+def word_table(numbers: dict[str, Any]) -> Table:
     """Return the number and entropy of words, and the fits of Zipf's and Heaps' laws."""
     words = numbers["words"]
     rows = [
@@ -85,20 +79,20 @@ def word_table(numbers: dict[str, Any]) -> NumberTable:
     rows.append(("Zipf exponent", [f"{zipf['exponent']:.3f}" if zipf else NONE, fit]))
     fit = f"K = {heaps['factor']:.3g}, deviation {100 * heaps['deviation']:.1f} %" if heaps else "too few"
     rows.append(("Heaps exponent", [f"{heaps['exponent']:.3f}" if heaps else NONE, fit]))
-    return NumberTable("word frequencies", ["", "fit"], rows)
+    return Table("", "word frequencies", ["", "fit"], rows)
 
 
-def divergence_table(numbers: dict[str, Any]) -> NumberTable:
+def divergence_table(numbers: dict[str, Any]) -> Table:
     """Return the divergences from the other corpus."""
     against = numbers["against"]
     rows = [
         (name, [f"{against[name][key]:.4f}" for key in ("kl", "reverse_kl", "js")]) for name in ("unigrams", "bigrams")
     ]
     heads = ["D(text || other)", "D(other || text)", "JS"]
-    return NumberTable(f"other: {against['corpus']}", heads, rows)
+    return Table("", f"other: {against['corpus']}", heads, rows)
 
 
-def tables(numbers: dict[str, Any]) -> list[NumberTable]:
+def tables(numbers: dict[str, Any]) -> list[Table]:
     """Return the tables that have rows."""
     found = [ngram_table(numbers), information_table(numbers), rate_table(numbers), word_table(numbers)]
     if "against" in numbers:

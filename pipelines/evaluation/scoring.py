@@ -16,10 +16,9 @@ from pipelines.evaluation.ngrams import Baselines, BaselineScores
 from pipelines.evaluation.temperature import HiddenSample
 from pipelines.evaluation.token_scores import TokenScores, joined, scores_of
 from pipelines.evaluation.windows import Windows
-from pipelines.training.batch import hidden_states
+from pipelines.training.batch import hidden_states, logits_in_parts
 from tokenizer import Tokenizer
 
-LOGIT_ROWS = 512  # positions whose logits are in memory at once
 PSEUDO_POSITIONS = 2048
 DIVERGENCES = ("kl_bits", "reverse_kl_bits", "js_bits")
 
@@ -59,9 +58,7 @@ def score(
         other_hidden = hidden_states(other, batch, device, each.scored) if other else None
         sample.add(hidden, torch.from_numpy(batch.targets[rows, columns]).to(device))
         chunks: tuple[list[torch.Tensor], ...] = ([], [], [])
-        for start in range(0, len(rows), LOGIT_ROWS):
-            part = slice(start, start + LOGIT_ROWS)
-            logits = model.logits(hidden[part]).float()
+        for part, logits in logits_in_parts(model, hidden):
             places = batch.targets[rows[part], columns[part]], columns[part]
             targets, positions = (torch.from_numpy(array).to(device) for array in places)
             nats, correct = predictions.update(logits, targets, positions)

@@ -9,9 +9,9 @@ from torch import Tensor
 from lm.analysis.metrics import bits
 from lm.analysis.temperature import best_temperature
 from lm.model import LanguageModel
+from pipelines.training.batch import logits_in_parts
 
 POSITIONS = 4096
-LOGIT_ROWS = 512
 
 
 class HiddenSample:
@@ -43,9 +43,8 @@ class HiddenSample:
         hidden, targets = self._prune()
 
         def chunks() -> Iterator[tuple[Tensor, Tensor]]:
-            for start in range(0, len(targets), LOGIT_ROWS):
-                part = slice(start, start + LOGIT_ROWS)
-                yield model.logits(hidden[part]).float(), targets[part]
+            for part, logits in logits_in_parts(model, hidden):
+                yield logits, targets[part]
 
         temperature, gain = best_temperature(chunks)
         return {"temperature": temperature, "temperature_gain_bits": bits(gain), "temperature_tokens": len(targets)}

@@ -21,6 +21,7 @@ from lm.analysis.ngram_entropy import LONGEST, ngram_entropies
 from lm.analysis.text_divergence import text_divergences
 from pipelines.evaluation.measurements.compressors import COMPRESSORS, PPM_ORDER, ppm_sizes
 from pipelines.evaluation.symbols import SymbolText, one_alphabet, sample_of
+from pipelines.evaluation.white_space import white_space
 
 SMALLEST_SAMPLE = 1 << 14  # bytes: the first point of the curves, each four times the one before
 SLOPE, CLASSIC, PPM = "match lengths, slope", "match lengths, classic", f"PPM of order {PPM_ORDER}"
@@ -164,9 +165,9 @@ def _words(text: SymbolText) -> dict[str, Any]:
     if text.unit == "tokens":
         words = text.ids
     else:
-        hashes = np.empty(0, dtype=np.uint64)
-        hashes = np.empty(text_kernels.hash_words(text.text, text.text_offsets, hashes), dtype=np.uint64)
-        text_kernels.hash_words(text.text, text.text_offsets, hashes)
+        hashes, space = np.empty(0, dtype=np.uint64), white_space(text.text)
+        hashes = np.empty(text_kernels.hash_words(text.text, text.text_offsets, space, hashes), dtype=np.uint64)
+        text_kernels.hash_words(text.text, text.text_offsets, space, hashes)
         words = hashes
     counts = np.sort(np.unique(words, return_counts=True)[1])[::-1]
     ranks = np.unique(np.round(np.geomspace(1, len(counts), POINTS)).astype(np.int64)) if len(counts) else counts
@@ -215,7 +216,7 @@ DEFINITIONS = {
     "to 18 % for known sources of a million symbols.",
     PPM: "8 x compressed bytes / bytes by PPMd (variant H). An upper bound.",
     **dict.fromkeys(COMPRESSORS, "8 x compressed bytes / bytes. An upper bound, including the header of the format."),
-    "words": "Longest runs without ASCII white space, or tokens if the unit is tokens.",
+    "words": "Longest runs without white space, or tokens if the unit is tokens.",
     "Zipf": "Exponent s of p(rank) ~ rank^-s, by maximum likelihood over the words that occur at least 10 times. The "
     "distance is the largest difference between the cumulative distributions of text and fit.",
     "Heaps": "Exponent beta of V(n) = K n^beta, with V(n) the distinct words among the first n. It is fitted by least "

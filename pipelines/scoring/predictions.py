@@ -13,8 +13,7 @@ from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.evaluation.windows import windows_per_batch
 from pipelines.scoring.windows import Array, Window
-
-LOGIT_ROWS = 512  # maximum number of positions with logits in memory
+from pipelines.training.batch import logits_in_parts
 
 
 @dataclass(frozen=True)
@@ -140,9 +139,7 @@ def write_scores(
     Also writes the total probability of the ids `group` (G,) int64, if given. Raises ValueError if logits are not
     finite.
     """
-    for start in range(0, len(hidden), LOGIT_ROWS):
-        part = slice(start, start + LOGIT_ROWS)
-        logits = model.logits(hidden[part]).float()
+    for part, logits in logits_in_parts(model, hidden):
         found = token_scores(logits, targets[part], made.top_ids.shape[1])
         if bool(found.log_probabilities.isnan().any()):  # one logit that is not finite makes its whole row NaN
             raise ValueError("the model's logits are not finite: its training diverged, choose an earlier --checkpoint")

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pipelines.evaluation.white_space import WHITE_SPACE
 from pipelines.scoring.windows import Array
 from tokenizer import Tokenizer
-
-WHITE_SPACE = b" \t\n\v\f\r"
 
 
 @dataclass(frozen=True)
@@ -45,14 +44,14 @@ def certain_borders(pieces: Sequence[bytes], special: Array) -> Array:
 
     `pieces` are the bytes of the T tokens; `special` (T,) bool marks special tokens.
     """
-    after = [ends_word or piece[-1:] in WHITE_SPACE for piece, ends_word in zip(pieces, special, strict=True)]
-    return np.array([True, *after])
+    ends = [not piece or piece.endswith(WHITE_SPACE) for piece in pieces]
+    return np.array([True, *(np.array(ends, bool) | special)])
 
 
 def word_starts(pieces: Sequence[bytes], special: Array) -> Array:
     """Return the indices (W,) of the tokens that begin a word."""
-    begins = [new or piece[:1] in WHITE_SPACE for piece, new in zip(pieces, special, strict=True)]
-    return np.flatnonzero(np.array(begins) | certain_borders(pieces, special)[:-1])
+    begins = [not piece or piece.startswith(WHITE_SPACE) for piece in pieces]
+    return np.flatnonzero(np.array(begins, bool) | special | certain_borders(pieces, special)[:-1])
 
 
 def ends_of_words(pieces: Sequence[bytes], special: Array) -> Array:
@@ -65,7 +64,7 @@ def word_beginnings(tok: Tokenizer, entries: int, stops: Sequence[int]) -> Array
     """Return whether each token ends the word before it: (entries,) bool. `entries` is the model's vocabulary size."""
     found = np.zeros(entries, bool)
     for token in np.flatnonzero(tok.ordinary).tolist():
-        found[token] = tok.added_bytes(token)[:1] in WHITE_SPACE
+        found[token] = not (added := tok.added_bytes(token)) or added.startswith(WHITE_SPACE)
     found[[*tok.special_tokens.values(), *stops]] = True
     return found
 

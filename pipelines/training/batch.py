@@ -1,6 +1,6 @@
 """Batches: arrays of token ids, targets and weights, one rank's rows of them, and the tensors that a model reads."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,7 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lm.model import LanguageModel
+
 ALIGNMENT = 16  # bytes, at least one element of any dtype
+LOGIT_ROWS = 512  # rows whose logits are in memory at once, outside training
 ROW_MULTIPLE = 64  # a batch predicts at a multiple of this many positions
 
 Array = np.ndarray
@@ -116,6 +119,13 @@ def hidden_states(
     (N, width)."""
     rows = {} if positions is None else {"rows": np.flatnonzero(positions)}
     return model(**to_device(model_inputs(batch) | rows, device))
+
+
+def logits_in_parts(model: LanguageModel, hidden: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Yield float32 logits (M, V) of hidden states (N, width) with their places: at most LOGIT_ROWS rows at a time."""
+    for start in range(0, len(hidden), LOGIT_ROWS):
+        part = slice(start, start + LOGIT_ROWS)
+        yield part, model.logits(hidden[part]).float()
 
 
 def to_device(parts: Mapping[str, Array], device: torch.device) -> dict[str, Tensor]:

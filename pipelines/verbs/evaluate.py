@@ -13,7 +13,6 @@ import tyro
 
 from pipelines.cli.arguments import Device, Dtype, check_writable
 from pipelines.cli.corpus_arguments import ReadingOptions
-from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.evaluation.measurement import Measurement, Table
@@ -202,8 +201,3 @@ def _show_sections(measured: Measured, chosen: Sequence[Measurement], explain: b
                     answer(f"{title}: {part}")
         if explain and kind.section:
             answer(kind.section.note)
-
-
-def main(arguments: list[str]) -> None:
-    """Run `bytelm evaluate` with command-line arguments."""
-    parse(evaluate, arguments, "evaluate")

@@ -189,9 +189,9 @@ def test_heaps_fits_a_vocabulary_that_grows_by_its_law():
 
 def test_words_are_runs_without_white_space_and_end_with_the_document():
     text, offsets = joined([b" the cat\tthe\n", b"the", b"", b"ca", b"t"])
-    hashes = np.empty(6, dtype=np.uint64)
-    assert text_kernels.hash_words(text, offsets, hashes[:0]) == 6
-    assert text_kernels.hash_words(text, offsets, hashes) == 6
+    hashes, space = np.empty(6, dtype=np.uint64), np.isin(text, list(b" \t\n"))
+    assert text_kernels.hash_words(text, offsets, space, hashes[:0]) == 6
+    assert text_kernels.hash_words(text, offsets, space, hashes) == 6
     the, cat, the_2, the_3, ca, t = hashes.tolist()
     assert the == the_2 == the_3
     assert len({the, cat, ca, t}) == 4

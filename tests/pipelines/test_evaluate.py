@@ -1,10 +1,11 @@
 """Every number of an evaluation equals an independent computation; a source of known entropy tests the whole chain."""
 
+import inspect
 import json
 import math
 import shutil
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 from corpora.synthetic import source_from_description
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.decoded_text import stream_text
+from pipelines.evaluation.measurements import kinds, options
 from pipelines.evaluation.measurements.compressors import compressed_text
 from pipelines.evaluation.windows import decoder_windows
 from pipelines.run.folder import Run
@@ -397,3 +399,9 @@ def test_the_cross_entropy_and_its_parts_cover_the_same_tokens(in_process, marko
         f"has {numbers['true_cross_entropy_bits']:.4f} bits. The other 26 tokens, such as separators, count only in "
         "the cross-entropy of all tokens."
     ) in " ".join(done.stdout.split())
+
+
+def test_the_options_read_from_the_source_of_measurements_are_their_fields():
+    fields_of_all = {each.name: each.default for kind in kinds() for each in fields(kind)}
+    assert {option.name: option.default for option in options()} == fields_of_all
+    assert inspect.signature(evaluate).parameters.keys() >= fields_of_all.keys()

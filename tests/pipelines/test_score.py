@@ -12,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bytelm
+from lm.analysis.text_kernels import hash_words
+from pipelines.evaluation.white_space import white_space
 from pipelines.run.folder import Run
 from pipelines.scoring.windows import decoder_windows
+from pipelines.scoring.words import word_starts
 from pipelines.verbs.export_hf import export_hf
 from tests.pipelines.exchange_cases import AUTO
 from tests.pipelines.test_cli import assert_refused
@@ -213,7 +216,7 @@ def test_word_probabilities_multiply_to_the_probability_of_the_text_and_its_end(
         words = score.words
         logits = run.logits(text)
         p = torch.softmax(logits.double(), dim=-1)
-        white = np.array([run.tokenizer.token_bytes(i)[:1].isspace() for i in range(512)])
+        white = np.array([run.tokenizer.token_bytes(i).decode(errors="replace")[:1].isspace() for i in range(512)])
         white[list(run.tokenizer.special_tokens.values())] = True
         ends = p[:, white].sum(-1).log().detach().numpy()  # row t: a word ends before token t
         assert words.log_probabilities.sum() == pytest.approx(
@@ -528,3 +531,14 @@ def test_verbs_and_functions_agree(trained_gpt, capsys):
     assert score.predictions.log_probabilities.tolist() == again.predictions.log_probabilities.tolist()
     assert bytelm.score(trained_gpt, "import", choices=" os").choices == (" os",)
     assert capsys.readouterr().out == ""
+
+
+@given(st.text(st.sampled_from("ab\t\n\x1c \x85\xa0\u1680\u2003\u2028\u3000é漢"), min_size=1))
+def test_a_word_is_a_text_between_white_space_of_unicode_in_every_verb(text):
+    words, data = text.split(), np.frombuffer(text.encode(), np.uint8)
+    pieces = [character.encode() for character in text]
+    starts = word_starts(pieces, np.zeros(len(pieces), bool))
+    assert sum(not text[start].isspace() for start in starts.tolist()) == len(words)
+    hashes, offsets = np.empty(len(data), np.uint64), np.array([0, len(data)])
+    assert hash_words(data, offsets, white_space(data), hashes) == len(words)
+    assert len(set(hashes[: len(words)].tolist())) == len(set(words))

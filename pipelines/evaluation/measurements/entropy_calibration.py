@@ -31,7 +31,7 @@ from pipelines.evaluation.planning import EvaluationOptions
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import Stream, windows_per_batch
 from pipelines.run.folder import Run
-from pipelines.training.batch import hidden_states
+from pipelines.training.batch import hidden_states, logits_in_parts
 from pipelines.training.objectives import NextToken
 
 SEED = 0
@@ -183,8 +183,7 @@ def _entropies(model: LanguageModel, prompts: Tensor, tokens: int, sampler: torc
 def _losses(model: LanguageModel, targets: np.ndarray, hidden: Tensor) -> np.ndarray:
     """Return the loss of each of `targets` (B, P) in nats, (B, P) float64; `hidden` (B P, width) predicts them."""
     rows = torch.from_numpy(targets).to(hidden.device).flatten()
-    parts = zip(hidden.split(512), rows.split(512), strict=True)
-    nats = torch.cat([token_nll(model.logits(states).float(), ids) for states, ids in parts])
+    nats = torch.cat([token_nll(logits, rows[part]) for part, logits in logits_in_parts(model, hidden)])
     return nats.double().view(targets.shape).cpu().numpy()
 
 

@@ -1,6 +1,5 @@
 """Perplexity per word of a text. A word is a maximal run of characters other than white space in one document."""
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,12 +16,9 @@ from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.planning import EvaluationOptions
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.token_scores import TokenScores
+from pipelines.evaluation.white_space import white_space
 from pipelines.run.folder import Run
 from tokenizer import Tokenizer
-
-WHITE_SPACE = [chr(code).encode() for code in range(0x10000) if chr(code).isspace()]
-ASCII_SPACE = np.isin(np.arange(256), [space[0] for space in WHITE_SPACE if len(space) == 1])
-WIDE_SPACE = re.compile(b"|".join(re.escape(space) for space in WHITE_SPACE if len(space) > 1))
 
 
 @dataclass(frozen=True)
@@ -124,9 +120,7 @@ def words_and_line_ends(written: bytes, text: StreamText) -> tuple[np.ndarray, n
     `written` is the text of the stream.
     """
     data = np.frombuffer(written, np.uint8)
-    space = ASCII_SPACE[data]
-    for found in WIDE_SPACE.finditer(written):
-        space[found.start() : found.end()] = True
+    space = white_space(data)
     begins = ~space
     begins[1:] &= space[:-1]
     starts = text.document_starts[:-1]
