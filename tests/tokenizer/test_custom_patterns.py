@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
 from tokenizer import Tokenizer
-from tokenizer.splitting.patterns import Pattern, compile_regex, resolve_pattern
+from tokenizer.splitting.patterns import Pattern, resolve_pattern
 from tokenizer.splitting.pretokenize import split
+from tokenizer.splitting.regex_translation import compile_regex
 from tokenizer.splitting.unicode_properties import case_variants, table_digest
 
 pytestmark = pytest.mark.filterwarnings("ignore:the split pattern", "ignore:the corpus ran out")
@@ -161,9 +162,8 @@ def test_any_string_is_a_pattern_or_refused(pattern):
 def test_a_pattern_that_backtracks_without_end_is_refused_by_name():
     program = """if True:
         from tokenizer import resolve_pattern
-        from tokenizer.splitting.scanner import regex_pretokens
         try:
-            list(regex_pretokens(b"a" * 40, resolve_pattern(r"(a|a)+$x|\\s")))
+            list(resolve_pattern(r"(a|a)+$x|\\s").pretokens(b"a" * 40))
         except ValueError as error:
             print(error)
     """

@@ -8,22 +8,22 @@ from __future__ import annotations
 import re
 import warnings
 from collections import namedtuple
-from functools import cached_property, lru_cache
+from collections.abc import Iterator
+from functools import cached_property
 
 from tokenizer.splitting import unicode_classes
 from tokenizer.splitting.automata import Automaton, named_automaton
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import regex
+from tokenizer.splitting.splitter import Splitter
 
 
-class Pattern(namedtuple("_Pattern", ["regex", "name"], defaults=[None])):
+class Pattern(namedtuple("_Pattern", ["regex", "name"], defaults=[None]), Splitter):
     """A split pattern.
 
     regex: the canonical spelling, as written to tokenizer.json and hashed by fingerprints.
     name: the name of its automaton, or None for a custom pattern.
     """
+
+    rewrites = False
 
     @property
     def splits_at_spaces(self) -> bool:
@@ -34,6 +34,14 @@ class Pattern(namedtuple("_Pattern", ["regex", "name"], defaults=[None])):
     def spelling(self) -> str:
         """Return the regex, from which `resolve_pattern` makes this pattern again."""
         return str(self.regex)
+
+    def pretokens(self, text: bytes) -> Iterator[bytes]:
+        """Yield the pretokens of one text in order. Joined, they give the text."""
+        from tokenizer.splitting import scanner
+
+        if self.automaton is None:
+            return scanner.regex_pretokens(text, self.regex)
+        return scanner.pretokens(text, self.automaton)
 
     @cached_property
     def automaton(self) -> Automaton | None:
@@ -86,9 +94,6 @@ NAMES = {
     "llama3": "llama3",
     "qwen2": "qwen2",
 }
-WORD_NAMES = ("bert-uncased", "bert-cased")  # of `splitting.bert.NAMED_WORDS`
-METASPACE_NAMES = ("metaspace", "nmt_nfkc", "nfkc")  # the first normalizes nothing; the others are in `splitting.nfkc`
-DEFAULT_PATTERNS = {"bpe": "cl100k", "wordpiece": WORD_NAMES[0], "unigram": METASPACE_NAMES[0]}  # of each model
 _REGEX_OF = {
     "gpt2": GPT2_REGEX,
     "cl100k": CL100K_REGEX,
@@ -132,6 +137,8 @@ def resolve_pattern(pattern: str | Pattern) -> Pattern:
     name = NAMES.get(pattern) or SPELLINGS.get(pattern)
     if name:
         return Pattern(_REGEX_OF[name], name)
+    from tokenizer.splitting.regex_translation import compile_regex
+
     compile_regex(pattern)
     if pattern not in _warned:
         _warned.add(pattern)
@@ -171,20 +178,3 @@ def refuse_misread_by_tokenizers(pattern: Pattern) -> None:
                 f"the split pattern {pattern.regex[:80]!r} has {found[0]}, which is plain letters in tokenizer.json: "
                 f"write \\{found[1]}{{{found[2]}}}"
             )
-
-
-@lru_cache(maxsize=64)
-def compile_regex(pattern: str) -> regex.Pattern[str]:
-    """Return the `regex.Pattern` of a custom pattern, with the Unicode classes of `regex_translation`.
-
-    Raises ValueError for a pattern that is not valid or that `regex_translation` refuses.
-    """
-    import regex
-
-    from tokenizer.splitting.regex_translation import translate
-
-    translated = translate(pattern)
-    try:
-        return regex.compile(translated)
-    except regex.error as error:
-        raise ValueError(f"the split pattern {pattern[:80]!r} is not a valid regex: {error.msg}") from None

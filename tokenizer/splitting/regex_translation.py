@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 
 from tokenizer.splitting.unicode_properties import Ranges, as_ranges, case_variants, find_property
 
@@ -351,3 +351,18 @@ def _missing_variants(members: Iterable[tuple[int, int]]) -> str:
 
     added = {v for c, variants in case_variants().items() if is_member(c) for v in variants if not is_member(v)}
     return _spelled(as_ranges(sorted(map(ord, added))))
+
+
+@lru_cache(maxsize=64)
+def compile_regex(pattern: str) -> regex.Pattern[str]:
+    """Return the `regex.Pattern` of a custom pattern, with the Unicode classes of this module.
+
+    Raises ValueError for a pattern that is not valid or that `translate` refuses.
+    """
+    import regex
+
+    translated = translate(pattern)
+    try:
+        return regex.compile(translated)
+    except regex.error as error:
+        raise ValueError(f"the split pattern {pattern[:80]!r} is not a valid regex: {error.msg}") from None

@@ -18,14 +18,6 @@ from tokenizer.splitting.automata import (
     START,
     Automaton,
 )
-from tokenizer.splitting.patterns import Pattern, compile_regex
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tokenizer.splitting.bert import BertWords
-    from tokenizer.splitting.chains import Chain
-    from tokenizer.splitting.metaspace import MetaspaceWords
-    from tokenizer.splitting.sentencepiece import SentencePieceText
 
 
 def pretokens(text: bytes, automaton: Automaton, *, complete: bool = True) -> Iterator[bytes]:
@@ -85,17 +77,8 @@ def _contraction(following: str, fold: bool) -> int:
     return 3 if following in ("ll", "ve", "re") else 0
 
 
-def pretokens_of(
-    text: bytes, pattern: Pattern | Chain | BertWords | MetaspaceWords | SentencePieceText
-) -> Iterator[bytes]:
-    """Yield the pretokens of one text for any kind of pattern."""
-    if pattern.automaton is not None:
-        return pretokens(text, pattern.automaton)
-    return regex_pretokens(text, pattern) if isinstance(pattern, Pattern) else pattern.pretokens(text)
-
-
-def regex_pretokens(text: bytes, pattern: Pattern) -> Iterator[bytes]:
-    """Yield the pretokens of one text for a pattern without an automaton. Text between two matches is a pretoken, too.
+def regex_pretokens(text: bytes, pattern: str) -> Iterator[bytes]:
+    """Yield the pretokens of one text for a custom regex. Text between two matches is a pretoken, too.
 
     Raises ValueError, which names the pattern, if matching takes too long: see `match_spans`.
     """
@@ -104,7 +87,7 @@ def regex_pretokens(text: bytes, pattern: Pattern) -> Iterator[bytes]:
             yield segment.encode(errors="surrogateescape")
             continue
         done = 0
-        for start, end in match_spans(segment, pattern.regex):
+        for start, end in match_spans(segment, pattern):
             if start > done:
                 yield segment[done:start].encode()
             if end > start:
@@ -122,6 +105,8 @@ def match_spans(text: str, pattern: str) -> Iterator[tuple[int, int]]:
     so the limit is multiplied by the number of threads.
     """
     import threading
+
+    from tokenizer.splitting.regex_translation import compile_regex
 
     regex = compile_regex(pattern)
     done = 0
