@@ -194,6 +194,96 @@ class Sure(Measurement):
 MEASUREMENT = Sure
 '''
 
+CHARACTERS = '''
+"""Characters: every character of the training text is an entry, and others are <unk>."""
+
+import json
+from collections import Counter
+
+from tokenizer.kinds.kind import Kind
+from tokenizer.splitting.splitter import Splitter
+from tokenizer.vocabulary import Vocabulary
+
+UNKNOWN = "<unk>"
+
+
+class SingleCharacters(Splitter):
+    name = spelling = identity = "characters"
+
+    def __str__(self):
+        return self.name
+
+    def pretokens(self, text):
+        return (character.encode() for character in text.decode(errors="replace"))
+
+
+SPLITTER = SingleCharacters()
+
+
+class CharacterVocabulary(Vocabulary):
+    kind, unknown, longest_word = "characters", UNKNOWN, 1
+
+    def __init__(self, *, ids, special_tokens):
+        super().__init__(largest=max(ids.values()), special_tokens=special_tokens, pattern=SPLITTER)
+        self.ids = ids
+
+    @property
+    def unknown_id(self):
+        return self.ids[UNKNOWN]
+
+    @property
+    def deciding(self):
+        return [("tokens", [*self.ids])]
+
+    def pretoken_encoder(self):
+        return lambda pretoken: [self.ids.get(pretoken.decode(), self.unknown_id)]
+
+    def kernel_tables(self):
+        from tokenizer.encoding.piece_tables import PieceTables
+
+        return PieceTables(self)
+
+    def decoding(self):
+        from tokenizer.encoding.ids_to_text import ByteDecoding
+
+        return ByteDecoding(self)
+
+
+class Characters(Kind):
+    name, title, entries = "characters", "Characters", "characters"
+    patterns, default_pattern, exact_pattern = ("characters",), "characters", "characters"
+    needed_splitter = "characters"
+
+    def words(self, spelling):
+        return SPLITTER if spelling == SPLITTER.spelling else None
+
+    def accepts(self, splitter):
+        return splitter is SPLITTER
+
+    def train(self, counts, options):
+        special = dict.fromkeys([UNKNOWN, *options.special_tokens])
+        characters = Counter(dict(counts.items())).most_common(options.vocab_size - len(special))
+        ids = {token: i for i, token in enumerate([*special, *(token.decode() for token, _ in characters)])}
+        return CharacterVocabulary(ids=ids, special_tokens={token: ids[token] for token in special})
+
+    def shortage(self, vocabulary, options):
+        return "the corpus has no other characters"
+
+    def reads(self, model):
+        return isinstance(model, dict) and model.get("type") == "Characters"
+
+    def read(self, content):
+        special_tokens = {token["content"]: token["id"] for token in content["added_tokens"]}
+        return CharacterVocabulary(ids=content["model"]["vocab"], special_tokens=special_tokens)
+
+    def json(self, vocabulary):
+        added = [{"content": token, "id": i} for token, i in vocabulary.special_tokens.items()]
+        yield json.dumps({"added_tokens": added, "model": {"type": "Characters", "vocab": vocabulary.ids}})
+
+
+KIND = Characters()
+'''
+
 
 class House:
     """A copy of the packages, and the command that runs it."""
@@ -382,3 +472,22 @@ def test_adding_a_named_split_pattern_takes_its_regex(house, tmp_path):
     said = house.bytelm("tokenize", "--tokenizer", tmp_path / "camel", "parseHTML5Page123", errors=True)
     assert "slower" not in said
     assert [word for word in ("parse", "HTML", "5", "Page", "12", "3") if word not in said.split()] == []
+
+
+def test_adding_a_kind_of_vocabulary_takes_its_module_and_its_name(house, tmp_path):
+    house.add("tokenizer/kinds/characters.py", CHARACTERS)
+    house.register("tokenizer/kinds/registry.py", '"unigram"]', '"unigram", "characters"]')
+    corpus, tokenizer, dataset, run = (tmp_path / name for name in ("corpus.txt", "tokenizer", "dataset", "run"))
+    corpus.write_text("".join(f"the {number} cats sat on {number * 7} mats\n" for number in range(2000)))
+    assert "characters" in house.bytelm("train-tokenizer", "--help")
+    house.bytelm("train-tokenizer", corpus, "--model", "characters", "--vocab-size", 64, "--out", tokenizer)
+    vocab = json.loads((tokenizer / "tokenizer.json").read_text())["model"]["vocab"]
+    text = "the ζ cats"
+    ids = json.loads(house.bytelm("tokenize", text, "--tokenizer", tokenizer, "--json"))
+    assert ids == [vocab.get(character, vocab["<unk>"]) for character in text]
+    house.bytelm("build-dataset", corpus, "--tokenizer", tokenizer, "--out", dataset, "--context-length", 32)
+    model = ("--model.layers", 1, "--model.width", 32, "--model.heads", 2, "--model.context-length", 32)
+    train = ("--train.tokens", 12_800, "--train.batch-tokens", 256, "--train.warmup-tokens", 1024, "--train.lr", 0.01)
+    house.bytelm("pretrain", "gpt-tiny", "--data", dataset, "--out", run, *model, *train)
+    first, *_, last = losses(run)
+    assert last < first - 0.5

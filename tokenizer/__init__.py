@@ -2,8 +2,8 @@
 
 from tokenizer.formats.published import PatternNeededError
 from tokenizer.special import CLS, DEFAULT_SPECIAL_TOKENS, END_OF_TEXT, MASK, PAD, SEP, sentinels
-from tokenizer.splitting.patterns import DEFAULT_PATTERNS, METASPACE_NAMES, WORD_NAMES, Pattern, resolve_pattern
 from tokenizer.splitting.patterns import NAMES as PATTERN_NAMES
+from tokenizer.splitting.patterns import Pattern, resolve_pattern
 from tokenizer.tokenizer import Tokenizer
 
 TYPE_CHECKING = False
@@ -13,15 +13,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLS",
-    "DEFAULT_PATTERNS",
     "DEFAULT_SPECIAL_TOKENS",
     "END_OF_TEXT",
     "MASK",
-    "METASPACE_NAMES",
     "PAD",
     "PATTERN_NAMES",
     "SEP",
-    "WORD_NAMES",
     "Pattern",
     "PatternNeededError",
     "PieceRules",

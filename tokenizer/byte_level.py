@@ -1,4 +1,4 @@
-"""Orders of the single bytes' ids, and ByteLevel's alphabet, which spells tokens in Hugging Face's files.
+"""Orders of the single bytes' ids, rules of encoding, and ByteLevel's alphabet, which spells tokens in files.
 
 The alphabet maps each byte to one printable character: its Latin-1 character if that is printable, otherwise the next
 unused character from U+0100 on.
@@ -15,6 +15,11 @@ from itertools import accumulate, pairwise
 GPT2_BYTE_ORDER = bytes([*range(33, 127), *range(161, 173), *range(174, 256), *range(33), *range(127, 161), 173])
 RAW_BYTE_ORDER = bytes(range(256))
 BYTE_ORDERS = {"gpt2": GPT2_BYTE_ORDER, "raw": RAW_BYTE_ORDER}
+
+# Rules that turn a pretoken into ids.
+BY_MERGES = "merges"  # apply the listed merge of lowest rank, leftmost first
+WHOLE_FIRST = "whole pretoken, then merges"  # Hugging Face's ignore_merges
+BY_RANKS = "whole pretoken, then ranks"  # tiktoken: join any two neighbours that form a token, lowest id first
 
 _PRINTABLE = 188
 _BATCH_CHARACTERS = 1 << 22

@@ -93,9 +93,9 @@ def _spill() -> None:
 
 
 def _fill_tables() -> None:
+    from tokenizer.bpe import trained_vocabulary
     from tokenizer.byte_level import BYTE_ORDERS
     from tokenizer.encoding.bulk import EncodingTables
-    from tokenizer.vocabulary import trained_vocabulary
 
     no_merges = np.empty((0, 2), dtype=np.int32)
     EncodingTables(trained_vocabulary(no_merges, BYTE_ORDERS["gpt2"], (), resolve_pattern("gpt2")))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from tokenizer.encoding.lattice import nearest_float32
@@ -10,6 +10,9 @@ from tokenizer.unigram import UNKNOWN_PENALTY, UnigramVocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
+    from tokenizer.encoding.metaspace_decoding import UnigramDecoding
     from tokenizer.splitting.sentencepiece import SentencePieceText
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces
@@ -24,34 +27,20 @@ class SentencePieceVocabulary(UnigramVocabulary):
     """
 
     sums_are_float32 = True
+    source: bytes
+    pattern: SentencePieceText
 
-    def __init__(
-        self,
-        *,
-        pieces: Sequence[str],
-        scores: Sequence[float],
-        types: Sequence[int],
-        unknown: int,
-        special_tokens: dict[str, int],
-        pattern: SentencePieceText,
-        byte_fallback: bool,
-        unknown_surface: str,
-        source: bytes,
-        added_flags: Mapping[str, dict[str, bool]] | None = None,
-    ):
-        super().__init__(
-            pieces=pieces,
-            scores=scores,
-            unknown=unknown,
-            special_tokens=special_tokens,
-            pattern=pattern,
-            byte_fallback=byte_fallback,
-            decoder=[],
-            added_flags=added_flags,
-        )
+    def __init__(self, *, types: Sequence[int], unknown_surface: str, source: bytes, **fields: Any):
+        """fields: as in `UnigramVocabulary`, without a decoder."""
+        super().__init__(decoder=[], **fields)
         self.types = types
         self.unknown_surface = unknown_surface
         self.source = source
+
+    def decoding(self) -> UnigramDecoding:
+        from tokenizer.encoding.sentencepiece_decoding import SentencePieceDecoding
+
+        return SentencePieceDecoding(self)
 
     @property
     def inside(self) -> SentencePieceVocabulary:
@@ -79,6 +68,16 @@ class SentencePieceVocabulary(UnigramVocabulary):
 
     def unknown_ids(self, text: str) -> list[int]:
         return self._fallback(text)
+
+    @property
+    def control_ids(self) -> list[int]:
+        """The ids of control pieces, which decode to nothing."""
+        return [i for i, kind in enumerate(self.types) if kind == CONTROL]
+
+    @cached_property
+    def bytes_of_pieces(self) -> dict[int, bytes]:
+        """The byte of each byte piece, by id."""
+        return {i: bytes.fromhex(self.pieces[i][3:5]) for i, kind in enumerate(self.types) if kind == BYTE}
 
     @cached_property
     def fingerprint(self) -> str:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
-from tokenizer.arguments import check_callable, file_path, whole_number
+from tokenizer.arguments import file_path, whole_number
 from tokenizer.methods.decoding import DecodingMethods
 from tokenizer.methods.encoding import EncodingMethods
 from tokenizer.special import END_OF_TEXT
@@ -16,8 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Literal, Unpack
 
+    from tokenizer.kinds.kind import Kind
     from tokenizer.splitting.bert import BertWords
-    from tokenizer.splitting.splitters import TrainingSplitter
+    from tokenizer.splitting.splitter import Splitter
     from tokenizer.training.counting import PretokenCounts, Progress
     from tokenizer.training.train import TrainingOptions
 
@@ -51,7 +53,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         cls,
         corpus: object,
         vocab_size: int = 32768,
-        pattern: str | TrainingSplitter | None = None,
+        pattern: str | Splitter | None = None,
         *,
         threads: int | None = None,
         progress: Progress | None = None,
@@ -103,11 +105,8 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         from tokenizer.training.counting import count_pretokens
         from tokenizer.training.forecast import MergeForecast
         from tokenizer.training.train import Options, train_vocabulary
-        from tokenizer.workers import thread_count
 
-        checked = Options(vocab_size=vocab_size, **options)
-        thread_count(threads)
-        check_callable("progress", progress)
+        checked = Options(vocab_size=vocab_size, threads=threads, progress=progress, memory=memory, **options)
         if special_text not in ("text", "cut"):
             raise ValueError(f"special_text must be text or cut, not {special_text!r}")
         forecast = MergeForecast(memory) if memory is not None else None
@@ -121,7 +120,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
             forecast=forecast,
             cut_at=checked.special_tokens if special_text == "cut" else (),
         )
-        return cls(train_vocabulary(counts, checked, threads, progress, memory))
+        return cls(train_vocabulary(counts, checked))
 
     @classmethod
     def train_from_counts(
@@ -141,15 +140,12 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         """
         from tokenizer.training.counting import PretokenCounts
         from tokenizer.training.train import Options, train_vocabulary
-        from tokenizer.workers import thread_count
 
         if not isinstance(counts, PretokenCounts):
             raise ValueError(f"counts must be PretokenCounts, which count_pretokens returns, not {counts!r}")
-        thread_count(threads)
-        check_callable("progress", progress)
         memory = None if memory is None else whole_number("memory", memory, 1)
-        checked = Options(vocab_size=vocab_size, **options)
-        return cls(train_vocabulary(counts, checked, threads, progress, memory))
+        checked = Options(vocab_size=vocab_size, threads=threads, progress=progress, memory=memory, **options)
+        return cls(train_vocabulary(counts, checked))
 
     @classmethod
     def load(
@@ -241,6 +237,12 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         return cls(vocabulary_of_pieces(vocabulary, pattern, special_tokens))
 
     @property
+    def _kind(self) -> Kind:
+        from tokenizer.kinds.registry import kind_named
+
+        return kind_named(self.kind)
+
+    @property
     def ids_around_text(self) -> tuple[list[int], list[int]]:
         """The ids that transformers adds before and after a text, such as those of [CLS] and [SEP]; `encode` does not.
 
@@ -267,9 +269,7 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         that become special, such as [unused1]. In a SentencePiece model, the new tokens are control pieces, and
         ValueError is raised for the spelling of an ordinary piece.
         """
-        from tokenizer.formats.in_memory import with_special_tokens
-
-        return Tokenizer(with_special_tokens(self.vocabulary, special_tokens))
+        return Tokenizer(self._kind.with_special_tokens(self.vocabulary, special_tokens))
 
     def as_tokenizers(self) -> Tokenizer:
         """Return a tokenizer that encodes a SentencePiece model as `tokenizers` does; others are returned unchanged.
@@ -277,16 +277,8 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         Its `save` writes tokenizer.json. A few texts are encoded differently. Raises ValueError for models that
         `tokenizers` cannot express.
         """
-        from tokenizer.sentencepiece import SentencePieceVocabulary
-
-        if not isinstance(self.vocabulary, SentencePieceVocabulary):
-            return self
-        from tokenizer.formats.sentencepiece_files import as_tokenizers
-
-        try:
-            return Tokenizer(as_tokenizers(self.vocabulary))
-        except ValueError as error:
-            raise ValueError(f"tokenizers cannot express this SentencePiece model: it {error}") from None
+        vocabulary = self._kind.as_tokenizers(self.vocabulary)
+        return self if vocabulary is self.vocabulary else Tokenizer(vocabulary)
 
     def as_sentencepiece(self) -> Tokenizer:
         """Return a tokenizer with the same pieces and ids that encodes as sentencepiece does. Unigram only.
@@ -295,18 +287,8 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         and the ids that transformers adds around a text are not stored. SentencePiece models are returned unchanged.
         Raises ValueError for other kinds, and for vocabularies that a SentencePiece model cannot express.
         """
-        from tokenizer.formats.sentencepiece_writing import as_sentencepiece
-        from tokenizer.sentencepiece import SentencePieceVocabulary
-        from tokenizer.unigram import UnigramVocabulary
-
-        if not isinstance(self.vocabulary, UnigramVocabulary):
-            raise ValueError(f"only Unigram vocabularies become SentencePiece models; this one is {self.kind}")
-        if isinstance(self.vocabulary, SentencePieceVocabulary):
-            return self
-        try:
-            return Tokenizer(as_sentencepiece(self.vocabulary))
-        except ValueError as error:
-            raise ValueError(f"a SentencePiece model cannot express this vocabulary: it {error}") from None
+        vocabulary = self._kind.as_sentencepiece(self.vocabulary)
+        return self if vocabulary is self.vocabulary else Tokenizer(vocabulary)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write folder/tokenizer.json atomically, in the format of tokenizers and transformers. Ranks become merges.
@@ -314,6 +296,4 @@ class Tokenizer(EncodingMethods, DecodingMethods):
         A SentencePiece model is written as folder/tokenizer.model, because tokenizers gives other ids for some texts.
         `as_sentencepiece` converts other Unigram vocabularies.
         """
-        from tokenizer.formats.vocabulary_files import save_vocabulary
-
-        save_vocabulary(self.vocabulary, file_path("folder", folder))
+        self._kind.save(self.vocabulary, Path(file_path("folder", folder)))

@@ -1,46 +1,48 @@
 """The Unigram vocabulary: every piece has a score, and a text becomes the pieces with the largest sum of scores.
 
-It has the properties of `Vocabulary`. `encoding/kinds.py` names the encoder and decoder of each kind. Source: Kudo,
-"Subword Regularization" (2018), section 3.2.
+Source: Kudo, "Subword Regularization" (2018), section 3.2.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from tokenizer.fingerprints import digest_of, flag_parts, special_token_part
-from tokenizer.splitting.metaspace import FIRST, MARK, NEVER, MetaspaceWords
+from tokenizer.splitting.metaspace import FIRST, NEVER, MetaspaceWords
+from tokenizer.splitting.normalizers import MARK
+from tokenizer.vocabulary import Vocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
+    from typing import Any, Unpack
 
-    import numpy as np
-    import numpy.typing as npt
-
-    from tokenizer.splitting.sentencepiece import SentencePieceText
+    from tokenizer.encoding.bulk import KernelTables
+    from tokenizer.encoding.metaspace_decoding import UnigramDecoding
+    from tokenizer.encoding.piece_tables import UnigramTables
+    from tokenizer.encoding.segmentations import Segmentations
+    from tokenizer.fingerprints import Part
+    from tokenizer.vocabulary import Common, Encode
 
 UNKNOWN_PENALTY = 10.0  # nats below the lowest score
 
 
-class UnigramVocabulary:
+class UnigramVocabulary(Vocabulary):
     """An immutable Unigram vocabulary, which encodes as `tokenizers` does: in float64, pretoken by pretoken.
 
     pieces, scores: the spelling and the score in nats of each id; `▁` stands for a space. Texts can become any piece,
     also that of a special token. unknown: the id of characters that no piece spells.
     byte_fallback: whether the pieces `<0x00>` to `<0xFF>` spell these characters instead.
     decoder: the steps of decoding, in the form of tokenizer.json.
-    added_flags, post_processor and length_settings: as in `Vocabulary`.
 
     The caller must check that pieces are distinct and not empty, that scores are finite, and that `unknown` is an id.
     """
 
     kind = "unigram"
+    units = "Unigram pieces"
+    pattern: Any  # `MetaspaceWords`, or `SentencePieceText` in a subclass
     sums_are_float32 = False
-    normalizer = None  # normalization is part of `pattern`
-    missing_bytes = b""
-    is_lossless = False
+    source: bytes | None = None
+    """The file of a SentencePiece model."""
 
     def __init__(
         self,
@@ -48,25 +50,36 @@ class UnigramVocabulary:
         pieces: Sequence[str],
         scores: Sequence[float],
         unknown: int,
-        special_tokens: dict[str, int],
-        pattern: MetaspaceWords | SentencePieceText,
         byte_fallback: bool = False,
         decoder: Sequence[dict[str, Any]],
-        added_flags: Mapping[str, dict[str, bool]] | None = None,
-        post_processor: dict[str, Any] | None = None,
-        length_settings: Mapping[str, Any] | None = None,
+        **common: Unpack[Common],
     ):
+        super().__init__(largest=len(pieces) - 1, **common)
         self.pieces = pieces
         self.scores = scores
         self.unknown = unknown
-        self.special_tokens = special_tokens
-        self.pattern: Any = pattern  # a subclass has its own kind
         self.byte_fallback = byte_fallback
         self.decoder = decoder
-        self.added_flags = added_flags or {}
-        self.post_processor = post_processor
-        self.length_settings = length_settings or {}
-        self.size = max([len(pieces) - 1, *special_tokens.values()]) + 1
+
+    def pretoken_encoder(self) -> Encode:
+        from tokenizer.encoding.lattice import Lattices
+
+        return Lattices(self).encode
+
+    def kernel_tables(self) -> UnigramTables:
+        from tokenizer.encoding.piece_tables import UnigramTables
+
+        return UnigramTables(self)
+
+    def decoding(self) -> UnigramDecoding:
+        from tokenizer.encoding.metaspace_decoding import MetaspaceDecoding
+
+        return MetaspaceDecoding(self)
+
+    def segmentations(self, tables: Callable[[], KernelTables]) -> Segmentations:
+        from tokenizer.encoding.segmentations import Segmentations
+
+        return Segmentations(self, tables)
 
     @property
     def inside(self) -> UnigramVocabulary:
@@ -84,7 +97,7 @@ class UnigramVocabulary:
         )
 
     @cached_property
-    def ids(self) -> dict[str, int]:
+    def ids(self) -> dict[str, int]:  # type: ignore[override]  # computed on first use
         """The id of each piece."""
         return {piece: i for i, piece in enumerate(self.pieces)}
 
@@ -92,6 +105,10 @@ class UnigramVocabulary:
     def matches(self) -> dict[str, int]:
         """The ids of the pieces that texts can become, spelled as in pretokens: with a space for each mark."""
         return {piece.replace(MARK, " "): i for piece, i in self.ids.items() if " " not in piece}
+
+    @property
+    def unknown_id(self) -> int:
+        return self.unknown
 
     @property
     def edge_scores(self) -> Sequence[float]:
@@ -123,53 +140,12 @@ class UnigramVocabulary:
             return None
         return [self.ids.get(f"<0x{byte:02X}>", -1) for byte in range(256)]
 
-    @cached_property
-    def tokens(self) -> list[bytes | None]:
-        """The spelling of each piece by id; None for special tokens and gaps."""
-        special = set(self.special_tokens.values())
-        tokens = [None if i in special else piece.encode() for i, piece in enumerate(self.pieces)]
-        return tokens + [None] * (self.size - len(tokens))
-
-    def find(self, token: bytes) -> int | None:
-        """Return the id of the piece with this spelling in UTF-8, or None."""
-        return self.ids.get(token.decode(errors="surrogateescape"))
-
-    def spelled_id(self, spelling: str) -> int | None:
-        """Return the id of the piece with this spelling, or None."""
-        return self.ids.get(spelling)
-
-    def spelling(self, token: bytes) -> str:
-        """Return a piece as tokenizer.json spells it: as text."""
-        return token.decode()
-
     @property
-    def byte_lengths(self) -> NoReturn:
-        """Raises ValueError: normalization loses bytes, and the unknown token stands for any characters."""
-        raise ValueError(
-            "Unigram pieces have no fixed number of bytes, because normalization and the unknown token lose text: "
-            "count the bytes of the original documents"
-        )
-
-    @property
-    def merges(self) -> npt.NDArray[np.int32]:
-        """No merges, int32 (0, 3)."""
-        import numpy as np
-
-        return np.empty((0, 3), dtype=np.int32)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """The hexadecimal SHA-256 of everything that decides ids. It does not depend on the file format."""
+    def deciding(self) -> list[Part]:
         import struct
 
-        return digest_of(
-            [
-                ("kind", [self.kind]),
-                ("tokens", self.pieces),
-                ("scores", [struct.pack(f"<{len(self.scores)}d", *self.scores)]),
-                ("rules", [str(self.unknown), str(self.byte_fallback)]),
-                ("pattern", [self.pattern.identity]),
-                special_token_part(self.special_tokens),
-                *flag_parts(self.special_tokens, self.added_flags, ("lstrip", "rstrip", "single_word")),
-            ]
-        )
+        return [
+            ("tokens", self.pieces),
+            ("scores", [struct.pack(f"<{len(self.scores)}d", *self.scores)]),
+            ("rules", [str(self.unknown), str(self.byte_fallback)]),
+        ]

@@ -1,272 +1,171 @@
-"""The vocabulary, independent of file formats: tokens, ids, merges, special tokens, pattern and semantics.
+"""What every kind of vocabulary offers to encoding, decoding and files, as plain Python objects.
 
-It holds the file's data as plain Python objects, which is enough for short texts. The arrays that kernels read, and the
-values that compare vocabularies (merges, semantics, fingerprint), are computed on first use.
+That is enough for short texts. Methods that need kernels import them, and values that compare vocabularies are computed
+on first use. `kinds/` says how vocabularies are trained, read and written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
-from tokenizer.byte_level import spell, unspell, unspell_all
 from tokenizer.fingerprints import digest_of, flag_parts, special_token_part
-from tokenizer.splitting.patterns import Pattern
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Required, TypedDict
 
     import numpy as np
     import numpy.typing as npt
 
-    from tokenizer.splitting.chains import Chain
+    from tokenizer.encoding.bulk import KernelTables
+    from tokenizer.encoding.dropout import DropoutEncoder
+    from tokenizer.encoding.ids_to_text import ByteDecoding
+    from tokenizer.encoding.segmentations import Segmentations
+    from tokenizer.fingerprints import Part
+    from tokenizer.splitting.splitter import Splitter
 
-# Rules that turn a pretoken into ids.
-BY_MERGES = "merges"  # apply the listed merge of lowest rank, leftmost first
-WHOLE_FIRST = "whole pretoken, then merges"  # Hugging Face's ignore_merges
-BY_RANKS = "whole pretoken, then ranks"  # tiktoken: join any two neighbours that form a token, lowest id first
+    Encode = Callable[[bytes], list[int]]
+    EncodeWithSpans = Callable[[bytes], tuple[list[int], list[tuple[int, int]]]]
 
-LONGEST_RANKED_TOKEN = 4096  # bytes, in a vocabulary by ranks
+    class Common(TypedDict, total=False):
+        """Arguments of every vocabulary, as in `Vocabulary`."""
 
-
-class PackedPairs:
-    """A sequence of token pairs, stored as the merged tokens and the lengths of their left parts in characters."""
-
-    def __init__(self, merged: list[str], lengths: Sequence[int]):
-        self._merged = merged
-        self._lengths = lengths
-
-    def __reduce__(self) -> tuple[type[PackedPairs], tuple[list[str], list[int]]]:
-        return PackedPairs, (self._merged, list(self._lengths))
-
-    def __len__(self) -> int:
-        return len(self._merged)
-
-    def __getitem__(self, number: int) -> tuple[str, str]:
-        merged, length = self._merged[number], self._lengths[number]
-        return merged[:length], merged[length:]
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return map(self.__getitem__, range(len(self)))
+        special_tokens: Required[dict[str, int]]
+        pattern: Required[Any]  # a splitter; each kind has its own
+        added_flags: Mapping[str, dict[str, bool]] | None
+        post_processor: dict[str, Any] | None
+        length_settings: Mapping[str, Any] | None
 
 
 class Vocabulary:
-    """An immutable vocabulary of byte-level BPE. `WordPieceVocabulary` is the other kind.
+    """An immutable vocabulary: tokens with their ids, special tokens, and the splitter of texts into pretokens.
 
-    ids: token -> id. A special token is among them only if text can become it, too. Tokens are bytes or, if `spelled`,
-    strings in ByteLevel's alphabet.
-    pairs: the merges in order, as pairs of tokens of the same type; None for a vocabulary of ranks.
-    first_merged: the id of the first merged token, if those of later merges follow without gaps; otherwise None.
-    rule: the file's rule that turns pretokens into ids.
-    normalizer: "NFC" or None.
+    ids: token -> id; the type of tokens depends on the kind. special_tokens: spelling -> id.
     added_flags: the flags in which an added token differs from a plain special token, by spelling.
     post_processor: the field of tokenizer.json, which changes no ids, for saving.
     length_settings: the fields truncation and padding of tokenizer.json, which change no ids either.
-
-    The caller has checked that ids are distinct integers, and that both parts and the merged token of every pair are
-    tokens.
     """
 
-    kind = "bpe"
-    is_lossless = True
+    kind: str
+    units = "tokens"
+    """What messages call the tokens."""
+    is_lossless = False
+    normalizer: str | None = None
+    """Unicode normalization before `pattern` splits a text."""
+    missing_bytes = b""
+    """Bytes without a token. The k-th is encoded as the id `size` + k, which callers never see."""
+    prefix = ""
+    """Start of tokens that continue a word."""
+    ids: Mapping[Any, int]
 
     def __init__(
         self,
         *,
-        ids: Mapping[bytes, int] | Mapping[str, int],
+        largest: int,
         special_tokens: dict[str, int],
-        pattern: Pattern | Chain,
-        rule: str = BY_MERGES,
-        pairs: Sequence[Sequence[bytes]] | Sequence[Sequence[str]] | PackedPairs | None = None,
-        first_merged: int | None = None,
-        spelled: bool = False,
-        normalizer: str | None = None,
+        pattern: Splitter,
         added_flags: Mapping[str, dict[str, bool]] | None = None,
         post_processor: dict[str, Any] | None = None,
         length_settings: Mapping[str, Any] | None = None,
     ):
-        self.ids = ids
+        """largest: the largest id of a token that is not special."""
         self.special_tokens = special_tokens
         self.pattern = pattern
-        self.rule = rule
-        self.pairs = pairs
-        self.first_merged = first_merged
-        self.spelled = spelled
-        self.normalizer = normalizer
         self.added_flags = added_flags or {}
         self.post_processor = post_processor
         self.length_settings = length_settings or {}
-        # Bytes without a token. The k-th is encoded as the id `size` + k, which callers never see.
-        self.missing_bytes = bytes(byte for byte in range(256) if self.written(bytes([byte])) not in ids)
-        if self.missing_bytes and (rule == BY_RANKS or len(self.missing_bytes) == 256):
-            raise ValueError(
-                f"the vocabulary lacks {len(self.missing_bytes)} of the 256 single bytes "
-                f"(the first is 0x{self.missing_bytes[0]:02x}), so it is not a byte-level vocabulary"
-            )
-        smallest, largest = min(ids.values()), max(ids.values())
-        between = {i: spelling for spelling, i in special_tokens.items() if smallest <= i <= largest}
-        for i in between.keys() & set(ids.values()) if between else ():
-            if self.spelled_id(between[i]) != i:
-                raise ValueError(f"the special token {between[i]!r} has the id {i} of another token")
-        if len(set(special_tokens.values())) != len(special_tokens):
-            raise ValueError("two special tokens have the same id")
-        for spelling, i in special_tokens.items():
-            if self.spelled_id(spelling) not in (None, i):
-                raise ValueError(
-                    f"the special token {spelling!r} is also the spelling of an ordinary token, which has another id: "
-                    "choose another spelling, such as '<|name|>'"
-                )
         self.size = max([largest, *special_tokens.values()]) + 1
 
-    def spelled_id(self, spelling: str) -> int | None:
-        """Return the id of the ordinary token that tokenizer.json spells so, or None."""
-        ids: Mapping[Any, int] = self.ids
-        try:
-            return ids.get(spelling if self.spelled else unspell(spelling))
-        except KeyError:
-            return None
+    @abstractmethod
+    def pretoken_encoder(self) -> Encode:
+        """Return a function that maps a pretoken to its ids, in plain Python."""
 
-    def written(self, token: bytes) -> Any:
-        """Return a token as a key of `ids`: bytes, or a str if `spelled`."""
-        return spell(token) if self.spelled else token
+    @abstractmethod
+    def kernel_tables(self) -> KernelTables:
+        """Return the tables that the encoding kernel reads."""
 
-    def find(self, token: bytes) -> int | None:
-        """Return the id of the ordinary token with these bytes, or None."""
-        return self.ids.get(self.written(token))
+    @abstractmethod
+    def decoding(self) -> ByteDecoding:
+        """Return the decoder of ids."""
 
-    def spelling(self, token: bytes) -> str:
-        """Return a token as tokenizer.json spells it: in ByteLevel's alphabet."""
-        return spell(token)
+    def span_encoder(self, encode: Encode) -> EncodeWithSpans:
+        """Return a function from a text to its ids and the bytes that each stands for. encode: from a text to ids."""
+        raise ValueError(f"offsets of {self.units} are not supported; encode gives the ids alone")
+
+    def dropout_encoder(self, tables: Callable[[], KernelTables]) -> DropoutEncoder:
+        """Return the encoder that drops merges at random. tables: returns the tables of the kernels."""
+        raise ValueError(f"dropout is for BPE: {self.kind} has no merges to drop")
+
+    def segmentations(self, tables: Callable[[], KernelTables]) -> Segmentations:
+        """Return the segmentations of texts by their scores. tables: returns the tables of the kernels."""
+        raise ValueError(f"only Unigram pieces have scores: segmentations by {self.kind} cannot be ranked or drawn")
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The id of text that no tokens spell; None if tokens spell every text."""
+        return None
+
+    @property
+    def inside(self) -> Vocabulary:
+        """The vocabulary for text that follows a special token; itself unless the start of a text is special."""
+        return self
+
+    @property
+    def merge_pairs(self) -> Sequence[tuple[bytes, bytes]]:
+        """The merges of encoding in order, as pairs of tokens."""
+        return ()
+
+    @property
+    def learned_pairs(self) -> Sequence[tuple[bytes, bytes]]:
+        """The merges of training in order, as pairs of tokens."""
+        return self.merge_pairs
 
     @cached_property
     def tokens(self) -> list[bytes | None]:
-        """The bytes of each token by id; None for gaps and special tokens that are not in `ids`."""
-        listed: Any = list(self.ids)
+        """The spelling of each token by id; None for special tokens and gaps."""
+        special = set(self.special_tokens.values())
         tokens: list[bytes | None] = [None] * self.size
-        for token, i in zip(unspell_all(listed) if self.spelled else listed, self.ids.values(), strict=True):
-            tokens[i] = token
+        for token, i in self.ids.items():
+            if i not in special:
+                tokens[i] = token.encode()
         return tokens
 
-    @cached_property
+    def find(self, token: bytes) -> int | None:
+        """Return the id of the ordinary token with these bytes, or None."""
+        return self.ids.get(token.decode(errors="surrogateescape"))
+
+    def spelled_id(self, spelling: str) -> int | None:
+        """Return the id of the ordinary token that tokenizer.json spells so, or None."""
+        return self.ids.get(spelling)
+
+    def spelling(self, token: bytes) -> str:
+        """Return a token as tokenizer.json spells it."""
+        return token.decode()
+
+    @property
     def byte_lengths(self) -> npt.NDArray[np.int32]:
-        """The length of each token in bytes, int32 (size,), read-only; 0 for special tokens and gaps."""
-        import numpy as np
+        """The length of each token in bytes, int32 (size,); ValueError if tokens have no fixed number of bytes."""
+        raise ValueError(
+            f"{self.units} have no fixed number of bytes, because normalization and the unknown token lose text: "
+            "count the bytes of the original documents"
+        )
 
-        lengths = np.array([len(token or b"") for token in self.tokens], dtype=np.int32)
-        lengths.flags.writeable = False
-        return lengths
-
-    @cached_property
-    def byte_ids(self) -> npt.NDArray[np.int32]:
-        """The id of each single byte, int32 (256,). Missing bytes have ids from `size` on."""
-        import numpy as np
-
-        missing = {byte: self.size + k for k, byte in enumerate(self.missing_bytes)}
-        ids = [missing[byte] if byte in missing else self.ids[self.written(bytes([byte]))] for byte in range(256)]
-        return np.array(ids, dtype=np.int32)
-
-    @cached_property
-    def merges(self) -> npt.NDArray[np.int32]:
-        """The merges in order, int32 (n, 3): left, right and merged id.
-
-        For a vocabulary of ranks, these are the merges that joining by rank applies: one for each token. If they do not
-        produce every token, the list has every two tokens that form a token, as in transformers' converter.
-
-        Such conversions list several merges for one token, in the order of the tokens' ids. If one merge for each token
-        produces every token, the others never apply and are left out.
-        """
-        import numpy as np
-
-        if self.pairs is None:
-            from tokenizer.encoding.merge_tables import all_merges_of_ranks
-
-            return all_merges_of_ranks(self.tokens) if self._merges_of_ranks is None else self._merges_of_ranks
-        listed = self._listed_merges
-        steps = np.diff(listed[:, 2])
-        if (steps >= 0).all() and (steps == 0).any():
-            # Before a token is merged, all tokens of lower id have been merged wherever possible. So its bytes have
-            # always become the same two parts, whatever surrounds them, and only the merge of these parts applies.
-            needed = self._merges_of_ranks
-            if needed is not None and set(map(tuple, needed.tolist())) <= set(map(tuple, listed.tolist())):
-                return needed
-        return listed
-
-    @cached_property
-    def _listed_merges(self) -> npt.NDArray[np.int32]:
-        import numpy as np
-
-        pairs: Any = self.pairs
-        merges = np.empty((len(pairs), 3), dtype=np.int32)
-        id_of: Any = self.ids.__getitem__
-        for column, tokens in enumerate(zip(*pairs, strict=True)):
-            merges[:, column] = np.fromiter(map(id_of, tokens), np.int32, len(merges))
-        empty: Any = "" if self.spelled else b""
-        merges[:, 2] = np.fromiter(map(id_of, map(empty.join, pairs)), np.int32, len(merges))
-        return merges
-
-    @cached_property
-    def _merges_of_ranks(self) -> npt.NDArray[np.int32] | None:
-        """The merges that give the same ids as joining by rank, with ids as ranks; None if no merges do."""
-        from tokenizer.encoding.merge_tables import merges_from_ranks
-
-        if max(map(len, self.ids)) > LONGEST_RANKED_TOKEN:
-            return None
-        return merges_from_ranks(self.tokens, self.byte_ids)
-
-    @cached_property
-    def semantics(self) -> str:
-        """BY_MERGES if merging produces every token, so that it gives the ids for every text; otherwise WHOLE_FIRST.
-
-        BY_RANKS equals one of these with the merges of `merges`. So fingerprints do not depend on the file format.
-        """
-        if self.rule == BY_MERGES or (self.rule == BY_RANKS and self._merges_of_ranks is not None):
-            return BY_MERGES
-        from tokenizer.encoding.merge_tables import all_tokens_reachable
-
-        return BY_MERGES if all_tokens_reachable(self.tokens, self.merges, self.byte_ids) else WHOLE_FIRST
+    @property
+    @abstractmethod
+    def deciding(self) -> list[Part]:
+        """The parts of the fingerprint: everything that decides ids, without pattern and special tokens."""
 
     @cached_property
     def fingerprint(self) -> str:
         """The hexadecimal SHA-256 of everything that decides ids. It does not depend on the file format."""
-        import numpy as np
-
-        # Gaps are left out. Special tokens follow below.
-        held = [(i, token) for i, token in enumerate(self.tokens) if token is not None]
-        deciding = ("lstrip", "rstrip", "single_word", *(["normalized"] if self.normalizer else []))
         return digest_of(
             [
-                ("ids", [np.array([i for i, _ in held], dtype="<i8").tobytes()]),
-                ("tokens", [token for _, token in held]),
-                ("merges", [np.ascontiguousarray(self.merges, dtype="<i4").tobytes()]),
+                ("kind", [self.kind]),
+                *self.deciding,
                 ("pattern", [self.pattern.identity]),
                 special_token_part(self.special_tokens),
-                ("semantics", [self.semantics]),
-                *([("normalizer", [self.normalizer])] if self.normalizer is not None else []),
-                *flag_parts(self.special_tokens, self.added_flags, deciding),
+                *flag_parts(self.special_tokens, self.added_flags, ("lstrip", "rstrip", "single_word")),
             ]
         )
-
-
-def trained_vocabulary(
-    merges: npt.NDArray[np.int32], byte_order: bytes, special_tokens: tuple[str, ...], pattern: Pattern
-) -> Vocabulary:
-    """Return a vocabulary of the special tokens, then the bytes in `byte_order`, then the merged tokens.
-
-    merges: int32 (n, 2), pairs of symbols. Symbol k is the k-th byte or, from 256 on, the token of merge k - 256.
-    """
-    first = len(special_tokens)
-    tokens = [bytes([byte]) for byte in byte_order]
-    pairs: list[tuple[bytes, bytes]] = []
-    for left, right in merges.tolist():
-        pairs.append((tokens[left], tokens[right]))
-        tokens.append(tokens[left] + tokens[right])
-    ids = dict(zip(tokens, range(first, first + len(tokens)), strict=True))
-    assert len(ids) == len(tokens), "two merges make the same token"
-    return Vocabulary(
-        ids=ids,
-        pairs=pairs,
-        first_merged=first + 256,
-        special_tokens={spelling: i for i, spelling in enumerate(special_tokens)},
-        pattern=pattern,
-    )

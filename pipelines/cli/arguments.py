@@ -7,11 +7,17 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from pipelines.cli.errors import UsageError
+from tokenizer.kinds.registry import KINDS
+
+if TYPE_CHECKING:
+    from tokenizer.kinds.registry import Model as Model
+else:
+    Model = Literal[KINDS]  # kinds of vocabularies
 
 TokenizerPath = Annotated[
     Path,

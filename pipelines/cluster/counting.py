@@ -134,7 +134,7 @@ class SumTask:
 def count_range(task: CountTask) -> Output:
     """Return the counts of the training split in a range, as Parquet, with the facts of `_training_split`."""
     from tokenizer import count_pretokens
-    from tokenizer.splitting.splitters import resolve_splitter
+    from tokenizer.kinds.registry import resolve_splitter
 
     def make(new: NewFile) -> dict[str, Any]:
         facts: dict[str, Any] = {"bytes": 0, "held_out_bytes": 0}

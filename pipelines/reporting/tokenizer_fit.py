@@ -5,7 +5,7 @@ A word is the text between white space, without punctuation at its ends. Each wo
 
 import math
 import string
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -59,7 +59,7 @@ def fit_to_words(tok: Tokenizer, text: Words, in_python: bool = False) -> dict[s
         starts = ids.offsets.to_numpy()
         lengths = np.diff(starts)
         alone = ids.values.to_numpy()[starts[:-1][lengths == 1]]
-    unknown = -1 if (found := unknown_id(tok)) is None else found
+    unknown = -1 if tok.vocabulary.unknown_id is None else tok.vocabulary.unknown_id
     return {
         "tokens_per_word": float(np.dot(lengths, text.counts) / total),
         "whole_words": float(text.counts[lengths == 1][np.array(alone, np.int64) != unknown].sum() / total),
@@ -71,7 +71,7 @@ def fit_to_tokens(tok: Tokenizer, counts: np.ndarray, entries: int) -> dict[str,
 
     `unknown` is None if the tokenizer has no unknown token. entries: size of the vocabulary.
     """
-    unknown = unknown_id(tok)
+    unknown = tok.vocabulary.unknown_id
     return {
         "renyi_efficiency": renyi_efficiency(counts, entries),
         "unknown": None if unknown is None or not counts.any() else float(counts[unknown] / counts.sum()),
@@ -88,9 +88,3 @@ def renyi_efficiency(counts: np.ndarray, entries: int) -> float | None:
         return None
     p = counts[counts > 0] / counts.sum()
     return float(math.log(math.fsum(p**ALPHA)) / (1 - ALPHA) / math.log(entries))
-
-
-def unknown_id(tok: Tokenizer) -> int | None:
-    """Return the id of the unknown token; None if the tokenizer has none."""
-    unknown: Any = getattr(tok.vocabulary, "unknown", None)
-    return unknown if unknown is None or isinstance(unknown, int) else tok.vocabulary.ids[unknown]

@@ -15,7 +15,7 @@ from pipelines.cli.escapes import visible
 from pipelines.reporting.tokenizer_fit import DEFINITIONS, Words, fit_to_tokens, fit_to_words, words_of
 from pipelines.reporting.training_phases import PHASES
 from tokenizer import PATTERN_NAMES, PretokenCounts, Tokenizer
-from tokenizer.vocabulary import Vocabulary
+from tokenizer.kinds.registry import kind_named
 
 CHECKED_MERGES = 100  # first merges to compare with training on all pretokens
 SAMPLE_BYTES = 4_000_000  # of held-out text
@@ -152,7 +152,7 @@ def _exact(
     """Return how many first merges all `counts` give too, for BPE trained on fewer pretokens."""
     from tokenizer.training.exactness import exact_merges
 
-    if frequent is counts or not isinstance(tok.vocabulary, Vocabulary):
+    if frequent is counts or not tok.is_lossless:
         return {}
     exact = exact_merges(counts, tok.vocabulary, CHECKED_MERGES, max_token_length=max_token_length)
     return {"exact_merges": exact, "checked_merges": min(CHECKED_MERGES, len(tok.merges))}
@@ -266,13 +266,13 @@ def _ratio(number: int, of: int) -> float:
 
 def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     seconds, size = summary["seconds"], summary["trained_on_bytes"]
-    special, words = summary["special_tokens"], summary["model"] != "bpe"
-    rest = f"{summary['vocab_size'] - special:,} word pieces" if words else f"256 bytes, {summary['merges']:,} merges"
+    special, kind = summary["special_tokens"], kind_named(summary["model"])
+    rest = kind.made_of(summary["vocab_size"] - special, summary["merges"])
     yield "entries", f"{summary['vocab_size']:,}: {special} special, {rest}"
     yield "pattern", summary["pattern"]
     rule = summary["split_rule"]
     split = ", the whole corpus" if rule == "none" else f", training split ({rule})" if rule else ""
-    yield "trained on", f"{quantity(size, 'B')}{' of normalized words' if words else ''}{split}"
+    yield "trained on", f"{quantity(size, 'B')}{'' if kind.is_lossless else ' of normalized words'}{split}"
     yield "pretokens", f"{summary['pretokens']:,}, {summary['distinct_pretokens']:,} distinct"
     if "left_out_bytes" in summary:
         share = summary["left_out_bytes"] / (size + summary["left_out_bytes"])

@@ -11,6 +11,7 @@ from pipelines.files import parse_json
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids
 from tokenizer import Tokenizer
+from tokenizer.kinds.registry import kind_named
 
 TASKS = {"decoder": "text-generation", "encoder": "fill-mask", "encoder-decoder": "text2text-generation"}
 OBJECTIVES = {
@@ -23,7 +24,6 @@ SCORING = (
     "`nats` is the log-probability that `bytelm score` gives for a text that fits into the context and has no special "
     "token spelled in it."
 )
-TOKENIZERS = {"bpe": "Byte-level BPE", "wordpiece": "WordPiece", "unigram": "Unigram"}
 
 
 def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading: str, scoring: str = "") -> str:
@@ -47,8 +47,8 @@ def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading:
         f"## How to load it\n\n```python\n{loading}\n```",
         *([f"## How to score a text\n\n{SCORING}\n\n```python\n{scoring}\n```"] if scoring else []),
         f"## Data\n\n{_data(run)}" + (f" The model saw {tokens:,} tokens." if tokens else ""),
-        f"## Tokenizer\n\n{TOKENIZERS[tok.kind]} with {tok.vocab_size:,} entries; pattern `{tok.pattern}`; fingerprint "
-        f"`{tok.fingerprint}`.{_start(run, tok)}",
+        f"## Tokenizer\n\n{kind_named(tok.kind).title} with {tok.vocab_size:,} entries; pattern `{tok.pattern}`; "
+        f"fingerprint `{tok.fingerprint}`.{_start(run, tok)}",
     ]
     if not imported:
         parts.append(

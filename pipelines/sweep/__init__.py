@@ -1,5 +1,1 @@
 """The sweep over vocabularies: its plan, vocabularies, runs, statistics and picture."""
-
-from typing import Literal
-
-Kind = Literal["bpe", "wordpiece", "unigram"]

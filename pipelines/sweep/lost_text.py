@@ -12,10 +12,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from pipelines.reporting.tokenizer_fit import unknown_id
 from tokenizer import Tokenizer
-from tokenizer.splitting.bert import BertWords
-from tokenizer.splitting.metaspace import MetaspaceWords
 
 FARTHEST = 256  # characters to search for the next word; a word that is not found has itself lost characters
 BITS_PER_BYTE = 8
@@ -43,7 +40,7 @@ def _gap_bits(documents: Sequence[bytes], tokenizer: Tokenizer) -> float:
 def _gaps(document: bytes, tokenizer: Tokenizer) -> Iterator[tuple[str, str, str]]:
     """Yield the text between words, with the categories of the characters before and after it; "" at both ends."""
     text, end = document.decode(errors="replace"), 0
-    for each in _words(tokenizer).pretokens(text.encode()):
+    for each in tokenizer.vocabulary.pattern.pretokens(text.encode()):
         word = each.decode().strip(" ")
         start = text.find(word, end, end + len(word) + FARTHEST) if word else -1
         if start >= 0:
@@ -52,19 +49,13 @@ def _gaps(document: bytes, tokenizer: Tokenizer) -> Iterator[tuple[str, str, str
     yield _category(text[max(0, end - 1) : end]), text[end:], ""
 
 
-def _words(tokenizer: Tokenizer) -> BertWords | MetaspaceWords:
-    words = tokenizer.vocabulary.pattern
-    assert isinstance(words, (BertWords, MetaspaceWords)), "the sweep trains no other tokenizer that loses text"
-    return words
-
-
 def _category(character: str) -> str:
     return unicodedata.category(character) if character else ""
 
 
 def _unknown_bytes(documents: Sequence[bytes], tokenizer: Tokenizer) -> int:
     """Return the bytes of the words that are unknown tokens."""
-    words = Counter(word for each in documents for word in _words(tokenizer).pretokens(each))
+    words = Counter(word for each in documents for word in tokenizer.vocabulary.pattern.pretokens(each))
     ids = tokenizer.encode_arrow(pa.array(list(words), pa.large_binary())).to_pylist()
-    unknown = unknown_id(tokenizer)
+    unknown = tokenizer.vocabulary.unknown_id
     return sum(len(word) * words[word] for word, found in zip(words, ids, strict=True) if unknown in found)

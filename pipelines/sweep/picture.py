@@ -1,6 +1,7 @@
 """The picture of a sweep: bits per byte, bytes per token and the embedding's share, by number of entries."""
 
 from collections.abc import Mapping
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ from matplotlib.figure import Figure
 from pipelines.reporting.svg import INK, LINE, SERIES, SOFT, new_figure, style
 from pipelines.sweep.summary import marked
 from tokenizer.formats.whole_files import whole_file
+from tokenizer.kinds.registry import KINDS
 
-MARKERS = {"bpe": "o", "wordpiece": "s", "unigram": "^"}
-COLOURS = dict(zip(MARKERS, SERIES, strict=False))
+MARKERS: dict[str, str] = dict(zip(KINDS, cycle("os^Dv"), strict=False))
+COLOURS: dict[str, str] = dict(zip(KINDS, cycle(SERIES), strict=False))
 RING: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 13, "fillstyle": "none"}
 SIZE = (8.0, 7.0)  # inches
 RESOLUTION = 150  # dots per inch

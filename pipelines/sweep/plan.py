@@ -7,12 +7,14 @@ so a larger vocabulary sees more text at a time. The schedule of the learning ra
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lm.analysis.size import flops_per_token, meta_model, non_embedding_parameters, parameter_table
 from lm.config import ModelConfig
 from pipelines.run.recipe import Recipe
-from pipelines.sweep import Kind
+
+if TYPE_CHECKING:
+    from tokenizer.kinds.registry import Model
 
 # FLOP/s of training on one core in float32; about twice as many on a core that supports bfloat16.
 CORE_FLOPS = 5e10
@@ -22,7 +24,7 @@ HOUR_FLOPS = 2 * 3600 * CORE_FLOPS  # of 2 cores
 class Vocabulary(NamedTuple):
     """A kind of vocabulary and its number of entries."""
 
-    kind: Kind
+    kind: "Model"
     size: int
 
     @property

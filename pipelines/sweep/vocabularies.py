@@ -19,14 +19,10 @@ from pipelines.dataset.blocks import write_blocks
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.files import whole_folder
 from pipelines.reporting.training_phases import Phases
-from pipelines.sweep import Kind
 from pipelines.sweep.plan import Vocabulary
-from tokenizer import END_OF_TEXT, PieceRules, PretokenCounts, Tokenizer, count_pretokens
+from tokenizer import END_OF_TEXT, PretokenCounts, Tokenizer, count_pretokens
+from tokenizer.kinds.registry import kind_named
 
-# Cased words and pieces with byte fallback lose the least text: white space, and for WordPiece characters that the
-# training text lacks.
-PATTERNS: dict[Kind, str] = {"bpe": "cl100k", "wordpiece": "bert-cased", "unigram": "metaspace"}
-PIECES = PieceRules(byte_fallback=True)
 HELD_OUT_BYTES = 1 << 19
 LONGEST_DOCUMENT = HELD_OUT_BYTES // 8  # so that the held-out text is not all of one document
 
@@ -141,22 +137,22 @@ def _is_made(folder: Path, vocabulary: Vocabulary) -> bool:
     return (folder / vocabulary.name / "dataset.json").exists()
 
 
-def _counts(corpus: Corpus, kind: Kind) -> PretokenCounts:
+def _counts(corpus: Corpus, kind: str) -> PretokenCounts:
     with Bar(f"counting for {kind}", corpus.text_bytes_estimate, "B") as bar:
-        return count_pretokens(corpus.batches("train"), PATTERNS[kind], progress=lambda _, done, __: bar.update(done))
+        pattern = kind_named(kind).exact_pattern
+        return count_pretokens(corpus.batches("train"), pattern, progress=lambda _, done, __: bar.update(done))
 
 
 def _trained(counts: PretokenCounts, vocabulary: Vocabulary) -> Tokenizer:
     """Return the tokenizer of a vocabulary; ValueError if it would have another size."""
-    unigram = vocabulary.kind == "unigram"
     with warnings.catch_warnings(), Bar(vocabulary.name, None, "") as bar:
         warnings.simplefilter("ignore", UserWarning)  # about the size, which is checked below
         tok = Tokenizer.train_from_counts(
             counts,
             vocabulary.size,
             model=vocabulary.kind,
-            pieces=PIECES if unigram else None,
             progress=Phases(bar, None),
+            **kind_named(vocabulary.kind).exact_options(),
         )
     if tok.vocab_size != vocabulary.size:
         raise ValueError(f"the text fills only {tok.vocab_size:,} entries")

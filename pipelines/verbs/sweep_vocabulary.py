@@ -5,15 +5,15 @@ import math
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Unpack
 
-from pipelines.cli.arguments import AsJson, DryRun
+from pipelines.cli.arguments import AsJson, DryRun, Model
 from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule, need_validation
 from pipelines.cli.dry_run import check_dry_run
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.files import write_json
-from pipelines.sweep import Kind
+from tokenizer.kinds.registry import KINDS
 
 if TYPE_CHECKING:
     from corpora import Corpus
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 ENVIRONMENT = PASSIVE_THREADS
 OUT_OF_MEMORY = "lower --workers, or choose a smaller --recipe"
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
 PICTURE = "bits-per-byte.png"
 SIZES = tuple(2**power for power in range(9, 17))  # 512 to 65,536
 
@@ -33,7 +32,7 @@ def sweep_vocabulary(
     corpus: CorpusNames,
     *,
     out: Path,
-    kinds: tuple[Kind, ...] = KINDS,
+    kinds: tuple[Model, ...] = KINDS,
     sizes: tuple[int, ...] = (),
     seeds: int = 3,
     flops: float | None = None,
@@ -113,7 +112,7 @@ def sweep_vocabulary(
     return summary
 
 
-def _check(kinds: tuple[Kind, ...], sizes: tuple[int, ...], seeds: int, workers: int | None) -> None:
+def _check(kinds: tuple[Model, ...], sizes: tuple[int, ...], seeds: int, workers: int | None) -> None:
     """Raise ValueError for options out of range."""
     for kind in kinds:
         if kind not in KINDS:

@@ -111,7 +111,7 @@ def _fit(tok: "Tokenizer", text: str, size: int, ids: "np.ndarray") -> Iterator[
     import numpy as np
     import pyarrow as pa
 
-    from pipelines.reporting.tokenizer_fit import fit_to_words, unknown_id, words_of
+    from pipelines.reporting.tokenizer_fit import fit_to_words, words_of
 
     # pa.array would import pandas.
     buffers = np.array([0, len(text.encode())]), text.encode()
@@ -121,7 +121,7 @@ def _fit(tok: "Tokenizer", text: str, size: int, ids: "np.ndarray") -> Iterator[
     if found["tokens_per_word"] is not None:
         yield f"{found['tokens_per_word']:.2f} tokens per word"
         yield f"{found['whole_words']:.0%} of the words whole"
-    unknown = unknown_id(tok)
+    unknown = tok.vocabulary.unknown_id
     if unknown is not None and len(ids):
         yield f"{(ids == unknown).mean():.1%} unknown"
 

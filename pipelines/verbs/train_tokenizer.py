@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from pipelines.cli.arguments import Address, AsJson, DryRun, Engine, check_engine
+from pipelines.cli.arguments import Address, AsJson, DryRun, Engine, Model, check_engine
 from pipelines.cli.corpus_arguments import (
     CorpusNames,
     PairColumns,
@@ -25,16 +25,9 @@ from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
 from pipelines.reporting.training_phases import Phases
 from pipelines.run.process_memory import resident_bytes
-from tokenizer import (
-    DEFAULT_PATTERNS,
-    DEFAULT_SPECIAL_TOKENS,
-    METASPACE_NAMES,
-    PATTERN_NAMES,
-    WORD_NAMES,
-    PieceRules,
-    Tokenizer,
-)
+from tokenizer import DEFAULT_SPECIAL_TOKENS, PieceRules, Tokenizer
 from tokenizer import sentinels as sentinel_tokens
+from tokenizer.kinds.registry import all_kinds, kind_named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +42,6 @@ TEXT_MEMORY = 130_000_000
 # Least memory for counting and merging, in bytes.
 LEAST_SPARE_MEMORY = 100_000_000
 MOST_TRACED = 1000  # merges
-PATTERNS_OF = {"bpe": PATTERN_NAMES, "wordpiece": WORD_NAMES, "unigram": METASPACE_NAMES}
 
 
 @verb
@@ -58,7 +50,7 @@ def train_tokenizer(
     *,
     vocab_size: int,
     out: Path,
-    model: Literal["bpe", "wordpiece", "unigram"] = "bpe",
+    model: Model = "bpe",
     pattern: str | None = None,
     score: Literal["frequency", "likelihood"] = "frequency",
     min_frequency: int | None = None,
@@ -152,7 +144,7 @@ def train_tokenizer(
     Options(vocab_size=vocab_size, **options)  # raises before the corpus is read
     others = load_compared(compare)
     source = _open(corpus, pairs, split, reading, counts)
-    splitter = pattern or DEFAULT_PATTERNS[model]
+    splitter = pattern or kind_named(model).default_pattern
     training_bytes = None if counts or source is None else _training_bytes(source)  # None: counted already
     if dry_run:
         plan_tokenizer(vocab_size, training_bytes, _split_rule(source, counts), splitter, out, save_counts)
@@ -177,7 +169,7 @@ def train_tokenizer(
         if save_counts:
             counted.save(save_counts)
         frequent = counted.at_least(min_count) if min_count > 1 else counted
-        phases.begin("prune" if model == "unigram" else "merge")
+        phases.begin(kind_named(model).phase)
         limits: Any = {"threads": threads, "memory": spare, "progress": phases}
         tok = Tokenizer.train_from_counts(frequent, vocab_size, **limits, **options)
         phases.end()
@@ -272,24 +264,25 @@ def _check(
         raise ValueError(f"--save-counts is {save_counts}, which is a folder: name a file")
     if save_counts and not save_counts.absolute().parent.is_dir():
         raise ValueError(f"--save-counts is {save_counts}, but there is no folder {save_counts.parent}: make it first")
-    smallest = (256 if model == "bpe" else 0) + len(special_tokens)
+    kind = kind_named(model)
+    smallest = kind.fixed_entries + len(special_tokens)
     if vocab_size < smallest:
-        first = "256 bytes and " if model == "bpe" else ""
+        first = f"{kind.fixed_entries} bytes and " if kind.fixed_entries else ""
         raise ValueError(
             f"--vocab-size is {vocab_size}, but {first}{len(special_tokens)} special tokens need {smallest}"
         )
-    names = PATTERNS_OF[model]
-    if pattern and pattern not in names and (model != "bpe" or re.fullmatch(r"[\w-]+", pattern)):
-        other = ", or a regular expression" if model == "bpe" else ""
-        of = [kind for kind, known in PATTERNS_OF.items() if pattern in known]
+    if pattern and pattern not in kind.patterns and not (kind.takes_regex and re.search(r"[^\w-]", pattern)):
+        other = ", or a regular expression" if kind.takes_regex else ""
+        of = [known.name for known in all_kinds() if pattern in known.patterns]
         problem = f"a pattern of {of[0]}, not of {model}" if of else "an unknown name"
-        raise ValueError(f"--pattern is {pattern}, which is {problem}: use one of {', '.join(names)}{other}")
+        raise ValueError(f"--pattern is {pattern}, which is {problem}: use one of {', '.join(kind.patterns)}{other}")
     if min_count < 1:
         raise ValueError(f"--min-count is {min_count}, but must be at least 1")
     if not 0 <= trace <= MOST_TRACED:
         raise ValueError(f"--trace is {trace}, but must be from 0 to {MOST_TRACED:,}")
-    if trace and model == "unigram":
-        raise ValueError("--trace shows merges, but unigram has none: leave it out, or use bpe or wordpiece")
+    if trace and not kind.merges:
+        merging = " or ".join(other.name for other in all_kinds() if other.merges)
+        raise ValueError(f"--trace shows merges, but {model} has none: leave it out, or use {merging}")
 
 
 def _open(
@@ -345,7 +338,7 @@ def _combined(
 ) -> "PretokenCounts":
     """Return the sum of saved counts; ValueError if their pattern is not `pattern`."""
     from tokenizer import PretokenCounts
-    from tokenizer.splitting.splitters import resolve_splitter
+    from tokenizer.kinds.registry import resolve_splitter
 
     phases.begin("combine")
     combined = PretokenCounts.merge(counts, memory=memory, spill_folder=spill_folder, progress=phases)

@@ -11,7 +11,6 @@ import pytest
 
 from tokenizer import Tokenizer
 from tokenizer.encoding.bulk import EncoderPool
-from tokenizer.encoding.kinds import kernel_tables
 
 
 def test_caches_do_not_change_ids(trained, stdlib_texts):
@@ -34,7 +33,7 @@ def test_more_pretokens_than_the_caches_hold_are_exact(trained, as_tiktoken, tik
 
 
 def test_encoders_are_reused_and_bounded(trained, stdlib_texts):
-    pool = EncoderPool(lambda: kernel_tables(trained["gpt2"].vocabulary))
+    pool = EncoderPool(trained["gpt2"].vocabulary.kernel_tables)
     first = pool.take()
     size = sum(array.nbytes for array in first.caches)
     from tokenizer.documents import single_block

@@ -11,7 +11,6 @@ from tokenizer import PieceRules, Tokenizer
 from tokenizer.encoding import drawing
 from tokenizer.encoding.drawing import uniform_numbers
 from tokenizer.encoding.dropout import DropoutEncoder
-from tokenizer.encoding.kinds import kernel_tables
 from tokenizer.encoding.segmentations import Segmentations
 
 pytestmark = pytest.mark.filterwarnings("ignore:the split pattern")  # the regex is slower
@@ -49,7 +48,7 @@ def segmenting(stdlib_texts):
 
 
 def _both(make, vocabulary):
-    tables = kernel_tables(vocabulary)
+    tables = vocabulary.kernel_tables()
     return [make(vocabulary, lambda: tables, plain_bytes) for plain_bytes in (sys.maxsize, -1)]
 
 

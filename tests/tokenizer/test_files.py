@@ -11,7 +11,7 @@ import tokenizers
 import transformers
 
 from tokenizer import Tokenizer
-from tokenizer.vocabulary import BY_MERGES
+from tokenizer.byte_level import BY_MERGES
 
 
 @pytest.fixture

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenizer import Tokenizer, resolve_pattern
+from tokenizer.bpe import BytePairVocabulary
+from tokenizer.byte_level import BY_MERGES
 from tokenizer.encoding import long_pretokens
 from tokenizer.encoding.bulk import EncodingTables
-from tokenizer.vocabulary import BY_MERGES, Vocabulary
 
 
 @st.composite
@@ -27,7 +28,7 @@ def monotone_vocabularies(draw):
             pairs.append(pair)
             pieces.append(b"".join(pair))
     ids = {bytes([byte]): byte for byte in range(256)} | {b"".join(pair): 256 + i for i, pair in enumerate(pairs)}
-    return Vocabulary(ids=ids, pairs=pairs, special_tokens={}, pattern=resolve_pattern("gpt2"), rule=BY_MERGES)
+    return BytePairVocabulary(ids=ids, pairs=pairs, special_tokens={}, pattern=resolve_pattern("gpt2"), rule=BY_MERGES)
 
 
 def encoded(data, tables, start=0):
@@ -78,7 +79,7 @@ def test_a_window_that_cannot_end_anywhere_grows():
     pairs = [(b"a", b"b")] + [(left, b"c") for left, _ in pairwise(pieces)]
     ids |= {b"".join(pair): 256 + i for i, pair in enumerate(pairs)}
     tables = EncodingTables(
-        Vocabulary(ids=ids, pairs=pairs, special_tokens={}, pattern=resolve_pattern("gpt2"), rule=BY_MERGES)
+        BytePairVocabulary(ids=ids, pairs=pairs, special_tokens={}, pattern=resolve_pattern("gpt2"), rule=BY_MERGES)
     )
     for size in (15, 16, 17, 40, 100, 119, 150):
         data = (b"ab" + b"c" * size) * 3 + b"c"

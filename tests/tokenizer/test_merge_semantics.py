@@ -8,7 +8,7 @@ import tiktoken
 import tokenizers
 
 from tokenizer import Tokenizer
-from tokenizer.vocabulary import BY_MERGES, WHOLE_FIRST
+from tokenizer.byte_level import BY_MERGES, WHOLE_FIRST
 
 
 def by_ranks(ranks):

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenizer import Tokenizer, resolve_pattern
+from tokenizer.bpe import BytePairVocabulary
+from tokenizer.byte_level import BY_MERGES, BY_RANKS, WHOLE_FIRST
 from tokenizer.encoding.bulk import EncodingTables
-from tokenizer.vocabulary import BY_MERGES, BY_RANKS, WHOLE_FIRST, Vocabulary
 
 # Any mix of the characters of one alphabet is a single pretoken of the pattern gpt2.
 ALPHABETS = ["ab", "abcdefgh", "字符号", "aé字", "!?😀😁", "—…👍🏽"]
@@ -62,7 +63,7 @@ def vocabularies(draw):
         rng.shuffle(pairs)
     for _ in range(draw(st.integers(0, 3))):
         ids.setdefault("".join(rng.choices(alphabet, k=rng.randrange(2, 8))).encode(), len(ids))
-    return alphabet, Vocabulary(
+    return alphabet, BytePairVocabulary(
         ids=ids,
         pairs=None if rule == BY_RANKS else pairs,
         special_tokens={},

@@ -14,8 +14,8 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 from transformers.convert_slow_tokenizer import TikTokenConverter
 
 from tokenizer import PatternNeededError, Tokenizer, resolve_pattern
+from tokenizer.byte_level import WHOLE_FIRST
 from tokenizer.formats.published import PUBLISHED
-from tokenizer.vocabulary import WHOLE_FIRST
 
 
 def as_ranks(tok):

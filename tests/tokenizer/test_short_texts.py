@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from tokenizer import Tokenizer
 from tokenizer.documents import single_block
-from tokenizer.encoding.kinds import pretoken_encoder
 from tokenizer.encoding.short import BUDGET, LONGEST_TEXT, ShortEncoder
 from tokenizer.encoding.text_encoder import TextEncoder
 from tokenizer.splitting.patterns import LLAMA3_REGEX, QWEN2_REGEX
@@ -24,7 +23,7 @@ NAMED = ["gpt2", "cl100k", "llama3", "qwen2", "o200k"]
 
 def in_python(tok, texts):
     """Return the ids that the encoder of short texts gives, even if kernels are loaded."""
-    encoder = ShortEncoder(tok.vocabulary.pattern, pretoken_encoder(tok.vocabulary))
+    encoder = ShortEncoder(tok.vocabulary.pattern, tok.vocabulary.pretoken_encoder())
     return [encoder.encode(text.encode() if isinstance(text, str) else text) for text in texts]
 
 

@@ -22,7 +22,7 @@ from tokenizer.formats.number_text import number_text, read_number
 from tokenizer.splitting.character_map import CharacterMap
 from tokenizer.splitting.double_array import compile_map, offset_of
 from tokenizer.splitting.graphemes import CLASSES, code_point_classes, probe_tokenizers
-from tokenizer.splitting.metaspace import MARK
+from tokenizer.splitting.normalizers import MARK
 from tokenizer.splitting.pretokenize import split
 
 NASTY = [

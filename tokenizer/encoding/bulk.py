@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tokenizer import first_use
+from tokenizer.byte_level import BY_MERGES
 from tokenizer.documents import Block, as_readonly, cut, cut_within, single_block
 from tokenizer.encoding.long_pretokens import encode_long, long_parts
 from tokenizer.encoding.merge_tables import bytes_joined, merge_table, merge_tokens, table_rows, token_table
@@ -18,12 +20,13 @@ from tokenizer.kernels import tables as kernel
 from tokenizer.kernels.caches import LARGE_ROW, SMALL_ROW, Caches
 from tokenizer.kernels.pieces import Pieces
 from tokenizer.kernels.tools import aligned
-from tokenizer.splitting.bert import BertWords
-from tokenizer.splitting.metaspace import MetaspaceWords
 from tokenizer.splitting.patterns import resolve_pattern
-from tokenizer.splitting.pretokenize import CHUNK, NO_AUTOMATON, Splitter, automaton_arrays, pretokenized
-from tokenizer.vocabulary import BY_MERGES, Vocabulary
+from tokenizer.splitting.pretokenize import CHUNK, NO_AUTOMATON, automaton_arrays, pretokenized
+from tokenizer.splitting.splitter import Splitter
 from tokenizer.workers import share_out
+
+if TYPE_CHECKING:
+    from tokenizer.bpe import BytePairVocabulary
 
 SMALL_CACHE = 1 << 19  # rows of 32 bytes
 LARGE_CACHE = 1 << 16  # rows of 128 bytes
@@ -63,7 +66,7 @@ class KernelTables:
 class EncodingTables(KernelTables):
     """The tables of byte-pair encoding."""
 
-    def __init__(self, vocabulary: Vocabulary):
+    def __init__(self, vocabulary: BytePairVocabulary):
         super().__init__(vocabulary.pattern)
         missing = [bytes([byte]) for byte in vocabulary.missing_bytes]
         self.token_bytes = [token or b"" for token in vocabulary.tokens] + missing
@@ -274,7 +277,7 @@ class EncoderPool:
     def encode(self, block: Block, threads: int) -> tuple[np.ndarray, np.ndarray]:
         """As `Encoder.encode`, on several threads; the ids do not depend on their number."""
         block = Block(as_readonly(block.data), block.offsets)
-        rewrites = isinstance(self.tables.pattern, BertWords | MetaspaceWords)
+        rewrites = self.tables.pattern.rewrites
         target = REWRITTEN_PIECE if rewrites else PIECE
         if block.size <= target or (threads == 1 and not rewrites):
             encoder = self.take()

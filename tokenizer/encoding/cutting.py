@@ -3,10 +3,9 @@
 import numpy as np
 
 from tokenizer.documents import single_block
-from tokenizer.splitting.bert import BertWords
-from tokenizer.splitting.bert_characters import ALONE, SPACE
-from tokenizer.splitting.pretokenize import Splitter, pretoken_ends
+from tokenizer.splitting.pretokenize import pretoken_ends
 from tokenizer.splitting.scanner import pretokens
+from tokenizer.splitting.splitter import Splitter
 
 # The search goes back this far from the wanted place; if it finds no cut, the piece becomes longer.
 SEARCHED_BYTES = 1 << 16
@@ -49,8 +48,8 @@ def decided_bytes(data: bytes, pattern: Splitter) -> int:
     later text.
     """
     data = data[: _whole_characters(data)]
-    if isinstance(pattern, BertWords):
-        return _last_divider(data, pattern)
+    if (divider := pattern.last_divider(data)) is not None:
+        return divider
     if pattern.automaton is None:
         cuts = safe_cuts(data, pattern, max(1, len(data) - 2))
         return cuts[-1] if cuts else 0
@@ -81,17 +80,3 @@ def _whole_characters(data: bytes) -> int:
         if byte < 0x80:
             break
     return len(data)
-
-
-def _last_divider(data: bytes, words: BertWords) -> int:
-    """Return the start of the last character that ends a word, whatever surrounds it; 0 if there is none."""
-    classes, end = words.characters.classes, len(data)
-    while end:
-        start = max(0, end - TAIL_BYTES)
-        at = end
-        for character in reversed(data[start:end].decode(errors="surrogateescape")):
-            at -= len(character.encode(errors="surrogateescape"))
-            if classes[ord(character)] in (SPACE, ALONE):
-                return at
-        end = start
-    return 0

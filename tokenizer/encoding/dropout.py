@@ -7,14 +7,12 @@ from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from tokenizer.splitting.scanner import pretokens_of
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from random import Random
 
+    from tokenizer.bpe import BytePairVocabulary
     from tokenizer.encoding.bulk import KernelTables
-    from tokenizer.vocabulary import Vocabulary
 
 PLAIN_BYTES = 1 << 15  # of text, which plain Python encodes in less time than the kernels take to import
 
@@ -26,7 +24,9 @@ class DropoutEncoder:
     tables: returns the tables of the kernels.
     """
 
-    def __init__(self, vocabulary: Vocabulary, tables: Callable[[], KernelTables], plain_bytes: int = PLAIN_BYTES):
+    def __init__(
+        self, vocabulary: BytePairVocabulary, tables: Callable[[], KernelTables], plain_bytes: int = PLAIN_BYTES
+    ):
         self._vocabulary = vocabulary
         self._tables = tables
         self._plain_bytes = plain_bytes
@@ -50,7 +50,7 @@ class DropoutEncoder:
 
             return draw_with_dropout(text, self._tables(), dropout, random)
         ids: list[int] = []
-        for pretoken in pretokens_of(text, self._vocabulary.pattern):
+        for pretoken in self._vocabulary.pattern.pretokens(text):
             ids += self._merged([self._byte_ids[byte] for byte in pretoken], dropout, random)
         return ids
 

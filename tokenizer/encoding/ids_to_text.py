@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tokenizer.encoding.decoding import Decoder
-    from tokenizer.unigram import UnigramVocabulary
     from tokenizer.vocabulary import Vocabulary
     from tokenizer.wordpiece import WordPieceVocabulary
 
@@ -40,7 +39,7 @@ def _listed(ids: Any) -> Any:
 class ByteDecoding:
     """The bytes of the tokens, joined."""
 
-    def __init__(self, vocabulary: Vocabulary | WordPieceVocabulary | UnigramVocabulary):
+    def __init__(self, vocabulary: Vocabulary):
         self._vocabulary = vocabulary
 
     @cached_property

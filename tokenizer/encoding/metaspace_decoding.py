@@ -9,7 +9,8 @@ from functools import cached_property
 from itertools import chain
 
 from tokenizer.encoding.ids_to_text import ByteDecoding
-from tokenizer.splitting.metaspace import MARK, NEVER, Replace, most_characters
+from tokenizer.splitting.metaspace import NEVER
+from tokenizer.splitting.normalizers import MARK, Replace, most_characters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

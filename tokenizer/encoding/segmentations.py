@@ -14,7 +14,6 @@ from math import exp, fsum, log
 
 from tokenizer.encoding.dropout import PLAIN_BYTES
 from tokenizer.encoding.lattice import Lattices
-from tokenizer.splitting.scanner import pretokens_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -89,7 +88,7 @@ class Segmentations:
         return fsum(self._sums(pretoken, 1.0)[0] for pretoken in self._pretokens(text))
 
     def _pretokens(self, text: bytes) -> Iterator[str]:
-        return (pretoken.decode() for pretoken in pretokens_of(text, self._pattern))
+        return (pretoken.decode() for pretoken in self._pattern.pretokens(text))
 
     def _best_paths(self, pretoken: str, n: int) -> list[tuple[Path, float]]:
         """Return the n best paths. Each node keeps its n best: no other path to it can begin one of the n best."""

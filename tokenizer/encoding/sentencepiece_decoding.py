@@ -6,8 +6,11 @@ from collections.abc import Iterable
 from functools import cached_property
 
 from tokenizer.encoding.metaspace_decoding import UnigramDecoding
-from tokenizer.sentencepiece import BYTE, CONTROL, SentencePieceVocabulary
-from tokenizer.splitting.metaspace import MARK
+from tokenizer.splitting.normalizers import MARK
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from tokenizer.sentencepiece import SentencePieceVocabulary
 
 
 class SentencePieceDecoding(UnigramDecoding):
@@ -20,11 +23,10 @@ class SentencePieceDecoding(UnigramDecoding):
         """The bytes that each id adds unless it is the first of a text."""
         vocabulary = self._vocabulary
         later: list[bytes | None] = [None if token is None else self._piece(token) for token in self.by_id]
-        for i, kind in enumerate(vocabulary.types):
-            if kind == CONTROL:
-                later[i] = b""
-            elif kind == BYTE:
-                later[i] = bytes.fromhex(vocabulary.pieces[i][3:5])
+        for i in vocabulary.control_ids:
+            later[i] = b""
+        for i, byte in vocabulary.bytes_of_pieces.items():
+            later[i] = byte
         later[vocabulary.unknown] = vocabulary.unknown_surface.encode()
         return later
 
@@ -33,7 +35,7 @@ class SentencePieceDecoding(UnigramDecoding):
 
     def _pieces(self, ids: list[int]) -> Iterable[bytes]:
         """Return the bytes of all pieces in order. Each byte that is not part of UTF-8 becomes U+FFFD."""
-        pattern, types = self._vocabulary.pattern, self._vocabulary.types
+        pattern, bytes_of_pieces = self._vocabulary.pattern, self._vocabulary.bytes_of_pieces
         drops_mark = pattern.add_dummy_prefix or pattern.remove_extra_whitespaces
         decoded: list[bytes] = []
         pending = b""
@@ -42,7 +44,7 @@ class SentencePieceDecoding(UnigramDecoding):
             later = self._later[i]
             if later is None:
                 raise IndexError(i)
-            if i < len(types) and types[i] == BYTE:
+            if i in bytes_of_pieces:
                 pending += later
                 at_start = False
                 continue

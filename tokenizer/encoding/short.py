@@ -10,18 +10,14 @@ from functools import cached_property
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 
-from tokenizer.splitting.scanner import pretokens_of
-from tokenizer.vocabulary import BY_MERGES, BY_RANKS, Vocabulary
+from tokenizer.byte_level import BY_MERGES, BY_RANKS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, AnyStr
 
-    from tokenizer.splitting.bert import BertWords
-    from tokenizer.splitting.chains import Chain
-    from tokenizer.splitting.metaspace import MetaspaceWords
-    from tokenizer.splitting.patterns import Pattern
-    from tokenizer.splitting.sentencepiece import SentencePieceText
+    from tokenizer.bpe import BytePairVocabulary
+    from tokenizer.splitting.splitter import Splitter
     from tokenizer.wordpiece import WordPieceVocabulary
 
 LONGEST_TEXT = 2000  # bytes
@@ -37,7 +33,7 @@ class ShortEncoder:
 
     def __init__(
         self,
-        pattern: Pattern | Chain | BertWords | MetaspaceWords | SentencePieceText,
+        pattern: Splitter,
         encode_pretoken: Callable[[bytes], list[int]],
     ):
         self._pattern, self._encode_pretoken = pattern, encode_pretoken
@@ -56,7 +52,7 @@ class ShortEncoder:
         """Return the ids of a text."""
         self._left -= len(text)
         ids: list[int] = []
-        for pretoken in pretokens_of(text, self._pattern):
+        for pretoken in self._pattern.pretokens(text):
             found = self._encoded.get(pretoken)
             if found is None:
                 found = self._encoded[pretoken] = self._encode_pretoken(pretoken)
@@ -67,7 +63,7 @@ class ShortEncoder:
 class MergingEncoder:
     """Encoder of pretokens by merges or ranks."""
 
-    def __init__(self, vocabulary: Vocabulary):
+    def __init__(self, vocabulary: BytePairVocabulary):
         self._vocabulary = vocabulary
 
     def encode(self, pretoken: bytes) -> list[int]:

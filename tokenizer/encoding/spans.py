@@ -11,27 +11,29 @@ from tokenizer.text import nfc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tokenizer.vocabulary import Vocabulary
+    from tokenizer.bpe import BytePairVocabulary
     from tokenizer.wordpiece import WordPieceVocabulary
 
 Spans = list[tuple[int, int]]
 CACHED_WORDS = 1 << 16
 
 
-def merged_spans(vocabulary: Vocabulary, encode: Callable[[bytes], list[int]], data: bytes) -> tuple[list[int], Spans]:
+def merged_spans(
+    vocabulary: BytePairVocabulary, encode: Callable[[bytes], list[int]], data: bytes
+) -> tuple[list[int], Spans]:
     """Return the ids of a text and the bytes that each stands for, for byte-level BPE."""
     ids = encode(data)
     tokens = vocabulary.tokens
     ends = list(accumulate((len(tokens[i] or b"") for i in ids), initial=0))
     spans = list(pairwise(ends))
-    if vocabulary.normalizer is None and not getattr(vocabulary.pattern, "rewrites", False):
+    if vocabulary.normalizer is None and not vocabulary.pattern.rewrites:
         return ids, spans
     of_bytes = _spans_of_bytes(vocabulary, data)
     assert len(of_bytes) == ends[-1], "tokens have as many bytes as the rewritten text"
     return ids, [(of_bytes[start][0], of_bytes[end - 1][1]) for start, end in spans]
 
 
-def _spans_of_bytes(vocabulary: Vocabulary, data: bytes) -> Spans:
+def _spans_of_bytes(vocabulary: BytePairVocabulary, data: bytes) -> Spans:
     """Return the bytes of the text that each byte of its rewritten form stands for.
 
     A character composed by NFC stands for all its parts. A space that the pre-tokenizer inserts before a word stands
@@ -48,12 +50,12 @@ def _spans_of_bytes(vocabulary: Vocabulary, data: bytes) -> Spans:
         else:
             spans += [(at, at + len(group))] * len(forms[-1])
         at += len(group)
-    if not getattr(vocabulary.pattern, "rewrites", False):
+    if not vocabulary.pattern.rewrites:
         return spans
     normalized = b"".join(forms)
     with_spaces: Spans = []
     at = 0
-    for pretoken in vocabulary.pattern.pretokens(normalized):  # type: ignore[union-attr]  # only chains rewrite
+    for pretoken in vocabulary.pattern.pretokens(normalized):
         length = len(pretoken)
         if pretoken[:1] == b" " and normalized[at : at + 1] != b" ":
             with_spaces.append(spans[at])

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
 
-from tokenizer.encoding.kinds import kernel_tables, pretoken_encoder, span_encoder
 from tokenizer.encoding.short import FIRST_BYTES, ShortEncoder
 from tokenizer.text import nfc
-from tokenizer.vocabulary import Vocabulary
 
 # A program that encodes a short text needs none of these imports, which take longer than the encoding.
 TYPE_CHECKING = False
@@ -22,8 +20,8 @@ if TYPE_CHECKING:
     from tokenizer.documents import Block
     from tokenizer.encoding.bulk import EncoderPool
     from tokenizer.encoding.dropout import DropoutEncoder
-    from tokenizer.encoding.kinds import AnyVocabulary
     from tokenizer.encoding.segmentations import Segmentations
+    from tokenizer.vocabulary import EncodeWithSpans, Vocabulary
 
 
 STREAMED_BYTES = 1 << 18  # bytes of a stream that are encoded at once
@@ -57,9 +55,9 @@ class TextEncoder:
     short: the encoder in plain Python, None once the kernels encode.
     """
 
-    def __init__(self, vocabulary: AnyVocabulary):
+    def __init__(self, vocabulary: Vocabulary):
         self._vocabulary = vocabulary
-        self.short: ShortEncoder | None = ShortEncoder(vocabulary.pattern, pretoken_encoder(vocabulary))
+        self.short: ShortEncoder | None = ShortEncoder(vocabulary.pattern, vocabulary.pretoken_encoder())
         self._cold: bool | None = None  # whether the kernels are not compiled yet; None until checked
 
     def to_list(self, data: bytes) -> list[int]:
@@ -154,8 +152,8 @@ class TextEncoder:
         return self._span_encoder(data)
 
     @cached_property
-    def _span_encoder(self) -> Callable[[bytes], tuple[list[int], list[tuple[int, int]]]]:
-        return span_encoder(self._vocabulary, self.to_list)
+    def _span_encoder(self) -> EncodeWithSpans:
+        return self._vocabulary.span_encoder(self.to_list)
 
     def with_dropout(self, data: bytes, dropout: float, random: Random) -> list[int]:
         """Return random ids of one text, as `encoding.dropout` draws them."""
@@ -171,23 +169,12 @@ class TextEncoder:
 
     @cached_property
     def _dropout(self) -> DropoutEncoder:
-        from tokenizer.encoding.dropout import DropoutEncoder
-
-        if not isinstance(self._vocabulary, Vocabulary):
-            raise ValueError(f"dropout is for BPE: {self._vocabulary.kind} has no merges to drop")
-        return DropoutEncoder(self._vocabulary, lambda: self._pool.tables)
+        return self._vocabulary.dropout_encoder(lambda: self._pool.tables)
 
     @cached_property
     def segmentations(self) -> Segmentations:
         """The segmentations of texts into Unigram pieces. Raises ValueError for other kinds of vocabularies."""
-        from tokenizer.encoding.segmentations import Segmentations
-        from tokenizer.unigram import UnigramVocabulary
-
-        if not isinstance(self._vocabulary, UnigramVocabulary):
-            raise ValueError(
-                f"only Unigram pieces have scores: segmentations by {self._vocabulary.kind} cannot be ranked or drawn"
-            )
-        return Segmentations(self._vocabulary, lambda: self._pool.tables)
+        return self._vocabulary.segmentations(lambda: self._pool.tables)
 
     def _first_missing(self, text: bytes, ids: list[int]) -> tuple[int, int]:
         """Return the first byte of a text without a token, and its offset. ids: the text's ids up to this byte."""
@@ -224,7 +211,7 @@ class TextEncoder:
         from tokenizer.encoding.bulk import EncoderPool
 
         self.short = None
-        return EncoderPool(lambda: kernel_tables(self._vocabulary))
+        return EncoderPool(self._vocabulary.kernel_tables)
 
 
 def _sliced(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 
-from tokenizer.byte_level import spell
+from tokenizer.bpe import BytePairVocabulary
+from tokenizer.byte_level import BY_MERGES, WHOLE_FIRST, spell
 from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
 from tokenizer.formats.length_settings import length_fields, parse_length_settings
 from tokenizer.formats.other_kinds import ONLY, refuse_other_bpe, refuse_tekken
 from tokenizer.formats.spelled_vocabulary import build_vocabulary, expect, is_unicode, shown
 from tokenizer.splitting.chains import BEHAVIORS, Chain
 from tokenizer.splitting.patterns import NAMES, Pattern, refuse_misread_by_tokenizers, resolve_pattern
-from tokenizer.vocabulary import BY_MERGES, WHOLE_FIRST, Vocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _NOT_ADDED = "is not an added token with the id that tokenizers gives it"
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 
 
-def tokenizer_json(vocabulary: Vocabulary) -> Iterator[str]:
+def tokenizer_json(vocabulary: BytePairVocabulary) -> Iterator[str]:
     """Yield the text of tokenizer.json in parts, because a long run can have tokens of megabytes.
 
     Raises ValueError if the format cannot represent the vocabulary.
@@ -101,7 +101,7 @@ def _steps(pattern: Pattern | Chain) -> list[dict[str, Any]]:
     return [split, _BYTE_LEVEL]
 
 
-def parse_tokenizer_json(content: Any) -> Vocabulary:
+def parse_tokenizer_json(content: Any) -> BytePairVocabulary:
     """Return the vocabulary of a tokenizer.json's value.
 
     Raises ValueError that names the field that is missing, damaged or not supported.

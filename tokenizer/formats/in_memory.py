@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from tokenizer.arguments import check_iterable
-from tokenizer.byte_level import spell
+from tokenizer.bpe import LONGEST_RANKED_TOKEN, BytePairVocabulary
+from tokenizer.byte_level import BY_RANKS, spell
 from tokenizer.formats.other_kinds import refuse_marked_words
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, check_largest_id, expect, is_id, shown
 from tokenizer.special import check_special_tokens
 from tokenizer.splitting.patterns import Pattern, resolve_pattern
-from tokenizer.vocabulary import BY_RANKS, LONGEST_RANKED_TOKEN, Vocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any
 
-    from tokenizer.encoding.kinds import AnyVocabulary
     from tokenizer.splitting.bert import BertWords
     from tokenizer.wordpiece import WordPieceVocabulary
 
@@ -48,7 +46,7 @@ def vocabulary_of_ranks(
     pattern: str | Pattern,
     special_tokens: Mapping[str, int] | None,
     normalizer: str | None = None,
-) -> Vocabulary:
+) -> BytePairVocabulary:
     """Return the vocabulary of tiktoken's ranks, which are ids."""
     special_tokens = checked_special_tokens(special_tokens)
     check_normalizer(normalizer)
@@ -56,7 +54,7 @@ def vocabulary_of_ranks(
     longest = max(map(len, ranks), default=0)
     if longest > LONGEST_RANKED_TOKEN:
         raise ValueError(f"a token has {longest} bytes; a vocabulary of ranks may have at most {LONGEST_RANKED_TOKEN}")
-    return Vocabulary(
+    return BytePairVocabulary(
         ids=ranks,
         special_tokens=special_tokens,
         pattern=resolve_pattern(pattern),
@@ -84,7 +82,7 @@ def vocabulary_of_merges(
     pattern: str | Pattern,
     special_tokens: Mapping[str, int] | None,
     normalizer: str | None = None,
-) -> Vocabulary:
+) -> BytePairVocabulary:
     """Return the vocabulary of tokens with their ids and of merges. Tokens are bytes, or spelled as in vocab.json."""
     special_tokens, pattern = checked_special_tokens(special_tokens), resolve_pattern(pattern)
     check_iterable("merges", merges, "pairs of tokens")
@@ -134,30 +132,3 @@ def vocabulary_of_pieces(
         return build_wordpiece(special_tokens | ids, special_tokens, words, field="it")
     except ValueError as error:
         raise ValueError(f"vocabulary: {error}") from None
-
-
-def with_special_tokens(vocabulary: AnyVocabulary, spellings: Sequence[str]) -> AnyVocabulary:
-    """Return the vocabulary with more special tokens.
-
-    Tokens of the vocabulary, such as [unused1], keep their ids. Other new spellings get ids after the largest one.
-    A SentencePiece model gets a control piece for each.
-    """
-    from inspect import signature
-
-    new = [spelling for spelling in check_special_tokens(spellings) if spelling not in vocabulary.special_tokens]
-    if vocabulary.kind == "unigram":
-        from tokenizer.sentencepiece import SentencePieceVocabulary
-
-        if isinstance(vocabulary, SentencePieceVocabulary):
-            from tokenizer.formats.sentencepiece_writing import with_control_pieces
-
-            return with_control_pieces(vocabulary, new)
-    special, size = dict(vocabulary.special_tokens), vocabulary.size
-    for spelling in new:
-        found = vocabulary.spelled_id(spelling)
-        special[spelling] = size if found is None else found
-        size += found is None
-    fields = {name: getattr(vocabulary, name) for name in signature(type(vocabulary)).parameters}
-    if vocabulary.kind == "wordpiece":  # as in tokenizer.json, its ids include those of special tokens
-        fields["ids"] = {**vocabulary.ids, **special}
-    return type(vocabulary)(**fields | {"special_tokens": special})

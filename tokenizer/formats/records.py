@@ -15,13 +15,14 @@ from array import array
 from contextlib import suppress
 from pathlib import Path
 
-from tokenizer.splitting.chains import Chain
+from tokenizer.bpe import BytePairVocabulary, PackedPairs
 from tokenizer.splitting.patterns import resolve_pattern
-from tokenizer.vocabulary import PackedPairs, Vocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from tokenizer.vocabulary import Vocabulary
 
 SMALLEST_FILE = 1 << 20  # bytes; a record would not load faster than a smaller file
 MOST_RECORDS = 16
@@ -46,7 +47,7 @@ class Record:
         folder = folder_of_records() if len(content) >= SMALLEST_FILE else None
         self._path = folder / f"{_sha256(content).hex()}.vocabulary" if folder else None
 
-    def read(self) -> Vocabulary | None:
+    def read(self) -> BytePairVocabulary | None:
         """Return the vocabulary, or None if the record is missing or damaged."""
         if self._path is None:
             return None
@@ -62,8 +63,10 @@ class Record:
         return _restored(json.loads(bytes(header)), str(tokens, "utf-8").split("\n"), lengths)
 
     def write(self, vocabulary: Vocabulary) -> None:
-        """Store the vocabulary of the file, if its kind can be stored: see `_body`."""
-        if self._path is None or (body := _body(vocabulary)) is None:
+        """Store the vocabulary of the file, if it is one of BPE that can be stored: see `_body`."""
+        if self._path is None or not isinstance(vocabulary, BytePairVocabulary):
+            return
+        if (body := _body(vocabulary)) is None:
             return
         from tokenizer.formats.whole_files import whole_file
 
@@ -79,7 +82,7 @@ def _sha256(content: bytes | memoryview) -> bytes:
     return sha256(content).digest()
 
 
-def _body(vocabulary: Vocabulary) -> bytes | None:
+def _body(vocabulary: BytePairVocabulary) -> bytes | None:
     """Return the bytes of a record: header, spelled tokens, and the length of the left part of each merge.
 
     None if token ids have gaps, merges are not in the order of their tokens' ids, a left part has 65,536 characters or
@@ -90,7 +93,7 @@ def _body(vocabulary: Vocabulary) -> bytes | None:
     first_merged = vocabulary.first_merged
     first = next(iter(ids.values()))
     if (
-        isinstance(vocabulary.pattern, Chain)
+        vocabulary.pattern.spelling is None
         or first_merged is None
         or list(ids.values()) != list(range(first, first + len(ids)))
     ):
@@ -114,11 +117,11 @@ def _parts(body: memoryview) -> list[memoryview]:
     return parts
 
 
-def _restored(header: dict[str, Any], tokens: list[str], left_lengths: memoryview) -> Vocabulary:
+def _restored(header: dict[str, Any], tokens: list[str], left_lengths: memoryview) -> BytePairVocabulary:
     first, first_merged = header["first"], header["first_merged"]
     lengths = left_lengths.cast("H")
     merged = tokens[first_merged - first : first_merged - first + len(lengths)]
-    return Vocabulary(
+    return BytePairVocabulary(
         ids=dict(zip(tokens, range(first, first + len(tokens)), strict=True)),
         spelled=True,
         pairs=PackedPairs(merged, lengths),

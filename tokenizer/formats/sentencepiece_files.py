@@ -20,7 +20,8 @@ from tokenizer.formats.whole_files import whole_file
 from tokenizer.formats.wire_format import BYTES, FIXED_32, VARINT, Value, fields
 from tokenizer.sentencepiece import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, SentencePieceVocabulary
 from tokenizer.splitting.character_map import CharacterMap
-from tokenizer.splitting.metaspace import ALWAYS, MARK, NEVER, MetaspaceWords, Precompiled
+from tokenizer.splitting.metaspace import ALWAYS, NEVER, MetaspaceWords
+from tokenizer.splitting.normalizers import MARK, Precompiled
 from tokenizer.splitting.sentencepiece import SentencePieceText
 from tokenizer.unigram import UnigramVocabulary
 

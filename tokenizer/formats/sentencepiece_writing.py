@@ -18,7 +18,8 @@ from tokenizer.formats.spelled_vocabulary import expect, shown
 from tokenizer.formats.wire_format import message
 from tokenizer.sentencepiece import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, SentencePieceVocabulary
 from tokenizer.splitting.character_map import CharacterMap
-from tokenizer.splitting.metaspace import ALWAYS, MARK, MetaspaceWords, Precompiled, Replace, Strip
+from tokenizer.splitting.metaspace import ALWAYS, MetaspaceWords
+from tokenizer.splitting.normalizers import MARK, Precompiled, Replace, Strip
 from tokenizer.unigram import UnigramVocabulary
 
 TYPE_CHECKING = False

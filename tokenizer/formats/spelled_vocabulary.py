@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from itertools import chain, islice
 from operator import eq, lt
 
-from tokenizer.byte_level import BYTE_TO_CHARACTER, batches, unspell
+from tokenizer.bpe import BytePairVocabulary
+from tokenizer.byte_level import BY_MERGES, BYTE_TO_CHARACTER, batches, unspell
 from tokenizer.special import check_special_tokens
 from tokenizer.splitting.patterns import Pattern
-from tokenizer.vocabulary import BY_MERGES, Vocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def build_vocabulary(
     added_flags: Mapping[str, dict[str, bool]] | None = None,
     post_processor: dict[str, Any] | None = None,
     length_settings: dict[str, Any] | None = None,
-) -> Vocabulary:
+) -> BytePairVocabulary:
     """Return a vocabulary from spelled tokens with ids, and merges.
 
     Takes over `vocab` and removes its special tokens, except bytes and merged tokens, which text can become.
@@ -49,7 +49,7 @@ def build_vocabulary(
         vocab.pop(spelling, None)
     _check_spellings(vocab, vocab_field)
     pairs, first_merged = _parse_merges(merges, vocab)
-    return Vocabulary(
+    return BytePairVocabulary(
         ids=vocab,
         spelled=True,
         pairs=pairs,

@@ -1,4 +1,4 @@
-"""Loading and saving vocabularies: tokenizer.json, tiktoken ranks, SentencePiece models, merges with a file of ids.
+"""Loading vocabularies: tokenizer.json, tiktoken ranks, SentencePiece models, merges with a file of ids.
 
 Files are read strictly. An unsupported feature or damaged file raises ValueError with the file and the field.
 """
@@ -10,31 +10,28 @@ import os
 import re
 from binascii import a2b_base64
 from io import BytesIO
-from itertools import chain
 from operator import lt
 from pathlib import Path
 
 from tokenizer.formats.added_tokens import read_added_tokens, read_object
-from tokenizer.formats.hugging_face import parse_tokenizer_json, tokenizer_json, type_of
 from tokenizer.formats.in_memory import check_normalizer, checked_special_tokens, vocabulary_of_ranks
 from tokenizer.formats.number_text import read_number
 from tokenizer.formats.other_kinds import refuse_marked_words
 from tokenizer.formats.published import PatternNeededError, recognise
 from tokenizer.formats.records import Record
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, most_merges
-from tokenizer.formats.strict_json import LARGEST_FILE, decoded, parse_json_text, read_bytes, read_text
-from tokenizer.formats.whole_files import whole_file
+from tokenizer.formats.strict_json import decoded, parse_json_text, read_bytes, read_text
+from tokenizer.kinds.registry import kind_of_model
 from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import NAMES, Pattern, resolve_pattern
-from tokenizer.vocabulary import Vocabulary
-from tokenizer.wordpiece import WordPieceVocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
-    from tokenizer.encoding.kinds import AnyVocabulary
+    from tokenizer.bpe import BytePairVocabulary
+    from tokenizer.vocabulary import Vocabulary
+    from tokenizer.wordpiece import WordPieceVocabulary
 
 # Name of a merges file -> name of the file with the ids of all tokens.
 _IDS_BESIDE = {"vocab.bpe": "encoder.json", "merges.txt": "vocab.json"}
@@ -56,7 +53,7 @@ def load_vocabulary(
     pattern: str | Pattern | None = None,
     special_tokens: dict[str, int] | None = None,
     normalizer: str | None = None,
-) -> AnyVocabulary:
+) -> Vocabulary:
     """Return the vocabulary in a file or folder. The name or the first line decides the format.
 
     A `.model` or `.spm` file is a SentencePiece model, unless its first line is a token and rank as in tiktoken (Llama
@@ -109,45 +106,6 @@ def _refuse_arguments(*arguments: object) -> None:
         raise ValueError("contains its own pattern, special tokens and normalizer; load it without these")
 
 
-def save_vocabulary(vocabulary: AnyVocabulary, folder: str | os.PathLike[str]) -> None:
-    """Write folder/tokenizer.json or, for a SentencePiece model, folder/tokenizer.model."""
-    if vocabulary.kind == "unigram":
-        from tokenizer.formats.sentencepiece_files import save_model
-        from tokenizer.sentencepiece import SentencePieceVocabulary
-
-        if isinstance(vocabulary, SentencePieceVocabulary):
-            return save_model(vocabulary, folder)
-    return save_tokenizer_json(vocabulary, folder)
-
-
-def save_tokenizer_json(vocabulary: AnyVocabulary, folder: str | os.PathLike[str]) -> None:
-    """Write folder/tokenizer.json atomically, through a temporary file in the same folder."""
-    path = Path(folder) / "tokenizer.json"
-    parts = _text_of(vocabulary)
-    first = next(parts)  # raises before the folder is created
-    with whole_file(path) as partial, partial.open("wb") as file:
-        file.writelines(part.encode() for part in chain([first], parts))
-        if (size := file.tell()) > LARGEST_FILE:
-            raise ValueError(
-                f"{path} would have {size:,} bytes, more than the limit of {LARGEST_FILE:,} for loading it: a token "
-                f"has {int(vocabulary.byte_lengths.max()):,} bytes, so train with a smaller max_token_length "
-                "(--max-token-length)"
-            )
-
-
-def _text_of(vocabulary: AnyVocabulary) -> Iterator[str]:
-    """Return the text of tokenizer.json in parts."""
-    if isinstance(vocabulary, Vocabulary):
-        return tokenizer_json(vocabulary)
-    if isinstance(vocabulary, WordPieceVocabulary):
-        from tokenizer.formats.wordpiece_files import wordpiece_json
-
-        return wordpiece_json(vocabulary)
-    from tokenizer.formats.unigram_files import unigram_json
-
-    return unigram_json(vocabulary)
-
-
 def _in_folder(folder: Path) -> Path:
     for name in (*_IN_FOLDER, *_REFUSED_IN_FOLDER):
         found = sorted(path for path in folder.glob(name) if not path.is_dir())
@@ -165,41 +123,27 @@ def _in_folder(folder: Path) -> Path:
     raise FileNotFoundError(missing)
 
 
-def _load_tokenizer_json(path: Path) -> AnyVocabulary:
+def _load_tokenizer_json(path: Path) -> Vocabulary:
     content: Any = read_bytes(path)
     record = Record(content)
-    vocabulary: AnyVocabulary | None = record.read()
+    vocabulary: Vocabulary | None = record.read()
     if vocabulary is None:
         # One variable for bytes, text and value frees each early. They take hundreds of MB if a token takes tens.
         content = decoded(content)
         content = parse_json_text(content, read_number)
-        if isinstance(content, dict) and type_of(content.get("model")) == "WordPiece":
-            from tokenizer.formats.wordpiece_files import parse_wordpiece_json
-
-            return parse_wordpiece_json(content)
-        if isinstance(content, dict) and _is_unigram(content.get("model")):
-            from tokenizer.formats.unigram_files import parse_unigram_json
-
-            return parse_unigram_json(content)
-        vocabulary = parse_tokenizer_json(content)
+        kind = kind_of_model(content.get("model") if isinstance(content, dict) else None)
+        vocabulary = kind.read(content)
         record.write(vocabulary)
     return vocabulary
 
 
-def _load_model(path: Path, is_folder: bool) -> AnyVocabulary:
+def _load_model(path: Path, is_folder: bool) -> Vocabulary:
     """Return the vocabulary of a SentencePiece model; that of T5 if the configuration in its folder names T5."""
     from tokenizer.formats.sentencepiece_files import as_of_folder, load_model
 
     vocabulary = load_model(path)
     beside = (path.with_name(name) for name in ("tokenizer_config.json", "config.json"))
     return as_of_folder(vocabulary, *(read_object(file, {}) for file in beside)) if is_folder else vocabulary
-
-
-def _is_unigram(model: Any) -> bool:
-    """Return whether the field model of a tokenizer.json is Unigram's. Old files leave its type out."""
-    return type_of(model) == "Unigram" or (
-        isinstance(model, dict) and "type" not in model and isinstance(model.get("vocab"), list)
-    )
 
 
 def _load_vocab_txt(
@@ -242,7 +186,7 @@ def _edges(kind: str, first: str, last: str, special_tokens: dict[str, int], **o
 
 def _load_ranks(
     path: Path, pattern: str | Pattern | None, special_tokens: dict[str, int] | None, normalizer: str | None
-) -> Vocabulary:
+) -> BytePairVocabulary:
     """Return the vocabulary of a file in tiktoken's format: one token in base64 and its rank (the id) per line."""
     content = read_bytes(path)
     if path.suffix != ".tiktoken" and not _RANK_LINE.match(content, 0, 8192):
@@ -305,7 +249,7 @@ def _load_merges(
     pattern: str | Pattern | None,
     special_tokens: dict[str, int] | None,
     normalizer: str | None,
-) -> Vocabulary:
+) -> BytePairVocabulary:
     """Return the vocabulary of GPT-2's and Qwen 2's format: one merge per line, and a JSON object with all ids.
 
     special_tokens default to those in the other files that transformers writes, and <|endoftext|> if it has an id.

@@ -14,7 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from tokenizer.kernels.tools import ALL, ONE, inlined, internal, leading_zeros, trailing_zeros
-from tokenizer.splitting.patterns import ASCII_GPT2, ASCII_O200K, ASCII_QWEN2
+from tokenizer.splitting.automata import ASCII_GPT2, ASCII_O200K, ASCII_QWEN2
 
 WINDOW = 64
 

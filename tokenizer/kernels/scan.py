@@ -6,8 +6,7 @@ import numpy as np
 
 from tokenizer.kernels.ascii import split_ascii
 from tokenizer.kernels.tools import inlined, kernel
-from tokenizer.splitting.automata import EMIT, EMIT_AT_MARK, EMIT_BYTE, END, MARK, MULTIBYTE, START
-from tokenizer.splitting.patterns import NO_ASCII_RULES
+from tokenizer.splitting.automata import EMIT, EMIT_AT_MARK, EMIT_BYTE, END, MARK, MULTIBYTE, NO_ASCII_RULES, START
 
 
 @inlined

@@ -10,7 +10,7 @@ from tokenizer.kernels.character_map import longest_key
 from tokenizer.kernels.tools import inlined, internal, kernel
 from tokenizer.kernels.words import decode_utf8, write_utf8
 from tokenizer.splitting.character_map import LONGEST_REPLACEMENT
-from tokenizer.splitting.metaspace import MARK
+from tokenizer.splitting.normalizers import MARK
 
 ROOM = 3 * LONGEST_REPLACEMENT + 8  # bytes that one step may write to `out`, with a mark for every space
 _SPACE, _MARK = 0x20, ord(MARK)

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from itertools import accumulate
 
 from tokenizer.arguments import check_iterable, error_handler
-from tokenizer.encoding.kinds import decoding
 from tokenizer.methods.vocabulary import VocabularyMethods
 
 TYPE_CHECKING = False
@@ -16,15 +15,15 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from tokenizer.encoding.kinds import AnyVocabulary
+    from tokenizer.vocabulary import Vocabulary
 
 
 class DecodingMethods(VocabularyMethods):
     """Ids to text."""
 
-    def __init__(self, vocabulary: AnyVocabulary):
+    def __init__(self, vocabulary: Vocabulary):
         super().__init__(vocabulary)
-        self._decoding = decoding(vocabulary)
+        self._decoding = vocabulary.decoding()
 
     def decode_bytes(self, ids: Iterable[int], *, skip_special_tokens: bool = False) -> bytes:
         """Return the bytes of the ids. Special tokens give their spelling, or nothing if `skip_special_tokens`.

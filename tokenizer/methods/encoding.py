@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 
 from tokenizer.arguments import file_path, whole_number
-from tokenizer.encoding.kinds import after_special_tokens
 from tokenizer.encoding.special_spellings import SpecialTokens, runs_of_text
 from tokenizer.encoding.text_encoder import MissingByteError, TextEncoder, offset_by
 from tokenizer.methods.vocabulary import VocabularyMethods
@@ -23,8 +22,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-    from tokenizer.encoding.kinds import AnyVocabulary
     from tokenizer.encoding.special_spellings import SpecialSet
+    from tokenizer.vocabulary import Vocabulary
 
     Text = str | bytes
 
@@ -44,11 +43,11 @@ def _seeded(seed: int) -> Random:
 class EncodingMethods(VocabularyMethods):
     """Text to ids."""
 
-    def __init__(self, vocabulary: AnyVocabulary):
+    def __init__(self, vocabulary: Vocabulary):
         super().__init__(vocabulary)
         self._special = SpecialTokens(vocabulary.special_tokens, vocabulary.added_flags, vocabulary.normalizer)
         self._texts = TextEncoder(vocabulary)
-        later = after_special_tokens(vocabulary)
+        later = vocabulary.inside
         self._later_texts = self._texts if later is vocabulary else TextEncoder(later)
 
     def _texts_at(self, start: int) -> TextEncoder:

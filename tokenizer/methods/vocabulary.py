@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from tokenizer.encoding.kinds import AnyVocabulary
+    from tokenizer.vocabulary import Vocabulary
 
 
 class VocabularyMethods:
     """Tokens, ids and properties of a vocabulary."""
 
-    def __init__(self, vocabulary: AnyVocabulary):
+    def __init__(self, vocabulary: Vocabulary):
         self.vocabulary = vocabulary  # tokens, ids and merges, independent of file formats
 
-    def __reduce__(self) -> tuple[type[Self], tuple[AnyVocabulary]]:
+    def __reduce__(self) -> tuple[type[Self], tuple[Vocabulary]]:
         return type(self), (self.vocabulary,)
 
     def __len__(self) -> int:
@@ -78,8 +78,7 @@ class VocabularyMethods:
     @cached_property
     def merges(self) -> list[tuple[bytes, bytes]]:
         """BPE's merges in order, as pairs of bytes; empty for other kinds. Ranks have merges that give the same ids."""
-        tokens = self.vocabulary.tokens
-        return [(tokens[left], tokens[right]) for left, right, _ in self.vocabulary.merges.tolist()]
+        return [*self.vocabulary.merge_pairs]
 
     @property
     def token_byte_lengths(self) -> npt.NDArray[np.int32]:

@@ -32,6 +32,9 @@ MOST_CLASSES = 256
 MARK, EMIT, EMIT_AT_MARK, EMIT_BYTE = 0x4000, 0x8000, 0x8001, 0x8002
 START = 0  # the row in which every pretoken begins
 
+# The rule sets of `kernels/ascii.py`, a fast path for ASCII text.
+ASCII_GPT2, ASCII_CL100K, ASCII_QWEN2, ASCII_O200K, NO_ASCII_RULES = range(5)
+
 _FILE = Path(__file__).with_name("automata.bin")
 
 

@@ -21,19 +21,26 @@ from tokenizer.splitting.bert_characters import (
     characters,
     table_digest,
 )
+from tokenizer.splitting.splitter import Splitter
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tokenizer.documents import Block
+
+TAIL_BYTES = 1 << 10  # searched at once for the end of a word
 # A code point that no text contains, because `text_bytes` refuses lone surrogates.
 _DIVIDER = "\ud800"
 
 
-class BertWords(namedtuple("_BertWords", ["lowercase", "strip_accents", "clean_text", "chinese"])):
+class BertWords(namedtuple("_BertWords", ["lowercase", "strip_accents", "clean_text", "chinese"]), Splitter):
     """A splitter into normalized words, used in place of a `Pattern`. Its words do not join to the text again.
 
     The fields are the options of BertNormalizer: convert to lower case, delete accents, delete control characters, and
     put spaces around every ideograph. Each byte of invalid UTF-8 is read as U+FFFD, which clean_text deletes.
     """
 
-    automaton: None = None
     splits_at_spaces = True
 
     @property
@@ -67,6 +74,25 @@ class BertWords(namedtuple("_BertWords", ["lowercase", "strip_accents", "clean_t
         for word in decoded.split(" "):
             if word:
                 yield word.encode()
+
+    def rewritten(self, block: Block) -> tuple[Block, np.ndarray]:
+        """Return the block of joined words, and the end of each word, int64, by the kernel in `kernels/words.py`."""
+        from tokenizer.splitting.bert_blocks import words_of_block
+
+        return words_of_block(block, self)
+
+    def last_divider(self, data: bytes) -> int:
+        """Return the start of the last character that ends a word, whatever surrounds it; 0 if there is none."""
+        classes, end = self.characters.classes, len(data)
+        while end:
+            start = max(0, end - TAIL_BYTES)
+            at = end
+            for character in reversed(data[start:end].decode(errors="surrogateescape")):
+                at -= len(character.encode(errors="surrogateescape"))
+                if classes[ord(character)] in (SPACE, ALONE):
+                    return at
+            end = start
+        return 0
 
     def aligned_words(self, text: str) -> Iterator[tuple[str, list[int]]]:
         """Yield the words of one text in order, each with the index in the text of each character's origin."""

@@ -16,6 +16,7 @@ from tokenizer.splitting import unicode_classes
 from tokenizer.splitting.automata import Automaton
 from tokenizer.splitting.patterns import resolve_pattern
 from tokenizer.splitting.scanner import match_spans, pretokens, utf8_stretches
+from tokenizer.splitting.splitter import Splitter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,16 +46,12 @@ _PUNCTUATION = (
 )
 
 
-class Chain:
+class Chain(Splitter):
     """A pre-tokenizer of several steps. It replaces a `Pattern`, and has neither a name nor an automaton.
 
     steps: checked steps in the form of tokenizer.json, exactly one of them a ByteLevel. Later steps read text in
     ByteLevel's alphabet.
     """
-
-    name: None = None
-    automaton: None = None
-    splits_at_spaces = False
 
     def __init__(self, steps: Sequence[dict[str, Any]]):
         self.steps = tuple(steps)

@@ -10,113 +10,32 @@ from __future__ import annotations
 import json
 import re
 from collections import namedtuple
-from collections.abc import Iterator, Sequence
-from functools import cache, cached_property
+from collections.abc import Iterator
+from functools import cached_property
 
 from tokenizer.encoding.special_spellings import WHITE_SPACE
-from tokenizer.splitting.patterns import METASPACE_NAMES
+from tokenizer.splitting.normalizers import (
+    MARK,
+    Normalizer,
+    Precompiled,
+    Replace,
+    most_characters,
+    normalizer_of,
+)
+from tokenizer.splitting.splitter import Splitter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    import numpy as np
 
-    from tokenizer.splitting.character_map import CharacterMap
+    from tokenizer.documents import Block
 
-MARK = "▁"  # U+2581
 ALWAYS, FIRST, NEVER = "always", "first", "never"
-# The regular expressions of Replace in published files, as `re` spells them.
-REGEXES = {
-    " {2,}": " {2,}",
-    r"\n": "\n",
-    r"\s{2,}|[\n\r\t]": f"[{WHITE_SPACE}]{{2,}}|[\n\r\t]",
-}
+# The first normalizes nothing; the others are in `splitting.nfkc`.
+METASPACE_NAMES = ("metaspace", "nmt_nfkc", "nfkc")
 
 
-_GROWTH, _ROOM = 100, 10_000
-
-
-def most_characters(count: int) -> int:
-    """Return the most characters that a text of `count` characters may have after replacements.
-
-    A damaged file could otherwise make a short text fill the memory.
-    """
-    return _GROWTH * count + _ROOM
-
-
-class Replace(namedtuple("_Replace", ["find", "is_regex", "content"])):
-    """A normalizer that replaces every match of a text, or of one of `REGEXES`."""
-
-    def check_growth(self, texts: Sequence[str], most: int) -> None:
-        """Raise ValueError if replacing makes the texts longer than `most` characters in total."""
-        added = len(self.content) - (1 if self.is_regex else len(self.find))  # upper bound for each match
-        if added <= 0:
-            return
-        if self.is_regex:
-            matches = sum(sum(1 for _ in _compiled(self.find).finditer(text)) for text in texts)
-        else:
-            matches = sum(text.count(self.find) for text in texts)
-        if sum(map(len, texts)) + added * matches > most:
-            raise ValueError(
-                f"the tokenizer's replacement of {self.find[:20]!r} by {len(self.content):,} characters makes a text "
-                f"more than {_GROWTH} times as long: tokenizer.json is damaged, use the published file"
-            )
-
-    def normalize(self, text: str) -> str:
-        """Return the normalized text."""
-        if not self.is_regex:
-            return text.replace(self.find, self.content)
-        return _compiled(self.find).sub(lambda match: self.content, text)
-
-    @property
-    def field(self) -> dict[str, object]:
-        """The normalizer as tokenizer.json writes it."""
-        return {
-            "type": "Replace",
-            "pattern": {"Regex" if self.is_regex else "String": self.find},
-            "content": self.content,
-        }
-
-
-@cache
-def _compiled(regex: str) -> re.Pattern[str]:
-    return re.compile(REGEXES[regex])
-
-
-class Strip(namedtuple("_Strip", ["left", "right"])):
-    """A normalizer that drops white space at the beginning or end of a text."""
-
-    def normalize(self, text: str) -> str:
-        """Return the normalized text."""
-        text = text.lstrip(WHITE_SPACE) if self.left else text
-        return text.rstrip(WHITE_SPACE) if self.right else text
-
-    @property
-    def field(self) -> dict[str, object]:
-        """The normalizer as tokenizer.json writes it."""
-        return {"type": "Strip", "strip_left": self.left, "strip_right": self.right}
-
-
-class Precompiled(namedtuple("_Precompiled", ["characters"])):
-    """A normalizer that applies a `CharacterMap`."""
-
-    characters: CharacterMap
-
-    def normalize(self, text: str) -> str:
-        """Return the normalized text."""
-        return self.characters.normalize(text)
-
-    @property
-    def field(self) -> dict[str, object]:
-        """The normalizer as tokenizer.json writes it."""
-        from base64 import b64encode
-
-        return {"type": "Precompiled", "precompiled_charsmap": b64encode(self.characters.compiled).decode()}
-
-
-Normalizer = Precompiled | Replace | Strip
-
-
-class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_split", "prepend", "cuts"])):
+class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_split", "prepend", "cuts"]), Splitter):
     """A splitter into normalized words, used in place of a `Pattern`. Its words, joined, are not the text.
 
     normalizers: steps, in order. whitespace_split: whether to cut at white space first, which is dropped.
@@ -126,7 +45,6 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
 
     normalizers: tuple[Normalizer, ...]
     prepend: str
-    automaton: None = None
 
     @property
     def name(self) -> str | None:
@@ -137,6 +55,11 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
     def spelling(self) -> str:
         """The text that `metaspace_of` parses."""
         return self.name or f"{_NAME}:{json.dumps([[step.field for step in self.normalizers], *self[1:]])}"
+
+    @property
+    def prepends(self) -> bool:
+        """Whether a mark goes before some part of the text."""
+        return self.prepend != NEVER
 
     @property
     def field(self) -> dict[str, object]:
@@ -185,11 +108,17 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
             if not part:
                 continue
             part = part.replace(" ", MARK)
-            if self.prepend != NEVER and not part.startswith(MARK):
+            if self.prepends and not part.startswith(MARK):
                 part = MARK + part
             for word in _BEFORE_MARK.split(part) if self.cuts else [part]:
                 if word:
                     yield word.replace(MARK, " ").encode()
+
+    def rewritten(self, block: Block) -> tuple[Block, np.ndarray]:
+        """Return the block of joined words, and the end of each word, int64. A kernel has the usual normalizers."""
+        from tokenizer.splitting.metaspace_blocks import has_kernel, metaspace_block
+
+        return metaspace_block(block, self) if has_kernel(self) else super().rewritten(block)
 
 
 _NAME = "metaspace"
@@ -199,7 +128,7 @@ PLAIN_WORDS = MetaspaceWords((), True, ALWAYS, True)
 def metaspace_of(spelling: str) -> MetaspaceWords | None:
     """Return the words with this name or `spelling`, None if it is that of another splitter.
 
-    The names are those of `patterns.METASPACE_NAMES`. Raises ValueError for a damaged spelling.
+    The names are `METASPACE_NAMES`. Raises ValueError for a damaged spelling.
     """
     if spelling == _NAME:
         return PLAIN_WORDS
@@ -211,23 +140,9 @@ def metaspace_of(spelling: str) -> MetaspaceWords | None:
         return None
     try:
         steps, whitespace_split, prepend, cuts = json.loads(spelling.removeprefix(f"{_NAME}:"))
-        return MetaspaceWords(tuple(map(_normalizer_of, steps)), bool(whitespace_split), str(prepend), bool(cuts))
+        return MetaspaceWords(tuple(map(normalizer_of, steps)), bool(whitespace_split), str(prepend), bool(cuts))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{spelling[:80]!r} does not spell words of Metaspace: {error!r}") from None
-
-
-def _normalizer_of(field: dict[str, Any]) -> Normalizer:
-    """Return the normalizer with this `field`."""
-    from base64 import b64decode
-
-    from tokenizer.splitting.character_map import CharacterMap
-
-    if field["type"] == "Strip":
-        return Strip(field["strip_left"], field["strip_right"])
-    if field["type"] == "Replace":
-        ((kind, find),) = field["pattern"].items()
-        return Replace(find, kind == "Regex", field["content"])
-    return Precompiled(CharacterMap(b64decode(field["precompiled_charsmap"])))
 
 
 _INVALID = re.compile("[\udc80-\udcff]")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,7 +21,10 @@ from tokenizer.splitting.graphemes import (
     code_point_classes,
     transitions,
 )
-from tokenizer.splitting.metaspace import MARK, NEVER, MetaspaceWords, Precompiled, Replace, Strip
+from tokenizer.splitting.normalizers import MARK, Precompiled, Replace, Strip
+
+if TYPE_CHECKING:
+    from tokenizer.splitting.metaspace import MetaspaceWords
 
 BYTES_PER_CALL = 4 << 20
 
@@ -70,9 +74,9 @@ def _options_of(words: MetaspaceWords) -> tuple[Precompiled | None, bool, bool] 
 
 @lru_cache(maxsize=4)  # each takes 7 MB
 def _rules(words: MetaspaceWords) -> kernel.Rules:
-    found = _options_of(words)
-    assert found is not None, "has_kernel is true"
-    precompiled, strips, squeezes = found
+    options_of_words = _options_of(words)
+    assert options_of_words is not None, "has_kernel is true"
+    precompiled, strips, squeezes = options_of_words
     classes = np.frombuffer(code_point_classes(), dtype=np.uint8)
     if precompiled is None:
         units, texts = np.zeros(0, dtype=np.uint32), np.zeros(1, dtype=np.uint8)
@@ -93,7 +97,8 @@ def _rules(words: MetaspaceWords) -> kernel.Rules:
     stays[kinds != kernel.PLAIN] = 0
     stays[[0, 0xFFFD, *range(0xD800, 0xE000)]] = 0  # also decoded from bytes that are not UTF-8
     options = np.array(
-        [words.whitespace_split, words.prepend != NEVER, words.cuts, strips, squeezes, ascii_stays, tabs],
+        [words.whitespace_split, words.prepends, words.cuts, strips, squeezes, ascii_stays, tabs],
         dtype=np.bool_,
     )
-    return kernel.Rules(*(as_readonly(each) for each in (kinds, stays, places, classes, steps, units, texts, options)))
+    arrays: list[np.ndarray] = [kinds, stays, places, classes, steps, units, texts, options]
+    return kernel.Rules(*map(as_readonly, arrays))

@@ -9,22 +9,31 @@ from __future__ import annotations
 import re
 import warnings
 from collections import namedtuple
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 
 from tokenizer.splitting import unicode_classes
-from tokenizer.splitting.automata import Automaton, store_automata, stored_automata
+from tokenizer.splitting.automata import (
+    ASCII_CL100K,
+    ASCII_GPT2,
+    ASCII_O200K,
+    ASCII_QWEN2,
+    NO_ASCII_RULES,
+    Automaton,
+    store_automata,
+    stored_automata,
+)
+from tokenizer.splitting.splitter import Splitter
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import regex
 
-
-class Pattern(namedtuple("_Pattern", ["regex", "name"], defaults=[None])):
+class Pattern(namedtuple("_Pattern", ["regex", "name"], defaults=[None]), Splitter):
     """A split pattern.
 
     regex: the canonical spelling, as written to tokenizer.json and hashed by fingerprints.
     name: the name in `NAMES`, or None for a custom pattern.
     """
+
+    rewrites = False
 
     @property
     def splits_at_spaces(self) -> bool:
@@ -35,6 +44,14 @@ class Pattern(namedtuple("_Pattern", ["regex", "name"], defaults=[None])):
     def spelling(self) -> str:
         """Return the regex, from which `resolve_pattern` makes this pattern again."""
         return str(self.regex)
+
+    def pretokens(self, text: bytes) -> Iterator[bytes]:
+        """Yield the pretokens of one text in order. Joined, they give the text."""
+        from tokenizer.splitting import scanner
+
+        if self.automaton is None:
+            return scanner.regex_pretokens(text, self.regex)
+        return scanner.pretokens(text, self.automaton)
 
     @cached_property
     def automaton(self) -> Automaton | None:
@@ -92,9 +109,6 @@ NAMES = {
     "llama3": "llama3",
     "qwen2": "qwen2",
 }
-WORD_NAMES = ("bert-uncased", "bert-cased")  # of `splitting.bert.NAMED_WORDS`
-METASPACE_NAMES = ("metaspace", "nmt_nfkc", "nfkc")  # the first normalizes nothing; the others are in `splitting.nfkc`
-DEFAULT_PATTERNS = {"bpe": "cl100k", "wordpiece": WORD_NAMES[0], "unigram": METASPACE_NAMES[0]}  # of each model
 _REGEX_OF = {
     "gpt2": GPT2_REGEX,
     "cl100k": CL100K_REGEX,
@@ -103,8 +117,7 @@ _REGEX_OF = {
     "qwen2": QWEN2_REGEX,
 }
 
-# The rule sets of `kernels/ascii.py`, a fast path of these patterns.
-ASCII_GPT2, ASCII_CL100K, ASCII_QWEN2, ASCII_O200K, NO_ASCII_RULES = range(5)
+# Patterns with a fast path in `kernels/ascii.py`.
 _ASCII_RULES = {
     "gpt2": ASCII_GPT2,
     "cl100k": ASCII_CL100K,
@@ -150,6 +163,8 @@ def resolve_pattern(pattern: str | Pattern) -> Pattern:
         return Pattern(_REGEX_OF[name], name)
     if automaton_of(pattern) is not None:
         return Pattern(pattern)
+    from tokenizer.splitting.regex_translation import compile_regex
+
     compile_regex(pattern)
     if pattern not in _warned:
         _warned.add(pattern)
@@ -202,23 +217,6 @@ def automaton_of(regex: str) -> Automaton | None:
     from tokenizer.splitting.regex_compilation import compile_automaton
 
     return compile_automaton(regex)
-
-
-@lru_cache(maxsize=64)
-def compile_regex(pattern: str) -> regex.Pattern[str]:
-    """Return the `regex.Pattern` of a custom pattern, with the Unicode classes of `regex_translation`.
-
-    Raises ValueError for a pattern that is not valid or that `regex_parsing` refuses.
-    """
-    import regex
-
-    from tokenizer.splitting.regex_translation import translate
-
-    translated = translate(pattern)
-    try:
-        return regex.compile(translated)
-    except regex.error as error:
-        raise ValueError(f"the split pattern {pattern[:80]!r} is not a valid regex: {error.msg}") from None
 
 
 def _store_named_automata() -> None:

@@ -5,7 +5,7 @@ The `regex` module uses another Unicode version, so properties become explicit s
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 
 from tokenizer.splitting.regex_parsing import Group, Node, Part, Repeat, parse, spelled
 from tokenizer.splitting.unicode_properties import Ranges, complement, find_property, intersection
@@ -74,3 +74,18 @@ def _matched(expression: regex.Pattern[str]) -> Ranges:
 @cache
 def _every_character() -> str:
     return "".join(map(chr, [*range(0xD800), *range(0xE000, 0x110000)]))
+
+
+@lru_cache(maxsize=64)
+def compile_regex(pattern: str) -> regex.Pattern[str]:
+    """Return the `regex.Pattern` of a custom pattern, with the Unicode classes of this module.
+
+    Raises ValueError for a pattern that is not valid or that `regex_parsing` refuses.
+    """
+    import regex
+
+    translated = translate(pattern)
+    try:
+        return regex.compile(translated)
+    except regex.error as error:
+        raise ValueError(f"the split pattern {pattern[:80]!r} is not a valid regex: {error.msg}") from None

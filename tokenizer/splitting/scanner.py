@@ -6,14 +6,6 @@ from collections.abc import Iterator
 from itertools import islice
 
 from tokenizer.splitting.automata import EMIT, EMIT_AT_MARK, EMIT_BYTE, END, MARK, START, Automaton
-from tokenizer.splitting.patterns import Pattern, compile_regex
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from tokenizer.splitting.bert import BertWords
-    from tokenizer.splitting.chains import Chain
-    from tokenizer.splitting.metaspace import MetaspaceWords
-    from tokenizer.splitting.sentencepiece import SentencePieceText
 
 
 def pretokens(text: bytes, automaton: Automaton, *, complete: bool = True) -> Iterator[bytes]:
@@ -54,17 +46,8 @@ def pretokens(text: bytes, automaton: Automaton, *, complete: bool = True) -> It
         yield characters[start:position].encode(errors="surrogateescape")
 
 
-def pretokens_of(
-    text: bytes, pattern: Pattern | Chain | BertWords | MetaspaceWords | SentencePieceText
-) -> Iterator[bytes]:
-    """Yield the pretokens of one text for any kind of pattern."""
-    if pattern.automaton is not None:
-        return pretokens(text, pattern.automaton)
-    return regex_pretokens(text, pattern) if isinstance(pattern, Pattern) else pattern.pretokens(text)
-
-
-def regex_pretokens(text: bytes, pattern: Pattern) -> Iterator[bytes]:
-    """Yield the pretokens of one text for a pattern without an automaton. Text between two matches is a pretoken, too.
+def regex_pretokens(text: bytes, pattern: str) -> Iterator[bytes]:
+    """Yield the pretokens of one text by a regex without an automaton. Text between two matches is a pretoken, too.
 
     Raises ValueError, which names the pattern, if matching takes too long: see `match_spans`.
     """
@@ -73,7 +56,7 @@ def regex_pretokens(text: bytes, pattern: Pattern) -> Iterator[bytes]:
             yield segment.encode(errors="surrogateescape")
             continue
         done = 0
-        for start, end in match_spans(segment, pattern.regex):
+        for start, end in match_spans(segment, pattern):
             if start > done:
                 yield segment[done:start].encode()
             if end > start:
@@ -91,6 +74,8 @@ def match_spans(text: str, pattern: str) -> Iterator[tuple[int, int]]:
     so the limit is multiplied by the number of threads.
     """
     import threading
+
+    from tokenizer.splitting.regex_translation import compile_regex
 
     regex = compile_regex(pattern)
     done = 0

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from tokenizer.splitting.character_map import CharacterMap
-from tokenizer.splitting.metaspace import MARK
+from tokenizer.splitting.normalizers import MARK
+from tokenizer.splitting.splitter import Splitter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tokenizer.documents import Block
 
 _MARK = MARK.encode()
 
@@ -17,7 +24,8 @@ class SentencePieceText(
     namedtuple(
         "_SentencePieceText",
         ["characters", "user_defined", "add_dummy_prefix", "remove_extra_whitespaces", "escape_whitespaces", "suffix"],
-    )
+    ),
+    Splitter,
 ):
     """A normalizer in place of a `Pattern`; the whole text is one pretoken.
 
@@ -28,9 +36,6 @@ class SentencePieceText(
 
     characters: CharacterMap | None
     user_defined: tuple[str, ...]
-    name: None = None
-    automaton: None = None
-    splits_at_spaces = False
 
     def __str__(self) -> str:
         options = [name for name in self._fields[2:] if getattr(self, name)]
@@ -47,6 +52,12 @@ class SentencePieceText(
         normalized = self.normalize(text)
         if normalized:
             yield normalized
+
+    def rewritten(self, block: Block) -> tuple[Block, np.ndarray]:
+        """Return the block of normalized documents, and the ends of the non-empty ones, int64, by a kernel."""
+        from tokenizer.splitting.sentencepiece_blocks import has_kernel, normalized_block
+
+        return normalized_block(block, self) if has_kernel(self) else super().rewritten(block)
 
     def normalize(self, text: bytes) -> bytes:
         """Return the normalized text."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,7 +11,9 @@ from tokenizer.documents import Block, as_readonly
 from tokenizer.kernels import sentencepiece as kernel
 from tokenizer.splitting.character_map import CharacterMap
 from tokenizer.splitting.double_array import compile_map
-from tokenizer.splitting.sentencepiece import SentencePieceText
+
+if TYPE_CHECKING:
+    from tokenizer.splitting.sentencepiece import SentencePieceText
 
 LONGEST_PIECE = 256  # bytes of a user-defined piece; the trie is built by recursion
 MOST_PIECE_BYTES = 1 << 20

@@ -17,10 +17,9 @@ from tokenizer.documents import Block, corpus_blocks, cut, cut_out, cut_within, 
 from tokenizer.encoding.short import FIRST_BYTES
 from tokenizer.first_use import begin, compiled
 from tokenizer.kernels import counts as count_kernel
-from tokenizer.splitting.metaspace import MetaspaceWords
+from tokenizer.kinds.registry import kind_trained_on, resolve_splitter
 from tokenizer.splitting.pretokenize import pretokenized
-from tokenizer.splitting.scanner import pretokens_of
-from tokenizer.splitting.splitters import TrainingSplitter, resolve_splitter
+from tokenizer.splitting.splitter import Splitter
 from tokenizer.text import text_bytes
 from tokenizer.training.count_table import Counted, CountTable
 from tokenizer.training.counts_file import SavedCounts, write_counts
@@ -53,7 +52,7 @@ class PretokenCounts:
     `save` writes Parquet. `Tokenizer.train_from_counts` trains any number of vocabularies from the same counts.
     """
 
-    def __init__(self, pattern: TrainingSplitter, data: np.ndarray, offsets: np.ndarray, counts: np.ndarray):
+    def __init__(self, pattern: Splitter, data: np.ndarray, offsets: np.ndarray, counts: np.ndarray):
         self.pattern = pattern
         self.data = data  # uint8: the concatenated pretokens
         self.offsets = offsets  # int64 (n + 1,)
@@ -165,7 +164,7 @@ class PretokenCounts:
         return cls(pattern, *merge_on_disk(runs, spill_folder, memory, _combining(progress, total)))
 
 
-def _common_pattern(first: TrainingSplitter | None, second: TrainingSplitter) -> TrainingSplitter:
+def _common_pattern(first: Splitter | None, second: Splitter) -> Splitter:
     if first is not None and first != second:
         raise ValueError(
             f"counts made with the patterns {first} and {second} do not add up; count all with the same pattern"
@@ -175,7 +174,7 @@ def _common_pattern(first: TrainingSplitter | None, second: TrainingSplitter) ->
 
 def count_pretokens(
     corpus: object,
-    pattern: str | TrainingSplitter = "cl100k",
+    pattern: str | Splitter = "cl100k",
     threads: int | None = None,
     progress: Progress | None = None,
     memory: int | None = None,
@@ -236,7 +235,8 @@ def count_pretokens(
 
     first = Counted.empty(0, 0)
     if memory is None and not compiled(count_kernel.count):
-        begin("unigram" if isinstance(pattern, MetaspaceWords) else "merging")  # training usually follows
+        if kernels := kind_trained_on(pattern).kernels:
+            begin(kernels)  # training usually follows
         first, rest = _count_first(pieces, pattern, spellings, done)
         if rest is None:
             return PretokenCounts(pattern, *first)
@@ -267,7 +267,7 @@ def _any_of(spellings: Sequence[str]) -> re.Pattern[bytes] | None:
 
 def _count_first(
     pieces: Iterator[Block],
-    pattern: TrainingSplitter,
+    pattern: Splitter,
     spellings: re.Pattern[bytes] | None,
     done: Callable[[Block], None],
 ) -> tuple[Counted, Iterator[Block] | None]:
@@ -283,7 +283,7 @@ def _count_first(
             return Counted.of(counter), chain([piece], pieces)
         parts = cut_out(piece, spellings)
         for start, end in pairwise(parts.offsets.tolist()):
-            counter.update(pretokens_of(parts.data[start:end].tobytes(), pattern))
+            counter.update(pattern.pretokens(parts.data[start:end].tobytes()))
         done(piece)
     return Counted.of(counter), None
 

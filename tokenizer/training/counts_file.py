@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from tokenizer.documents import arrow_block
 from tokenizer.formats.strict_json import regular_size
 from tokenizer.formats.whole_files import whole_file
-from tokenizer.splitting.splitters import resolve_splitter
+from tokenizer.kinds.registry import resolve_splitter
 from tokenizer.training.count_table import Counted
 from tokenizer.training.spilling import BATCH_ROWS, Run, ascends
 

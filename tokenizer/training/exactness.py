@@ -25,8 +25,7 @@ def exact_merges(
     A merge is certain if its pair has a larger count than any other pair. A tie is uncertain, and so is every later
     merge. max_token_length: the limit used in training, in bytes.
     """
-    tokens = [token or b"" for token in vocabulary.tokens]
-    spelled = [(tokens[left], tokens[right]) for left, right, _ in vocabulary.merges[:most].tolist()]
+    spelled = vocabulary.merge_pairs[:most]
     symbols = [bytes([byte]) for byte in range(256)] + [left + right for left, right in spelled]
     numbers = {token: number for number, token in enumerate(symbols)}
     merges = [(numbers[left], numbers[right]) for left, right in spelled]

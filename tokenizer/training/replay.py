@@ -13,11 +13,10 @@ from tokenizer.splitting.unicode_classes import CODE_POINTS
 from tokenizer.training.count_table import Counted
 from tokenizer.training.counting import PretokenCounts
 from tokenizer.training.spilling import batches
-from tokenizer.wordpiece import CONTINUATION, WordPieceVocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tokenizer.encoding.kinds import AnyVocabulary
+    from tokenizer.vocabulary import Vocabulary
 
 LONGEST_SAMPLE = 32  # tokens of a sample word that are shown
 
@@ -48,7 +47,7 @@ class Replayed:
         return self.count / (self.left_count * self.right_count)
 
 
-def replay(counts: PretokenCounts, vocabulary: AnyVocabulary, most: int) -> list[Replayed]:
+def replay(counts: PretokenCounts, vocabulary: Vocabulary, most: int) -> list[Replayed]:
     """Return the first `most` merges with which `vocabulary` was trained on `counts`.
 
     A WordPiece vocabulary must come from training, because its files do not keep the merges. When training by frequency
@@ -73,19 +72,18 @@ class _Symbols:
     Merged tokens have larger numbers.
     """
 
-    def __init__(self, vocabulary: AnyVocabulary) -> None:
-        self.words = isinstance(vocabulary, WordPieceVocabulary)
-        self.prefix = CONTINUATION.encode() if self.words else b""
-        if isinstance(vocabulary, WordPieceVocabulary):
-            self.merges = [(left.encode(), right.encode()) for left, right in vocabulary.learned_merges]
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self.merges, self.prefix = vocabulary.learned_pairs, vocabulary.prefix.encode()
+        if self.prefix:
+            first = len(vocabulary.prefix)
             known = [token for token in vocabulary.ids if len(token) == 1]
-            continuing = [token for token in vocabulary.ids if len(token) == 3 and token.startswith(CONTINUATION)]
+            continuing = [token for token in vocabulary.ids if token[:first] == vocabulary.prefix]
             self.kept = np.array(sorted(map(ord, known)), dtype=np.int32)
             self._tokens = {ord(token): token.encode() for token in known}
-            self._tokens |= {CODE_POINTS + ord(token[2]): token.encode() for token in continuing}
+            self._tokens |= {
+                CODE_POINTS + ord(token[first:]): token.encode() for token in continuing if len(token) == first + 1
+            }
         else:
-            tokens = [token or b"" for token in vocabulary.tokens]
-            self.merges = [(tokens[left], tokens[right]) for left, right, _ in vocabulary.merges.tolist()]
             self._tokens = {byte: bytes([byte]) for byte in range(256)}
         self._numbers = {token: number for number, token in self._tokens.items()}
 
@@ -102,7 +100,7 @@ class _Symbols:
     def lay_out(self, data: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the first symbol of each position, and the index of its pretoken, int32 and int64."""
         words = np.repeat(np.arange(len(lengths)), lengths)
-        if not self.words:
+        if not self.prefix:
             return data.astype(np.int32), words
         code_points = np.frombuffer(data.tobytes().decode().encode("utf-32-le"), dtype="<i4")
         kept = np.isin(code_points, self.kept)

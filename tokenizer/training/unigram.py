@@ -14,7 +14,7 @@ import numpy as np
 
 from tokenizer import first_use
 from tokenizer.kernels import lattice as kernel
-from tokenizer.splitting.metaspace import MARK
+from tokenizer.splitting.normalizers import MARK
 from tokenizer.training.count_table import Counted
 from tokenizer.training.counting import PretokenCounts, Progress
 from tokenizer.training.piece_rules import PieceRules

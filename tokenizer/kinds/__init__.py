@@ -1,0 +1,1 @@
+"""One module per kind of vocabulary: how it is trained, and how tokenizer.json holds it."""

@@ -1,0 +1,95 @@
+"""Byte-level BPE, the kind of GPT-2's and Llama 3's vocabularies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tokenizer.kinds.kind import Kind
+from tokenizer.splitting.patterns import NAMES, Pattern
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tokenizer.bpe import BytePairVocabulary
+    from tokenizer.splitting.splitter import Splitter
+    from tokenizer.training.counting import PretokenCounts
+    from tokenizer.training.train import Options
+    from tokenizer.vocabulary import Vocabulary
+
+
+class BytePairs(Kind):
+    """Byte-level BPE."""
+
+    name, title, entries = "bpe", "Byte-level BPE", "tokens"
+    is_lossless = merges = takes_regex = True
+    patterns, default_pattern, exact_pattern = NAMES, "cl100k", "cl100k"
+    needed_splitter = "a pattern such as cl100k"
+    options = ("max_token_length", "tie_break", "min_frequency")
+    fixed_entries, kernels = 256, "merging"
+
+    def words(self, spelling: str) -> Splitter | None:
+        return None
+
+    def accepts(self, splitter: Splitter) -> bool:
+        return isinstance(splitter, Pattern)
+
+    def check(self, options: Options) -> None:
+        from tokenizer.byte_level import BYTE_TO_CHARACTER
+
+        for spelling in options.special_tokens:
+            if spelling in BYTE_TO_CHARACTER.values():
+                raise ValueError(
+                    f"the special token {spelling!r} is also the spelling of a single byte, which already has an id: "
+                    "choose another spelling, such as '<|name|>'"
+                )
+
+    def least_entries(self, options: Options) -> tuple[str, int]:
+        return "the 256 bytes", 256
+
+    def train(self, counts: PretokenCounts, options: Options) -> BytePairVocabulary:
+        from tokenizer.bpe import trained_vocabulary
+        from tokenizer.byte_level import BYTE_ORDERS
+        from tokenizer.splitting.patterns import refuse_misread_by_tokenizers
+        from tokenizer.training.merging import check_memory, learn_merges
+
+        check_memory(counts, options.memory)
+        pattern: Any = counts.pattern
+        refuse_misread_by_tokenizers(pattern)  # tokenizer.json could not express it
+        order = BYTE_ORDERS[options.byte_order]
+        special_tokens = tuple(options.special_tokens)
+        merges = learn_merges(
+            counts,
+            options.vocab_size - 256 - len(special_tokens),
+            byte_order=order,
+            tie_break=options.tie_break,
+            min_count=options.min_count,
+            max_token_length=options.max_token_length,
+            memory=options.memory,
+            progress=options.progress,
+        )
+        return trained_vocabulary(merges, order, special_tokens, pattern)
+
+    def shortage(self, vocabulary: Vocabulary, options: Options) -> str:
+        return f"the corpus ran out of pairs that occur at least {options.min_count} times"
+
+    def made_of(self, entries: int, merges: int) -> str:
+        return f"256 bytes, {merges:,} merges"
+
+    def reads(self, model: Any) -> bool:
+        if not isinstance(model, dict) or "type" in model:
+            return isinstance(model, dict) and model["type"] == "BPE"
+        return "merges" in model and not isinstance(model.get("vocab"), list)
+
+    def read(self, content: Any) -> BytePairVocabulary:
+        from tokenizer.formats.hugging_face import parse_tokenizer_json
+
+        return parse_tokenizer_json(content)
+
+    def json(self, vocabulary: BytePairVocabulary) -> Iterator[str]:
+        from tokenizer.formats.hugging_face import tokenizer_json
+
+        return tokenizer_json(vocabulary)
+
+
+KIND = BytePairs()

@@ -1,0 +1,148 @@
+"""Unigram, the kind of T5's vocabularies and of SentencePiece models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tokenizer.kinds.kind import Kind, new_spellings
+from tokenizer.splitting.metaspace import METASPACE_NAMES, MetaspaceWords, metaspace_of
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tokenizer.splitting.splitter import Splitter
+    from tokenizer.training.counting import PretokenCounts
+    from tokenizer.training.train import Options
+    from tokenizer.unigram import UnigramVocabulary
+    from tokenizer.vocabulary import Vocabulary
+
+UNKNOWN_PIECE = "<unk>"
+
+
+class Unigram(Kind):
+    """Unigram. A vocabulary with a `source` is a SentencePiece model, which is saved as it was read."""
+
+    name = kernels = "unigram"
+    title = "Unigram"
+    patterns, default_pattern, exact_pattern = METASPACE_NAMES, "metaspace", "metaspace"
+    needed_splitter = f"words: {', '.join(METASPACE_NAMES)}, or the pattern of a Unigram vocabulary"
+    options = ("pieces",)
+    phase = "prune"
+
+    def words(self, spelling: str) -> Splitter | None:
+        return metaspace_of(spelling)
+
+    def accepts(self, splitter: Splitter) -> bool:
+        return isinstance(splitter, MetaspaceWords)
+
+    def least_entries(self, options: Options) -> tuple[str, int]:
+        if options.pieces is not None and options.pieces.byte_fallback:
+            return "a character, <unk>, the 256 bytes", 258
+        return "a character, <unk>", 2
+
+    def train(self, counts: PretokenCounts, options: Options) -> UnigramVocabulary:
+        """Return the vocabulary: <unk>, the bytes of byte_fallback, pieces by score, special tokens.
+
+        Special tokens are not pieces, so text that spells one stays text.
+        """
+        from tokenizer.formats.number_text import read_number
+        from tokenizer.training.count_table import Counted
+        from tokenizer.training.piece_rules import PieceRules
+        from tokenizer.training.unigram import check_memory, learn_pieces
+        from tokenizer.unigram import UnigramVocabulary
+
+        rules = options.pieces or PieceRules()
+        words: Any = counts.pattern
+        check_memory(counts, options.memory)
+        first = [UNKNOWN_PIECE, *(f"<0x{byte:02X}>" for byte in range(256) if rules.byte_fallback)]
+        later = [spelling for spelling in options.special_tokens if spelling != UNKNOWN_PIECE]
+        wanted = options.vocab_size - len(first) - len(later)
+        counted = Counted(counts.data, counts.offsets, counts.counts)
+        learned = learn_pieces(counted, wanted, rules, options.threads, options.progress)
+        # As tokenizers reads them. <unk> and the bytes score below the sum of their characters, so no text becomes one.
+        scores = [read_number(f"{score:.10f}") for _, score in learned]
+        lowest = [read_number(f"{scores[-1] * len(piece) - 1:.10f}") for piece in first]
+        pieces = [*first, *(piece for piece, _ in learned)]
+        if both := {*later} & {*pieces}:
+            raise ValueError(
+                f"the special token {min(both)!r} is also a learned piece: choose another spelling, such as '<|name|>'"
+            )
+        special = {UNKNOWN_PIECE: 0} | {spelling: len(pieces) + k for k, spelling in enumerate(later)}
+        return UnigramVocabulary(
+            pieces=pieces,
+            scores=[*lowest, *scores],
+            unknown=0,
+            special_tokens=special,
+            pattern=words,
+            byte_fallback=rules.byte_fallback,
+            decoder=[*([{"type": "ByteFallback"}] if rules.byte_fallback else []), words.field],
+        )
+
+    def shortage(self, vocabulary: Any, options: Options) -> str:
+        from tokenizer.training.piece_rules import PieceRules
+
+        rules = options.pieces or PieceRules()
+        learned = vocabulary.pieces[257 if rules.byte_fallback else 1 :]  # after <unk> and the bytes
+        if sum(len(piece) > 1 for piece in learned) >= rules.seed_size:
+            return f"training starts from only {rules.seed_size:,} substrings (seed_size, --pieces.seed-size)"
+        return "the corpus ran out of substrings that occur at least twice"
+
+    def exact_options(self) -> dict[str, Any]:
+        from tokenizer.training.piece_rules import PieceRules
+
+        return {"pieces": PieceRules(byte_fallback=True)}
+
+    def reads(self, model: Any) -> bool:
+        """Return whether the field model is Unigram's. Old files leave its type out."""
+        return isinstance(model, dict) and (
+            model["type"] == "Unigram" if "type" in model else isinstance(model.get("vocab"), list)
+        )
+
+    def read(self, content: Any) -> UnigramVocabulary:
+        from tokenizer.formats.unigram_files import parse_unigram_json
+
+        return parse_unigram_json(content)
+
+    def json(self, vocabulary: UnigramVocabulary) -> Iterator[str]:
+        from tokenizer.formats.unigram_files import unigram_json
+
+        return unigram_json(vocabulary)
+
+    def save(self, vocabulary: Any, folder: Path) -> None:
+        """Write folder/tokenizer.json or, for a SentencePiece model, folder/tokenizer.model."""
+        if vocabulary.source is None:
+            return super().save(vocabulary, folder)
+        from tokenizer.formats.sentencepiece_files import save_model
+
+        return save_model(vocabulary, folder)
+
+    def with_special_tokens(self, vocabulary: Any, spellings: Sequence[str]) -> Vocabulary:
+        """Return the vocabulary with more special tokens. A SentencePiece model gets a control piece for each."""
+        if vocabulary.source is None:
+            return super().with_special_tokens(vocabulary, spellings)
+        from tokenizer.formats.sentencepiece_writing import with_control_pieces
+
+        return with_control_pieces(vocabulary, new_spellings(vocabulary, spellings))
+
+    def as_tokenizers(self, vocabulary: Any) -> Vocabulary:
+        if vocabulary.source is None:
+            return super().as_tokenizers(vocabulary)
+        from tokenizer.formats.sentencepiece_files import as_tokenizers
+
+        try:
+            return as_tokenizers(vocabulary)
+        except ValueError as error:
+            raise ValueError(f"tokenizers cannot express this SentencePiece model: it {error}") from None
+
+    def as_sentencepiece(self, vocabulary: Any) -> Vocabulary:
+        from tokenizer.formats.sentencepiece_writing import as_sentencepiece
+
+        try:
+            return vocabulary if vocabulary.source is not None else as_sentencepiece(vocabulary)
+        except ValueError as error:
+            raise ValueError(f"a SentencePiece model cannot express this vocabulary: it {error}") from None
+
+
+KIND = Unigram()

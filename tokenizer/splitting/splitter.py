@@ -1,0 +1,75 @@
+"""What every splitter of texts into pretokens offers to encoding, training and files."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from itertools import pairwise
+
+from tokenizer.splitting.automata import NO_ASCII_RULES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tokenizer.documents import Block
+    from tokenizer.splitting.automata import Automaton
+
+
+class Splitter:
+    """A splitter of texts into pretokens: a pattern, or words that are normalized first."""
+
+    rewrites: bool = True
+    """Whether the pretokens, joined, are not the text."""
+
+    @property
+    def name(self) -> str | None:
+        """What users call it; None if it has no name."""
+        return None
+
+    @property
+    def spelling(self) -> str | None:
+        """The text from which `resolve_splitter` makes it again; None if no vocabulary is trained on it."""
+        return None
+
+    @property
+    def ascii_rules(self) -> int:
+        """The rule set of `kernels/ascii.py` that splits ASCII text in the same way, or NO_ASCII_RULES."""
+        return NO_ASCII_RULES
+
+    @property
+    def automaton(self) -> Automaton | None:
+        """The tables of the scanner; None if `pretokens` does the work."""
+        return None
+
+    @property
+    def splits_at_spaces(self) -> bool:
+        """Whether a pretoken always ends between an ASCII letter and white space."""
+        return False
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """The text that fingerprints hash: everything that decides the pretokens."""
+
+    @abstractmethod
+    def pretokens(self, text: bytes) -> Iterator[bytes]:
+        """Yield the pretokens of one text in order."""
+
+    def rewritten(self, block: Block) -> tuple[Block, np.ndarray]:
+        """Return the block of joined pretokens, and the end of each pretoken, int64. Here in plain Python."""
+        import numpy as np
+
+        from tokenizer.documents import block_of
+
+        documents: list[bytes] = []
+        lengths: list[int] = []
+        for start, end in pairwise(block.offsets.tolist()):
+            pretokens = list(self.pretokens(bytes(block.data[start:end])))
+            documents.append(b"".join(pretokens))
+            lengths += map(len, pretokens)
+        return block_of(documents), np.cumsum(lengths, dtype=np.int64)
+
+    def last_divider(self, data: bytes) -> int | None:
+        """Return the last place of a text that ends a pretoken, whatever surrounds it; None if this is not known."""
+        return None
