@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
-
 from lm.analysis import distributions as d
+from scipy import stats
 
 # Cover & Thomas, example 2.2.1: rows are Y, columns are X.
 COVER_THOMAS = np.array([[4, 2, 1, 1], [2, 4, 1, 1], [2, 2, 2, 2], [8, 0, 0, 0]]) / 32
