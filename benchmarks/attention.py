@@ -31,10 +31,10 @@ from benchmarks.harness import (
     table,
     turns,
 )
-from lm.analysis.attention_maps import attention_maps
 from lm.attention import flex
 from lm.attention.backends import BACKENDS, reference
 from lm.config import ModelConfig
+from lm.introspection.attention_maps import attention_maps
 from lm.masks import Mask
 from lm.model import build_model
 

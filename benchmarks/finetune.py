@@ -21,9 +21,9 @@ from benchmarks.harness import RESULTS, command_line, heading, machine, record, 
 from benchmarks.passages import A_BOOK, CHARACTERS, Trial, cut_passages, read_books
 from lm.classification import accuracy_interval
 from pipelines.cli.display import show
+from pipelines.recipes.config import FinetuneConfig
+from pipelines.recipes.recipe import Recipe, load_recipe
 from pipelines.run.folder import Run
-from pipelines.run.recipe import Recipe, load_recipe
-from pipelines.training.config import FinetuneConfig
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.finetune import finetune
 from pipelines.verbs.pretrain import pretrain

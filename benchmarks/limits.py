@@ -75,7 +75,7 @@ def access_latency(size: int = 1 << 28, steps: int = 1 << 18) -> float:
 def main(device: str) -> None:
     import torch
 
-    from pipelines.training.machine import matmul_flops
+    from pipelines.machine import matmul_flops
 
     flops = matmul_flops(torch.bfloat16, 8192 if device == "cuda" else 512, device)
     print(json.dumps({"bytes_per_s": device_bandwidth(device), "flops": flops}))

@@ -26,8 +26,8 @@ from benchmarks.training_models import CASES, ON_A_CPU, ON_A_GPU, OURS, PEERS, C
 from benchmarks.training_report import markdown, verdict
 from benchmarks.training_worker import Job
 from corpora import open_corpus
-from lm.analysis.size import count_parameters, flops_per_token, meta_model
-from pipelines.training.machine import choose_machine, matmul_flops, tabulated_flops
+from lm.costs import count_parameters, flops_per_token, meta_model
+from pipelines.machine import choose_machine, matmul_flops, tabulated_flops
 from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer
 
 VOCABULARY = 8192  # the most entries in use; a model with a larger vocabulary leaves the rest unused

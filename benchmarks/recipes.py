@@ -29,17 +29,17 @@ import tyro
 from benchmarks.harness import RESULTS, table
 from benchmarks.recipe_variants import CONTEXT, GROUPS, SHAPES, SWEEP, TRAIN, VARIANTS
 from corpora import open_corpus
-from lm.analysis.baselines import Unigram
-from lm.analysis.size import count_parameters, meta_model
 from lm.config import ModelConfig
+from lm.costs import count_parameters, meta_model
+from lm.metrics.baselines import Unigram
 from pipelines.cli.display import say
 from pipelines.cli.parsing import parse
 from pipelines.dataset.reader import TokenDataset
 from pipelines.files import write_whole
+from pipelines.machine import Machine, choose_machine
+from pipelines.recipes.config import TrainConfig
+from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
-from pipelines.run.recipe import Recipe
-from pipelines.training.config import TrainConfig
-from pipelines.training.machine import Machine, choose_machine
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.train_tokenizer import train_tokenizer

@@ -29,8 +29,8 @@ import tyro
 
 from benchmarks.generate import SHAPE
 from benchmarks.harness import RESULTS, command_line, heading, machine, met, record, resident_bytes, table, turns
+from pipelines.recipes.recipe import load_recipe
 from pipelines.run.folder import Run
-from pipelines.run.recipe import load_recipe
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.train_tokenizer import train_tokenizer

@@ -30,8 +30,8 @@ from benchmarks.training_worker import Job, PeerSteps
 from lm.config import ModelConfig
 from pipelines.cli.display import show
 from pipelines.dataset.reader import TokenDataset
+from pipelines.recipes.recipe import load_recipe
 from pipelines.run.folder import Run
-from pipelines.run.recipe import load_recipe
 from pipelines.run.retention import latest_checkpoint
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate

@@ -79,7 +79,7 @@ class OurSteps:
     """The trainer of `bytelm pretrain`, on the batches of `batch_of`."""
 
     def __init__(self, job: Job, case: Case, tokens: np.ndarray) -> None:
-        from pipelines.training.config import TrainConfig
+        from pipelines.recipes.config import TrainConfig
         from pipelines.training.loop import Trainer
 
         config = TrainConfig(

@@ -13,8 +13,8 @@ they are first used, so `import bytelm` takes milliseconds.
 TYPE_CHECKING = False  # without importing `typing`
 if TYPE_CHECKING:
     from pipelines.cli.display import show
+    from pipelines.recipes.recipe import load_recipe
     from pipelines.run.loaded_run import LoadedRun, load_run
-    from pipelines.run.recipe import load_recipe
     from pipelines.scoring.choices import rank_choices
     from pipelines.scoring.texts import score_text
     from pipelines.verbs.build_dataset import build_dataset
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "LoadedRun": "pipelines.run.loaded_run",
     "Tokenizer": "tokenizer",
-    "load_recipe": "pipelines.run.recipe",
+    "load_recipe": "pipelines.recipes.recipe",
     "load_run": "pipelines.run.loaded_run",
     "rank_choices": "pipelines.scoring.choices",
     "score_text": "pipelines.scoring.texts",

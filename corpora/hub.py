@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from corpora.documents import Chunk
-from corpora.formats.tables import TABLE_ROWS, column_chunks, one_line
+from corpora.formats.arrow_files import TABLE_ROWS, column_chunks, one_line
 from corpora.input_files import SPLIT_NAMES
 from corpora.read_options import choose_column
 

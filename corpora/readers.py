@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 from corpora.document_error import DocumentError
 from corpora.documents import Chunk, single_document, unread
+from corpora.formats.arrow_files import read_arrow, read_parquet, row_group_cuts
 from corpora.formats.compression import SUFFIXES, is_mapped, read_whole
 from corpora.formats.csv_files import read_csv
 from corpora.formats.json_files import line_cuts, read_json, read_jsonl
-from corpora.formats.tables import read_arrow, read_parquet, row_group_cuts
 from corpora.formats.text_files import read_text, text_pieces
 from corpora.input_files import InputFile, standard_library_files, standard_library_folder
 from corpora.object_store import AnyPath

@@ -12,14 +12,13 @@ from typing import Literal, get_args
 
 import torch
 
-from lm.analysis.memory import activation_bytes, training_bytes
-from lm.analysis.size import count_parameters, flops_per_token, meta_model
 from lm.config import ModelConfig
+from lm.costs import activation_bytes, count_parameters, flops_per_token, meta_model, training_bytes
 from lm.losses import CHUNK_ELEMENTS, FUSED_CHUNK
 from lm.optim.muon import ROUNDS, Muon
 from lm.optim.settings import OptimizerKind
 from lm.presets import preset
-from pipelines.training.machine import TABULATED
+from pipelines.machine import TABULATED
 
 PAGE = Path(__file__).with_name("scale.md")
 BEGIN, END = "<!-- begin: written by python docs/scale.py -->", "<!-- end -->"

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from lm.config import ModelConfig
 from lm.initialization import Initializer
 from lm.layers import Component, Embedding, Linear, build_norm
+from lm.logit_loss import FusedScore, fused_score
 from lm.losses import linear_cross_entropy
-from lm.scores import FusedScore, fused_score
 
 
 class LanguageHead(Component):

@@ -15,8 +15,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lm.products import Float8Products, Products
-from lm.scores import FusedScore, Scorer, Variant
+from lm.logit_loss import FusedScore, Scorer, Variant
+from lm.matmul import Float8Products, Products
 
 CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**28}  # logits of a chunk, at most
 FUSED_CHUNK = 4  # factor of the chunk size for a fused score on a GPU, which needs no float32 copies

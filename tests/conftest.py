@@ -125,7 +125,7 @@ def small_recipe():
     """Return the recipe of a decoder of 1 layer that trains on a few thousand tokens in a second."""
     from dataclasses import replace
 
-    from pipelines.run.recipe import load_recipe
+    from pipelines.recipes.recipe import load_recipe
 
     recipe = load_recipe("gpt-tiny")
     return replace(

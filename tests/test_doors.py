@@ -155,7 +155,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lm.analysis.metrics import bits
+from lm.metrics.predictions import bits
 from pipelines.evaluation.measurement import Measurement, Result, Section, Table, number
 from pipelines.evaluation.planning import EvaluationOptions
 from pipelines.evaluation.split import ScoredSplit
@@ -355,17 +355,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from lm.analysis.attention_maps import attention_maps
-from lm.analysis.circuits import copying_scores
+from lm.introspection.attention_maps import attention_maps
+from lm.introspection.circuits import copying_scores
 from lm.decoding.generation import generate
 from lm.decoding.packed import prepare
 from lm.decoding.slots import Slots
 from lm.decoding.state import pad_left
 from lm.model import build_model
 from pipelines.exchange.onnx_export import write_onnx
-from pipelines.reporting.inside import look_inside
+from pipelines.reporting.introspection import look_inside
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
+from pipelines.run.loaded_run import load_trained
 
 run = Run(Path(sys.argv[1]))
 model = load_trained(run, device="cpu").model.eval()

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from lm.analysis.size import flops_per_token, meta_model
 from lm.config import ModelConfig
+from lm.costs import flops_per_token, meta_model
 from lm.model import build_model
 from lm.optim.muon import orthogonal
 from lm.optim.optimizers import build_optimizers

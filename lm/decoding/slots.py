@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm.analysis.token_scores import token_scores
 from lm.decoding.cache import KVCache, present_columns
 from lm.decoding.packed import InferenceModel
 from lm.decoding.requests import GeneratedToken, GenerationRequest
 from lm.decoding.sampling import greedy, keep_allowed, sample
 from lm.decoding.state import pad_left, read
 from lm.decoding.turns import Turns
+from lm.metrics.predictions import token_scores
 from lm.mixers.attention import require_attention
 
 PREFILL = 128  # positions of prompts that a step reads, padding included

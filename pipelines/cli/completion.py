@@ -10,7 +10,7 @@ import tyro
 from lm.config import ModelConfig
 from pipelines.cli.errors import UsageError
 from pipelines.cli.parsing import registry, with_quiet
-from pipelines.run.recipe import Recipe
+from pipelines.recipes.recipe import Recipe
 
 SHELLS = ("bash", "zsh", "fish")
 # Defaults of parameters whose fields are options; none of them is required.

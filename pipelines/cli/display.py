@@ -70,6 +70,14 @@ def write(text: str, end: str = "\n") -> None:
         result_stream.flush()
 
 
+def perplexity_text(nats: float, digits: str) -> str:
+    """Return exp(nats) in the format `digits`, such as ",.2f"; a power of e if no float holds it: "e^1,234.5"."""
+    from lm.metrics.predictions import perplexity  # imports torch, slow to import for --help
+
+    value = perplexity(nats)
+    return f"e^{nats:,.1f}" if value is None else format(value, digits)
+
+
 def counted(count: int, unit: str) -> str:
     """Return a count and its unit, such as "1 token" or "2,000 tokens"."""
     return f"{count:,} {unit}" if count == 1 else f"{count:,} {unit}s"

@@ -120,7 +120,7 @@ def _items(annotation: Any) -> Any:
 
 
 def _recipe(name: str) -> Any:
-    from pipelines.run.recipe import load_recipe
+    from pipelines.recipes.recipe import load_recipe
 
     return load_recipe(name)
 

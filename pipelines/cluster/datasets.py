@@ -17,7 +17,7 @@ from pipelines.cluster.tasks import cluster, collect, prepare_nodes
 from pipelines.dataset.arrow import id_dtype
 from pipelines.dataset.encoded_range import EncodedRange, encode_range
 from pipelines.dataset.outputs import output_prefix
-from pipelines.dataset.sampling import SamplingEncoder
+from pipelines.dataset.random_segmentation import SamplingEncoder
 from pipelines.dataset.shards import ShardTask, WrittenShard, assemble
 from pipelines.dataset.stored import Upload, send
 from tokenizer import Tokenizer

@@ -2,8 +2,8 @@
 
 Blocks cut the stream of a split (`pipelines.dataset.encoding`) every T tokens; only the tail of the last block is
 dropped. The same corpus and tokenizer give byte-identical files, whatever the number of threads and the corpus's batch
-sizes. Training documents may have random segmentations (`pipelines.dataset.sampling`). Splits other than train also
-record the SHA-256, bytes and tokens of each document (`pipelines.dataset.documents`).
+sizes. Training documents may have random segmentations (`pipelines.dataset.random_segmentation`). Splits other than
+train also record the SHA-256, bytes and tokens of each document (`pipelines.dataset.document_records`).
 """
 
 import hashlib
@@ -27,11 +27,11 @@ from pipelines.dataset.arrow import (
     read_ahead,
     text_of,
 )
-from pipelines.dataset.documents import RecordedDocuments, document_hashes, write_documents
+from pipelines.dataset.dataset_manifest import write_manifest
+from pipelines.dataset.document_records import RecordedDocuments, document_hashes, write_documents
 from pipelines.dataset.encoding import BATCH_TOKENS, encode_batch, separator_of
-from pipelines.dataset.manifest import write_manifest
+from pipelines.dataset.random_segmentation import SamplingEncoder
 from pipelines.dataset.reader import DATA_FILE, write_info
-from pipelines.dataset.sampling import SamplingEncoder
 from pipelines.files import write_json
 from tokenizer import Tokenizer
 

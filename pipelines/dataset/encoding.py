@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipelines.dataset.arrow import text_of
-from pipelines.dataset.sampling import SamplingEncoder
+from pipelines.dataset.random_segmentation import SamplingEncoder
 from tokenizer import END_OF_TEXT, Tokenizer
 
 # Tokens of an Arrow record batch: each is one numpy view, and must fit in memory.

@@ -19,7 +19,7 @@ from typing import TypeVar
 from corpora.object_store import AnyPath, ObjectPath
 from pipelines.cli.display import Bar
 from pipelines.cli.waiting import doing
-from pipelines.dataset.manifest import MANIFEST, File, files_in_manifest, is_sound
+from pipelines.dataset.dataset_manifest import MANIFEST, File, files_in_manifest, is_sound
 from pipelines.dataset.reader import REMEDY
 from pipelines.files import unfinished_folder, whole_folder
 from tokenizer.formats.records import folder_of_records

@@ -1,4 +1,4 @@
-"""Compute 95 % intervals of the numbers of a split, by a bootstrap over its documents (see `lm.analysis.bootstrap`).
+"""Compute 95 % intervals of the numbers of a split, by a bootstrap over its documents (see `lm.metrics.intervals`).
 
 Below 30 documents the text is cut into segments of one context, and blocks of consecutive segments are drawn. A text of
 fewer than 20 segments has no interval.
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lm.analysis.bootstrap import DRAWS, block_length, circular_blocks, interval, resampled_sums
-from lm.analysis.metrics import bits, perplexity
+from lm.metrics.intervals import DRAWS, block_length, circular_blocks, interval, resampled_sums
+from lm.metrics.predictions import bits, perplexity
 from pipelines.evaluation.core import FEWEST_CONTEXTS, FEWEST_DOCUMENTS, Interval, Intervals
 from pipelines.evaluation.documents import StreamText
 from pipelines.evaluation.token_scores import TokenScores

@@ -11,7 +11,7 @@ import pyarrow as pa
 from corpora import Corpus, open_corpus
 from pipelines.cli.display import Bar
 from pipelines.dataset.arrow import id_dtype, text_of
-from pipelines.dataset.documents import RecordedDocuments
+from pipelines.dataset.document_records import RecordedDocuments
 from pipelines.dataset.reader import TokenStream
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids

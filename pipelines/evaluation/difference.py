@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lm.analysis.bootstrap import block_length, interval
-from lm.analysis.metrics import bits
+from lm.metrics.intervals import block_length, interval
+from lm.metrics.predictions import bits
 from pipelines.evaluation.confidence import Sampling, drawn
 from pipelines.evaluation.core import FEWEST_CONTEXTS, FEWEST_DOCUMENTS
 from pipelines.evaluation.documents import Key, StreamText

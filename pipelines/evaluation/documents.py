@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelines.dataset.documents import RecordedDocuments
+from pipelines.dataset.document_records import RecordedDocuments
 from pipelines.dataset.reader import TokenStream
 from tokenizer import Tokenizer
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lm.analysis.metrics import bits
+from lm.metrics.predictions import bits
 
 
 @dataclass(frozen=True, kw_only=True)

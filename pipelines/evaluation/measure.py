@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from corpora.splits import TRAIN
-from lm.analysis.metrics import bits
+from lm.metrics.predictions import bits
 from pipelines.cli.display import Bar
 from pipelines.cli.waiting import doing
-from pipelines.dataset.documents import RecordedDocuments, read_documents
+from pipelines.dataset.document_records import RecordedDocuments, read_documents
 from pipelines.dataset.pairs import Pairs
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.confidence import described, intervals, sampling_of
@@ -27,6 +27,7 @@ from pipelines.evaluation.difference import (
     sentence,
 )
 from pipelines.evaluation.documents import StreamText, document_keys, text_of_stream
+from pipelines.evaluation.evaluation_file import Evaluation, read_evaluation, with_evaluations
 from pipelines.evaluation.inputs import objective_of
 from pipelines.evaluation.measurement import entry_of
 from pipelines.evaluation.mixture import mean_evaluation
@@ -39,9 +40,8 @@ from pipelines.evaluation.token_scores import TokenScores
 from pipelines.evaluation.trained_text import TrainingText
 from pipelines.evaluation.windows import Stream, windows_over
 from pipelines.files import distinct_names, write_json
-from pipelines.run.evaluation_file import Evaluation, with_evaluations
 from pipelines.run.folder import Run
-from pipelines.run.loading import Trained, load_trained
+from pipelines.run.loaded_run import Trained, load_trained
 from pipelines.run.manifest import manifest_sha256
 from pipelines.run.provenance import provenance
 from pipelines.training.objectives import MaskedToken, NextToken, PairObjective, SpanCorruption
@@ -90,7 +90,7 @@ def _scored(plan: Plan, trained_on: TrainingText) -> list[Evaluation]:
 def _earlier(run: Run) -> dict[str, Any] | None:
     """Return the contents of the run's evaluation.json; rename a damaged file and return None."""
     try:
-        return run.evaluation()
+        return read_evaluation(run.folder)
     except ValueError:
         path = run.folder / "evaluation.json"
         aside = path.replace(path.with_name("evaluation.json.damaged"))

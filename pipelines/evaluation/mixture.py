@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lm.analysis.metrics import perplexity
+from lm.metrics.predictions import perplexity
+from pipelines.evaluation.evaluation_file import Evaluation
 from pipelines.evaluation.numbers import with_overflow
-from pipelines.run.evaluation_file import Evaluation
 from pipelines.run.folder import Run
 
 MEANS = ("cross_entropy", "cross_entropy_bits", "entropy_bits", "accuracy")

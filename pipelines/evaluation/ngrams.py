@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lm.analysis.baselines import Bigram, Unigram
+from lm.metrics.baselines import Bigram, Unigram
 from pipelines.dataset.pairs import Lists, Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.windows import BATCH_WINDOWS, Objective, Stream

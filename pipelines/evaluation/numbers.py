@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from pipelines.cli.display import counted
+from pipelines.cli.display import counted, perplexity_text
 from pipelines.evaluation.core import (
     Difference,
     Divergences,
@@ -76,14 +76,6 @@ def formatted(key: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.{numbers()[key].digits if key in numbers() else 4}f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def perplexity_text(nats: float, digits: str) -> str:
-    """Return exp(nats) in the format `digits`, such as ",.2f"; a power of e if no float holds it: "e^1,234.5"."""
-    from lm.analysis.metrics import perplexity  # imports torch, slow to import for --help
-
-    value = perplexity(nats)
-    return f"e^{nats:,.1f}" if value is None else format(value, digits)
 
 
 def overflows(entry: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from corpora.synthetic import source_from_description
-from lm.analysis.metrics import PredictionAccumulator, bits, divergences, kl_from_source, token_nll
+from lm.metrics.predictions import PredictionAccumulator, bits, divergences, kl_from_source, token_nll
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream

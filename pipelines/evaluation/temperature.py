@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm.analysis.metrics import bits
-from lm.analysis.temperature import best_temperature
+from lm.metrics.predictions import bits
+from lm.metrics.temperature import best_temperature
 from lm.model import LanguageModel
 from pipelines.training.batch import logits_in_parts
 

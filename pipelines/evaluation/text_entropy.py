@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 
 from corpora.synthetic import MarkovSource
-from lm.analysis import text_kernels
-from lm.analysis.distributions import entropy
-from lm.analysis.frequency_laws import POINTS, fit_heaps, fit_zipf, vocabulary_growth
-from lm.analysis.match_lengths import match_rates
-from lm.analysis.mutual_information import MutualInformation, mutual_information
-from lm.analysis.ngram_entropy import LONGEST, ngram_entropies
-from lm.analysis.text_divergence import text_divergences
+from lm.text_statistics import kernels as text_kernels
+from lm.text_statistics.distributions import entropy
+from lm.text_statistics.divergence import text_divergences
+from lm.text_statistics.frequency_laws import POINTS, fit_heaps, fit_zipf, vocabulary_growth
+from lm.text_statistics.match_lengths import match_rates
+from lm.text_statistics.mutual_information import MutualInformation, mutual_information
+from lm.text_statistics.ngram_entropy import LONGEST, ngram_entropies
 from pipelines.evaluation.measurements.compressors import COMPRESSORS, PPM_ORDER, ppm_sizes
 from pipelines.evaluation.symbols import SymbolText, one_alphabet, sample_of
 from pipelines.evaluation.white_space import white_space

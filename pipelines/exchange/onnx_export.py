@@ -13,10 +13,10 @@ from lm.config import ModelConfig
 from lm.mixers.attention import require_attention
 from lm.model import LanguageModel
 from pipelines.cli.waiting import doing
+from pipelines.exchange.model_card import model_card
 from pipelines.files import unfinished_folder
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
-from pipelines.run.model_card import model_card
+from pipelines.run.loaded_run import load_trained
 from tokenizer.formats.whole_files import publish
 
 LOADING = """import onnxruntime

@@ -6,10 +6,10 @@ from typing import Any
 
 from lm.exchange import format_of, to_hugging_face
 from pipelines.cli.display import quantity
+from pipelines.exchange.model_card import model_card
 from pipelines.files import read_json, save_tensors, whole_folder, write_json, write_whole
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
-from pipelines.run.model_card import model_card
+from pipelines.run.loaded_run import load_trained
 from pipelines.run.text_ids import BEFORE_TEXT, OPTIONAL_ROLES, ROLES, SPECIAL_IDS, special_ids, text_ids
 from tokenizer import Tokenizer
 

@@ -15,12 +15,12 @@ from lm.model import LanguageModel
 from pipelines.cli.display import quantity
 from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.files import read_json, refuse_special, whole_folder
+from pipelines.recipes.config import TrainConfig
+from pipelines.recipes.recipe import Recipe, save_config
 from pipelines.run.folder import Run
 from pipelines.run.provenance import provenance
-from pipelines.run.recipe import Recipe, save_config
 from pipelines.run.text_ids import BEFORE_TEXT, ROLES, given_roles, given_special_ids, is_known
 from pipelines.training.checkpoints import take_snapshot, write_checkpoint
-from pipelines.training.config import TrainConfig
 from pipelines.training.progress import Progress
 from tokenizer import Tokenizer
 

@@ -8,24 +8,25 @@ from typing import Any
 
 import torch
 
-from lm.analysis.metrics import NATS_PER_BIT
+from lm.metrics.predictions import NATS_PER_BIT
 from lm.model import build_model
 from pipelines.cli.console import messages, results
-from pipelines.cli.display import answer, quantity, say, table
+from pipelines.cli.display import answer, perplexity_text, quantity, say, table
 from pipelines.cli.escapes import safe
 from pipelines.dataset.reader import TokenDataset
+from pipelines.evaluation.evaluation_file import read_evaluation
 from pipelines.evaluation.measure import measure
 from pipelines.evaluation.measurements import measurements
-from pipelines.evaluation.numbers import perplexity_text, value_of
+from pipelines.evaluation.numbers import value_of
 from pipelines.evaluation.planning import EvaluationOptions, plan
+from pipelines.machine import choose_machine
+from pipelines.recipes.recipe import Recipe, load_recipe
 from pipelines.reporting.page import write_page
 from pipelines.reporting.subject import subject_of
 from pipelines.run.folder import Run
-from pipelines.run.recipe import Recipe, load_recipe
 from pipelines.run.retention import latest_checkpoint
 from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
-from pipelines.training.machine import choose_machine
 from pipelines.training.mixture import Mixture
 from pipelines.training.pretraining import fit_to_data
 from pipelines.verbs.build_dataset import build_dataset
@@ -121,7 +122,7 @@ def _tokens_per_second(recipe: Recipe, dataset: TokenDataset) -> float:
 def _evaluation(folder: Path, compressors: bool) -> dict[str, Any]:
     """Return the evaluation of a run; an earlier one is reused if it has the checkpoint and settings of this demo."""
     run = Run(folder)
-    earlier = run.evaluation()
+    earlier = read_evaluation(run.folder)
     if earlier:
         numbers = earlier["splits"].get("validation", {})
         same = earlier.get("checkpoint") == latest_checkpoint(folder).name

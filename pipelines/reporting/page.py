@@ -8,7 +8,7 @@ import jinja2
 
 from pipelines.cli.escapes import safe
 from pipelines.files import write_whole
-from pipelines.reporting.inside_plots import inside_plots
+from pipelines.reporting.introspection_plots import inside_plots
 from pipelines.reporting.plots import plots
 from pipelines.reporting.subject import Subject
 from pipelines.reporting.tables import (

@@ -8,9 +8,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lm.analysis.metrics import NATS_PER_BIT, perplexity
-from pipelines.cli.display import quantity
-from pipelines.evaluation.numbers import perplexity_text
+from lm.metrics.predictions import NATS_PER_BIT, perplexity
+from pipelines.cli.display import perplexity_text, quantity
 from pipelines.reporting.subject import Subject, Text, scored_texts
 from pipelines.reporting.svg import HEIGHT, INK, PALE, PALER, SERIES, Plot, draw_svg, labelled, new_axes, style
 

@@ -9,9 +9,9 @@ from lm.decoding.beam import beam_search
 from lm.decoding.generation import fill_masks, generate
 from lm.decoding.state import pad_right
 from lm.model import LanguageModel
+from pipelines.generation.prompts import prompt_ids
 from pipelines.reporting.excerpts import Excerpts
 from pipelines.run.folder import Run
-from pipelines.run.prompts import prompt_ids
 from pipelines.run.text_ids import known_ids
 from tokenizer import CLS, MASK, SEP
 

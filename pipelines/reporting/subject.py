@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipelines.cli.waiting import doing
+from pipelines.evaluation.evaluation_file import Evaluation, evaluations_of, read_evaluation
 from pipelines.evaluation.measurement import Opponent
-from pipelines.reporting.inside import Inside, look_inside
+from pipelines.reporting.introspection import Inside, look_inside
 from pipelines.reporting.passage import Passage, passage_of
 from pipelines.reporting.samples import Sample, samples_of
 from pipelines.reporting.tokenizer_facts import TokenizerFacts, tokenizer_facts
-from pipelines.run.evaluation_file import Evaluation, evaluations_of
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
+from pipelines.run.loaded_run import load_trained
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def subject_of(folder: Path, samples: bool = True, inside: bool = True, name: st
     """
     run = Run(folder)
     # Read the files first, so that a damaged one is reported before the model is loaded.
-    metrics, evaluations = run.metrics(), evaluations_of(run.evaluation())
+    metrics, evaluations = run.metrics(), evaluations_of(read_evaluation(run.folder))
     model = load_trained(run, needs="float64").model
     doing(f"looking at {run.name}")
     return Subject(

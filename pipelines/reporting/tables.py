@@ -4,7 +4,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from pipelines.cli.display import duration
+from pipelines.cli.display import duration, perplexity_text
+from pipelines.evaluation.evaluation_file import Evaluation
 from pipelines.evaluation.measurement import Section, Table
 from pipelines.evaluation.numbers import (
     by_sentence,
@@ -12,7 +13,6 @@ from pipelines.evaluation.numbers import (
     in_words,
     not_held_out,
     numbers,
-    perplexity_text,
     results,
     rows_of,
     sentences_of,
@@ -20,7 +20,6 @@ from pipelines.evaluation.numbers import (
     with_interval,
 )
 from pipelines.reporting.subject import Subject, label_of
-from pipelines.run.evaluation_file import Evaluation
 
 MISSING = "–"
 UNRECORDED = "not recorded"

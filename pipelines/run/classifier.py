@@ -21,6 +21,8 @@ from corpora.labelled import Label
 from lm.classification import Classifier
 from lm.config import ModelConfig
 from pipelines.files import file_sha256, read_json, read_toml, save_tensors, write_json, write_whole
+from pipelines.machine import choose_machine
+from pipelines.recipes.config import FinetuneConfig
 from pipelines.run.folder import checked_tokenizer
 from pipelines.run.manifest import (
     MANIFEST,
@@ -33,8 +35,6 @@ from pipelines.run.manifest import (
     verified,
 )
 from pipelines.run.text_ids import is_known
-from pipelines.training.config import FinetuneConfig
-from pipelines.training.machine import choose_machine
 from tokenizer import Tokenizer
 
 WEIGHTS, LABELS = "model.safetensors", "labels.json"

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.cli.display import say
-from pipelines.files import locked_file, place, read_json, read_toml
-from pipelines.run.evaluation_file import check as check_evaluation
+from pipelines.files import locked_file, place, read_toml
+from pipelines.recipes.recipe import Recipe, load_recipe, save_config
 from pipelines.run.manifest import DamagedCheckpointError, check_run, fixed_settings, flat, read_manifest
 from pipelines.run.metrics_log import read_metrics
-from pipelines.run.recipe import Recipe, load_recipe, save_config
 from pipelines.run.retention import checkpoint_folders
 from pipelines.run.sources import Sources, parse_sources
 from tokenizer import Tokenizer
@@ -63,19 +62,6 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """Return the records in metrics.jsonl; ValueError names the first damaged line."""
         return read_metrics(self.folder / "metrics.jsonl")
-
-    def evaluation(self) -> dict[str, Any] | None:
-        """Return the content of evaluation.json; None before bytelm evaluate."""
-        path = self.folder / "evaluation.json"
-        if not path.exists():
-            return None
-        remedy = f"run bytelm evaluate {self.folder} again"
-        evaluation: dict[str, Any] = read_json(path, remedy)
-        try:
-            check_evaluation(evaluation)
-        except ValueError as error:
-            raise ValueError(f"{path} is damaged ({error}): {remedy}") from None
-        return evaluation
 
 
 def _sources(config: Path, data: str | list[str]) -> Sources:

@@ -6,12 +6,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lm.model import LanguageModel
+from lm.model import LanguageModel, build_model
 from pipelines.cli.arguments import Device, Dtype
 from pipelines.cli.verbs import checks_arguments
+from pipelines.cli.waiting import doing
+from pipelines.machine import Machine, choose_machine
+from pipelines.recipes.recipe import Recipe
+from pipelines.run.checkpoint_reader import check_weights, load_weights
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
-from pipelines.run.recipe import Recipe
 from pipelines.run.text_ids import TextIds, text_ids
 from tokenizer import CLS, MASK, SEP, Tokenizer
 
@@ -95,3 +97,31 @@ def load_run(
     tok = run.tokenizer()
     trained = load_trained(run, device, dtype, str(checkpoint))
     return LoadedRun(trained.model, tok, run.recipe, text_ids(run, tok))
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model in evaluation mode, its machine, and the folder of its checkpoint."""
+
+    model: LanguageModel
+    machine: Machine
+    checkpoint: Path
+
+
+def load_trained(
+    run: Run, device: str = "auto", dtype: str = "float32", checkpoint: str = "newest", needs: str = ""
+) -> Trained:
+    """Return the model of a checkpoint, with averaged weights if the run averages them.
+
+    `checkpoint` is "newest" (the newest whole one), "best" (the lowest validation loss), or the number of a step.
+    `needs`: see `choose_machine`. Raises ValueError if there is no such checkpoint, or if config.toml does not
+    match it.
+    """
+    doing("loading the model")
+    machine = choose_machine(device, dtype, needs=needs)
+    folder, weights = load_weights(run.folder, run.settings, checkpoint)
+    model = build_model(run.recipe.model, seed=0)
+    check_weights(folder, model, weights)
+    model.load_state_dict(weights)
+    model.compute_dtype = machine.dtype
+    return Trained(model.to(machine.device).eval(), machine, folder)

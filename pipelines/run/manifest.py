@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.files import checksummed_json, file_sha256, read_bytes, read_json
-from pipelines.run.recipe import Recipe
-from pipelines.training.config import CHANGEABLE
+from pipelines.recipes.config import CHANGEABLE
+from pipelines.recipes.recipe import Recipe
 
 MANIFEST = "manifest.json"
 # Facts in the table [run] of config.toml that decide what the model reads. Others may change: the dataset may move.

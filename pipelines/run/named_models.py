@@ -6,8 +6,8 @@ from pathlib import Path
 from lm.config import ModelConfig
 from lm.optim.settings import OptimizerKind
 from lm.presets import PRESETS
+from pipelines.recipes.recipe import load_recipe, recipe_names
 from pipelines.run.folder import Run
-from pipelines.run.recipe import load_recipe, recipe_names
 
 
 def named_model(name: str) -> tuple[ModelConfig, OptimizerKind]:

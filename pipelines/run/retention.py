@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.files import read_json
-from pipelines.training.config import TrainConfig
+from pipelines.recipes.config import TrainConfig
 
 STATE = "state.json"
 

@@ -9,8 +9,8 @@ from itertools import pairwise
 import numpy as np
 
 from pipelines.cli.verbs import checks_arguments
+from pipelines.generation.prompts import source_ids
 from pipelines.run.loaded_run import LoadedRun
-from pipelines.run.prompts import source_ids
 from pipelines.scoring.predictions import Predictions, predict
 from pipelines.scoring.texts import check_options, sentinel_ids, target_window, tokens_to_score
 from pipelines.scoring.windows import Array, Window, decoder_windows

@@ -9,9 +9,8 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from pipelines.cli.console import results
-from pipelines.cli.display import answer, counted, table
+from pipelines.cli.display import answer, counted, perplexity_text, table
 from pipelines.cli.escapes import safe, visible
-from pipelines.evaluation.numbers import perplexity_text
 from pipelines.scoring.choices import ChoiceScores
 from pipelines.scoring.texts import TextScore
 from tokenizer import Tokenizer

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 import torch
 
-from lm.analysis.token_scores import token_scores
+from lm.metrics.predictions import token_scores
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.evaluation.windows import windows_per_batch

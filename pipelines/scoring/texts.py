@@ -7,13 +7,13 @@ from typing import Literal
 
 import numpy as np
 
-from lm.analysis.metrics import NATS_PER_BIT, bits, bits_per_byte, perplexity
+from lm.metrics.predictions import NATS_PER_BIT, bits, bits_per_byte, perplexity
 from pipelines.cli.verbs import checks_arguments
+from pipelines.generation.prompts import source_ids
 from pipelines.run.loaded_run import LoadedRun
-from pipelines.run.prompts import source_ids
 from pipelines.scoring.predictions import Predictions, predict, predict_batches
 from pipelines.scoring.windows import Array, Window, decoder_windows, encoder_windows
-from pipelines.scoring.words import Words, ends_of_words, pieces_of, word_beginnings, words_of
+from pipelines.scoring.word_probabilities import Words, ends_of_words, pieces_of, word_beginnings, words_of
 from pipelines.training.objectives import require_special_tokens
 from tokenizer import CLS, MASK, SEP, sentinels
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipelines.scoring.predictions import Predictions
-from pipelines.scoring.words import pieces_of
+from pipelines.scoring.word_probabilities import pieces_of
 from pipelines.serving.engine import GeneratedToken
+from pipelines.serving.growing_text import GrowingText
 from pipelines.serving.models import ServedModel
-from pipelines.serving.text import GrowingText
 
 Logprobs = dict[str, list[Any]]
 """OpenAI's lists, with one entry per token: tokens, token_logprobs, top_logprobs, text_offset"""

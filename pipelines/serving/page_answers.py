@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from lm.analysis.attention_maps import attention_maps
-from lm.analysis.metrics import NATS_PER_BIT
+from lm.introspection.attention_maps import attention_maps
+from lm.metrics.predictions import NATS_PER_BIT
+from pipelines.generation.prompts import source_ids
 from pipelines.run.loaded_run import LoadedRun
-from pipelines.run.prompts import source_ids
 from pipelines.scoring.display import LEVELS
 from pipelines.scoring.predictions import Predictions, predict
 from pipelines.scoring.texts import TextScore, score_text, sentinel_ids, target_window, text_tokens

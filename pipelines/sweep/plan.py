@@ -1,6 +1,6 @@
 """The plan of a sweep: the vocabularies, the compute of a run, and the recipe of each run.
 
-All runs have the same architecture and the same FLOPs, which include the output matrix (`lm.analysis.size`). So a model
+All runs have the same architecture and the same FLOPs, which include the output matrix (`lm.costs`). So a model
 with a larger vocabulary trains on fewer but longer tokens. The context is fixed in tokens, as in practice,
 so a larger vocabulary sees more text at a time. The schedule of the learning rate spans each run's own tokens.
 """
@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from lm.analysis.size import flops_per_token, meta_model, non_embedding_parameters, parameter_table
 from lm.config import ModelConfig
-from pipelines.run.recipe import Recipe
+from lm.costs import flops_per_token, meta_model, non_embedding_parameters, parameter_table
+from pipelines.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
     from tokenizer.kinds.registry import Model

@@ -13,8 +13,8 @@ from types import FrameType
 from typing import Any
 
 from pipelines.cli import process
+from pipelines.sweep.one_run import Work, finish
 from pipelines.sweep.plan import SweepRun
-from pipelines.sweep.runs import Work, finish
 
 
 class _Trainer:

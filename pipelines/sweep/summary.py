@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lm.analysis.repeats import Repeats
+from lm.metrics.intervals import Repeats
 from pipelines.cli.display import quantity
 from pipelines.sweep.plan import Budget, Vocabulary
 

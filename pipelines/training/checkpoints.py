@@ -5,7 +5,7 @@ average.safetensors (if the run averages its weights), state.json (step, blocks 
 manifest.json (see `pipelines.run.manifest`). Rank 0 writes and reads whole tensors, so the files do not depend on the
 world size.
 
-FSDP never gathers a tensor: each rank writes and reads its own rows (see `pipelines.training.checkpoint_shards`). Its
+FSDP never gathers a tensor: each rank writes and reads its own rows (see `pipelines.run.checkpoint_shards`). Its
 checkpoints have the folders of shards model/, optimizer/ and average/ instead of files. Both kinds resume with any
 strategy.
 """
@@ -25,10 +25,10 @@ from torch import Tensor
 
 from lm.optim.averaging import WeightAverage
 from lm.optim.optimizers import Optimizers
+from pipelines.recipes.config import TrainConfig
+from pipelines.run.checkpoint_reader import AVERAGE, MODEL, OPTIMIZER, RNG, part
 from pipelines.run.manifest import MANIFEST, Shapes, manifest_json
 from pipelines.run.retention import STATE, checkpoint_folders, retained
-from pipelines.training.checkpoint_reader import AVERAGE, MODEL, OPTIMIZER, RNG, part
-from pipelines.training.config import TrainConfig
 from pipelines.training.parallel import ONE_PROCESS, OneProcess
 from tokenizer.formats.whole_files import make_folder, naming, publish
 
@@ -98,7 +98,7 @@ def write_sharded_checkpoint(
 
     The folder gets its final name after every rank has finished. If one rank fails, all raise OSError.
     """
-    from pipelines.training.checkpoint_shards import on_all_ranks, shapes_of, write_part
+    from pipelines.run.checkpoint_shards import on_all_ranks, shapes_of, write_part
 
     main = group.rank() == 0
     folder, partial = _folders(run, state["step"])

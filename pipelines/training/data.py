@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from corpora.object_store import AnyPath
-from lm.analysis.size import flops_per_token
+from lm.costs import flops_per_token
 from lm.model import LanguageModel
 from lm.optim.schedules import batch_size
 from pipelines.cli.display import say
@@ -21,14 +21,14 @@ from pipelines.cli.waiting import doing
 from pipelines.dataset.pairs import PairDataset, Pairs
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.dataset.stored import local_copy
+from pipelines.recipes.config import TrainConfig
+from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
-from pipelines.run.recipe import Recipe
 from pipelines.run.sources import Sources
 from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard, joined
-from pipelines.training.config import TrainConfig
-from pipelines.training.draws import generators
 from pipelines.training.mixture import Apportionment, Dataset, Mixture
 from pipelines.training.objectives import PairObjective, StreamObjective, make_objective
+from pipelines.training.seeding import generators
 from tokenizer import Tokenizer
 
 # Batches whose pairs are sorted together. More batches leave less padding, but are less random.

@@ -19,21 +19,21 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from corpora.labelled import Label, LabelledTexts, read_labelled
-from lm.analysis.metrics import accuracy, bits, token_nll
-from lm.analysis.naive_bayes import NaiveBayes
 from lm.classification import Classifier, accuracy_interval, build_classifier, macro_f1, most_confused
 from lm.config import WITHOUT_DROPOUT
+from lm.metrics.baselines import NaiveBayes
+from lm.metrics.predictions import accuracy, bits, token_nll
 from lm.optim.optimizers import build_optimizers
 from lm.optim.schedules import ends_at_peak, warmup_cosine
 from lm.optim.settings import OptimizerSettings
 from pipelines.cli.display import Bar
 from pipelines.files import whole_folder
+from pipelines.machine import choose_machine, without_subnormals
+from pipelines.recipes.config import FinetuneConfig
 from pipelines.run.classifier import TextClassifier, encode_texts, holds_classifier, padded
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
+from pipelines.run.loaded_run import load_trained
 from pipelines.run.text_ids import text_ids
-from pipelines.training.config import FinetuneConfig
-from pipelines.training.machine import choose_machine, without_subnormals
 from pipelines.training.objectives import require_special_tokens
 from pipelines.training.progress import LossWatch
 from tokenizer import CLS, SEP

@@ -11,7 +11,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from pipelines.cli.console import messages
 from pipelines.cli.process import end_with_parent
-from pipelines.training.config import TrainConfig
+from pipelines.recipes.config import TrainConfig
 from pipelines.training.parallel import Kind, OneProcess, Replicas
 
 SHARED_STORE = "TORCHELASTIC_USE_AGENT_STORE"

@@ -15,7 +15,7 @@ from pipelines.dataset.pairs import Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.run.text_ids import ROLES, ids_of
 from pipelines.training.batch import Array, Batch
-from pipelines.training.draws import generators
+from pipelines.training.seeding import generators
 from tokenizer import CLS, END_OF_TEXT, MASK, PAD, SEP, Tokenizer, sentinels
 
 

@@ -8,22 +8,12 @@ from pathlib import Path
 
 import torch
 
+from lm.matmul import require_float8
 from lm.model import build_model
-from lm.products import require_float8
 from pipelines.cli.display import answer, quantity, say
 from pipelines.cli.waiting import doing
 from pipelines.dataset.reader import TokenDataset
-from pipelines.run.folder import Run, locked, open_or_create
-from pipelines.run.metrics_log import require_tensorboard
-from pipelines.run.model_costs import model_costs
-from pipelines.run.provenance import provenance
-from pipelines.run.recipe import Recipe
-from pipelines.run.retention import checkpoint_folders
-from pipelines.run.sources import Sources, spelled
-from pipelines.training.data import open_sources, open_training_data
-from pipelines.training.launch import processes
-from pipelines.training.loop import Trainer
-from pipelines.training.machine import (
+from pipelines.machine import (
     Machine,
     choose_machine,
     cores_per_operation,
@@ -34,9 +24,19 @@ from pipelines.training.machine import (
     with_peaks,
     without_subnormals,
 )
+from pipelines.recipes.recipe import Recipe
+from pipelines.run.folder import Run, locked, open_or_create
+from pipelines.run.metrics_log import require_tensorboard
+from pipelines.run.provenance import provenance
+from pipelines.run.retention import checkpoint_folders
+from pipelines.run.sources import Sources, spelled
+from pipelines.training.data import open_sources, open_training_data
+from pipelines.training.init_from import find_start, shared_start
+from pipelines.training.launch import processes
+from pipelines.training.loop import Trainer
 from pipelines.training.mixture import Dataset
+from pipelines.training.model_costs import model_costs
 from pipelines.training.parallel import Kind, OneProcess
-from pipelines.training.starting import find_start, shared_start
 from tokenizer import Tokenizer
 
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.cli.display import quantity, say
+from pipelines.cli.display import perplexity_text, quantity, say
 from pipelines.cli.process import raise_if_interrupted
-from pipelines.evaluation.numbers import perplexity_text
 from pipelines.run.metrics_log import MetricsLog
 
 SMOOTHING = 0.98  # decay of the loss's mean and deviation: about the last 50 steps

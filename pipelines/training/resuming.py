@@ -10,9 +10,9 @@ from torch import Tensor
 from lm.optim.averaging import WeightAverage
 from lm.optim.optimizers import Optimizers
 from pipelines.files import parse_json
+from pipelines.run.checkpoint_reader import AVERAGE, MODEL, OPTIMIZER, RNG, check_weights, newest_whole_checkpoint, part
 from pipelines.run.manifest import Shapes
 from pipelines.run.retention import STATE
-from pipelines.training.checkpoint_reader import AVERAGE, MODEL, OPTIMIZER, RNG, newest_whole_checkpoint, part
 from pipelines.training.parallel import ONE_PROCESS, OneProcess
 
 
@@ -24,7 +24,7 @@ def set_weights(
     Only rank 0 needs `weights`; the other ranks receive them.
     """
     if parallel.is_main:
-        _check_weights(folder, model, weights)
+        check_weights(folder, model, weights)
     _fill(model.state_dict(), parallel.broadcast_shapes({MODEL: weights})[MODEL], parallel)
 
 
@@ -56,7 +56,7 @@ def resume(
     state, where, shapes = parallel.broadcast((state, where, shapes))
     files = {**parallel.broadcast_shapes(files), **_own_rows(Path(where), shapes, model, average, parallel)}
     if parallel.is_main:
-        _check_weights(Path(where), model, files[MODEL])
+        check_weights(Path(where), model, files[MODEL])
     _fill(model.state_dict(), files[MODEL], parallel)
     _set_optimizer_state(model, optimizers, files[OPTIMIZER], parallel)
     if average is not None and AVERAGE in files:
@@ -76,7 +76,7 @@ def _own_rows(
     """Return this rank's rows of the tensors of a sharded checkpoint, by file name and key."""
     if not shapes:
         return {}
-    from pipelines.training.checkpoint_shards import read_part
+    from pipelines.run.checkpoint_shards import read_part
 
     parameters = dict(model.named_parameters())
     moments = {key: parameters[key.rpartition("/")[0]] for key in shapes[part(OPTIMIZER)]}
@@ -91,16 +91,6 @@ def _own_rows(
 def _fill(targets: Mapping[str, Tensor], values: Mapping[str, Tensor], parallel: OneProcess = ONE_PROCESS) -> None:
     for name, target in targets.items():
         target.detach().copy_(parallel.distribute(values[name], target))
-
-
-def _check_weights(folder: Path, model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
-    expected = model.state_dict()
-    wrong = [name for name in expected if name not in weights or weights[name].shape != expected[name].shape]
-    if wrong or len(weights) != len(expected):
-        raise ValueError(
-            f"{folder} holds the weights of another model ({wrong[0] if wrong else 'more tensors'} does not fit): "
-            "the run's config.toml was changed"
-        )
 
 
 def _set_optimizer_state(

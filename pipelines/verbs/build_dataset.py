@@ -99,7 +99,7 @@ def build_dataset(
     from pipelines.dataset.blocks import write_blocks
     from pipelines.dataset.outputs import remove_outputs
     from pipelines.dataset.pairs import write_pairs
-    from pipelines.dataset.sampling import SamplingEncoder
+    from pipelines.dataset.random_segmentation import SamplingEncoder
     from pipelines.dataset.shards import write_shards
     from pipelines.dataset.stored import new_dataset, refuse_existing, work_folder
 

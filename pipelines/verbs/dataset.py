@@ -30,7 +30,7 @@ def verify_dataset(
         as_json: Print one JSON object.
     """
     from pipelines.cli.display import Bar, answer, counted, say_on_stderr, write
-    from pipelines.dataset.manifest import MANIFEST, files_in, problems
+    from pipelines.dataset.dataset_manifest import MANIFEST, files_in, problems
 
     there = place(folder)
     if not (there / MANIFEST).is_file() and not (there / "dataset.json").is_file():

@@ -1,7 +1,7 @@
 """Measurement: measure a run: cross-entropy, perplexity, bits per byte and more.
 
 `pipelines.evaluation.core` has the results of every split, and `pipelines.evaluation.measurements` all others, with
-their options. `pipelines.run.evaluation_file` has the layout of evaluation.json.
+their options. `pipelines.evaluation.evaluation_file` has the layout of evaluation.json.
 """
 
 import json

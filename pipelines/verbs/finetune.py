@@ -8,7 +8,7 @@ import tyro
 from pipelines.cli.arguments import RunFolder
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
-from pipelines.training.config import FinetuneConfig
+from pipelines.recipes.config import FinetuneConfig
 
 ENVIRONMENT = PASSIVE_THREADS
 

@@ -17,12 +17,12 @@ from pipelines.cli.arguments import (
 )
 from pipelines.cli.display import answer, table, write
 from pipelines.cli.parsing import parse
-from pipelines.cli.sampling_options import SamplingOptions
 from pipelines.cli.text_input import argument_text, standard_input_text, without_line_end
 from pipelines.cli.verbs import verb
+from pipelines.generation.sampling_options import SamplingOptions
 
 if TYPE_CHECKING:
-    from pipelines.run.text_generation import Guesses, Step
+    from pipelines.generation.text_generation import Guesses, Step
 
     Generated = dict[str, str | list[Step]]
 
@@ -86,7 +86,7 @@ def generate(
         seed=seed,
     )
     _check(options, tokens, beams, length_penalty)
-    from pipelines.run.text_generation import filled_masks, load_run, sampled_texts, searched_texts
+    from pipelines.generation.text_generation import filled_masks, load_run, sampled_texts, searched_texts
 
     loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype)
     prompts = [_read(each) for each in prompt or [""]]

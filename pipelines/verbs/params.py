@@ -13,10 +13,10 @@ from pipelines.cli.display import answer, quantity, table, write
 from pipelines.cli.errors import UsageError
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
-from pipelines.run.recipe import recipe_names
+from pipelines.recipes.recipe import recipe_names
 
 if TYPE_CHECKING:
-    from pipelines.run.model_costs import ModelCosts
+    from pipelines.training.model_costs import ModelCosts
 
 ActivationDtype = Annotated[
     Literal["float32", "bfloat16"],
@@ -36,7 +36,7 @@ def params(
 ) -> "ModelCosts":
     """Print the parameters of a model by component, its FLOPs per token, and its memory in training and generation.
 
-    Returns the numbers; their names are the fields of `pipelines.run.model_costs.ModelCosts`.
+    Returns the numbers; their names are the fields of `pipelines.training.model_costs.ModelCosts`.
 
     Args:
         optimizer: Optimizer of the training; by default that of the recipe or run, AdamW for a preset.
@@ -46,7 +46,7 @@ def params(
         raise ValueError(
             "model.vocab_size is 0, since recipes take it from a dataset: give a size, such as --model.vocab-size 50257"
         )
-    from pipelines.run.model_costs import model_costs
+    from pipelines.training.model_costs import model_costs
 
     costs = model_costs(model, dtype, optimizer)
     if as_json:

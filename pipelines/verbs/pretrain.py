@@ -17,7 +17,7 @@ from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import refuse_uri, verb
 from pipelines.cli.waiting import is_first_process
-from pipelines.run.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
+from pipelines.recipes.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
 from pipelines.run.sources import parse_sources, sources_of
 
 if TYPE_CHECKING:

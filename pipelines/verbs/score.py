@@ -135,8 +135,8 @@ def _texts(
 
 
 def _show_text(run: "LoadedRun", scored: "TextScore", limit: int, parquet: Path | None, as_json: bool) -> None:
+    from pipelines.scoring.arrow_tables import rows_of, token_table, totals_of, word_table, write_parquet
     from pipelines.scoring.display import show_text
-    from pipelines.scoring.tables import rows_of, token_table, totals_of, word_table, write_parquet
 
     words = None if scored.words is None else word_table(scored)
     if parquet:
@@ -149,8 +149,8 @@ def _show_text(run: "LoadedRun", scored: "TextScore", limit: int, parquet: Path 
 
 
 def _show_choices(ranked: "ChoiceScores", parquet: Path | None, as_json: bool) -> None:
+    from pipelines.scoring.arrow_tables import choice_table, rows_of, write_parquet
     from pipelines.scoring.display import show_choices
-    from pipelines.scoring.tables import choice_table, rows_of, write_parquet
 
     rows = choice_table(ranked)
     if parquet:

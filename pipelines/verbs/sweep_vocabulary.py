@@ -17,8 +17,8 @@ from tokenizer.kinds.registry import KINDS
 
 if TYPE_CHECKING:
     from corpora import Corpus
+    from pipelines.sweep.one_run import Work
     from pipelines.sweep.plan import Budget, SweepRun, Vocabulary
-    from pipelines.sweep.runs import Work
 
 ENVIRONMENT = PASSIVE_THREADS
 OUT_OF_MEMORY = "lower --workers, or choose a smaller --recipe"
@@ -67,11 +67,11 @@ def sweep_vocabulary(
     from corpora import open_corpus
     from pipelines.cli.display import quantity, say_on_stderr, write
     from pipelines.cli.process import resumable
+    from pipelines.recipes.recipe import load_recipe
     from pipelines.run.folder import locked
-    from pipelines.run.recipe import load_recipe
-    from pipelines.sweep.folder import check_settings, record_settings, recorded, settings_of
+    from pipelines.sweep.one_run import Work
     from pipelines.sweep.plan import HOUR_FLOPS, Budget, Vocabulary
-    from pipelines.sweep.runs import Work
+    from pipelines.sweep.sweep_file import check_settings, record_settings, recorded, settings_of
     from pipelines.sweep.vocabularies import held_out_documents, train_vocabularies, write_datasets
     from tokenizer.workers import thread_count
 
@@ -143,7 +143,7 @@ def _on_this_machine(budget: "Budget", earlier: dict[str, Any] | None) -> "Budge
 
     Otherwise each run would choose its own, and could choose differently on a busy machine.
     """
-    from pipelines.training.machine import choose_machine
+    from pipelines.machine import choose_machine
 
     train = budget.recipe.train
     if earlier is None:

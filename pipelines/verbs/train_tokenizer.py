@@ -23,8 +23,8 @@ from pipelines.cli.named_tokenizers import load_compared
 from pipelines.cli.process import resumable
 from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
+from pipelines.process_memory import resident_bytes
 from pipelines.reporting.training_phases import Phases
-from pipelines.run.process_memory import resident_bytes
 from tokenizer import DEFAULT_SPECIAL_TOKENS, PieceRules, Tokenizer
 from tokenizer import sentinels as sentinel_tokens
 from tokenizer.kinds.registry import all_kinds, kind_named

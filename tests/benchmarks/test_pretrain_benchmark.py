@@ -12,7 +12,7 @@ from benchmarks.limits import device_bandwidth
 from benchmarks.training_models import CASES, PADDED, build_ours, litgpt_model, transformers_model
 from benchmarks.training_profile import group_of, seconds_by_group
 from benchmarks.training_worker import batch_of
-from lm.analysis.size import count_parameters, meta_model
+from lm.costs import count_parameters, meta_model
 
 SMALL = {"--steps": "8", "--warm-up": "4", "--turn": "2", "--rise": "2"}
 
@@ -108,7 +108,7 @@ def test_litgpt_computes_what_we_do(model):
 
 
 def test_the_published_shapes_are_the_published_sizes():
-    from lm.analysis.size import count_parameters, meta_model
+    from lm.costs import count_parameters, meta_model
 
     assert CASES["gpt2-124m-524k"].tokens == 2**19
     sizes = {"gpt2-124m": 124.5e6, "gpt2-350m": 355e6, "gpt3-1.3b": 1.32e9, "bert-base": 110e6}

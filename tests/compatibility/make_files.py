@@ -32,8 +32,8 @@ def documents() -> list[str]:
 def recipe(kind: str):
     """Return a recipe for a tiny model: one layer, 16 batches, a checkpoint half-way. An encoder-decoder is like T5."""
     from lm.config import ModelConfig
-    from pipelines.run.recipe import Recipe
-    from pipelines.training.config import TrainConfig
+    from pipelines.recipes.config import TrainConfig
+    from pipelines.recipes.recipe import Recipe
 
     shape = {"architecture": kind, "context_length": 18 if kind == "encoder" else 16, "tied_head": True}
     if kind == "encoder-decoder":
@@ -58,7 +58,7 @@ def recipe(kind: str):
 
 def make(folder: Path) -> None:
     """Write all files into the new folder `folder`."""
-    from pipelines.training.config import FinetuneConfig
+    from pipelines.recipes.config import FinetuneConfig
     from pipelines.verbs.build_dataset import build_dataset
     from pipelines.verbs.finetune import finetune
     from pipelines.verbs.pretrain import pretrain

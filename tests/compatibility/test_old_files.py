@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 
 from corpora.labelled import read_labelled
 from pipelines.dataset.reader import DATA_FILE, TokenDataset
+from pipelines.recipes.config import FinetuneConfig
 from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
-from pipelines.training.config import FinetuneConfig
+from pipelines.run.loaded_run import load_trained
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.export_hf import export_hf

@@ -51,7 +51,7 @@ def test_the_installed_wheel_imports_and_runs_from_an_empty_folder(wheel, tokeni
         "import bytelm, corpora, lm.model, pipelines.cli.dispatch, tokenizer; "
         "modules = (bytelm, corpora, lm.model, pipelines.cli.dispatch, tokenizer); "
         "assert all(module.__file__.startswith(sys.argv[1]) for module in modules); "
-        "from pipelines.run.recipe import load_recipe; load_recipe('gpt-tiny'); "
+        "from pipelines.recipes.recipe import load_recipe; load_recipe('gpt-tiny'); "
         "tok = tokenizer.Tokenizer.load(sys.argv[2]); "
         "assert len(tokenizer.count_pretokens(['some text'], 'cl100k')) == 2; "
         "assert bytelm.Tokenizer is tokenizer.Tokenizer and bytelm.__version__; "
@@ -94,7 +94,7 @@ import bytelm
 from bytelm import Tokenizer
 from corpora.corpus import Corpus
 from lm.config import ModelConfig
-from pipelines.run.recipe import Recipe
+from pipelines.recipes.recipe import Recipe
 
 tok = Tokenizer.train("a.txt", vocab_size=1000)
 reveal_type(tok.encode("text"))
@@ -111,7 +111,7 @@ reveal_type(ModelConfig(layers=2).head_features)
         "list[int]",
         "pipelines.run.loaded_run.LoadedRun",
         "float | None",
-        "pipelines.run.recipe.Recipe",
+        "pipelines.recipes.recipe.Recipe",
         "tokenizer.tokenizer.Tokenizer | None",
         "int",
     ], lines

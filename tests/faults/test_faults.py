@@ -123,7 +123,7 @@ class Pretrain(Work):
 
     def _weights(self, folder):
         from pipelines.run.folder import Run
-        from pipelines.run.loading import load_trained
+        from pipelines.run.loaded_run import load_trained
 
         return load_trained(Run(folder / "run"), "cpu").model.state_dict()
 

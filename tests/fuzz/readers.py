@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipelines.evaluation.evaluation_file import read_evaluation
+
 if TYPE_CHECKING:
     from starlette.testclient import TestClient
 
@@ -111,7 +113,7 @@ def _dataset(folder: Path) -> None:
 
 
 def _dataset_manifest(folder: Path) -> None:
-    from pipelines.dataset.manifest import problems
+    from pipelines.dataset.dataset_manifest import problems
 
     problems(folder / "dataset")
 
@@ -147,15 +149,15 @@ def _counts(folder: Path) -> None:
 
 
 def _checkpoint(folder: Path) -> None:
+    from pipelines.run.checkpoint_reader import newest_whole_checkpoint
     from pipelines.run.folder import Run
-    from pipelines.training.checkpoint_reader import newest_whole_checkpoint
 
     newest_whole_checkpoint(folder / "decoder", Run(folder / "decoder").settings, "model.safetensors", "state.json")
 
 
 def _state(folder: Path) -> None:
+    from pipelines.recipes.config import TrainConfig
     from pipelines.run.retention import latest_checkpoint, retained
-    from pipelines.training.config import TrainConfig
 
     run = folder / "decoder"
     retained(run, latest_checkpoint(run), TrainConfig(keep_best=True, keep_every_tokens=1))
@@ -172,7 +174,7 @@ def _log(folder: Path) -> None:
 
     run = Run(folder / "decoder")
     run.metrics()
-    run.evaluation()
+    read_evaluation(run.folder)
 
 
 def _weights(folder: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm.analysis import baselines
-from lm.analysis.baselines import Bigram, Unigram
+from lm.metrics import baselines
+from lm.metrics.baselines import Bigram, Unigram
 
 STREAM = np.array([0, 1, 0, 2, 0, 1], dtype=np.uint16)
 FEW = settings(max_examples=50, deadline=None)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from lm.analysis.bootstrap import DRAWS, block_length, circular_blocks, interval, resampled_sums
+from lm.metrics.intervals import DRAWS, block_length, circular_blocks, interval, resampled_sums
 
 TRUE_RATIO = 0.8
 

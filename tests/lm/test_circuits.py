@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from lm.analysis.attention_maps import attention_maps, head_scores, record
-from lm.analysis.circuits import (
+from lm.config import ModelConfig
+from lm.introspection.attention_maps import attention_maps, head_scores, record
+from lm.introspection.circuits import (
     copying_scores,
     decompose_logits,
     ov_circuit,
@@ -15,7 +16,6 @@ from lm.analysis.circuits import (
     token_ov_circuit,
     token_qk_circuit,
 )
-from lm.config import ModelConfig
 from lm.model import build_model
 
 TINY = ModelConfig(vocab_size=23, context_length=24, layers=2, width=16, heads=4)

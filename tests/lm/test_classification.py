@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm.analysis.naive_bayes import SMOOTHINGS, NaiveBayes
 from lm.classification import macro_f1, most_confused
+from lm.metrics.baselines import SMOOTHINGS, NaiveBayes
 
 PREDICTIONS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=60)
 

@@ -88,6 +88,6 @@ def test_default_mlp_widths_are_those_of_gpt2_and_llama():
 
 
 def test_configuration_is_read_without_importing_torch():
-    modules = "lm.config, lm.objectives, lm.analysis.baselines, lm.optim.schedules"
+    modules = "lm.config, lm.objectives, lm.metrics.baselines, lm.optim.schedules"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,16 +7,19 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm.analysis.memory import activation_bytes, cache_bytes, cache_bytes_per_token, training_bytes
-from lm.analysis.size import (
+from lm.config import ModelConfig
+from lm.costs import (
+    activation_bytes,
+    cache_bytes,
+    cache_bytes_per_token,
     count_parameters,
     flops_per_token,
     matrix_parameters,
     meta_model,
     non_embedding_parameters,
     parameter_table,
+    training_bytes,
 )
-from lm.config import ModelConfig
 from lm.decoding.cache import storage_dtype
 from lm.decoding.generation import encode_source
 from lm.decoding.packed import prepare

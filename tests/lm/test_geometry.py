@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 
-from lm.analysis.geometry import nearest_tokens, principal_components
+from lm.introspection.geometry import nearest_tokens, principal_components
 
 
 @given(seed=st.integers(0, 2**32), entries=st.integers(5, 40), width=st.integers(3, 12))

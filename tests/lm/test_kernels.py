@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
-from lm.analysis.size import meta_model
 from lm.attention import backends
 from lm.classification import Classifier
+from lm.costs import meta_model
 from lm.decoding.packed import prepare
 from lm.decoding.state import DecodeState
 from lm.model import build_model

@@ -11,8 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lm import losses, scores
+from lm.logit_loss import fused_score
 from lm.losses import linear_cross_entropy
-from lm.scores import fused_score
 
 
 def problem(n, v, width, dtype=torch.float64, seed=0, bias=True):

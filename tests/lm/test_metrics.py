@@ -12,8 +12,8 @@ from scipy.spatial.distance import jensenshannon
 from scipy.special import log_softmax, softmax
 from scipy.stats import entropy as scipy_entropy
 
-from lm.analysis import metrics
-from lm.analysis.metrics import PredictionAccumulator
+from lm.metrics import predictions as metrics
+from lm.metrics.predictions import PredictionAccumulator
 
 LN2 = math.log(2)
 FEW = settings(max_examples=50, deadline=None)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from lm.analysis.size import count_parameters
 from lm.attention.backends import BACKENDS
 from lm.config import ModelConfig
+from lm.costs import count_parameters
 from lm.decoding.generation import generate
 from lm.exchange import from_hugging_face, to_hugging_face
 from lm.model import LanguageModel

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lm.logit_loss import fused_score
 from lm.losses import linear_cross_entropy
-from lm.products import BACKWARD, FORWARD, Float8Products, quantized, require_float8
-from lm.scores import fused_score
+from lm.matmul import BACKWARD, FORWARD, Float8Products, quantized, require_float8
 
 
 def problem(n, v, width):

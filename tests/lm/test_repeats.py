@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from lm.analysis.repeats import Repeats, t_quantile
+from lm.metrics.intervals import Repeats, t_quantile
 
 VALUES = st.lists(st.floats(-100, 100), min_size=1, max_size=6)
 

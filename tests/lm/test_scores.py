@@ -8,8 +8,8 @@ from torch._inductor.graph import GraphLowering
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from lm.logit_loss import Variant, fused_score
 from lm.losses import ALIGNMENT, linear_cross_entropy
-from lm.scores import Variant, fused_score
 
 PRODUCTS = 2 + 2 + 2  # bytes of a 16-bit logit that the products write, read and read again
 ALL = Variant(soft_cap=15.0, label_smoothing=0.1, z_loss=1e-4)

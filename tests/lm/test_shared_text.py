@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm.analysis.shared_text import covered, longest_matches
+from lm.text_statistics.match_lengths import covered, longest_matches
 
 few_letters = st.binary(max_size=20).map(lambda text: bytes(byte % 3 for byte in text))
 documents = st.lists(few_letters, max_size=6)

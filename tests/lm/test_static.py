@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 import torch
 
-from lm.analysis.size import meta_model
 from lm.config import ModelConfig
+from lm.costs import meta_model
 from lm.decoding.generation import generate, stream
 from lm.decoding.packed import prepare
 from lm.decoding.state import DecodeState, pad_left

@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from corpora.synthetic import IIDSource, MarkovSource
-from lm.analysis import text_kernels
-from lm.analysis.distributions import conditional_entropy, entropy, js, kl
-from lm.analysis.frequency_laws import fit_heaps, fit_zipf, vocabulary_growth
-from lm.analysis.match_lengths import match_rates, previous_match_lengths
-from lm.analysis.mutual_information import information, log_distances, mutual_information
-from lm.analysis.ngram_entropy import ngram_entropies
-from lm.analysis.text_divergence import text_divergences
+from lm.text_statistics import kernels as text_kernels
+from lm.text_statistics.distributions import conditional_entropy, entropy, js, kl
+from lm.text_statistics.divergence import text_divergences
+from lm.text_statistics.frequency_laws import fit_heaps, fit_zipf, vocabulary_growth
+from lm.text_statistics.match_lengths import match_rates, previous_match_lengths
+from lm.text_statistics.mutual_information import information, log_distances, mutual_information
+from lm.text_statistics.ngram_entropy import ngram_entropies
 
 SOURCES = {
     "independent": IIDSource([1 / 2, 1 / 4, 1 / 8, 1 / 16, 1 / 16]),

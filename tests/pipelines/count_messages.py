@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.model import build_model
-from pipelines.run.recipe import load_recipe
+from pipelines.recipes.recipe import load_recipe
 from pipelines.training.batch import Batch
 from pipelines.training.fully_sharded import FullySharded
 from pipelines.training.launch import processes

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
+from pipelines.run.loaded_run import load_trained
 
 transformers = pytest.importorskip("transformers")
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from pipelines.run.recipe import load_recipe, recipe_names
+from pipelines.recipes.recipe import load_recipe, recipe_names
 from pipelines.training.data import open_dataset, open_training_data
 from pipelines.training.mixture import Mixture
 from pipelines.training.pretraining import fit_to_data

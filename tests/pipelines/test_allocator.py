@@ -9,7 +9,7 @@ import pytest
 FAULTS = """
 import resource, sys
 import torch
-from pipelines.training.machine import keep_freed_memory
+from pipelines.machine import keep_freed_memory
 
 kept = keep_freed_memory() if sys.argv[1] == "kept" else False
 for number in range(12):
@@ -38,7 +38,7 @@ def test_the_next_step_reuses_memory_that_a_step_freed():
 RESIDENT = """
 import resource
 import torch
-from pipelines.training.machine import freed_memory_returned, keep_freed_memory
+from pipelines.machine import freed_memory_returned, keep_freed_memory
 
 def resident_memory():
     return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize()

@@ -15,7 +15,7 @@ import pytest
 
 from lm.presets import PRESETS
 from pipelines.cli.dispatch import main
-from pipelines.run.recipe import recipe_names
+from pipelines.recipes.recipe import recipe_names
 from tests.conftest import BYTELM, REPOSITORY
 
 

@@ -9,7 +9,7 @@ import pytest
 import transformers
 
 import bytelm
-from pipelines.run.recipe import load_recipe, recipe_names
+from pipelines.recipes.recipe import load_recipe, recipe_names
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.export_hf import export_hf
 from pipelines.verbs.export_onnx import export_onnx

@@ -9,9 +9,9 @@ from lm.config import ModelConfig
 from lm.model import build_model
 from lm.optim.optimizers import build_optimizers
 from lm.optim.settings import OptimizerSettings
+from pipelines.recipes.config import TrainConfig
 from pipelines.training.batch import Batch
-from pipelines.training.config import TrainConfig
-from pipelines.training.graphs import graphed, own_gradients, uses_graphs
+from pipelines.training.cuda_graphs import graphed, own_gradients, uses_graphs
 from pipelines.training.loss import summed_loss
 from pipelines.training.parallel import ONE_PROCESS
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipelines.dataset.documents import DOCUMENTS_FILE, read_documents
+from pipelines.dataset.document_records import DOCUMENTS_FILE, read_documents
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.difference import Gap, ScoredText, difference_per_byte, sentence
 from pipelines.evaluation.documents import document_keys, text_of_stream

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import bytelm
+from pipelines.recipes.config import FinetuneConfig
 from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
-from pipelines.training.config import FinetuneConfig
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.export_hf import export_hf

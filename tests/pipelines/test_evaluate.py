@@ -16,12 +16,13 @@ import torch
 from corpora.synthetic import source_from_description
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.decoded_text import stream_text
+from pipelines.evaluation.evaluation_file import read_evaluation
 from pipelines.evaluation.measurements import kinds, options
 from pipelines.evaluation.measurements.compressors import compressed_text
 from pipelines.evaluation.windows import decoder_windows
+from pipelines.recipes.recipe import load_recipe, save_config
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
-from pipelines.run.recipe import load_recipe, save_config
+from pipelines.run.loaded_run import load_trained
 from pipelines.training.objectives import NextToken
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
@@ -367,7 +368,7 @@ def test_the_cross_entropy_and_its_parts_cover_the_same_tokens(in_process, marko
     """The source says nothing about separators and the two symbols after each: 26 of the 2,708 tokens."""
     done = in_process("evaluate", markov_run)
     assert done.returncode == 0, done.stderr
-    numbers = Run(markov_run).evaluation()["splits"]["validation"]
+    numbers = read_evaluation(markov_run)["splits"]["validation"]
     dataset = TokenDataset(markov_run.parent / "data")
     source = source_from_description(dataset.info["corpus"]["synthetic"])
     stream = dataset.split("validation")

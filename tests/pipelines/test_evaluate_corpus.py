@@ -11,14 +11,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm.analysis.bootstrap import interval, resampled_sums
+from lm.metrics.intervals import interval, resampled_sums
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.decoded_text import stream_text
 from pipelines.evaluation.documents import text_of_stream
 from pipelines.evaluation.measurements.words import words_and_line_ends
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
+from pipelines.run.loaded_run import load_trained
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.pretrain import pretrain
 from tokenizer import Tokenizer

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from pipelines.run.evaluation_file import evaluations_of
+from pipelines.evaluation.evaluation_file import evaluations_of, read_evaluation
 from pipelines.run.folder import Run
 from pipelines.verbs.evaluate import evaluate
 
@@ -23,7 +23,7 @@ def evaluated(tmp_path_factory, trained_gpt):
     """Return another copy of the run and its evaluation."""
     folder = shutil.copytree(trained_gpt, tmp_path_factory.mktemp("evaluated") / "gpt")
     contents = evaluate(folder)
-    assert Run(folder).evaluation() == contents
+    assert read_evaluation(folder) == contents
     return folder, contents
 
 
@@ -60,7 +60,7 @@ def test_an_evaluation_of_version_0_1_stays_beside_a_new_one(run):
     contents = evaluate(run)
     del contents["measured"]
     (run / "evaluation.json").write_text(json.dumps(contents))
-    assert evaluations_of(Run(run).evaluation())[0].measured["checkpoint"] == contents["checkpoint"]
+    assert evaluations_of(read_evaluation(run))[0].measured["checkpoint"] == contents["checkpoint"]
     evaluate(run, stride=4)
     assert contents["splits"]["validation"] in [each.numbers for each in evaluations_of(saved(run))]
 
@@ -95,7 +95,7 @@ def test_a_damaged_evaluation_is_set_aside_and_not_overwritten(run):
 def test_an_evaluation_of_another_shape_is_refused_as_damaged(run, contents):
     (run / "evaluation.json").write_text(json.dumps(contents))
     with pytest.raises(ValueError, match=r"evaluation\.json is damaged"):
-        Run(run).evaluation()
+        read_evaluation(run)
 
 
 MATCHES = {"training": "data", "bytes": 9, "sampled": 1.0, "curve": []}
@@ -138,7 +138,7 @@ def test_entries_with_a_wrong_structure_are_refused_as_damaged(evaluated, damage
     damaged = contents | {"splits": {"validation": contents["splits"]["validation"] | damage}}
     (run / "evaluation.json").write_text(json.dumps(damaged))
     with pytest.raises(ValueError, match=r"evaluation\.json is damaged"):
-        Run(run).evaluation()
+        read_evaluation(run)
 
 
 def test_no_run_is_evaluated_if_one_of_them_cannot_be(tmp_path, run, trained_bert):

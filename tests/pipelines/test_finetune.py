@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from corpora.labelled import read_labelled
-from lm.analysis.metrics import token_nll
 from lm.classification import accuracy_interval
+from lm.metrics.predictions import token_nll
+from pipelines.recipes.config import FinetuneConfig
+from pipelines.recipes.recipe import save_config
 from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
-from pipelines.run.recipe import save_config
-from pipelines.training.config import FinetuneConfig
 from pipelines.training.finetuning import SORTED_BATCHES, epochs
 from pipelines.verbs.classify import classify
 from pipelines.verbs.finetune import finetune

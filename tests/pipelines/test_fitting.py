@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.training.batch import Batch
-from pipelines.training.fitting import OPTIMIZER_NUMBERS, even, largest_micro_batch, leave_a_tenth
+from pipelines.training.micro_batch import OPTIMIZER_NUMBERS, even, largest_micro_batch, leave_a_tenth
 from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.training_cases import with_train
 

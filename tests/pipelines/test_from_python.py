@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 import bytelm
 from lm.config import ModelConfig
 from pipelines.cli.dispatch import main, verbs
-from pipelines.run.recipe import Recipe
-from pipelines.training.config import FinetuneConfig, TrainConfig
+from pipelines.recipes.config import FinetuneConfig, TrainConfig
+from pipelines.recipes.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]
 # The functions of verbs. `bytelm corpus` has none: corpora are opened by the package `corpora`.

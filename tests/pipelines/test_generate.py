@@ -11,7 +11,7 @@ from lm.decoding.beam import beam_search
 from lm.decoding.generation import generate as continued
 from pipelines.reporting.samples import samples_of
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
+from pipelines.run.loaded_run import load_trained
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.generate import generate
 from tests.pipelines.test_cli import assert_refused

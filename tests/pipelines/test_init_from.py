@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from pipelines.recipes.recipe import save_config
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
+from pipelines.run.loaded_run import load_trained
 from pipelines.run.manifest import manifest_sha256
-from pipelines.run.recipe import save_config
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.run.text_ids import text_ids
 from pipelines.verbs.build_dataset import build_dataset

@@ -8,14 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from lm.analysis.attention_maps import attention_maps
-from lm.analysis.circuits import token_ov_circuit, token_qk_circuit
+from lm.introspection.attention_maps import attention_maps
+from lm.introspection.circuits import token_ov_circuit, token_qk_circuit
 from lm.model import build_model
-from pipelines.reporting.inside import look_inside
-from pipelines.reporting.inside_plots import draw_attention, draw_circuits, draw_embedding, draw_paths, draw_scores
+from pipelines.reporting.introspection import look_inside
+from pipelines.reporting.introspection_plots import (
+    draw_attention,
+    draw_circuits,
+    draw_embedding,
+    draw_paths,
+    draw_scores,
+)
 from pipelines.reporting.token_labels import KINDS, TokenLabels
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
+from pipelines.run.loaded_run import load_trained
 from pipelines.verbs.report import report
 
 

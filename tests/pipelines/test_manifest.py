@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
+from pipelines.recipes.config import FinetuneConfig
+from pipelines.recipes.recipe import save_config
 from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
+from pipelines.run.loaded_run import load_trained
 from pipelines.run.manifest import DamagedCheckpointError, manifest_json, read_manifest
-from pipelines.run.recipe import save_config
 from pipelines.run.retention import latest_checkpoint
-from pipelines.training.config import FinetuneConfig
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.export_hf import export_hf
 from pipelines.verbs.finetune import finetune

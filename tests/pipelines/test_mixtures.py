@@ -14,9 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipelines.dataset.reader import TokenDataset
+from pipelines.exchange.model_card import model_card
+from pipelines.recipes.recipe import save_config
 from pipelines.run.folder import Run
-from pipelines.run.model_card import model_card
-from pipelines.run.recipe import save_config
 from pipelines.run.sources import parse_sources, sources_of, spelled
 from pipelines.training.batch import Shard
 from pipelines.training.data import open_sources, open_training_data

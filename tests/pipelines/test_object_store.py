@@ -9,6 +9,7 @@ import pytest
 
 from corpora.object_store import ObjectPath
 from pipelines.dataset.stored import local_copy
+from pipelines.evaluation.evaluation_file import read_evaluation
 from pipelines.run.folder import Run
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.dataset import verify_dataset
@@ -158,7 +159,7 @@ def test_a_run_on_a_bucket_is_the_run_on_the_folder_and_resumes_from_anywhere(
     )
     assert ours == theirs
     assert evaluate(tmp_path / "other")["splits"] == evaluate(trained_gpt)["splits"]
-    assert Run(tmp_path / "other").evaluation()["measured"]["validation"]["data"] == uri
+    assert read_evaluation(tmp_path / "other")["measured"]["validation"]["data"] == uri
 
 
 def test_a_mixture_names_its_sources_in_buckets(stored, dataset_folder, small_recipe, tmp_path):

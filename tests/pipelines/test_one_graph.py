@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 
-from lm.analysis.size import meta_model
+from lm.costs import meta_model
 from pipelines.training.loop import Trainer
 from tests.pipelines.recipe_cases import CASES, adapted, opened
 

@@ -9,11 +9,11 @@ import torch
 
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.inputs import objective_of
-from pipelines.reporting.inside import look_inside
+from pipelines.recipes.config import FinetuneConfig
+from pipelines.reporting.introspection import look_inside
 from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids
-from pipelines.training.config import FinetuneConfig
 from pipelines.training.data import validation_batch
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate

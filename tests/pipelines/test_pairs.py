@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from corpora import PairTexts, open_pairs
-from lm.analysis.size import flops_per_token, meta_model
+from lm.costs import flops_per_token, meta_model
 from pipelines.dataset.pairs import Lists, PairDataset, Pairs
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.measurements.translation import bleu
+from pipelines.recipes.recipe import load_recipe
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
-from pipelines.run.recipe import load_recipe
+from pipelines.run.loaded_run import load_trained
 from pipelines.run.retention import latest_checkpoint
 from pipelines.training.batch import hidden_states
 from pipelines.training.data import PairLoader, open_training_data

@@ -20,12 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.dataset.reader import TokenStream
+from pipelines.machine import Machine
+from pipelines.recipes.recipe import save_config
 from pipelines.run.folder import locked
-from pipelines.run.recipe import save_config
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training.batch import Shard
 from pipelines.training.data import BlockLoader
-from pipelines.training.machine import Machine
 from pipelines.training.objectives import NextToken
 from pipelines.training.progress import Progress, stop_on_signals
 from pipelines.verbs.pretrain import pretrain

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from pipelines.cli.dispatch import main
+from pipelines.recipes.recipe import recipe_names
 from pipelines.run.named_models import named_model
-from pipelines.run.recipe import recipe_names
 
 
 def costs_of(capsys, *arguments):
@@ -75,7 +75,7 @@ def test_the_wider_cache_of_a_cpu_is_printed(capsys):
 
 def test_a_run_has_the_size_of_its_model(trained_gpt, capsys):
     from pipelines.run.folder import Run
-    from pipelines.run.loading import load_trained
+    from pipelines.run.loaded_run import load_trained
 
     model = load_trained(Run(trained_gpt)).model
     costs = costs_of(capsys, str(trained_gpt))
@@ -83,7 +83,7 @@ def test_a_run_has_the_size_of_its_model(trained_gpt, capsys):
 
 
 def test_a_classifier_is_refused_as_a_model(trained_bert, tmp_path, capsys):
-    from pipelines.training.config import FinetuneConfig
+    from pipelines.recipes.config import FinetuneConfig
     from pipelines.verbs.finetune import finetune
 
     rows = [json.dumps({"text": f"{label} {i}", "label": label}) for i in range(8) for label in ("a", "b")]

@@ -10,8 +10,8 @@ import torch
 
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.inputs import objective_of
+from pipelines.recipes.recipe import load_recipe
 from pipelines.run.folder import Run
-from pipelines.run.recipe import load_recipe
 from pipelines.run.text_ids import text_ids
 from pipelines.training.data import validation_batch
 from pipelines.verbs.build_dataset import build_dataset

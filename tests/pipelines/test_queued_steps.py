@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lm.analysis.size import meta_model
+from lm.costs import meta_model
 from pipelines.training.loop import Trainer
 from tests.pipelines.recipe_cases import CASES, adapted, opened
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.cli.arguments import parse_count, parse_number
-from pipelines.run.recipe import RECIPES, load_recipe, recipe_names, save_config
+from pipelines.recipes.recipe import RECIPES, load_recipe, recipe_names, save_config
 
 
 @pytest.mark.parametrize("name", recipe_names())

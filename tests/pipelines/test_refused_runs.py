@@ -13,8 +13,8 @@ import torch
 
 from pipelines.cli.dispatch import main
 from pipelines.dataset.reader import write_info
+from pipelines.recipes.recipe import save_config
 from pipelines.run.folder import Run, locked
-from pipelines.run.recipe import save_config
 from pipelines.verbs.pretrain import pretrain
 from tests.conftest import REPOSITORY
 from tests.pipelines.training_cases import accept_config
@@ -87,7 +87,7 @@ def test_an_objective_without_its_special_token_is_refused_by_name(tmp_path, tex
 
 
 def test_weights_of_another_shape_are_refused(tmp_path, small_recipe, dataset_folder, trained_gpt):
-    from pipelines.run.loading import load_trained
+    from pipelines.run.loaded_run import load_trained
 
     out = shutil.copytree(trained_gpt, tmp_path / "gpt")
     run = Run(out)

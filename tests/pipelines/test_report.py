@@ -10,13 +10,13 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from pipelines.evaluation.evaluation_file import evaluations_of, read_evaluation
 from pipelines.reporting.passage import passage_of
 from pipelines.reporting.plots import loss_by_position
 from pipelines.reporting.subject import subject_of
 from pipelines.reporting.verdict import verdict
-from pipelines.run.evaluation_file import evaluations_of
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
+from pipelines.run.loaded_run import load_trained
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.pretrain import pretrain
@@ -448,5 +448,5 @@ def test_all_evaluations_of_a_run_are_on_the_page(tmp_path, gpt):
     evaluate(gpt)
     evaluate(gpt, stride=8)
     page = plain([gpt], tmp_path / "page.html")
-    assert len(evaluations_of(Run(gpt).evaluation())) == 2
+    assert len(evaluations_of(read_evaluation(gpt))) == 2
     assert page.rows("results")[0]["Next token"] == ["gpt, stride 8", "gpt, stride 32"]

@@ -15,10 +15,10 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pipelines.recipes.config import TrainConfig
+from pipelines.recipes.recipe import save_config
 from pipelines.run.folder import Run
-from pipelines.run.recipe import save_config
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
-from pipelines.training.config import TrainConfig
 from pipelines.training.parallel import OneProcess
 from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.training_cases import (
@@ -249,7 +249,7 @@ def test_a_run_without_a_whole_checkpoint_is_refused_rather_than_restarted(
 def test_an_average_of_the_weights_is_validated_saved_loaded_and_resumed(
     tmp_path, small_recipe, dataset_folder, monkeypatch
 ):
-    from pipelines.run.loading import load_trained
+    from pipelines.run.loaded_run import load_trained
 
     recipe = replace(small_recipe, train=replace(small_recipe.train, average=0.9))
     whole, stopped = tmp_path / "whole", tmp_path / "stopped"

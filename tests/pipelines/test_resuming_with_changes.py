@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from lm.optim.schedules import batch_size, multiplier, weight_decay_multiplier
+from pipelines.recipes.config import TrainConfig
+from pipelines.recipes.recipe import Recipe, save_config
 from pipelines.run.folder import Run
-from pipelines.run.recipe import Recipe, save_config
-from pipelines.training.config import TrainConfig
 from pipelines.training.loop import Trainer
 from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.training_cases import (

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from pipelines.run.checkpoint_reader import AVERAGE, MODEL, OPTIMIZER, read_checkpoint
 from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
-from pipelines.training.checkpoint_reader import AVERAGE, MODEL, OPTIMIZER, read_checkpoint
 from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.test_parallel import assert_same_to_rounding, cut_back, finish, launch, members, wait_for_step
 from tests.pipelines.training_cases import wait_for_checkpoint, weights_of, with_train

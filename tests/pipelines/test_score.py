@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bytelm
-from lm.analysis.text_kernels import hash_words
+from lm.text_statistics.kernels import hash_words
 from pipelines.evaluation.white_space import white_space
 from pipelines.run.folder import Run
 from pipelines.scoring.windows import decoder_windows
-from pipelines.scoring.words import word_starts
+from pipelines.scoring.word_probabilities import word_starts
 from pipelines.verbs.export_hf import export_hf
 from tests.pipelines.exchange_cases import AUTO
 from tests.pipelines.test_cli import assert_refused
@@ -234,7 +234,7 @@ def test_word_probabilities_multiply_to_the_probability_of_the_text_and_its_end(
 
 def test_word_probabilities_sum_to_one_over_all_words_of_a_small_language():
     """Tokens are bytes: after each letter a or b, the word continues or ends, and nothing counts twice."""
-    from pipelines.scoring.words import words_of
+    from pipelines.scoring.word_probabilities import words_of
 
     # p(a) = 0.3, p(b) = 0.2, p(space) = 0.5 at every place, whatever came before.
     p = {b"a": 0.3, b"b": 0.2, b" ": 0.5}

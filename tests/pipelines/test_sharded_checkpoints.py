@@ -11,9 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from pipelines.run.checkpoint_reader import AVERAGE, MODEL, OPTIMIZER, read_checkpoint, whole_checkpoint
 from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
-from pipelines.training.checkpoint_reader import AVERAGE, MODEL, OPTIMIZER, read_checkpoint, whole_checkpoint
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.export_hf import export_hf
 from pipelines.verbs.generate import generate

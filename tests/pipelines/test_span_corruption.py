@@ -10,9 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lm.model import build_model
 from pipelines.dataset.reader import TokenDataset, TokenStream
+from pipelines.recipes.recipe import load_recipe
 from pipelines.run.folder import Run
-from pipelines.run.loading import load_trained
-from pipelines.run.recipe import load_recipe
+from pipelines.run.loaded_run import load_trained
 from pipelines.training.batch import hidden_states
 from pipelines.training.data import open_training_data, validation_batch
 from pipelines.training.mixture import Mixture
@@ -168,7 +168,7 @@ def evaluate_without_mask(tmp_path, recipe):
     """Return the evaluation of the same weights without a document mask."""
     import shutil
 
-    from pipelines.run.recipe import save_config
+    from pipelines.recipes.recipe import save_config
 
     copy = shutil.copytree(tmp_path / "run", tmp_path / "plain")
     this = Run(copy)

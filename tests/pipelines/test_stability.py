@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from lm.optim.optimizers import Optimizers
+from pipelines import machine
+from pipelines.machine import choose_machine
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
-from pipelines.training import machine
 from pipelines.training.loop import Trainer
-from pipelines.training.machine import choose_machine
 from pipelines.training.parallel import OneProcess
 from pipelines.training.stability import LossScale
 from pipelines.verbs.pretrain import pretrain

@@ -14,17 +14,17 @@ import pytest
 from scipy import stats
 
 from corpora import open_corpus
-from lm.analysis.size import flops_per_token, meta_model
 from lm.config import ModelConfig
+from lm.costs import flops_per_token, meta_model
+from pipelines.recipes.config import TrainConfig
+from pipelines.recipes.recipe import Recipe, load_recipe, save_config
 from pipelines.run.folder import locked
-from pipelines.run.recipe import Recipe, load_recipe, save_config
 from pipelines.sweep.lost_text import lost_bits
+from pipelines.sweep.one_run import Work, finish
 from pipelines.sweep.picture import figure_of
 from pipelines.sweep.plan import Budget, SweepRun, Vocabulary
-from pipelines.sweep.runs import Work, finish
 from pipelines.sweep.summary import sentences, summarize, tao_size
 from pipelines.sweep.vocabularies import HELD_OUT_BYTES, LONGEST_DOCUMENT, held_out_documents
-from pipelines.training.config import TrainConfig
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.sweep_vocabulary import sweep_vocabulary

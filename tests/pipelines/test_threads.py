@@ -16,9 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.config import ModelConfig
 from lm.model import build_model
+from pipelines.recipes.config import TrainConfig
 from pipelines.training import threads
 from pipelines.training.batch import Batch
-from pipelines.training.config import TrainConfig
 from pipelines.training.loop import Trainer
 from pipelines.training.parallel import ONE_PROCESS, OneProcess
 from pipelines.training.threads import Threads, thread_count, with_threads
@@ -181,7 +181,7 @@ import os, sys, time
 from dataclasses import replace
 from pathlib import Path
 import torch
-from pipelines.run.recipe import load_recipe
+from pipelines.recipes.recipe import load_recipe
 from pipelines.training.loop import Trainer
 from lm.model import build_model
 from tests.pipelines.test_threads import RandomBlocks

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.documents import text_of_stream
+from pipelines.evaluation.evaluation_file import read_evaluation
 from pipelines.evaluation.trained_text import TrainingText
-from pipelines.run.folder import Run
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.export_hf import export_hf
@@ -60,7 +60,7 @@ def test_documents_of_the_training_split_are_noticed(in_process, run, corpus):
     done = in_process("evaluate", run, "--corpus", folder)
     assert done.returncode == 0, done.stderr
     assert f"mixed: {sentence(folder, seen)}" in done.stderr
-    numbers = Run(run).evaluation()["splits"]["mixed"]
+    numbers = read_evaluation(run)["splits"]["mixed"]
     assert numbers["trained_documents"] == 2
     assert f"{numbers['trained_share']:.1%}" in sentence(folder, seen)
     assert sentence(folder, seen) in report([run]).read_text()
@@ -71,7 +71,7 @@ def test_documents_of_the_training_split_are_noticed(in_process, run, corpus):
 def test_the_validation_split_is_held_out(in_process, run):
     done = in_process("evaluate", run)
     assert done.returncode == 0 and "held-out text" not in done.stderr
-    numbers = Run(run).evaluation()["splits"]["validation"]
+    numbers = read_evaluation(run)["splits"]["validation"]
     assert (numbers["trained_documents"], numbers["trained_share"]) == (0, 0.0)
 
 

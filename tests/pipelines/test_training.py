@@ -14,12 +14,12 @@ import torch
 from lm.model import build_model
 from lm.optim.optimizers import Optimizers
 from pipelines.dataset.reader import TokenDataset
+from pipelines.machine import tabulated_flops
+from pipelines.run.checkpoint_reader import whole_checkpoint
 from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
-from pipelines.training.checkpoint_reader import whole_checkpoint
 from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
-from pipelines.training.machine import tabulated_flops
 from pipelines.training.mixture import Mixture
 from pipelines.training.parallel import OneProcess
 from pipelines.training.pretraining import fit_to_data
@@ -52,7 +52,7 @@ def test_the_loss_falls_in_metrics_jsonl(trained_gpt, small_recipe):
 
 def test_the_logged_validation_loss_matches_the_checkpoint(trained_gpt, dataset_folder):
     """Recomputed in plain PyTorch, without dropout, over the first 640 tokens of the split."""
-    from pipelines.run.loading import load_trained
+    from pipelines.run.loaded_run import load_trained
 
     model = load_trained(Run(trained_gpt)).model
     stream = TokenDataset(dataset_folder).split("validation")

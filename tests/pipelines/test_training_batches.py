@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lm.analysis.size import flops_per_token, meta_model
+from lm.costs import flops_per_token, meta_model
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.training.batch import ALIGNMENT, ROW_MULTIPLE, Batch, loss_inputs, packed, to_device, unpacked
 from pipelines.training.data import BlockLoader, open_training_data, validation_batch
-from pipelines.training.draws import generators
 from pipelines.training.mixture import Mixture
 from pipelines.training.objectives import NextToken, make_objective
+from pipelines.training.seeding import generators
 from tests.lm.rows_of_objectives import masked_row
 from tokenizer import Tokenizer
 

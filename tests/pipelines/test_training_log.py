@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lm.analysis.size import meta_model
+from lm.costs import meta_model
 from pipelines.cli import display
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenDataset
-from pipelines.run.recipe import save_config
+from pipelines.recipes.recipe import save_config
 from pipelines.run.retention import latest_checkpoint
 from pipelines.training import pretraining
 from pipelines.training.data import open_training_data

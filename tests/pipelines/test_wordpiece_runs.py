@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from datasets import load_from_disk
 
-from pipelines.dataset.documents import read_documents
+from pipelines.dataset.document_records import read_documents
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.measurements.breakdown import CLASSES, token_classes
 from pipelines.verbs.evaluate import evaluate

@@ -15,11 +15,11 @@ import torch
 
 from lm.model import LanguageModel
 from pipelines.dataset.reader import TokenDataset
+from pipelines.recipes.recipe import save_config
+from pipelines.run.checkpoint_reader import MODEL, read_checkpoint
 from pipelines.run.folder import Run
 from pipelines.run.manifest import MANIFEST, manifest_json, read_manifest
-from pipelines.run.recipe import save_config
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
-from pipelines.training.checkpoint_reader import MODEL, read_checkpoint
 from pipelines.training.data import BlockLoader
 from pipelines.training.loop import Trainer
 from pipelines.training.objectives import NextToken

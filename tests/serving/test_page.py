@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 import bytelm
 from lm.decoding.generation import generate
 from lm.model import build_model
-from pipelines.run.text_generation import filled_masks
+from pipelines.generation.text_generation import filled_masks
 from pipelines.scoring.display import LEVELS
 from pipelines.serving.app import create_app
 from pipelines.serving.engine import Engine

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import bytelm
-from lm.analysis.attention_maps import attention_maps
-from lm.analysis.token_scores import token_scores
 from lm.decoding.generation import generate
-from pipelines.run.text_generation import filled_masks
+from lm.introspection.attention_maps import attention_maps
+from lm.metrics.predictions import token_scores
+from pipelines.generation.text_generation import filled_masks
 from pipelines.scoring.texts import encoder_steps, text_tokens
 from tests.serving.conftest import client_of
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.serving.text import GrowingText
+from pipelines.serving.growing_text import GrowingText
 
 # Few letters, so that stop strings occur, overlap and contain each other; characters of one to four bytes, and bytes
 # that are no UTF-8.

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm.analysis.bootstrap import interval, resampled_sums
-from lm.analysis.metrics import bits, entropy, token_nll
 from lm.config import ModelConfig
 from lm.decoding.generation import stream as generated
 from lm.decoding.packed import prepare
 from lm.decoding.sampling import draw
+from lm.metrics.intervals import interval, resampled_sums
+from lm.metrics.predictions import bits, entropy, token_nll
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from lm.analysis.shared_text import covered, longest_matches
+from lm.text_statistics.match_lengths import covered, longest_matches
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.decoded_text import decoded, decoded_tokens

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lm.analysis.baselines import Unigram
-from lm.analysis.metrics import perplexity, token_nll
+from lm.metrics.baselines import Unigram
+from lm.metrics.predictions import perplexity, token_nll
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream

@@ -5,8 +5,8 @@ from typing import Literal
 
 import numpy as np
 
-from lm.analysis.bootstrap import interval
-from lm.analysis.metrics import perplexity
+from lm.metrics.intervals import interval
+from lm.metrics.predictions import perplexity
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.confidence import Sampling
 from pipelines.evaluation.core import Interval

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lm.analysis import text_kernels
+from lm.text_statistics import kernels as text_kernels
 
 LONGEST = 8
 WORD_BITS = 64

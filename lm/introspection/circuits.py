@@ -15,9 +15,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from lm.analysis.attention_maps import inference_mode, record
 from lm.blocks import Block
 from lm.heads import NextTokenHead
+from lm.introspection.attention_maps import inference_mode, record
 from lm.layers import LayerNorm, RMSNorm
 from lm.mixers.attention import Attention, require_attention
 from lm.model import LanguageModel

@@ -5,15 +5,18 @@ from typing import TypedDict
 
 import torch
 
-from lm.analysis.memory import activation_bytes, cache_bytes, cache_bytes_per_token, training_bytes
-from lm.analysis.size import (
+from lm.config import ModelConfig
+from lm.costs import (
+    activation_bytes,
+    cache_bytes,
+    cache_bytes_per_token,
     flops_per_token,
     matrix_parameters,
     meta_model,
     non_embedding_parameters,
     parameter_table,
+    training_bytes,
 )
-from lm.config import ModelConfig
 from lm.decoding.cache import storage_dtype
 from lm.optim.optimizers import optimizer_classes
 from lm.optim.settings import OptimizerKind

@@ -17,8 +17,8 @@ import torch
 from lm.attention.backends import fastest
 from lm.config import ModelConfig
 from pipelines.cli.display import quantity, say
-from pipelines.run.process_memory import peak_bytes
-from pipelines.training.config import Device, Dtype, TrainConfig
+from pipelines.process_memory import peak_bytes
+from pipelines.recipes.config import Device, Dtype, TrainConfig
 
 # Dense operations per second of the matrix units in bfloat16 (float16 without bfloat16), from data sheets, by the names
 # that devices report.

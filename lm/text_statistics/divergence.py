@@ -1,6 +1,6 @@
 """Compute divergences between two texts from their smoothed unigrams and bigrams, in bits.
 
-Unigrams have add-one smoothing. Bigrams have Witten-Bell smoothing over the unigrams (`lm.analysis.baselines`). So all
+Unigrams have add-one smoothing. Bigrams have Witten-Bell smoothing over the unigrams (`lm.metrics.baselines`). So all
 divergences are finite. Bigrams are compared by their joint distributions p(a, b) = p(a) p(b | a).
 """
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from lm.analysis import text_kernels
-from lm.analysis.baselines import Bigram, Unigram
-from lm.analysis.distributions import js, kl
-from lm.analysis.mutual_information import SYMBOLS
+from lm.metrics.baselines import Bigram, Unigram
+from lm.text_statistics import kernels as text_kernels
+from lm.text_statistics.distributions import js, kl
+from lm.text_statistics.mutual_information import SYMBOLS
 
 Array = np.ndarray[Any, Any]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from lm.analysis import text_kernels
+from lm.text_statistics import kernels as text_kernels
 
 SYMBOLS = 256  # the 255 most frequent symbols, and "other" for the rest
 LARGEST_DISTANCE = 100_000

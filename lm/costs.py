@@ -1,4 +1,4 @@
-"""Bytes that a model needs, for training and for its KV cache."""
+"""The size of a model: parameters by component and FLOPs per token, from its modules."""
 
 from __future__ import annotations
 
@@ -10,13 +10,80 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
-from lm.analysis.size import count_parameters, meta_model
 from lm.config import ModelConfig
+from lm.layers import Component
 from lm.masks import Mask
 from lm.model import LanguageModel, Stack
 from lm.objectives import SELECTED
 from lm.optim.optimizers import partition
 from lm.optim.settings import OptimizerKind
+
+
+def meta_model(config: ModelConfig) -> LanguageModel:
+    """Return the model on the meta device: shapes without storage, even for 175 billion parameters."""
+    with torch.device("meta"):
+        return LanguageModel(config)
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Return the number of trained parameters; a tied output matrix counts once, in the embedding."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def parameter_table(model: LanguageModel) -> dict[str, int]:
+    """Return the parameters of embedding, positions, mixer (by its name), mlp, norms and head, and their total."""
+    table = dict.fromkeys(("embedding", "positions", model.config.mixer, "mlp", "norms", "head"), 0)
+    _add_parameters(model, table)
+    total = count_parameters(model)
+    assert total == sum(table.values()), "a parameter belongs to no component"
+    return {**table, "total": total}
+
+
+def matrix_parameters(model: nn.Module) -> int:
+    """Return the number of parameters in matrices and embeddings, without biases and the weights of norms."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.ndim > 1)
+
+
+def non_embedding_parameters(model: LanguageModel) -> int:
+    """Return the total without embeddings, positions and an untied output matrix (Kaplan et al. 2020)."""
+    table = parameter_table(model)
+    untied = 0 if model.head.weight is None else model.head.weight.numel()
+    return table["total"] - table["embedding"] - table["positions"] - untied
+
+
+def flops_per_token(
+    model: LanguageModel, length: float | None = None, selected: float = SELECTED, source_length: float | None = None
+) -> float:
+    """Return the floating-point operations of training on one token, forward and backward.
+
+    6 * (matrix weights applied) + 12 * layers * heads * head width * min(length, window): two operations a weight
+    forward and four backward. Attention counts in full, masked or not; without causality a window is 2 window - 1
+    positions wide. `length` is the length of a sequence or its mean, by default the context length. The head of a
+    masked model, and its layers after the last attention, run on the share `selected` only. Embedding look-ups cost
+    nothing; a tied matrix counts in the head.
+
+    For an encoder-decoder, the mean over the tokens of a source of `source_length` (by default `length`) and a target
+    of `length`. Each source token makes keys and values for cross-attention once; every target token attends to them.
+    """
+    length = model.config.context_length if length is None else length
+    source_length = length if source_length is None else source_length
+    predicted = length * selected if model.head.selected_only else length
+    flops = model.head.flops(predicted) + model.stack.flops(length, predicted, source_length)
+    if model.encoder is None or model.encoder is model.stack:
+        return flops / length
+    return (flops + model.encoder.flops(source_length, source_length)) / (length + source_length)
+
+
+def _add_parameters(module: nn.Module, table: dict[str, int]) -> None:
+    if isinstance(module, Component):
+        if module.component is not None:
+            table[module.component] = table.get(module.component, 0) + count_parameters(module)
+            return
+        if module.own_component is not None:
+            table[module.own_component] += sum(parameter.numel() for parameter in module.parameters(recurse=False))
+    for child in module.children():
+        _add_parameters(child, table)
+
 
 MASTER_BYTES = 4  # weights, their gradients and an optimizer's moments are float32
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
-from pipelines.training.config import TrainConfig
+from pipelines.recipes.config import TrainConfig
 
 
 def uses_graphs(config: TrainConfig, device: torch.device, kind: str, one_shape: bool) -> bool:

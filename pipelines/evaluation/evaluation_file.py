@@ -7,17 +7,19 @@ The other fields (`run`, `checkpoint`, `data`, ...) describe the newest evaluati
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from lm.values import read_as
 from pipelines.evaluation.measurement import Result
 from pipelines.evaluation.numbers import results_of
+from pipelines.files import read_json
 
 # One evaluation replaces another if these fields agree wherever both have them.
 SETTINGS = ("window", "stride", "min_context", "document_mask", "dtype", "beams", "length_penalty")
 SOURCES = ("checkpoint", "checkpoint_sha256", "dataset_fingerprint", "tokenizer_fingerprint", "against")
-# Version 0.1 recorded these once for all splits, and no date.
-COMMON = ("checkpoint", "data", "dataset_fingerprint", "tokenizer_fingerprint", "against")
+# The newest evaluation's, beside `splits`.
+NEWEST = ("checkpoint", "data", "dataset_fingerprint", "tokenizer_fingerprint", "against")
 
 
 @dataclass(frozen=True)
@@ -49,9 +51,8 @@ def evaluations_of(contents: dict[str, Any] | None) -> list[Evaluation]:
     """Return all evaluations in the contents of an evaluation.json: the newest of each split, then the earlier ones."""
     if not contents:
         return []
-    common = {key: contents.get(key) for key in COMMON}
-    measured = contents.get("measured", {})
-    newest = [Evaluation(split, numbers, measured.get(split, common)) for split, numbers in contents["splits"].items()]
+    measured = contents["measured"]
+    newest = [Evaluation(split, numbers, measured[split]) for split, numbers in contents["splits"].items()]
     return [*newest, *(Evaluation(**each) for each in contents.get("earlier", []))]
 
 
@@ -70,15 +71,31 @@ def with_evaluations(contents: dict[str, Any] | None, run: str, added: list[Eval
             candidates.remove(same)
             new = Evaluation(new.split, _updated(same.numbers, new.numbers), _updated(same.measured, new.measured))
         newest, earlier = {new.split: new, **newest}, candidates
-    result = {"run": run, **{key: added[0].measured.get(key) for key in COMMON}}
+    result = {"run": run, **{key: added[0].measured.get(key) for key in NEWEST}}
     result["splits"] = {split: each.numbers for split, each in newest.items()}
     result["measured"] = {split: each.measured for split, each in newest.items()}
     return result | ({"earlier": [asdict(each) for each in earlier]} if earlier else {})
 
 
-def check(contents: Any) -> None:
+def read_evaluation(folder: Path) -> dict[str, Any] | None:
+    """Return the content of a run's evaluation.json; None before bytelm evaluate, and ValueError if it is damaged."""
+    path = folder / "evaluation.json"
+    if not path.exists():
+        return None
+    remedy = f"run bytelm evaluate {folder} again"
+    contents: dict[str, Any] = read_json(path, remedy)
+    try:
+        _check(contents)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged ({error}): {remedy}") from None
+    return contents
+
+
+def _check(contents: Any) -> None:
     """Raise ValueError unless `contents` has the structure of an evaluation.json."""
     known = read_as(_File, contents)
+    if known.measured.keys() != known.splits.keys():
+        raise ValueError("splits and measured name different splits")
     for entry in (*known.splits.values(), *(each.numbers for each in known.earlier)):
         results_of(entry)
 
@@ -86,7 +103,7 @@ def check(contents: Any) -> None:
 @dataclass(frozen=True)
 class _File:
     splits: dict[str, dict[str, Any]]
-    measured: dict[str, dict[str, Any]] | None = None
+    measured: dict[str, dict[str, Any]]
     earlier: tuple[Evaluation, ...] = ()
 
 

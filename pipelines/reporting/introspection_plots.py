@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
-from pipelines.reporting.inside import Attention, Circuits, Embedding, Inside, Paths
+from pipelines.reporting.introspection import Attention, Circuits, Embedding, Inside, Paths
 from pipelines.reporting.svg import PAGE, Plot, draw_svg, new_figure, style
 from pipelines.reporting.token_labels import KINDS
 

@@ -14,7 +14,7 @@ import tomli_w
 from lm.config import ModelConfig
 from lm.values import check_fields, checked
 from pipelines.files import read_toml, write_whole
-from pipelines.training.config import TrainConfig
+from pipelines.recipes.config import TrainConfig
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 _ARCHITECTURES = {

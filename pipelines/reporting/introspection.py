@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm.analysis.attention_maps import attention_maps, head_scores
-from lm.analysis.circuits import copying_scores, decompose_logits, has_paths, token_ov_circuit, token_qk_circuit
-from lm.analysis.geometry import nearest_tokens, principal_components
+from lm.introspection.attention_maps import attention_maps, head_scores
+from lm.introspection.circuits import copying_scores, decompose_logits, has_paths, token_ov_circuit, token_qk_circuit
+from lm.introspection.geometry import nearest_tokens, principal_components
 from lm.model import LanguageModel
 from pipelines.reporting.excerpts import Excerpts
 from pipelines.reporting.token_labels import TokenLabels

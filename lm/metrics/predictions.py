@@ -295,3 +295,28 @@ def _expectation(p: Tensor, values: Tensor) -> Tensor:
 def _clamped_bits(nats: Tensor) -> Tensor:
     """Return bits, at least 0: rounding can make a divergence negative."""
     return (nats / NATS_PER_BIT).clamp(min=0.0)
+
+
+class TokenScores(NamedTuple):
+    """Scores of N predictions, in nats."""
+
+    log_probabilities: Tensor
+    """(N,) float64: ln p of the target."""
+    entropies: Tensor
+    """(N,) float64: entropy of the prediction."""
+    ranks: Tensor
+    """(N,) int64: 1 + the number of tokens that are more probable than the target."""
+    top_ids: Tensor
+    """(N, K) int64: the K likeliest tokens, likeliest first."""
+    top_log_probabilities: Tensor
+    """(N, K) float64: their ln p. The target's entry equals `log_probabilities` exactly."""
+
+
+def token_scores(logits: Tensor, targets: Tensor, top: int = 0) -> TokenScores:
+    """Return the scores of predictions `logits` (N, V), any float dtype, at `targets` (N,) int64; K is `top`."""
+    softmax = Softmax.of(logits)
+    own = targets.unsqueeze(-1)
+    best = softmax.centred.topk(min(top, logits.shape[-1]), dim=-1).indices
+    ranks = 1 + (softmax.centred > softmax.centred.gather(-1, own)).count_nonzero(dim=-1)
+    log_p, top_log_p = (softmax.log_probabilities(ids) for ids in (own, best))
+    return TokenScores(log_p.squeeze(-1), softmax.entropies(), ranks, best, top_log_p)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load
 from torch import Tensor
 
@@ -46,7 +47,7 @@ class Checkpoint:
         if name in self.contents:
             tensors: dict[str, Tensor] = load(self.contents.pop(name))
             return tensors
-        from pipelines.training.checkpoint_shards import read_part  # takes a second to import
+        from pipelines.run.checkpoint_shards import read_part  # takes a second to import
 
         return read_part(self.folder / part(name), self.shapes[part(name)])
 
@@ -122,3 +123,14 @@ def load_weights(run: Path, settings: Mapping[str, Any], which: str = "newest") 
     checkpoint = whole_checkpoint(run, settings, which, MODEL, AVERAGE)
     weights = checkpoint.tensors(MODEL)
     return checkpoint.folder, weights | (checkpoint.tensors(AVERAGE) if AVERAGE in checkpoint else {})
+
+
+def check_weights(folder: Path, model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Raise ValueError unless `weights` of the checkpoint `folder` have the names and shapes of the model's."""
+    expected = model.state_dict()
+    wrong = [name for name in expected if name not in weights or weights[name].shape != expected[name].shape]
+    if wrong or len(weights) != len(expected):
+        raise ValueError(
+            f"{folder} holds the weights of another model ({wrong[0] if wrong else 'more tensors'} does not fit): "
+            "the run's config.toml was changed"
+        )

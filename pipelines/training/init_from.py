@@ -10,12 +10,12 @@ from lm.config import ModelConfig
 from lm.model import LanguageModel
 from lm.positions import with_resized_positions
 from pipelines.cli.waiting import doing
+from pipelines.recipes.recipe import Recipe
+from pipelines.run.checkpoint_reader import load_weights
 from pipelines.run.folder import Run
 from pipelines.run.manifest import manifest_sha256
-from pipelines.run.recipe import Recipe
 from pipelines.run.retention import checkpoint_folders
 from pipelines.run.text_ids import published_roles
-from pipelines.training.checkpoint_reader import load_weights
 from pipelines.training.data import check_tokenizer
 from pipelines.training.mixture import Dataset
 from pipelines.training.parallel import OneProcess

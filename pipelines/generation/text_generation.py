@@ -9,17 +9,17 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-from lm.analysis.token_scores import token_scores
 from lm.decoding.beam import beam_search
 from lm.decoding.generation import Sampler, fill_masks, stream
 from lm.decoding.packed import prepare
 from lm.decoding.sampling import sample
 from lm.decoding.state import pad_left, pad_right
-from pipelines.cli.sampling_options import TEMPERATURE, SamplingOptions
+from lm.metrics.predictions import token_scores
 from pipelines.evaluation.measurements.translation import sources_at_once
+from pipelines.generation.prompts import masked_ids, prompt_ids, source_ids
+from pipelines.generation.sampling_options import TEMPERATURE, SamplingOptions
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.loaded_run import load_run as load_run
-from pipelines.run.prompts import masked_ids, prompt_ids, source_ids
 from pipelines.run.text_ids import known_ids
 from tokenizer import MASK, Tokenizer
 

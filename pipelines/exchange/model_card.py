@@ -6,6 +6,7 @@ from corpora.object_store import AnyPath
 from pipelines import own_version
 from pipelines.cli.display import counted
 from pipelines.cli.escapes import safe
+from pipelines.evaluation.evaluation_file import read_evaluation
 from pipelines.evaluation.numbers import in_words, not_held_out, rows_of
 from pipelines.files import parse_json
 from pipelines.run.folder import Run
@@ -91,7 +92,7 @@ def _corpus(folder: AnyPath) -> str:
 
 def _evaluation(run: Run) -> str:
     try:
-        splits = (run.evaluation() or {}).get("splits", {})
+        splits = (read_evaluation(run.folder) or {}).get("splits", {})
     except ValueError:  # damaged: the export does not need it
         splits = {}
     if not splits:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from lm.analysis.metrics import Softmax, tiles
+from lm.metrics.predictions import Softmax, tiles
 
 LOWEST, HIGHEST = 0.05, 20.0
 STEPS = 30

@@ -1,1 +1,0 @@
-"""Analysis: metrics, baselines, model size and memory, attention maps, circuits and embedding geometry."""

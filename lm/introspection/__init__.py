@@ -1,0 +1,1 @@
+"""Looking inside a model: attention maps, circuits and the geometry of embeddings."""

@@ -1,0 +1,1 @@
+"""Generation: prompts as ids, and text from the model of a run."""

@@ -1,0 +1,1 @@
+"""Recipes: the configuration of a run, and the TOML files that come with bytelm."""
