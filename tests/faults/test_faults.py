@@ -26,7 +26,8 @@ MODEL = (
     "--model.layers", "1", "--model.width", "32", "--model.heads", "2", "--model.context-length", "32",
     "--train.tokens", "5120", "--train.batch-tokens", "256", "--train.validation-tokens", "640",
     "--train.validate-every-tokens", "1280", "--train.checkpoint-every-tokens", "1280",
-    "--train.log-every-steps", "1", "--train.device", "cpu", "--train.dtype", "float32",
+    "--train.warmup-tokens", "1024", "--train.log-every-steps", "1",
+    "--train.device", "cpu", "--train.dtype", "float32",
 )  # fmt: skip
 
 
