@@ -94,22 +94,6 @@ class Numbers(Result):
         4,
         headline=True,
     )
-    temperature: float | None = number(
-        "best temperature",
-        "The temperature T from 0.05 to 20 at which softmax(logits / T) has the lowest cross-entropy, on up to "
-        "4,096 scored positions. Above 1 the model is overconfident, below 1 underconfident.",
-        3,
-        headline=True,
-    )
-    temperature_gain_bits: float | None = number(
-        "gain of the best temperature, bits per token",
-        "Cross-entropy at temperature 1 minus that at the best temperature, at the same positions.",
-        5,
-        headline=True,
-    )
-    temperature_tokens: int | None = number(
-        "positions of the best temperature", "Scored positions, drawn with seed 0, in the search of the temperature.", 0
-    )
     kl_unigram_bits: float | None = number(
         "divergence of the mean prediction, bits",
         "KL divergence of the mean prediction from the token frequencies of the split.",

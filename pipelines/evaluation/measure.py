@@ -195,8 +195,10 @@ class SplitScorer:
         # Other objectives predict from the text on both sides, for which the source gives no distribution.
         if synthetic and isinstance(stream, TokenStream) and isinstance(self._objective, NextToken):
             source = SourceDivergence(synthetic, stream, self._tokenizer)
+        chosen = self._plan.options.measurements
+        observers = [observer for each in chosen if (observer := each.observer(self._model))]
         with Bar(f"scoring {split}", total, "tok") as bar:
-            return score(
+            numbers, tokens = score(
                 self._model,
                 windows,
                 self._tokenizer,
@@ -204,9 +206,13 @@ class SplitScorer:
                 window=self._objective.positions,
                 other=self._same_tokens,
                 source=source,
+                observers=observers,
                 names=(str(self._plan.run.folder), str(self._plan.other_run and self._plan.other_run.folder)),
                 bar=bar,
             )
+        for observer in observers:
+            numbers |= entry_of(observer.result())
+        return numbers, tokens
 
     def scored_text(self, split: str) -> ScoredText:
         """Return the scores of a split with its documents."""

@@ -6,11 +6,14 @@ any Result. They know its numbers, rows, sentences and tables, but not what was 
 """
 
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 from lm.values import read_as
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lm.model import LanguageModel
     from pipelines.evaluation.planning import EvaluationOptions
     from pipelines.evaluation.split import ScoredSplit
     from pipelines.run.folder import Run
@@ -116,6 +119,17 @@ class Result:
         return []
 
 
+class Observer(Protocol):
+    """Sums up a result while the model scores a split."""
+
+    def update(self, hidden: "Tensor", logits: "Tensor", targets: "Tensor") -> None:
+        """Consider N positions: hidden states (N, width), float32 logits (N, V) and targets (N,)."""
+
+    def result(self) -> Result:
+        """Return the result. Needs at least one position."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
     """A measurement. Its fields are options of `bytelm evaluate`."""
@@ -132,9 +146,13 @@ class Measurement:
     def check(self, run: "Run", options: "EvaluationOptions") -> None:
         """Raise ValueError for options that do not fit `run`."""
 
+    def observer(self, model: "LanguageModel") -> Observer | None:
+        """Return what sums up the result from the logits of a split, None for a measurement without logits."""
+        return None
+
     def measure(self, split: "ScoredSplit") -> Result | None:
-        """Return the result of a split, None if there is none."""
-        raise NotImplementedError
+        """Return the result of a split after the model has scored it, None if there is none."""
+        return None
 
 
 def entry_of(result: Result) -> dict[str, Any]:

@@ -29,8 +29,8 @@ def results() -> tuple[type[Result], ...]:
 
 @cache
 def numbers() -> dict[str, Number]:
-    """Return the numbers of all results by their keys."""
-    return {name: number for result in results() for name, number in result.numbers().items()}
+    """Return the numbers among those of a split, by their keys."""
+    return {name: number for result in results() if not result.key for name, number in result.numbers().items()}
 
 
 def results_of(entry: Mapping[str, Any]) -> list[Result]:

@@ -1,6 +1,6 @@
 """The scores of a model on the windows of a split."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,8 @@ from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.documents import known_byte_lengths
+from pipelines.evaluation.measurement import Observer
 from pipelines.evaluation.ngrams import Baselines, BaselineScores
-from pipelines.evaluation.temperature import HiddenSample
 from pipelines.evaluation.token_scores import TokenScores, joined, scores_of
 from pipelines.evaluation.windows import Windows
 from pipelines.training.batch import hidden_states, logits_in_parts
@@ -33,13 +33,15 @@ def score(
     window: int,
     other: LanguageModel | None = None,
     source: "SourceDivergence | None" = None,
+    observers: Sequence[Observer] = (),
     names: tuple[str, str] = ("the run", "the other run"),
     bar: Bar,
 ) -> tuple[dict[str, Any], TokenScores]:
     """Return the numbers of evaluation.json for one split (see `pipelines.evaluation.numbers`), and each token's score.
 
-    `other` is a model, and `source` the synthetic source of the text, to measure the divergence from. `names` are the
-    names of both models. Raises ValueError with the name if the logits of a model are not finite.
+    `other` is a model, and `source` the synthetic source of the text, to measure the divergence from. `observers` see
+    all logits. `names` are the names of both models. Raises ValueError with the name if the logits of a model are not
+    finite.
     """
     device = next(model.parameters()).device
     # An imported model can have more entries than its tokenizer. They are never targets.
@@ -49,20 +51,20 @@ def score(
     baseline_scores = BaselineScores(baselines) if baselines else None
     divergence_sums = [0.0, 0.0, 0.0]
     tokens: list[TokenScores] = []
-    sample = HiddenSample()
     done = 0
     for each in windows:
         batch = each.batch
         rows, columns = np.nonzero(each.scored)
         hidden = hidden_states(model, batch, device, each.scored)
         other_hidden = hidden_states(other, batch, device, each.scored) if other else None
-        sample.add(hidden, torch.from_numpy(batch.targets[rows, columns]).to(device))
         chunks: tuple[list[torch.Tensor], ...] = ([], [], [])
         for part, logits in logits_in_parts(model, hidden):
             places = batch.targets[rows[part], columns[part]], columns[part]
             targets, positions = (torch.from_numpy(array).to(device) for array in places)
             nats, correct = predictions.update(logits, targets, positions)
             _check_finite(nats, names[0])
+            for observer in observers:
+                observer.update(hidden[part], logits, targets)
             chunks[0].append(nats)
             chunks[1].append(correct)
             if other is not None and other_hidden is not None:
@@ -82,7 +84,7 @@ def score(
             baseline_scores.update(each.previous[rows, columns], batch.targets[rows, columns])
         done += len(rows)
         bar.update(done)
-    numbers = predictions.result() | (baseline_scores.result() if baseline_scores else {}) | sample.numbers(model)
+    numbers = predictions.result() | (baseline_scores.result() if baseline_scores else {})
     if other is not None:
         scored = max(1, numbers["tokens"])
         numbers |= {name: total / scored for name, total in zip(DIVERGENCES, divergence_sums, strict=True)}
