@@ -174,9 +174,9 @@ class Counter:
     def __init__(self, within):
         self.tokens, self.counts = 0, dict.fromkeys((1, within), 0)
 
-    def update(self, hidden, logits, targets):
-        ranks = 1 + (logits > logits.gather(1, targets[:, None])).sum(1)
-        self.tokens += len(targets)
+    def update(self, chunk):
+        ranks = 1 + (chunk.logits > chunk.logits.gather(1, chunk.targets[:, None])).sum(1)
+        self.tokens += len(ranks)
         for rank in self.counts:
             self.counts[rank] += int((ranks <= rank).sum())
 
@@ -197,7 +197,7 @@ class Ranks(Measurement):
         if self.within < 0:
             raise ValueError(f"--within is {self.within}, but must be at least 0")
 
-    def observer(self, model):
+    def observer(self, split):
         return Counter(self.within) if self.within else None
 
 

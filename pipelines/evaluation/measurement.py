@@ -11,11 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 from lm.values import read_as
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from lm.model import LanguageModel
     from pipelines.evaluation.planning import EvaluationOptions
-    from pipelines.evaluation.split import ScoredSplit
+    from pipelines.evaluation.split import Chunk, ScoredSplit, Split
     from pipelines.run.folder import Run
 
 
@@ -122,8 +119,8 @@ class Result:
 class Observer(Protocol):
     """Sums up a result while the model scores a split."""
 
-    def update(self, hidden: "Tensor", logits: "Tensor", targets: "Tensor") -> None:
-        """Consider N positions: hidden states (N, width), float32 logits (N, V) and targets (N,)."""
+    def update(self, chunk: "Chunk") -> None:
+        """Consider some positions."""
 
     def result(self) -> Result:
         """Return the result. Needs at least one position."""
@@ -146,8 +143,8 @@ class Measurement:
     def check(self, run: "Run", options: "EvaluationOptions") -> None:
         """Raise ValueError for options that do not fit `run`."""
 
-    def observer(self, model: "LanguageModel") -> Observer | None:
-        """Return what sums up the result from the logits of a split, None for a measurement without logits."""
+    def observer(self, split: "Split") -> Observer | None:
+        """Return what sums up the result from the logits of a split; None for a measurement or split without one."""
         return None
 
     def measure(self, split: "ScoredSplit") -> Result | None:

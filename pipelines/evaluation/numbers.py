@@ -11,14 +11,13 @@ from pipelines.evaluation.core import (
     Intervals,
     Numbers,
     Settings,
-    SourceNumbers,
     TrainedText,
 )
 from pipelines.evaluation.measurement import Number, Result
 from pipelines.evaluation.measurements import kinds
 
 OVERFLOW = "A perplexity above 1.8e308 is written as a power of e. In JSON it is null, because no float holds it."
-CORE = (Numbers, TrainedText, Divergences, SourceNumbers, Intervals, Difference)
+CORE = (Numbers, TrainedText, Divergences, Intervals, Difference)
 
 
 @cache

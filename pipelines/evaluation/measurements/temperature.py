@@ -11,6 +11,7 @@ from lm.analysis.metrics import bits
 from lm.analysis.temperature import best_temperature
 from lm.model import LanguageModel
 from pipelines.evaluation.measurement import Measurement, Result, number
+from pipelines.evaluation.split import Chunk, Split
 from pipelines.training.batch import logits_in_parts
 
 POSITIONS = 4096
@@ -51,7 +52,8 @@ class HiddenSample:
         self._keys = np.empty(0)
         self._parts: list[tuple[Tensor, Tensor]] = []
 
-    def update(self, hidden: Tensor, logits: Tensor, targets: Tensor) -> None:
+    def update(self, chunk: Chunk) -> None:
+        hidden, targets = chunk.hidden, chunk.targets
         keys = self._generator.random(len(targets))
         chosen = np.flatnonzero(keys < self._limit)
         if not len(chosen):
@@ -91,8 +93,8 @@ class Temperature(Measurement):
 
     result = BestTemperature
 
-    def observer(self, model: LanguageModel) -> HiddenSample:
-        return HiddenSample(model)
+    def observer(self, split: Split) -> HiddenSample:
+        return HiddenSample(split.model)
 
 
 MEASUREMENT = Temperature
