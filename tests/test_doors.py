@@ -148,50 +148,60 @@ def count_words(file: Annotated[Path, tyro.conf.Positional]) -> int:
 '''
 
 
-SURE = '''
-"""Sure predictions: the share of the scored tokens that cost few bits."""
+RANKS = '''
+"""Ranks: the share of the scored tokens that are among the likeliest."""
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from lm.metrics.predictions import bits
 from pipelines.evaluation.measurement import Measurement, Result, Section, Table, number
-from pipelines.evaluation.planning import EvaluationOptions
-from pipelines.evaluation.split import ScoredSplit
-from pipelines.run.folder import Run
 
 
 @dataclass(frozen=True)
-class SureShare(Result):
-    section = Section("Sure predictions", "Tokens that cost few bits.")
+class RankShare(Result):
+    section = Section("Ranks of tokens", "Tokens among the likeliest.")
 
-    sure_share: float = number("sure tokens", "Share of the tokens that cost few bits.", 4, headline=True)
-    sure_counts: tuple[tuple[float, int], ...]
+    rank_share: float = number("tokens among the likeliest", "Share of the tokens up to a rank.", 4)
+    rank_counts: tuple[tuple[int, int], ...]
+
+    def sentences(self, tokens):
+        return [f"{self.rank_counts[-1][1]} of {tokens} tokens are among the likeliest {self.rank_counts[-1][0]}."]
 
     def parts(self):
-        rows = [(f"{limit:g}", [f"{count:,}"]) for limit, count in self.sure_counts]
-        return [Table("tokens by cost", "bits below", ["tokens"], rows)]
+        return [Table("tokens by rank", "rank up to", ["tokens"], [(str(k), [f"{n:,}"]) for k, n in self.rank_counts])]
+
+
+class Counter:
+    def __init__(self, within):
+        self.tokens, self.counts = 0, dict.fromkeys((1, within), 0)
+
+    def update(self, chunk):
+        ranks = 1 + (chunk.logits > chunk.logits.gather(1, chunk.targets[:, None])).sum(1)
+        self.tokens += len(ranks)
+        for rank in self.counts:
+            self.counts[rank] += int((ranks <= rank).sum())
+
+    def result(self):
+        counts = tuple(self.counts.items())
+        return RankShare(counts[-1][1] / self.tokens, counts)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sure(Measurement):
-    result = SureShare
+class Ranks(Measurement):
+    result = RankShare
+    shown_by = "within"
 
-    sure: float = 0.0
-    """Limit in bits of a sure token; 0 leaves it out"""
+    within: int = 0
+    """Rank up to which a token is among the likeliest; 0 leaves it out"""
 
-    def check(self, run: Run, options: EvaluationOptions):
-        if self.sure < 0:
-            raise ValueError(f"--sure is {self.sure}, but must be at least 0")
+    def check(self, run, options):
+        if self.within < 0:
+            raise ValueError(f"--within is {self.within}, but must be at least 0")
 
-    def measure(self, split: ScoredSplit):
-        costs = bits(1) * split.tokens.nats
-        counts = tuple((limit, int(np.sum(costs < limit))) for limit in (self.sure, 1000.0))
-        return SureShare(counts[0][1] / len(costs), counts) if self.sure else None
+    def observer(self, split):
+        return Counter(self.within) if self.within else None
 
 
-MEASUREMENT = Sure
+MEASUREMENT = Ranks
 '''
 
 CHARACTERS = '''
@@ -439,22 +449,21 @@ def test_adding_a_verb_takes_its_module(house, tmp_path):
 
 
 def test_adding_a_measurement_takes_its_module(house, tmp_path, trained_gpt):
-    house.add("pipelines/evaluation/measurements/sure.py", SURE)
+    house.add("pipelines/evaluation/measurements/ranks.py", RANKS)
     run = shutil.copytree(trained_gpt, tmp_path / "gpt", ignore=shutil.ignore_patterns("evaluation.json"))
-    assert "Limit in bits of a sure token" in house.bytelm("evaluate", "--help")
-    printed = house.bytelm("evaluate", run, "--sure", 7.5, "--explain")
+    assert "Rank up to which a token is among the likeliest" in house.bytelm("evaluate", "--help")
+    printed = house.bytelm("evaluate", run, "--within", 10, "--explain")
     numbers = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))["splits"]["validation"]
-    assert re.search(rf"sure tokens +{numbers['sure_share']:.4f}", printed)
-    assert "sure tokens (sure_share)\n  Share of the tokens that cost few bits." in printed
-    (limit, sure), (_, every) = numbers["sure_counts"]
-    assert (limit, every) == (7.5, numbers["tokens"])
-    # The other tokens alone cost at least their share of the mean.
-    assert 0 < numbers["sure_share"] == sure / every < 1
-    assert (1 - numbers["sure_share"]) * 7.5 <= numbers["cross_entropy_bits"]
+    (_, first), (_, within) = numbers["rank_counts"]
+    assert first / numbers["tokens"] == pytest.approx(numbers["accuracy"])
+    assert first < within < numbers["tokens"] and numbers["rank_share"] == within / numbers["tokens"]
+    assert re.search(rf"tokens among the likeliest +{numbers['rank_share']:.4f}", printed)
+    assert f"{within} of {numbers['tokens']} tokens are among the likeliest 10." in printed
+    assert re.search(rf"tokens by rank\nrank up to +tokens\n1 +{first:,}\n10 +{within:,}\n", printed)
+    assert "tokens among the likeliest (rank_share)\n  Share of the tokens up to a rank.\n" in printed
     house.bytelm("report", run, "--no-samples", "--no-inside")
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert '<h2 id="sureshare">Sure predictions</h2>' in page and f"<td>{sure:,}</td>" in page
-    assert "<dt>sure tokens</dt>" in page
+    assert '<h2 id="rankshare">Ranks of tokens</h2>' in page and f"<td>{within:,}</td>" in page
 
 
 def test_adding_a_named_split_pattern_takes_its_regex(house, tmp_path):

@@ -94,22 +94,6 @@ class Numbers(Result):
         4,
         headline=True,
     )
-    temperature: float | None = number(
-        "best temperature",
-        "The temperature T from 0.05 to 20 at which softmax(logits / T) has the lowest cross-entropy, on up to "
-        "4,096 scored positions. Above 1 the model is overconfident, below 1 underconfident.",
-        3,
-        headline=True,
-    )
-    temperature_gain_bits: float | None = number(
-        "gain of the best temperature, bits per token",
-        "Cross-entropy at temperature 1 minus that at the best temperature, at the same positions.",
-        5,
-        headline=True,
-    )
-    temperature_tokens: int | None = number(
-        "positions of the best temperature", "Scored positions, drawn with seed 0, in the search of the temperature.", 0
-    )
     kl_unigram_bits: float | None = number(
         "divergence of the mean prediction, bits",
         "KL divergence of the mean prediction from the token frequencies of the split.",
@@ -165,53 +149,6 @@ class Divergences(Result):
     js_bits: float | None = number(
         "Jensen-Shannon divergence, bits", "Mean Jensen-Shannon divergence of run and other, 0 to 1.", 4
     )
-
-
-@dataclass(frozen=True)
-class SourceNumbers(Result):
-    """The divergence from a synthetic source. The means are None if no distribution is known."""
-
-    entropy_rate_bits: float = number(
-        "entropy rate of the source, bits",
-        "Cross-entropy of the best possible model on this synthetic source.",
-        4,
-        headline=True,
-    )
-    true_entropy_bits: float | None = number(
-        "entropy of the source at these tokens, bits",
-        "Mean entropy of the source's distributions at the tokens compared with the source.",
-        4,
-        headline=True,
-    )
-    kl_true_bits: float | None = number(
-        "divergence from the source at these tokens, bits",
-        "Mean D_KL(source ∥ run) at the tokens compared with the source. This divergence plus the source's "
-        "entropy at these tokens is the expected cross-entropy.",
-        4,
-        headline=True,
-    )
-    true_cross_entropy_bits: float | None = number(
-        "cross-entropy at these tokens, bits",
-        "Mean of -log2 p at the tokens compared with the source.",
-        4,
-        headline=True,
-    )
-    kl_true_tokens: int = number(
-        "tokens compared with the source", "Positions at which the distribution of the source is known.", 0
-    )
-
-    def sentences(self, tokens: int) -> list[str]:
-        entropy, divergence, loss = self.true_entropy_bits, self.kl_true_bits, self.true_cross_entropy_bits
-        if entropy is None or divergence is None or loss is None:
-            return []
-        parts, others = (round(entropy, 4), round(divergence, 4)), tokens - self.kl_true_tokens
-        found = (
-            f"At the {self.kl_true_tokens:,} tokens whose distribution is known: {parts[0]:.4f} (entropy of the "
-            f"source) + {parts[1]:.4f} (divergence) = {sum(parts):.4f} bits of expected cross-entropy. This text has "
-            f"{loss:.4f} bits."
-        )
-        rest = f" The other {others:,} tokens, such as separators, count only in the cross-entropy of all tokens."
-        return [found + rest if others else found]
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,8 @@ from pipelines.evaluation.mixture import mean_evaluation
 from pipelines.evaluation.ngrams import Baselines
 from pipelines.evaluation.numbers import not_held_out, with_overflow
 from pipelines.evaluation.planning import Plan
-from pipelines.evaluation.scoring import DIVERGENCES, SourceDivergence, score
-from pipelines.evaluation.split import ScoredSplit
+from pipelines.evaluation.scoring import DIVERGENCES, score
+from pipelines.evaluation.split import ScoredSplit, Split
 from pipelines.evaluation.token_scores import TokenScores
 from pipelines.evaluation.trained_text import TrainingText
 from pipelines.evaluation.windows import Stream, windows_over
@@ -44,7 +44,7 @@ from pipelines.run.folder import Run
 from pipelines.run.loaded_run import Trained, load_trained
 from pipelines.run.manifest import manifest_sha256
 from pipelines.run.provenance import provenance
-from pipelines.training.objectives import MaskedToken, NextToken, PairObjective, SpanCorruption
+from pipelines.training.objectives import MaskedToken, PairObjective, SpanCorruption
 
 
 def measure(*plans: Plan) -> dict[str, Any]:
@@ -141,19 +141,10 @@ class SplitScorer:
         if not self._tokenizer.is_lossless:
             numbers |= {"bytes": None, "original_bytes": None if sizes is None else round(float(sizes.sum()))}
         sampling = sampling_of(tokens, text, plan.windows.window)
+        bounds = intervals(tokens, sampling, sizes, key)
+        whole = self._split(split, stream)
         scored = ScoredSplit(
-            plan,
-            split,
-            stream,
-            self._model,
-            self._tokenizer,
-            self._objective,
-            self._baselines,
-            tokens,
-            text,
-            sampling,
-            is_code,
-            intervals(tokens, sampling, sizes, key),
+            **vars(whole), tokens=tokens, text=text, sampling=sampling, is_code=is_code, intervals=bounds
         )
         for measurement in plan.options.measurements:
             if result := measurement.measure(scored):
@@ -186,27 +177,29 @@ class SplitScorer:
         lossless = self._tokenizer.is_lossless
         return self.per_byte_key, self._tokenizer.token_byte_lengths[tokens.targets] if lossless else None
 
+    def _split(self, name: str, stream: Stream) -> Split:
+        return Split(self._plan, name, stream, self._model, self._tokenizer, self._objective, self._baselines)
+
     def scored(self, split: str, stream: Stream) -> tuple[dict[str, Any], TokenScores]:
         """Return the numbers that are sums over tokens, and the score of each token."""
         windows, total = windows_over(stream, self._objective, self._plan.windows)
-        text = self._plan.dataset
-        synthetic = text.synthetic if isinstance(text, CorpusText) else text.info["corpus"].get("synthetic")
-        source = None
-        # Other objectives predict from the text on both sides, for which the source gives no distribution.
-        if synthetic and isinstance(stream, TokenStream) and isinstance(self._objective, NextToken):
-            source = SourceDivergence(synthetic, stream, self._tokenizer)
+        chosen, whole = self._plan.options.measurements, self._split(split, stream)
+        observers = [observer for each in chosen if (observer := each.observer(whole))]
         with Bar(f"scoring {split}", total, "tok") as bar:
-            return score(
+            numbers, tokens = score(
                 self._model,
                 windows,
                 self._tokenizer,
                 self._baselines,
                 window=self._objective.positions,
                 other=self._same_tokens,
-                source=source,
+                observers=observers,
                 names=(str(self._plan.run.folder), str(self._plan.other_run and self._plan.other_run.folder)),
                 bar=bar,
             )
+        for observer in observers:
+            numbers |= entry_of(observer.result())
+        return numbers, tokens
 
     def scored_text(self, split: str) -> ScoredText:
         """Return the scores of a split with its documents."""

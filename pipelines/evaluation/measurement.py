@@ -6,13 +6,13 @@ any Result. They know its numbers, rows, sentences and tables, but not what was 
 """
 
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
 from lm.values import read_as
 
 if TYPE_CHECKING:
     from pipelines.evaluation.planning import EvaluationOptions
-    from pipelines.evaluation.split import ScoredSplit
+    from pipelines.evaluation.split import Chunk, ScoredSplit, Split
     from pipelines.run.folder import Run
 
 
@@ -116,6 +116,17 @@ class Result:
         return []
 
 
+class Observer(Protocol):
+    """Sums up a result while the model scores a split."""
+
+    def update(self, chunk: "Chunk") -> None:
+        """Consider some positions."""
+
+    def result(self) -> Result:
+        """Return the result. Needs at least one position."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
     """A measurement. Its fields are options of `bytelm evaluate`."""
@@ -132,9 +143,13 @@ class Measurement:
     def check(self, run: "Run", options: "EvaluationOptions") -> None:
         """Raise ValueError for options that do not fit `run`."""
 
+    def observer(self, split: "Split") -> Observer | None:
+        """Return what sums up the result from the logits of a split; None for a measurement or split without one."""
+        return None
+
     def measure(self, split: "ScoredSplit") -> Result | None:
-        """Return the result of a split, None if there is none."""
-        raise NotImplementedError
+        """Return the result of a split after the model has scored it, None if there is none."""
+        return None
 
 
 def entry_of(result: Result) -> dict[str, Any]:

@@ -11,14 +11,13 @@ from pipelines.evaluation.core import (
     Intervals,
     Numbers,
     Settings,
-    SourceNumbers,
     TrainedText,
 )
 from pipelines.evaluation.measurement import Number, Result
 from pipelines.evaluation.measurements import kinds
 
 OVERFLOW = "A perplexity above 1.8e308 is written as a power of e. In JSON it is null, because no float holds it."
-CORE = (Numbers, TrainedText, Divergences, SourceNumbers, Intervals, Difference)
+CORE = (Numbers, TrainedText, Divergences, Intervals, Difference)
 
 
 @cache
@@ -29,8 +28,8 @@ def results() -> tuple[type[Result], ...]:
 
 @cache
 def numbers() -> dict[str, Number]:
-    """Return the numbers of all results by their keys."""
-    return {name: number for result in results() for name, number in result.numbers().items()}
+    """Return the numbers among those of a split, by their keys."""
+    return {name: number for result in results() if not result.key for name, number in result.numbers().items()}
 
 
 def results_of(entry: Mapping[str, Any]) -> list[Result]:

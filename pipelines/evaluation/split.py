@@ -1,6 +1,10 @@
-"""A split after the pass of the model: what a measurement is given."""
+"""What a measurement is given: a split, the logits of the model while it scores the split, and the scored split."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
 
 from lm.model import LanguageModel
 from pipelines.evaluation.confidence import Sampling
@@ -13,9 +17,24 @@ from pipelines.evaluation.windows import Objective, Stream
 from tokenizer import Tokenizer
 
 
+class Chunk(NamedTuple):
+    """N scored positions."""
+
+    hidden: Tensor
+    """(N, width)"""
+    logits: Tensor
+    """float32 (N, V)"""
+    targets: Tensor
+    """int64 (N,)"""
+    nats: Tensor
+    """float64 (N,): -ln p of the targets"""
+    indices: np.ndarray | None
+    """int64 (N,): places in the stream, None if the targets are not a part of a stream"""
+
+
 @dataclass(frozen=True)
-class ScoredSplit:
-    """A split of a dataset, with the score of each of its tokens."""
+class Split:
+    """A split of a dataset, with the model that scores it."""
 
     plan: Plan
     name: str
@@ -24,6 +43,12 @@ class ScoredSplit:
     tokenizer: Tokenizer
     objective: Objective
     baselines: Baselines | None
+
+
+@dataclass(frozen=True)
+class ScoredSplit(Split):
+    """A split with the score of each of its tokens."""
+
     tokens: TokenScores
     text: StreamText | None
     """The documents of a stream, None for pairs"""

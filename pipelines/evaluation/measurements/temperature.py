@@ -1,6 +1,7 @@
-"""Find the best temperature of a model, on a sample of the scored positions."""
+"""The best temperature of a model, on a sample of the scored positions."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -9,9 +10,33 @@ from torch import Tensor
 from lm.metrics.predictions import bits
 from lm.metrics.temperature import best_temperature
 from lm.model import LanguageModel
+from pipelines.evaluation.measurement import Measurement, Result, number
+from pipelines.evaluation.split import Chunk, Split
 from pipelines.training.batch import logits_in_parts
 
 POSITIONS = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class BestTemperature(Result):
+    """The temperature with the lowest cross-entropy."""
+
+    temperature: float = number(
+        "best temperature",
+        "The temperature T from 0.05 to 20 at which softmax(logits / T) has the lowest cross-entropy, on up to "
+        "4,096 scored positions. Above 1 the model is overconfident, below 1 underconfident.",
+        3,
+        headline=True,
+    )
+    temperature_gain_bits: float = number(
+        "gain of the best temperature, bits per token",
+        "Cross-entropy at temperature 1 minus that at the best temperature, at the same positions.",
+        5,
+        headline=True,
+    )
+    temperature_tokens: int = number(
+        "positions of the best temperature", "Scored positions, drawn with seed 0, in the search of the temperature.", 0
+    )
 
 
 class HiddenSample:
@@ -20,14 +45,15 @@ class HiddenSample:
     Each position draws a random key. The sample has the positions with the smallest keys.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
         self._generator = np.random.default_rng(0)
         self._limit = 1.0
         self._keys = np.empty(0)
         self._parts: list[tuple[Tensor, Tensor]] = []
 
-    def add(self, hidden: Tensor, targets: Tensor) -> None:
-        """Consider positions with hidden states (N, width) and targets (N,)."""
+    def update(self, chunk: Chunk) -> None:
+        hidden, targets = chunk.hidden, chunk.targets
         keys = self._generator.random(len(targets))
         chosen = np.flatnonzero(keys < self._limit)
         if not len(chosen):
@@ -38,16 +64,17 @@ class HiddenSample:
         if len(self._keys) > 2 * POSITIONS:
             self._prune()
 
-    def numbers(self, model: LanguageModel) -> dict[str, float]:
-        """Return the numbers of evaluation.json about the best temperature. Needs at least one position."""
+    def result(self) -> BestTemperature:
         hidden, targets = self._prune()
 
         def chunks() -> Iterator[tuple[Tensor, Tensor]]:
-            for part, logits in logits_in_parts(model, hidden):
+            for part, logits in logits_in_parts(self._model, hidden):
                 yield logits, targets[part]
 
         temperature, gain = best_temperature(chunks)
-        return {"temperature": temperature, "temperature_gain_bits": bits(gain), "temperature_tokens": len(targets)}
+        return BestTemperature(
+            temperature=temperature, temperature_gain_bits=bits(gain), temperature_tokens=len(targets)
+        )
 
     def _prune(self) -> tuple[Tensor, Tensor]:
         """Keep the POSITIONS smallest keys, and return their hidden states and targets."""
@@ -58,3 +85,16 @@ class HiddenSample:
         if len(kept) == POSITIONS:
             self._limit = float(self._keys.max())
         return hidden, targets
+
+
+@dataclass(frozen=True, kw_only=True)
+class Temperature(Measurement):
+    """The best temperature. It is always measured."""
+
+    result = BestTemperature
+
+    def observer(self, split: Split) -> HiddenSample:
+        return HiddenSample(split.model)
+
+
+MEASUREMENT = Temperature

@@ -1,0 +1,132 @@
+"""The divergence of a model from a synthetic source, whose distributions are known."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from corpora.synthetic import source_from_description
+from lm.metrics.predictions import bits, kl_from_source
+from pipelines.dataset.reader import TokenStream
+from pipelines.evaluation.corpus_text import CorpusText
+from pipelines.evaluation.measurement import Measurement, Result, number
+from pipelines.evaluation.split import Chunk, Split
+from pipelines.training.objectives import NextToken
+from tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class SourceNumbers(Result):
+    """The divergence from a synthetic source. The means are None if no distribution is known."""
+
+    entropy_rate_bits: float = number(
+        "entropy rate of the source, bits",
+        "Cross-entropy of the best possible model on this synthetic source.",
+        4,
+        headline=True,
+    )
+    true_entropy_bits: float | None = number(
+        "entropy of the source at these tokens, bits",
+        "Mean entropy of the source's distributions at the tokens compared with the source.",
+        4,
+        headline=True,
+    )
+    kl_true_bits: float | None = number(
+        "divergence from the source at these tokens, bits",
+        "Mean D_KL(source ∥ run) at the tokens compared with the source. This divergence plus the source's "
+        "entropy at these tokens is the expected cross-entropy.",
+        4,
+        headline=True,
+    )
+    true_cross_entropy_bits: float | None = number(
+        "cross-entropy at these tokens, bits",
+        "Mean of -log2 p at the tokens compared with the source.",
+        4,
+        headline=True,
+    )
+    kl_true_tokens: int = number(
+        "tokens compared with the source", "Positions at which the distribution of the source is known.", 0
+    )
+
+    def sentences(self, tokens: int) -> list[str]:
+        entropy, divergence, loss = self.true_entropy_bits, self.kl_true_bits, self.true_cross_entropy_bits
+        if entropy is None or divergence is None or loss is None:
+            return []
+        parts, others = (round(entropy, 4), round(divergence, 4)), tokens - self.kl_true_tokens
+        found = (
+            f"At the {self.kl_true_tokens:,} tokens whose distribution is known: {parts[0]:.4f} (entropy of the "
+            f"source) + {parts[1]:.4f} (divergence) = {sum(parts):.4f} bits of expected cross-entropy. This text has "
+            f"{loss:.4f} bits."
+        )
+        rest = f" The other {others:,} tokens, such as separators, count only in the cross-entropy of all tokens."
+        return [found + rest if others else found]
+
+
+class SourceDivergence:
+    """Sums up the entropy of a synthetic source, the divergence of a model from it, and the loss at the same tokens.
+
+    Only positions whose context is known count: the `order` tokens before them are symbols. A separator between
+    documents cuts the context. Without one (--no-separator), the first symbols of a document count as if they
+    continued the document before.
+    """
+
+    def __init__(self, description: dict[str, Any], stream: TokenStream, tokenizer: Tokenizer) -> None:
+        self.stream = stream
+        self.source = source_from_description(description)
+        self.symbol_of = np.full(tokenizer.vocab_size, -1, np.int64)
+        symbols = {bytes([byte]): number for number, byte in enumerate(self.source.alphabet)}
+        for token in range(tokenizer.vocab_size):
+            self.symbol_of[token] = symbols.get(tokenizer.token_bytes(token), -1)
+        whole = len(np.unique(self.symbol_of)) == len(symbols) + 1
+        if not whole or tokenizer.merges or not tokenizer.is_lossless:
+            raise ValueError("a synthetic source is compared symbol by symbol: use a BPE tokenizer without merges")
+        self.token_of = np.array([np.flatnonzero(self.symbol_of == s)[0] for s in range(len(symbols))])
+        self.entropy, self.divergence, self.loss, self.rows = 0.0, 0.0, 0.0, 0
+
+    def update(self, chunk: Chunk) -> None:
+        logits, indices = chunk.logits, chunk.indices
+        assert indices is not None, "only a decoder has a source"
+        order = self.source.order
+        first = max(0, int(indices.min()) - order)
+        symbols = self.symbol_of[self.stream.read(first, int(indices.max()) + 1 - first)]
+        reached = np.flatnonzero(indices >= order)
+        contexts = symbols[indices[reached, None] - first + np.arange(-order, 0)]
+        known = (contexts >= 0).all(axis=1) & (symbols[indices[reached] - first] >= 0)
+        if not known.any():
+            return
+        p = torch.from_numpy(self.source.conditional(contexts[known])).to(logits.device)
+        full = torch.zeros(len(p), logits.shape[1], dtype=torch.float64, device=logits.device)
+        full[:, torch.from_numpy(self.token_of).to(logits.device)] = p
+        rows = torch.from_numpy(reached[known]).to(logits.device)
+        self.entropy += bits(float(torch.special.entr(p).sum()))
+        self.divergence += float(kl_from_source(full, logits[rows]).sum())
+        self.loss += bits(float(chunk.nats[rows].sum()))
+        self.rows += len(p)
+
+    def result(self) -> SourceNumbers:
+        """Return the means, and the entropy rate of the source.
+
+        The expected cross-entropy of the model at these tokens is the sum of entropy and divergence.
+        """
+        sums = (self.entropy, self.divergence, self.loss)
+        entropy, divergence, loss = (value / self.rows if self.rows else None for value in sums)
+        return SourceNumbers(self.source.entropy_rate_bits, entropy, divergence, loss, self.rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(Measurement):
+    """The divergence from a synthetic source. It is always measured."""
+
+    result = SourceNumbers
+
+    def observer(self, split: Split) -> SourceDivergence | None:
+        text = split.plan.dataset
+        synthetic = text.synthetic if isinstance(text, CorpusText) else text.info["corpus"].get("synthetic")
+        # Other objectives predict from the text on both sides, for which the source gives no distribution.
+        if synthetic and isinstance(split.stream, TokenStream) and isinstance(split.objective, NextToken):
+            return SourceDivergence(synthetic, split.stream, split.tokenizer)
+        return None
+
+
+MEASUREMENT = Source
