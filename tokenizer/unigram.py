@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from tokenizer.splitting.metaspace import FIRST, NEVER, MetaspaceWords
+from tokenizer.splitting.metaspace import FIRST, NEVER
 from tokenizer.splitting.normalizers import MARK
 from tokenizer.vocabulary import Vocabulary
 
@@ -84,7 +84,7 @@ class UnigramVocabulary(Vocabulary):
     @property
     def inside(self) -> UnigramVocabulary:
         """The vocabulary for text that follows a special token; itself unless only the start of a text gets a mark."""
-        if not isinstance(self.pattern, MetaspaceWords) or self.pattern.prepend != FIRST:
+        if self.pattern.prepend != FIRST:
             return self
         return UnigramVocabulary(
             pieces=self.pieces,

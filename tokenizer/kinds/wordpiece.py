@@ -62,8 +62,8 @@ class WordPiece(Kind):
             )
         wanted = options.vocab_size - len(tokens)
         least = None if options.score == "likelihood" and options.min_frequency is None else options.min_count
-        limits = options.score, least, options.memory, options.progress
-        learned = learn_pieces(counts, known, alphabet, later, wanted, *limits)
+        how = options.score, least, options.memory, options.progress
+        learned = learn_pieces(counts, known, alphabet, later, wanted, *how)
         ids = {token: i for i, token in enumerate([*tokens, *learned.tokens])}
         return WordPieceVocabulary(
             ids=ids,

@@ -23,11 +23,6 @@ class Splitter:
     """Whether the pretokens, joined, are not the text."""
 
     @property
-    def name(self) -> str | None:
-        """What users call it; None if it has no name."""
-        return None
-
-    @property
     def spelling(self) -> str | None:
         """The text from which `resolve_splitter` makes it again; None if no vocabulary is trained on it."""
         return None
