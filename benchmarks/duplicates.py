@@ -21,7 +21,7 @@ from benchmarks.harness import command_line, heading, table
 from corpora import open_corpus
 from pipelines.dataset.duplicates import BUFFER, find_duplicates
 from pipelines.dataset.shingle_kernels import BANDS, PERMUTATIONS, WORDS, sign
-from tokenizer.documents import block_of
+from tokenizer.document_blocks import block_of
 
 PEER_BYTES = 2_000_000  # they are slower
 ROUNDS = 2

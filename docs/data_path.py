@@ -9,7 +9,7 @@ STOPS = (
     ("corpora/corpus.py", "documents in Arrow record batches, split into train and validation"),
     ("tokenizer/training/counting.py", "pretokens and their counts"),
     ("tokenizer/training/merging.py", "the merge list: tokenizer.json"),
-    ("tokenizer/encoding/bulk.py", "token ids of documents"),
+    ("tokenizer/encoding/kernel_encoder.py", "token ids of documents"),
     ("pipelines/dataset/encoding.py", "the stream: a separator and a document, again and again"),
     ("pipelines/dataset/blocks.py", "blocks of T ids on disk, and dataset.json; several files by shards.py"),
     ("pipelines/training/objectives.py", "batches (B, T), masked by lm/objectives.py"),

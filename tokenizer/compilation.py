@@ -22,7 +22,7 @@ def compile_kernels() -> None:
 
 
 def _count() -> None:
-    from tokenizer.documents import single_block
+    from tokenizer.document_blocks import single_block
     from tokenizer.splitting.pretokenize import pretoken_ends
     from tokenizer.training.count_table import CountTable
 
@@ -33,11 +33,11 @@ def _count() -> None:
 
 
 def _words() -> None:
-    from tokenizer.documents import single_block
+    from tokenizer.document_blocks import single_block
     from tokenizer.encoding.piece_tables import PieceTables
-    from tokenizer.splitting.bert import NAMED_WORDS
+    from tokenizer.splitting.bert_words import NAMED_WORDS
     from tokenizer.splitting.pretokenize import pretokenized
-    from tokenizer.wordpiece import WordPieceVocabulary
+    from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
     words = NAMED_WORDS["bert-cased"]
     block, _ = pretokenized(single_block(b"a"), words)
@@ -46,17 +46,17 @@ def _words() -> None:
 
 
 def _metaspace() -> None:
-    from tokenizer.documents import single_block
-    from tokenizer.splitting.metaspace import ALWAYS, MetaspaceWords
+    from tokenizer.document_blocks import single_block
+    from tokenizer.splitting.metaspace_splitter import ALWAYS, MetaspaceWords
     from tokenizer.splitting.pretokenize import pretokenized
 
     pretokenized(single_block(b"a"), MetaspaceWords((), True, ALWAYS, True))
 
 
 def _merge_pieces() -> None:
-    from tokenizer.splitting.bert import NAMED_WORDS
+    from tokenizer.splitting.bert_words import NAMED_WORDS
     from tokenizer.training.counting import PretokenCounts
-    from tokenizer.training.pieces import alphabet_of, compile_merging
+    from tokenizer.training.wordpiece_training import alphabet_of, compile_merging
 
     data, offsets, counts = np.full(3, 97, dtype=np.uint8), np.array([0, 3]), np.array([2])
     few = PretokenCounts(NAMED_WORDS["bert-cased"], data, offsets, counts)
@@ -78,7 +78,7 @@ def _merge() -> None:
 def _learn_unigram() -> None:
     from tokenizer.training.count_table import Counted
     from tokenizer.training.piece_rules import PieceRules
-    from tokenizer.training.unigram import learn_pieces
+    from tokenizer.training.unigram_training import learn_pieces
 
     learn_pieces(Counted.of({b" aab": 2, b" ab": 1}), 4, PieceRules(), 1)
 
@@ -93,16 +93,16 @@ def _spill() -> None:
 
 
 def _fill_tables() -> None:
-    from tokenizer.bpe import trained_vocabulary
+    from tokenizer.bpe_vocabulary import trained_vocabulary
     from tokenizer.byte_level import BYTE_ORDERS
-    from tokenizer.encoding.bulk import EncodingTables
+    from tokenizer.encoding.kernel_encoder import EncodingTables
 
     no_merges = np.empty((0, 2), dtype=np.int32)
     EncodingTables(trained_vocabulary(no_merges, BYTE_ORDERS["gpt2"], (), resolve_pattern("gpt2")))
 
 
 def _encode() -> None:
-    from tokenizer.encoding.bulk import compile_encoding
+    from tokenizer.encoding.kernel_encoder import compile_encoding
 
     compile_encoding()
 

@@ -1,7 +1,7 @@
 """Compilation of the kernels in other processes at first use on a machine, which takes seconds.
 
-Texts of up to `encoding.short.FIRST_BYTES` are handled in plain Python instead. For larger texts two processes compile
-in parallel and share the cache on disk.
+Plain Python handles texts of up to `encoding.python_encoder.FIRST_BYTES` instead. For larger texts two processes
+compile in parallel and share the cache on disk.
 """
 
 from __future__ import annotations

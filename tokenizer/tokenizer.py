@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tokenizer.arguments import file_path, whole_number
-from tokenizer.methods.decoding import DecodingMethods
-from tokenizer.methods.encoding import EncodingMethods
+from tokenizer.methods.decoding_methods import DecodingMethods
+from tokenizer.methods.encoding_methods import EncodingMethods
 from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import Pattern
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Literal, Unpack
 
     from tokenizer.kinds.kind import Kind
-    from tokenizer.splitting.bert import BertWords
+    from tokenizer.splitting.bert_words import BertWords
     from tokenizer.splitting.splitter import Splitter
     from tokenizer.training.counting import PretokenCounts, Progress
     from tokenizer.training.train import TrainingOptions

@@ -28,7 +28,7 @@ from corpora.documents import EXACT_DUPLICATE, NEAR_DUPLICATE
 from pipelines.dataset.arrow import read_ahead
 from pipelines.dataset.near_duplicates import Buckets, ShingleSets, buckets_of
 from pipelines.dataset.shingle_kernels import BANDS, PERMUTATIONS, WORDS, sign
-from tokenizer.documents import Block, arrow_block, nfc_block
+from tokenizer.document_blocks import Block, arrow_block, nfc_block
 from tokenizer.workers import share_out, thread_count
 
 Array = np.ndarray[Any, Any]

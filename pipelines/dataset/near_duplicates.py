@@ -8,7 +8,7 @@ import numpy as np
 from corpora import Corpus
 from pipelines.dataset.arrow import read_ahead
 from pipelines.dataset.shingle_kernels import WORDS, common, unite, write_shingles
-from tokenizer.documents import Block, arrow_block, as_readonly, nfc_block
+from tokenizer.document_blocks import Block, arrow_block, as_readonly, nfc_block
 from tokenizer.workers import share_out, thread_count
 
 Array = np.ndarray[Any, Any]

@@ -1,14 +1,29 @@
-"""The server process: its socket, uvicorn, and a shutdown within a second after Ctrl-C."""
+"""The server process: its web application, socket, uvicorn, and a shutdown within a second after Ctrl-C."""
 
 import asyncio
 import logging
 import socket
+from pathlib import Path
 from types import FrameType
 
 import h11
 import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from pipelines.serving.catalogue import catalogue_routes
+from pipelines.serving.completions import completion_routes
+from pipelines.serving.errors import RequestError, answer_failure, answer_request_error, answer_wrong_route
+from pipelines.serving.lifetime import Lifetime, Limits
+from pipelines.serving.models import Service
+from pipelines.serving.page_api import page_routes
+from pipelines.serving.security import PAGE, Access, Security
 
 LEAVING_S = 1  # time for connections to close after their answers were cut short
 HEAD_S = 10  # time for the request line and headers to arrive
@@ -98,3 +113,28 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
         self._loop.call_soon_threadsafe(self._stopping.set)
+
+
+PAGE_FOLDER = Path(__file__).with_name("page")
+
+
+def create_app(service: Service, access: Access, stopping: asyncio.Event, limits: Limits | None = None) -> ASGIApp:
+    """Return the application. Setting `stopping` cuts short all requests in progress."""
+
+    async def page(request: Request) -> FileResponse:
+        return FileResponse(PAGE_FOLDER / "index.html")
+
+    routes = [
+        Route("/", page, methods=["GET"]),
+        Mount(PAGE.rstrip("/"), StaticFiles(directory=PAGE_FOLDER)),
+        *catalogue_routes(service),
+        *completion_routes(service),
+        *page_routes(service),
+    ]
+    handlers = {
+        RequestError: answer_request_error,
+        HTTPException: answer_wrong_route,
+        Exception: answer_failure,
+    }
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    return Security(Lifetime(app, limits or Limits(), stopping), access)

@@ -55,11 +55,10 @@ def serve(
     import time
 
     from pipelines.run.loaded_run import load_run
-    from pipelines.serving.app import create_app
     from pipelines.serving.engine import Engine
     from pipelines.serving.models import ServedModel, Service
     from pipelines.serving.security import access_to, is_any
-    from pipelines.serving.server import bound_socket, serve_until_interrupted
+    from pipelines.serving.server import bound_socket, create_app, serve_until_interrupted
 
     with bound_socket(host, port) as bound:
         port = bound.getsockname()[1]

@@ -14,10 +14,10 @@ from contextlib import aclosing, contextmanager
 import pytest
 
 from pipelines.run.loaded_run import load_run
-from pipelines.serving.app import create_app
 from pipelines.serving.engine import SLOTS, Engine
 from pipelines.serving.models import ServedModel, Service
 from pipelines.serving.security import access_to
+from pipelines.serving.server import create_app
 from tests.conftest import without_waiting
 from tests.serving.test_lifetime import Client, body_of
 

@@ -189,10 +189,10 @@ def _client() -> TestClient:
     from starlette.testclient import TestClient
 
     from pipelines.run.loaded_run import load_run
-    from pipelines.serving.app import create_app
     from pipelines.serving.engine import Engine
     from pipelines.serving.models import ServedModel, Service
     from pipelines.serving.security import access_to
+    from pipelines.serving.server import create_app
 
     run = load_run(SEEDS / "decoder", device="cpu")
     engine = Engine({"decoder": run})
@@ -293,7 +293,7 @@ def _write_unigram(folder: Path) -> None:
     from tokenizer import PieceRules, Tokenizer
     from tokenizer.splitting.character_map import CharacterMap
     from tokenizer.splitting.double_array import compile_map
-    from tokenizer.splitting.metaspace import PLAIN_WORDS
+    from tokenizer.splitting.metaspace_splitter import PLAIN_WORDS
     from tokenizer.splitting.normalizers import Precompiled
 
     replacements = dict.fromkeys("\t\n\r\u00a0\u2003\u3000", " ") | {"e\u0301": "é", "ﬁ": "fi", "½": "1/2", "\x07": ""}

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from pipelines.evaluation.evaluation_file import evaluations_of, read_evaluation
+from pipelines.reporting.page import verdict
 from pipelines.reporting.passage import passage_of
 from pipelines.reporting.plots import loss_by_position
 from pipelines.reporting.subject import subject_of
-from pipelines.reporting.verdict import verdict
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
 from pipelines.verbs.build_dataset import build_dataset

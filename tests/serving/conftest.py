@@ -7,10 +7,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from pipelines.run.loaded_run import load_run
-from pipelines.serving.app import create_app
 from pipelines.serving.engine import Engine
 from pipelines.serving.models import ServedModel, Service
 from pipelines.serving.security import access_to
+from pipelines.serving.server import create_app
 
 
 @contextmanager

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from pipelines.run.loaded_run import load_run
-from pipelines.serving.app import create_app
 from pipelines.serving.engine import Engine
 from pipelines.serving.lifetime import Limits
 from pipelines.serving.models import ServedModel, Service
 from pipelines.serving.security import access_to
+from pipelines.serving.server import create_app
 from tests.serving.conftest import client_of
 
 LONG = {"prompt": "import", "max_tokens": 20, "n": 1000, "temperature": 1}

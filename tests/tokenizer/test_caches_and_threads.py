@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tokenizer import Tokenizer
-from tokenizer.encoding.bulk import EncoderPool
+from tokenizer.encoding.kernel_encoder import EncoderPool
 
 
 def test_caches_do_not_change_ids(trained, stdlib_texts):
@@ -36,7 +36,7 @@ def test_encoders_are_reused_and_bounded(trained, stdlib_texts):
     pool = EncoderPool(trained["gpt2"].vocabulary.kernel_tables)
     first = pool.take()
     size = sum(array.nbytes for array in first.caches)
-    from tokenizer.documents import single_block
+    from tokenizer.document_blocks import single_block
 
     for text in stdlib_texts[:20]:
         first.encode(single_block(text.encode()))

@@ -8,9 +8,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokenizer import PieceRules, Tokenizer
-from tokenizer.encoding import drawing
-from tokenizer.encoding.drawing import uniform_numbers
+from tokenizer.encoding import segmentation_sampling as drawing
 from tokenizer.encoding.dropout import DropoutEncoder
+from tokenizer.encoding.segmentation_sampling import uniform_numbers
 from tokenizer.encoding.segmentations import Segmentations
 
 pytestmark = pytest.mark.filterwarnings("ignore:the split pattern")  # the regex is slower

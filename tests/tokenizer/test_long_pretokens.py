@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenizer import Tokenizer, resolve_pattern
-from tokenizer.bpe import BytePairVocabulary
+from tokenizer.bpe_vocabulary import BytePairVocabulary
 from tokenizer.byte_level import BY_MERGES
 from tokenizer.encoding import long_pretokens
-from tokenizer.encoding.bulk import EncodingTables
+from tokenizer.encoding.kernel_encoder import EncodingTables
 
 
 @st.composite

@@ -74,7 +74,7 @@ import json
 from pathlib import Path
 from tokenizer import Tokenizer
 from tokenizer.kernels.encode import encode
-from tokenizer.encoding.short import FIRST_BYTES
+from tokenizer.encoding.python_encoder import FIRST_BYTES
 text = Path(sys.argv[2]).read_text(encoding="utf-8")
 text *= 1 + 2 * FIRST_BYTES // len(text)  # more than is encoded without kernels
 print(json.dumps([Tokenizer.load(sys.argv[1]).encode(text), len(encode.overloads), len(text)]))

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenizer import Tokenizer, resolve_pattern
-from tokenizer.bpe import BytePairVocabulary
+from tokenizer.bpe_vocabulary import BytePairVocabulary
 from tokenizer.byte_level import BY_MERGES, BY_RANKS, WHOLE_FIRST
-from tokenizer.encoding.bulk import EncodingTables
+from tokenizer.encoding.kernel_encoder import EncodingTables
 
 # Any mix of the characters of one alphabet is a single pretoken of the pattern gpt2.
 ALPHABETS = ["ab", "abcdefgh", "字符号", "aé字", "!?😀😁", "—…👍🏽"]

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tokenizer.documents import block_of
+from tokenizer.document_blocks import block_of
 from tokenizer.splitting.character_map import LONGEST_REPLACEMENT, CharacterMap
 from tokenizer.splitting.double_array import compile_map
 from tokenizer.splitting.nfkc import named_map
-from tokenizer.splitting.sentencepiece import SentencePieceText
 from tokenizer.splitting.sentencepiece_blocks import LONGEST_PIECE, has_kernel, normalized_block
+from tokenizer.splitting.whole_text import SentencePieceText
 
 REPLACEMENTS = {"a\u0301": "á", "ﬁ": "fi", "\u3000": " ", "\n": " ", "\u00ad": "", "«": " < ", "b": "  ", "½": "1/2"}
 MAPS = [

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenizer import Tokenizer
-from tokenizer.documents import single_block
-from tokenizer.encoding.short import BUDGET, LONGEST_TEXT, ShortEncoder
+from tokenizer.document_blocks import single_block
+from tokenizer.encoding.python_encoder import BUDGET, LONGEST_TEXT, ShortEncoder
 from tokenizer.encoding.text_encoder import TextEncoder
 from tokenizer.splitting.patterns import LLAMA3_REGEX, QWEN2_REGEX
 

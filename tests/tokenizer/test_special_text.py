@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pipelines.cli.errors import UsageError
 from pipelines.verbs.train_tokenizer import train_tokenizer
 from tokenizer import Tokenizer, count_pretokens
-from tokenizer.documents import BLOCK_BYTES
+from tokenizer.document_blocks import BLOCK_BYTES
 
 pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out")
 SPECIAL = ("<|a|>", "<|a|><|b|>", "b c")

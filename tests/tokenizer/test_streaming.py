@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.conftest import PEAK_MEMORY
 from tokenizer import Tokenizer
 from tokenizer.encoding import cutting, text_encoder
-from tokenizer.methods import encoding
+from tokenizer.methods import encoding_methods as encoding
 from tokenizer.splitting.patterns import resolve_pattern
 from tokenizer.splitting.scanner import pretokens
 

@@ -17,7 +17,7 @@ from tokenizer import DEFAULT_SPECIAL_TOKENS, PretokenCounts, Tokenizer, count_p
 from tokenizer.training.count_table import Counted
 from tokenizer.training.piece_rules import PieceRules
 from tokenizer.training.seeds import find_seeds, sorted_suffixes
-from tokenizer.training.unigram import Model, digamma, learn_pieces
+from tokenizer.training.unigram_training import Model, digamma, learn_pieces
 
 ALL = PieceRules(character_coverage=1)
 SHORT = PieceRules(character_coverage=1, max_piece_length=4, split_by_unicode_script=False)

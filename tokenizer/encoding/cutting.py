@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tokenizer.documents import single_block
+from tokenizer.document_blocks import single_block
 from tokenizer.splitting.pretokenize import pretoken_ends
 from tokenizer.splitting.scanner import pretokens
 from tokenizer.splitting.splitter import Splitter

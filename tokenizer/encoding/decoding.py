@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenizer.documents import as_readonly
+from tokenizer.document_blocks import as_readonly
 from tokenizer.kernels import decode as kernel
 
 if TYPE_CHECKING:

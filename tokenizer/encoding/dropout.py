@@ -11,8 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from random import Random
 
-    from tokenizer.bpe import BytePairVocabulary
-    from tokenizer.encoding.bulk import KernelTables
+    from tokenizer.bpe_vocabulary import BytePairVocabulary
+    from tokenizer.encoding.kernel_encoder import KernelTables
 
 PLAIN_BYTES = 1 << 15  # of text, which plain Python encodes in less time than the kernels take to import
 
@@ -46,7 +46,7 @@ class DropoutEncoder:
         """Return the ids of a text. dropout: the probability that a possible merge is dropped in a step."""
         self._plain_bytes -= len(text)
         if self._plain_bytes < 0:
-            from tokenizer.encoding.drawing import draw_with_dropout
+            from tokenizer.encoding.segmentation_sampling import draw_with_dropout
 
             return draw_with_dropout(text, self._tables(), dropout, random)
         ids: list[int] = []

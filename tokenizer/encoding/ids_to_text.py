@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tokenizer.encoding.decoding import Decoder
     from tokenizer.vocabulary import Vocabulary
-    from tokenizer.wordpiece import WordPieceVocabulary
+    from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
 MANY_IDS = 50_000  # decode longer arrays with a kernel
 # Replacements that the decoder of `tokenizers` makes in each token, in this order.

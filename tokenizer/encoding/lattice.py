@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tokenizer.unigram import UnigramVocabulary
+    from tokenizer.unigram_vocabulary import UnigramVocabulary
 
 LARGEST_SUM = 100_000.0  # sentencepiece subtracts larger sums, so that float32 stays exact enough
 

@@ -17,10 +17,10 @@ import numpy as np
 from tokenizer.encoding.run_pretokens import long_runs, merge_runs, write_runs
 from tokenizer.kernels import long as long_kernel
 from tokenizer.kernels import merges as apply_kernel
-from tokenizer.kernels.tables import find_token
+from tokenizer.kernels.hash_tables import find_token
 
 if TYPE_CHECKING:
-    from tokenizer.encoding.bulk import EncodingTables
+    from tokenizer.encoding.kernel_encoder import EncodingTables
 
 WINDOW = 1 << 16  # bytes
 MARGIN = 128  # bytes at the end of a window whose ids may depend on the text after it

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tokenizer.kernels import hash_tables as kernel
 from tokenizer.kernels import merges as apply_kernel
-from tokenizer.kernels import tables as kernel
 from tokenizer.kernels.tools import SHORT, aligned
 
 BYTES_PER_STEP = 1 << 20  # of tokens that NumPy examines at once

@@ -9,14 +9,14 @@ from functools import cached_property
 from itertools import chain
 
 from tokenizer.encoding.ids_to_text import ByteDecoding
-from tokenizer.splitting.metaspace import NEVER
+from tokenizer.splitting.metaspace_splitter import NEVER
 from tokenizer.splitting.normalizers import MARK, Replace, most_characters
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from tokenizer.unigram import UnigramVocabulary
+    from tokenizer.unigram_vocabulary import UnigramVocabulary
 
 _BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 

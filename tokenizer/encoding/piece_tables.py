@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenizer.documents import as_readonly
-from tokenizer.encoding.bulk import KernelTables
-from tokenizer.kernels import pieces as kernel
+from tokenizer.document_blocks import as_readonly
+from tokenizer.encoding.kernel_encoder import KernelTables
 from tokenizer.kernels import trie
+from tokenizer.kernels import trie_words as kernel
 from tokenizer.kernels.tools import aligned
 
 if TYPE_CHECKING:
-    from tokenizer.unigram import UnigramVocabulary
-    from tokenizer.wordpiece import WordPieceVocabulary
+    from tokenizer.unigram_vocabulary import UnigramVocabulary
+    from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
 
 class TrieTables(KernelTables):

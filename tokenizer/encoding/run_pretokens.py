@@ -11,7 +11,7 @@ from math import isqrt
 
 import numpy as np
 
-from tokenizer.kernels.tables import LOW_HALF, NOTHING, Merges, look_up_pair
+from tokenizer.kernels.hash_tables import LOW_HALF, NOTHING, Merges, look_up_pair
 from tokenizer.training.byte_runs import run_starts
 
 BYTES_PER_STEP = 1000  # a merge takes a step per run, and each run adds merges

@@ -19,8 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from random import Random
 
-    from tokenizer.encoding.bulk import KernelTables
-    from tokenizer.unigram import UnigramVocabulary
+    from tokenizer.encoding.kernel_encoder import KernelTables
+    from tokenizer.unigram_vocabulary import UnigramVocabulary
 
 LARGEST_WEIGHT = 1e9  # alpha times a score; sums of larger ones would lose whole nats
 
@@ -75,7 +75,7 @@ class Segmentations:
             )
         self._plain_bytes -= len(text)
         if self._plain_bytes < 0:
-            from tokenizer.encoding.drawing import draw_pieces
+            from tokenizer.encoding.segmentation_sampling import draw_pieces
 
             return draw_pieces(text, self._tables(), alpha, random)
         ids: list[int] = []

@@ -10,7 +10,7 @@ from tokenizer.splitting.normalizers import MARK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tokenizer.sentencepiece import SentencePieceVocabulary
+    from tokenizer.sentencepiece_vocabulary import SentencePieceVocabulary
 
 
 class SentencePieceDecoding(UnigramDecoding):

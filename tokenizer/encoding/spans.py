@@ -11,8 +11,8 @@ from tokenizer.text import nfc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from tokenizer.bpe import BytePairVocabulary
-    from tokenizer.wordpiece import WordPieceVocabulary
+    from tokenizer.bpe_vocabulary import BytePairVocabulary
+    from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
 Spans = list[tuple[int, int]]
 CACHED_WORDS = 1 << 16

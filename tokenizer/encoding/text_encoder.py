@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from itertools import pairwise
 
-from tokenizer.encoding.short import FIRST_BYTES, ShortEncoder
+from tokenizer.encoding.python_encoder import FIRST_BYTES, ShortEncoder
 from tokenizer.text import nfc
 
 # A program that encodes a short text needs none of these imports, which take longer than the encoding.
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from tokenizer.documents import Block
-    from tokenizer.encoding.bulk import EncoderPool
+    from tokenizer.document_blocks import Block
     from tokenizer.encoding.dropout import DropoutEncoder
+    from tokenizer.encoding.kernel_encoder import EncoderPool
     from tokenizer.encoding.segmentations import Segmentations
     from tokenizer.vocabulary import EncodeWithSpans, Vocabulary
 
@@ -79,7 +79,7 @@ class TextEncoder:
 
         threads = thread_count(threads)
         if self._vocabulary.normalizer is not None:
-            from tokenizer.documents import nfc_block
+            from tokenizer.document_blocks import nfc_block
 
             block = nfc_block(block)
         short = self.short
@@ -99,7 +99,7 @@ class TextEncoder:
     def to_parts(self, block: Block) -> Iterator[np.ndarray]:
         """Yield the ids of one document in parts, uint32. Each part is overwritten by the next."""
         if self._vocabulary.normalizer is not None:
-            from tokenizer.documents import nfc_block
+            from tokenizer.document_blocks import nfc_block
 
             block = nfc_block(block)
         for ids in self._pool.parts(block):
@@ -143,7 +143,7 @@ class TextEncoder:
         """Return the number of ids of one text."""
         if len(data) <= (COUNTED_BYTES if self.short is None else FIRST_BYTES):
             return len(self.to_list(data))
-        from tokenizer.documents import single_block
+        from tokenizer.document_blocks import single_block
 
         return sum(map(len, self.to_parts(single_block(data))))
 
@@ -208,7 +208,7 @@ class TextEncoder:
 
     @cached_property
     def _pool(self) -> EncoderPool:
-        from tokenizer.encoding.bulk import EncoderPool
+        from tokenizer.encoding.kernel_encoder import EncoderPool
 
         self.short = None
         return EncoderPool(self._vocabulary.kernel_tables)

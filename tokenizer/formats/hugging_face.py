@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 
-from tokenizer.bpe import BytePairVocabulary
+from tokenizer.bpe_vocabulary import BytePairVocabulary
 from tokenizer.byte_level import BY_MERGES, WHOLE_FIRST, spell
 from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
 from tokenizer.formats.length_settings import length_fields, parse_length_settings

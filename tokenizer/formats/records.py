@@ -15,7 +15,7 @@ from array import array
 from contextlib import suppress
 from pathlib import Path
 
-from tokenizer.bpe import BytePairVocabulary, PackedPairs
+from tokenizer.bpe_vocabulary import BytePairVocabulary, PackedPairs
 from tokenizer.splitting.patterns import resolve_pattern
 
 TYPE_CHECKING = False

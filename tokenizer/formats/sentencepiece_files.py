@@ -18,12 +18,12 @@ from tokenizer.formats.strict_json import read_bytes
 from tokenizer.formats.unigram_files import LONGEST_PIECE
 from tokenizer.formats.whole_files import whole_file
 from tokenizer.formats.wire_format import BYTES, FIXED_32, VARINT, Value, fields
-from tokenizer.sentencepiece import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, SentencePieceVocabulary
+from tokenizer.sentencepiece_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, SentencePieceVocabulary
 from tokenizer.splitting.character_map import CharacterMap
-from tokenizer.splitting.metaspace import ALWAYS, NEVER, MetaspaceWords
+from tokenizer.splitting.metaspace_splitter import ALWAYS, NEVER, MetaspaceWords
 from tokenizer.splitting.normalizers import MARK, Precompiled
-from tokenizer.splitting.sentencepiece import SentencePieceText
-from tokenizer.unigram import UnigramVocabulary
+from tokenizer.splitting.whole_text import SentencePieceText
+from tokenizer.unigram_vocabulary import UnigramVocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import chain, islice
 from operator import eq, lt
 
-from tokenizer.bpe import BytePairVocabulary
+from tokenizer.bpe_vocabulary import BytePairVocabulary
 from tokenizer.byte_level import BY_MERGES, BYTE_TO_CHARACTER, batches, unspell
 from tokenizer.special import check_special_tokens
 from tokenizer.splitting.patterns import Pattern

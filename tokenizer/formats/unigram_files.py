@@ -11,9 +11,9 @@ from tokenizer.formats.length_settings import length_fields, parse_length_settin
 from tokenizer.formats.number_text import number_text, read_number
 from tokenizer.formats.spelled_vocabulary import check_ids, expect, is_unicode, shown
 from tokenizer.splitting.character_map import CharacterMap
-from tokenizer.splitting.metaspace import ALWAYS, FIRST, NEVER, MetaspaceWords
+from tokenizer.splitting.metaspace_splitter import ALWAYS, FIRST, NEVER, MetaspaceWords
 from tokenizer.splitting.normalizers import MARK, REGEXES, Normalizer, Precompiled, Replace, Strip
-from tokenizer.unigram import UnigramVocabulary
+from tokenizer.unigram_vocabulary import UnigramVocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

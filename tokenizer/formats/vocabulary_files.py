@@ -29,9 +29,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from tokenizer.bpe import BytePairVocabulary
+    from tokenizer.bpe_vocabulary import BytePairVocabulary
     from tokenizer.vocabulary import Vocabulary
-    from tokenizer.wordpiece import WordPieceVocabulary
+    from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
 # Name of a merges file -> name of the file with the ids of all tokens.
 _IDS_BESIDE = {"vocab.bpe": "encoder.json", "merges.txt": "vocab.json"}
@@ -154,7 +154,7 @@ def _load_vocab_txt(
     special_tokens default to those in tokenizer_config.json, and BERT's that are in the file.
     """
     from tokenizer.formats.wordpiece_files import BERT_SPECIAL_TOKENS, build_wordpiece, parse_vocab_txt, words_of_config
-    from tokenizer.splitting.bert import NAMED_WORDS, words_of
+    from tokenizer.splitting.bert_words import NAMED_WORDS, words_of
 
     if normalizer is not None:
         raise ValueError("normalizer is for byte-level vocabularies: pattern says how BERT normalizes text")

@@ -1,5 +1,5 @@
 """Encoding of pretokens, batch by batch: caches of recent pretokens in front of the merging in `kernels.misses`, or of
-the tokens of words in `kernels.pieces`.
+the tokens of words in `kernels.trie_words`.
 
 Memory latency dominates. So a batch is processed in steps, and each step prefetches the cache lines of the next. First
 pack and hash the pretokens, then look them up in the caches: hits write their ids, misses leave gaps. When enough
@@ -18,6 +18,7 @@ from tokenizer.kernels.caches import (
     find_large,
     row_in_small,
 )
+from tokenizer.kernels.hash_tables import Merges, Tokens, short_slot
 from tokenizer.kernels.merges import SCAN_LIMIT, SCRATCH, SCRATCH_RECORD
 from tokenizer.kernels.misses import (
     BATCH,
@@ -29,9 +30,7 @@ from tokenizer.kernels.misses import (
     find_or_merge_one,
     remember,
 )
-from tokenizer.kernels.pieces import Pieces, encode_word, find_pieces
 from tokenizer.kernels.scan import scan
-from tokenizer.kernels.tables import Merges, Tokens, short_slot
 from tokenizer.kernels.tools import (
     ALL,
     HASH_2,
@@ -47,6 +46,7 @@ from tokenizer.kernels.tools import (
     prefetch,
     store_8,
 )
+from tokenizer.kernels.trie_words import Pieces, encode_word, find_pieces
 
 # Indices in `state`: ids written, documents encoded; documents scanned, position of the scanner; start of the first
 # pretoken not encoded, its index in `ends`, and the end of the used part of `ends`; room needed in `out`.

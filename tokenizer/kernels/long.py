@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenizer.kernels.tables import find_pair, pair_bucket, pair_key
+from tokenizer.kernels.hash_tables import find_pair, pair_bucket, pair_key
 from tokenizer.kernels.tools import inlined, kernel, prefetch
 
 NONE, FRESH = -1, -2  # in place of a rank: no merge starts here; pair not looked up yet

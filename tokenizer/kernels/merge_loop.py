@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numba
 import numpy as np
 
+from tokenizer.kernels.byte_runs import give_up_in_runs, replace_in_runs
 from tokenizer.kernels.byte_ties import insert_by_bytes
 from tokenizer.kernels.pairs import (
     COUNT,
@@ -39,7 +40,6 @@ from tokenizer.kernels.pairs import (
     push,
     sink_first,
 )
-from tokenizer.kernels.runs import give_up_in_runs, replace_in_runs
 from tokenizer.kernels.tools import inlined, kernel, prefetch
 
 NODES_AHEAD, RECORDS_AHEAD = 24, 8  # prefetch distances in positions

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenizer.kernels.tables import LOW_HALF, NOTHING, find_pair, insert_pair, pair_bucket, pair_key
+from tokenizer.kernels.hash_tables import LOW_HALF, NOTHING, find_pair, insert_pair, pair_bucket, pair_key
 from tokenizer.kernels.tools import (
     ALL,
     ONE,

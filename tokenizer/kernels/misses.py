@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tokenizer.kernels.caches import COUNT_BITS, LARGE_ROW, SMALL_ROW, find_small_in_large, row_in_large
+from tokenizer.kernels.hash_tables import find_long, find_short
 from tokenizer.kernels.merges import SCAN_LIMIT, SCRATCH, heap_begin, heap_ids, heap_merge, merge_short
-from tokenizer.kernels.tables import find_long, find_short
 from tokenizer.kernels.tools import ALL, SHORT, internal, load_8, store_8
 
 BATCH = 512  # pretokens that `encode` looks up at once; all of them can miss

@@ -39,7 +39,7 @@ class Training(NamedTuple):
     with_right: np.ndarray  # int32: record of (new symbol, symbol) during a merge, otherwise NONE
     made: np.ndarray  # int32: records made by a merge
     events: np.ndarray  # index (n, 2): records and positions of the new pairs of a merge
-    runs: np.ndarray  # int64 (n, RUN): long pretokens that are mostly runs, see `kernels.runs`
+    runs: np.ndarray  # int64 (n, RUN): long pretokens that are mostly runs, see `kernels.byte_runs`
     old_runs: np.ndarray  # same shape: the runs before a merge
     state: np.ndarray  # int64 (7,)
 

@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from tokenizer.bpe import BytePairVocabulary
+    from tokenizer.bpe_vocabulary import BytePairVocabulary
     from tokenizer.splitting.splitter import Splitter
     from tokenizer.training.counting import PretokenCounts
     from tokenizer.training.train import Options
@@ -48,7 +48,7 @@ class BytePairs(Kind):
         return "the 256 bytes", 256
 
     def train(self, counts: PretokenCounts, options: Options) -> BytePairVocabulary:
-        from tokenizer.bpe import trained_vocabulary
+        from tokenizer.bpe_vocabulary import trained_vocabulary
         from tokenizer.byte_level import BYTE_ORDERS
         from tokenizer.splitting.patterns import refuse_misread_by_tokenizers
         from tokenizer.training.merging import check_memory, learn_merges

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tokenizer.kinds.kind import Kind, new_spellings
-from tokenizer.splitting.metaspace import METASPACE_NAMES, MetaspaceWords, metaspace_of
+from tokenizer.splitting.metaspace_splitter import METASPACE_NAMES, MetaspaceWords, metaspace_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tokenizer.splitting.splitter import Splitter
     from tokenizer.training.counting import PretokenCounts
     from tokenizer.training.train import Options
-    from tokenizer.unigram import UnigramVocabulary
+    from tokenizer.unigram_vocabulary import UnigramVocabulary
     from tokenizer.vocabulary import Vocabulary
 
 UNKNOWN_PIECE = "<unk>"
@@ -50,8 +50,8 @@ class Unigram(Kind):
         from tokenizer.formats.number_text import read_number
         from tokenizer.training.count_table import Counted
         from tokenizer.training.piece_rules import PieceRules
-        from tokenizer.training.unigram import check_memory, learn_pieces
-        from tokenizer.unigram import UnigramVocabulary
+        from tokenizer.training.unigram_training import check_memory, learn_pieces
+        from tokenizer.unigram_vocabulary import UnigramVocabulary
 
         rules = options.pieces or PieceRules()
         words: Any = counts.pattern

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tokenizer.training.counting import PretokenCounts
     from tokenizer.training.train import Options
     from tokenizer.vocabulary import Vocabulary
-    from tokenizer.wordpiece import WordPieceVocabulary
+    from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
 
 class WordPiece(Kind):
@@ -27,12 +27,12 @@ class WordPiece(Kind):
     options = ("min_frequency", "limit_alphabet", "alphabet_order", "score")
 
     def words(self, spelling: str) -> Splitter | None:
-        from tokenizer.splitting.bert import words_of
+        from tokenizer.splitting.bert_words import words_of
 
         return words_of(spelling)
 
     def accepts(self, splitter: Splitter) -> bool:
-        from tokenizer.splitting.bert import BertWords
+        from tokenizer.splitting.bert_words import BertWords
 
         return isinstance(splitter, BertWords)
 
@@ -41,8 +41,8 @@ class WordPiece(Kind):
 
     def train(self, counts: PretokenCounts, options: Options) -> WordPieceVocabulary:
         from tokenizer.training.merging import check_memory
-        from tokenizer.training.pieces import alphabet_of, learn_pieces
-        from tokenizer.wordpiece import CONTINUATION, UNKNOWN, WordPieceVocabulary
+        from tokenizer.training.wordpiece_training import alphabet_of, learn_pieces
+        from tokenizer.wordpiece_vocabulary import CONTINUATION, UNKNOWN, WordPieceVocabulary
 
         check_memory(counts, options.memory)
         words: Any = counts.pattern

@@ -1,4 +1,4 @@
-"""BERT's words of whole blocks, by the kernel in `kernels/words.py`."""
+"""BERT's words of whole blocks, by the kernel in `kernels/bert_words.py`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from tokenizer.documents import Block, as_readonly
-from tokenizer.kernels import words as kernel
+from tokenizer.document_blocks import Block, as_readonly
+from tokenizer.kernels import bert_words as kernel
 from tokenizer.splitting.bert_characters import REPLACED, WORD
 from tokenizer.splitting.unicode_classes import CODE_POINTS
 
 if TYPE_CHECKING:
-    from tokenizer.splitting.bert import BertWords
+    from tokenizer.splitting.bert_words import BertWords
 
 BYTES_PER_CALL = 4 << 20
 
@@ -42,7 +42,7 @@ def words_of_block(block: Block, words: BertWords) -> tuple[Block, np.ndarray]:
 
 @cache
 def _word_arrays(words: BertWords) -> tuple[npt.NDArray[np.generic] | bool, ...]:
-    """Return the fields of the `kernels.words.Table` for these options."""
+    """Return the fields of the `kernels.bert_words.Table` for these options."""
     characters = words.characters
     replacements, packed = [-1], np.zeros(CODE_POINTS, dtype=np.uint64)
     places = np.zeros(CODE_POINTS, dtype=np.int32)

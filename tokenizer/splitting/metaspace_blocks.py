@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenizer.documents import Block, as_readonly
-from tokenizer.kernels import metaspace as kernel
+from tokenizer.document_blocks import Block, as_readonly
+from tokenizer.kernels import metaspace_words as kernel
 from tokenizer.splitting.graphemes import (
     BOUNDARY,
     EXTEND,
@@ -24,7 +24,7 @@ from tokenizer.splitting.graphemes import (
 from tokenizer.splitting.normalizers import MARK, Precompiled, Replace, Strip
 
 if TYPE_CHECKING:
-    from tokenizer.splitting.metaspace import MetaspaceWords
+    from tokenizer.splitting.metaspace_splitter import MetaspaceWords
 
 BYTES_PER_CALL = 4 << 20
 

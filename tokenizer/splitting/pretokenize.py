@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from tokenizer.documents import Block, single_block
+from tokenizer.document_blocks import Block, single_block
 from tokenizer.splitting.automata import NO_ASCII_RULES
 from tokenizer.splitting.splitter import Splitter
 from tokenizer.text import text_bytes

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenizer.documents import Block, as_readonly
-from tokenizer.kernels import sentencepiece as kernel
+from tokenizer.document_blocks import Block, as_readonly
+from tokenizer.kernels import sentencepiece_text as kernel
 from tokenizer.splitting.character_map import CharacterMap
 from tokenizer.splitting.double_array import compile_map
 
 if TYPE_CHECKING:
-    from tokenizer.splitting.sentencepiece import SentencePieceText
+    from tokenizer.splitting.whole_text import SentencePieceText
 
 LONGEST_PIECE = 256  # bytes of a user-defined piece; the trie is built by recursion
 MOST_PIECE_BYTES = 1 << 20

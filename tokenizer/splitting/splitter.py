@@ -12,7 +12,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import numpy as np
 
-    from tokenizer.documents import Block
+    from tokenizer.document_blocks import Block
     from tokenizer.splitting.automata import Automaton
 
 
@@ -55,7 +55,7 @@ class Splitter:
         """Return the block of joined pretokens, and the end of each pretoken, int64. Here in plain Python."""
         import numpy as np
 
-        from tokenizer.documents import block_of
+        from tokenizer.document_blocks import block_of
 
         documents: list[bytes] = []
         lengths: list[int] = []

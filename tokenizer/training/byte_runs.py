@@ -1,10 +1,10 @@
-"""Runs of one byte in long pretokens. Training stores pretokens that are mostly runs as runs (`kernels.runs`)."""
+"""Runs of one byte in long pretokens. Training stores pretokens that are mostly runs as runs (`kernels.byte_runs`)."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from tokenizer.kernels import runs as kernel
+from tokenizer.kernels import byte_runs as kernel
 from tokenizer.kernels.pairs import NONE
 
 LEAST_LENGTH = 4096  # bytes; shorter pretokens are not examined

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenizer.documents import as_readonly
+from tokenizer.document_blocks import as_readonly
 from tokenizer.splitting.pretokenize import CHUNK
 
 # Rows that one kernel call moves or exports: tens of milliseconds, between which Ctrl-C is handled.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenizer.documents import Block, corpus_blocks, cut, cut_out, cut_within, release
-from tokenizer.encoding.short import FIRST_BYTES
+from tokenizer.document_blocks import Block, corpus_blocks, cut, cut_out, cut_within, release
+from tokenizer.encoding.python_encoder import FIRST_BYTES
 from tokenizer.first_use import begin, compiled
 from tokenizer.kernels import counts as count_kernel
 from tokenizer.kinds.registry import kind_trained_on, resolve_splitter

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from tokenizer.documents import arrow_block
+from tokenizer.document_blocks import arrow_block
 from tokenizer.formats.strict_json import regular_size
 from tokenizer.formats.whole_files import whole_file
 from tokenizer.kinds.registry import resolve_splitter

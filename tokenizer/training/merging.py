@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from tokenizer import first_use
+from tokenizer.kernels import byte_runs as run_kernel
 from tokenizer.kernels import merge_loop as merge_kernel
 from tokenizer.kernels import pairs as kernel
-from tokenizer.kernels import runs as run_kernel
 from tokenizer.training.byte_runs import find_runs
 from tokenizer.training.counting import PretokenCounts
 from tokenizer.training.forecast import merge_bytes

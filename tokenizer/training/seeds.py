@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from tokenizer.documents import as_readonly
+from tokenizer.document_blocks import as_readonly
 from tokenizer.kernels import substrings as kernel
 from tokenizer.kernels.lattice import Lattice
 from tokenizer.splitting.unicode_classes import CODE_POINTS

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenizer.documents import as_readonly
+from tokenizer.document_blocks import as_readonly
 from tokenizer.training.count_table import Counted
 
 RUN_ROWS = 1 << 20  # sorted at once: about 0.3 s, between which Ctrl-C is handled

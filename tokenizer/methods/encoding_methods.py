@@ -9,7 +9,7 @@ from itertools import islice, pairwise
 from tokenizer.arguments import file_path, whole_number
 from tokenizer.encoding.special_spellings import SpecialTokens, runs_of_text
 from tokenizer.encoding.text_encoder import MissingByteError, TextEncoder, offset_by
-from tokenizer.methods.vocabulary import VocabularyMethods
+from tokenizer.methods.vocabulary_methods import VocabularyMethods
 from tokenizer.text import nfc, text_bytes
 
 # Importing these takes longer than encoding a short text, which needs none of them.
@@ -260,7 +260,7 @@ class EncodingMethods(VocabularyMethods):
         disallowed_special: SpecialSet = "all",
     ) -> npt.NDArray[np.uint32]:
         """Return the ids as `encode` does, as a uint32 array. `threads` (default: one per core) share a long text."""
-        from tokenizer.documents import single_block
+        from tokenizer.document_blocks import single_block
 
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
@@ -273,7 +273,7 @@ class EncodingMethods(VocabularyMethods):
 
         Use it for a very long text that cannot be cut, such as a long run. Each array overwrites the one before.
         """
-        from tokenizer.documents import single_block
+        from tokenizer.document_blocks import single_block
 
         return self._texts.to_parts(single_block(text if isinstance(text, memoryview) else text_bytes(text)))
 
@@ -283,7 +283,7 @@ class EncodingMethods(VocabularyMethods):
         The file is memory-mapped. Its bytes are not changed: line endings and invalid UTF-8 stay. The spelling of a
         special token is ordinary text.
         """
-        from tokenizer.documents import file_block
+        from tokenizer.document_blocks import file_block
 
         return self._texts.to_arrays(file_block(file_path("path", path)), threads)[0]
 
@@ -325,7 +325,7 @@ class EncodingMethods(VocabularyMethods):
         """
         import numpy as np
 
-        from tokenizer.documents import block_of
+        from tokenizer.document_blocks import block_of
 
         token, inside, later = 0, 1, 2
         kinds = np.array(
@@ -359,7 +359,7 @@ class EncodingMethods(VocabularyMethods):
         """
         import pyarrow as pa
 
-        from tokenizer.documents import arrow_block
+        from tokenizer.document_blocks import arrow_block
 
         if isinstance(array, pa.ChunkedArray):
             encoded = [self.encode_arrow(chunk, threads) for chunk in array.chunks]

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from functools import cached_property
 
 from tokenizer.encoding.lattice import nearest_float32
-from tokenizer.unigram import UNKNOWN_PENALTY, UnigramVocabulary
+from tokenizer.unigram_vocabulary import UNKNOWN_PENALTY, UnigramVocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from tokenizer.encoding.metaspace_decoding import UnigramDecoding
-    from tokenizer.splitting.sentencepiece import SentencePieceText
+    from tokenizer.splitting.whole_text import SentencePieceText
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of pieces
 USER_DEFINED_SCORE = 0.1  # per byte after the first

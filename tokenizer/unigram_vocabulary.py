@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from tokenizer.splitting.metaspace import FIRST, NEVER
+from tokenizer.splitting.metaspace_splitter import FIRST, NEVER
 from tokenizer.splitting.normalizers import MARK
 from tokenizer.vocabulary import Vocabulary
 
@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Unpack
 
-    from tokenizer.encoding.bulk import KernelTables
+    from tokenizer.encoding.kernel_encoder import KernelTables
     from tokenizer.encoding.metaspace_decoding import UnigramDecoding
     from tokenizer.encoding.piece_tables import UnigramTables
     from tokenizer.encoding.segmentations import Segmentations

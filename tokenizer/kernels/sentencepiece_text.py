@@ -1,4 +1,4 @@
-"""SentencePiece's normalization of whole texts. `splitting.sentencepiece` is the reference."""
+"""SentencePiece's normalization of whole texts. `splitting.whole_text` is the reference."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tokenizer.kernels.bert_words import decode_utf8, write_utf8
 from tokenizer.kernels.character_map import longest_key
 from tokenizer.kernels.tools import inlined, internal, kernel
-from tokenizer.kernels.words import decode_utf8, write_utf8
 from tokenizer.splitting.character_map import LONGEST_REPLACEMENT
 from tokenizer.splitting.normalizers import MARK
 

@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import numpy as np
 
-    from tokenizer.documents import Block
+    from tokenizer.document_blocks import Block
 
 _MARK = MARK.encode()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 
 from tokenizer.arguments import check_iterable, error_handler
-from tokenizer.methods.vocabulary import VocabularyMethods
+from tokenizer.methods.vocabulary_methods import VocabularyMethods
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

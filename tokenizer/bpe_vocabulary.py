@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from tokenizer.encoding.bulk import EncodingTables, KernelTables
     from tokenizer.encoding.dropout import DropoutEncoder
     from tokenizer.encoding.ids_to_text import ByteDecoding
+    from tokenizer.encoding.kernel_encoder import EncodingTables, KernelTables
     from tokenizer.fingerprints import Part
     from tokenizer.splitting.chains import Chain
     from tokenizer.vocabulary import Common, Encode, EncodeWithSpans
@@ -106,12 +106,12 @@ class BytePairVocabulary(Vocabulary):
         super().__init__(largest=largest, **common)
 
     def pretoken_encoder(self) -> Encode:
-        from tokenizer.encoding.short import MergingEncoder
+        from tokenizer.encoding.python_encoder import MergingEncoder
 
         return MergingEncoder(self).encode
 
     def kernel_tables(self) -> EncodingTables:
-        from tokenizer.encoding.bulk import EncodingTables
+        from tokenizer.encoding.kernel_encoder import EncodingTables
 
         return EncodingTables(self)
 

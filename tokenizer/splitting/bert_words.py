@@ -1,7 +1,7 @@
 """BERT's words: text split as by BertNormalizer and BertPreTokenizer of `tokenizers`, without white space.
 
 This module holds the choice of options and the plain Python, which splits short texts and is the reference for the
-kernel in `kernels/words.py`.
+kernel in `kernels/bert_words.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import numpy as np
 
-    from tokenizer.documents import Block
+    from tokenizer.document_blocks import Block
 
 TAIL_BYTES = 1 << 10  # searched at once for the end of a word
 # A code point that no text contains, because `text_bytes` refuses lone surrogates.
@@ -76,7 +76,7 @@ class BertWords(namedtuple("_BertWords", ["lowercase", "strip_accents", "clean_t
                 yield word.encode()
 
     def rewritten(self, block: Block) -> tuple[Block, np.ndarray]:
-        """Return the block of joined words, and the end of each word, int64, by the kernel in `kernels/words.py`."""
+        """Return the block of joined words, and the end of each word, int64 (`kernels/bert_words.py`)."""
         from tokenizer.splitting.bert_blocks import words_of_block
 
         return words_of_block(block, self)

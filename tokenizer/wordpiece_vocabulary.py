@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tokenizer.encoding.piece_tables import PieceTables
     from tokenizer.encoding.spans import PieceSpans
     from tokenizer.fingerprints import Part
-    from tokenizer.splitting.bert import BertWords
+    from tokenizer.splitting.bert_words import BertWords
     from tokenizer.vocabulary import Common, Encode
 
 UNKNOWN = "[UNK]"
@@ -62,7 +62,7 @@ class WordPieceVocabulary(Vocabulary):
         self.learned_merges = learned_merges
 
     def pretoken_encoder(self) -> Encode:
-        from tokenizer.encoding.short import PieceEncoder
+        from tokenizer.encoding.python_encoder import PieceEncoder
 
         return PieceEncoder(self).encode
 

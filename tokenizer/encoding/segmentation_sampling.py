@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenizer.documents import as_readonly, single_block
-from tokenizer.kernels import drawing as kernel
+from tokenizer.document_blocks import as_readonly, single_block
+from tokenizer.kernels import sampling as kernel
 from tokenizer.kernels.merges import make_heap
 from tokenizer.splitting.pretokenize import pretokenized
 
 if TYPE_CHECKING:
     from random import Random
 
-    from tokenizer.encoding.bulk import KernelTables
+    from tokenizer.encoding.kernel_encoder import KernelTables
 
 NUMBERS_PER_BYTE = 1.5  # random numbers that one call of a kernel gets; it rarely needs more
 LEAST_NUMBERS = 64

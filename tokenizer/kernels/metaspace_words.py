@@ -1,7 +1,7 @@
 """SentencePiece's words: normalize UTF-8 text, and write its words with a space in place of each `▁`.
 
 ASCII text is split 64 bytes at a time with vector instructions. Other code points go one by one through the automaton
-of grapheme clusters. `splitting.metaspace` is the reference.
+of grapheme clusters. `splitting.metaspace_splitter` is the reference.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from tokenizer.kernels.bert_words import decode_utf8, write_utf8
 from tokenizer.kernels.character_map import shortest_key
 from tokenizer.kernels.tools import ONE, inlined, internal, kernel, load_8, store_8, trailing_zeros
-from tokenizer.kernels.words import decode_utf8, write_utf8
 from tokenizer.splitting.character_map import LONGEST_REPLACEMENT, SHORT_CLUSTER
 from tokenizer.splitting.graphemes import BOUNDARY, CLASSES, OTHER, START
 

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tokenizer.kernels.hash_tables import LOW_HALF
 from tokenizer.kernels.merges import heap_begin, heap_ids, heap_pop, heap_push, merge_at
-from tokenizer.kernels.pieces import NOTHING, ROOT, UNKNOWN_CHARACTER, write_path
-from tokenizer.kernels.tables import LOW_HALF
 from tokenizer.kernels.tools import internal, kernel
 from tokenizer.kernels.trie import base_of, child, id_of
+from tokenizer.kernels.trie_words import NOTHING, ROOT, UNKNOWN_CHARACTER, write_path
 
 
 class Edges(NamedTuple):

@@ -19,7 +19,7 @@ from tokenizer.kernels import piece_merges as kernel
 from tokenizer.splitting.unicode_classes import CODE_POINTS
 from tokenizer.training.counting import PretokenCounts, Progress
 from tokenizer.training.merging import check_spare
-from tokenizer.wordpiece import CONTINUATION
+from tokenizer.wordpiece_vocabulary import CONTINUATION
 
 PROGRESS_STEP = 256  # merges
 POSITION_BYTES = 28  # of the arrays by position and by node

@@ -2,7 +2,7 @@
 
 The steps are those of `tokenizers`: normalizers, WhitespaceSplit and Metaspace. Pretokens have a space for each `▁`,
 which saves two bytes; they have no other spaces. This plain Python splits short texts and is the reference for the
-kernel in `kernels/metaspace.py`.
+kernel in `kernels/metaspace_words.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import numpy as np
 
-    from tokenizer.documents import Block
+    from tokenizer.document_blocks import Block
 
 ALWAYS, FIRST, NEVER = "always", "first", "never"
 # The first normalizes nothing; the others are in `splitting.nfkc`.

@@ -16,9 +16,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, AnyStr
 
-    from tokenizer.bpe import BytePairVocabulary
+    from tokenizer.bpe_vocabulary import BytePairVocabulary
     from tokenizer.splitting.splitter import Splitter
-    from tokenizer.wordpiece import WordPieceVocabulary
+    from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
 LONGEST_TEXT = 2000  # bytes
 # Total bytes encoded here; they take about as long as loading the kernels. This also bounds the cache.

@@ -10,23 +10,23 @@ import numpy as np
 
 from tokenizer import first_use
 from tokenizer.byte_level import BY_MERGES
-from tokenizer.documents import Block, as_readonly, cut, cut_within, single_block
+from tokenizer.document_blocks import Block, as_readonly, cut, cut_within, single_block
 from tokenizer.encoding.long_pretokens import encode_long, long_parts
 from tokenizer.encoding.merge_tables import bytes_joined, merge_table, merge_tokens, table_rows, token_table
 from tokenizer.kernels import encode as encode_kernel
+from tokenizer.kernels import hash_tables as kernel
 from tokenizer.kernels import long as long_kernel
 from tokenizer.kernels import merges as apply_kernel
-from tokenizer.kernels import tables as kernel
 from tokenizer.kernels.caches import LARGE_ROW, SMALL_ROW, Caches
-from tokenizer.kernels.pieces import Pieces
 from tokenizer.kernels.tools import aligned
+from tokenizer.kernels.trie_words import Pieces
 from tokenizer.splitting.patterns import resolve_pattern
 from tokenizer.splitting.pretokenize import CHUNK, NO_AUTOMATON, automaton_arrays, pretokenized
 from tokenizer.splitting.splitter import Splitter
 from tokenizer.workers import share_out
 
 if TYPE_CHECKING:
-    from tokenizer.bpe import BytePairVocabulary
+    from tokenizer.bpe_vocabulary import BytePairVocabulary
 
 SMALL_CACHE = 1 << 19  # rows of 32 bytes
 LARGE_CACHE = 1 << 16  # rows of 128 bytes
