@@ -135,7 +135,7 @@ def measure(shape: Shape, target: str, rounds: int) -> list[dict]:
         torch.autograd.grad(forward(name), leaves, upstream)
 
     def runs(name: str) -> bool:
-        return name != "flex" or flex.supported(*(x.transpose(1, 2) for x in leaves), shape.mask)
+        return name != "flex" or flex.is_supported(*(x.transpose(1, 2) for x in leaves), shape.mask)
 
     both = [name for name in NAMES if runs(name)]
     steps = alternately({name: lambda name=name: step(name) for name in both}, rounds, target)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpora.documents import Dropped
-from corpora.ranges import InputRange, SplitPlan, count_documents, packed
+from corpora.ranges import InputRange, SplitPlan, count_documents, pack
 from corpora.read_options import ReadOptions
 from corpora.specs import Opened, Specs, open_specs
 from corpora.splits import FEW_DOCUMENTS, HASH, NONE, OWN, TAIL, TRAIN, VALIDATION, Rule, parse_rule
@@ -79,7 +79,7 @@ class Corpus:
         range, and so is a hub dataset. A tail split and a corpus without duplicates are read to count documents.
         """
         ranges, number, before = [], 0, 0
-        for parts in packed(self._reader.parts(size), size):
+        for parts in pack(self._reader.parts(size), size):
             one = InputRange(parts=parts, options=self._options, plan=self._plan, bytes_before=before)
             if self._duplicates is not None:
                 documents = sum(len(array) for _, array in one.documents(Dropped()))

@@ -65,7 +65,7 @@ class Chunk:
     """the chunks that this one was made of, for error messages"""
 
 
-def joined(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+def join(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
     """Yield the same documents in fewer chunks: consecutive small chunks are joined."""
     small: list[Chunk] = []
     size = 0
@@ -232,7 +232,7 @@ def clean_all(
     Raises ValueError if there are more or fewer documents than marks.
     """
     number = 0
-    for chunk in joined(chunks):
+    for chunk in join(chunks):
         documents = clean(chunk, options, dropped)
         number += len(documents)
         if duplicates is not None:

@@ -39,7 +39,7 @@ class LabelledTexts:
 
         A label keeps its held-out texts in training if it would have no training text otherwise.
         """
-        held_out = HashRouter(fraction).chosen(pa.array([text.encode() for text in self.texts], pa.large_binary()))
+        held_out = HashRouter(fraction).choose(pa.array([text.encode() for text in self.texts], pa.large_binary()))
         trained = {label for label, chosen in zip(self.labels, held_out, strict=True) if not chosen}
         needed = {text for text, label in zip(self.texts, self.labels, strict=True) if label not in trained}
         held_out &= np.array([text not in needed for text in self.texts])
@@ -79,7 +79,7 @@ def read_labelled(path: Path, text_field: str = "text", label_field: str = "labe
         if len(first) > 1:
             (place, label), (other_place, other) = first.values()
             raise ValueError(
-                f'"{label_field}" is {_shown(label)} in {place} and {_shown(other)} in {other_place}: make all labels '
+                f'"{label_field}" is {_show(label)} in {place} and {_show(other)} in {other_place}: make all labels '
                 "strings, or all whole numbers"
             )
     if not texts:
@@ -128,7 +128,7 @@ def _field(row: dict[str, Any], field: str, place: str, kinds: tuple[type, ...],
     return value
 
 
-def _shown(label: Label) -> str:
+def _show(label: Label) -> str:
     return (
         f"the string {json.dumps(label, ensure_ascii=False):.60}" if isinstance(label, str) else f"the number {label}"
     )

@@ -145,14 +145,14 @@ class ObjectPath:
         return bool(self._info().type.name == "File")
 
     def _info(self) -> Any:
-        with self._explained() as (store, path):
+        with self._explain() as (store, path):
             return store.get_file_info(path)
 
     def files_below(self) -> Iterator["ObjectPath"]:
         """Yield all files in this folder and the folders below it, in no order; none if there is no such folder."""
         from pyarrow.fs import FileSelector
 
-        with self._explained() as (store, path):
+        with self._explain() as (store, path):
             found = store.get_file_info(FileSelector(path, recursive=True, allow_not_found=True))
         for info in found:
             if info.type.name == "File":
@@ -173,7 +173,7 @@ class ObjectPath:
 
     def write(self, pieces: Iterable[bytes]) -> None:
         """Write the file, which appears whole or, after an error, not at all."""
-        with self._explained() as (store, path):
+        with self._explain() as (store, path):
             stream = store.open_output_stream(path)
             try:
                 for piece in pieces:
@@ -192,11 +192,11 @@ class ObjectPath:
         self.write([content])
 
     def unlink(self) -> None:
-        with self._explained() as (store, path):
+        with self._explain() as (store, path):
             store.delete_file(path)
 
     @contextmanager
-    def _explained(self) -> Iterator[tuple[Any, str]]:
+    def _explain(self) -> Iterator[tuple[Any, str]]:
         """Yield the file system and the path in it. Its errors become one sentence with the URI and the remedy."""
         try:
             store, root = _file_system(self._root, self._query)
@@ -236,7 +236,7 @@ class _ObjectReader(io.RawIOBase):
 
     def __init__(self, path: ObjectPath) -> None:
         self._path = path
-        with path._explained() as (store, key):
+        with path._explain() as (store, key):
             self._file = store.open_input_file(key)
             size = self._file.size()
         if size != path.stat().st_size:
@@ -255,7 +255,7 @@ class _ObjectReader(io.RawIOBase):
         return int(self._file.tell())
 
     def readinto(self, target: Any) -> int:
-        with self._path._explained():
+        with self._path._explain():
             return int(self._file.readinto(target))
 
     def close(self) -> None:

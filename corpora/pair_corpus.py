@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpora.documents import Dropped, batch_documents, clean, joined
+from corpora.documents import Dropped, batch_documents, clean, join
 from corpora.read_options import ReadOptions
 from corpora.readers import Reader
 from corpora.specs import Specs, open_specs
@@ -66,7 +66,7 @@ class PairCorpus:
     def routed_batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield (split, batch of `PAIR_SCHEMA`) in one pass, in corpus order within each split."""
         self.dropped.reset()
-        for split, sources, targets in self._aligned():
+        for split, sources, targets in self._align():
             kept = pc.and_(pc.greater(pc.binary_length(sources), 0), pc.greater(pc.binary_length(targets), 0))
             self.dropped.empty_documents += len(kept) - pc.sum(kept, min_count=0).as_py()
             pairs = pa.RecordBatch.from_arrays(
@@ -76,12 +76,12 @@ class PairCorpus:
                 assert split is not None, "a chunk of a corpus with own splits names no split"
                 yield split, pairs
                 continue
-            chosen = self._router.chosen(pairs.column(SOURCE).cast(pa.large_binary()))
+            chosen = self._router.choose(pairs.column(SOURCE).cast(pa.large_binary()))
             for side, mask in ((TRAIN, ~chosen), (VALIDATION, chosen)):
                 if mask.any():
                     yield side, pairs.filter(pa.array(mask))
 
-    def _aligned(self) -> Iterator[tuple[str | None, pa.Array, pa.Array]]:
+    def _align(self) -> Iterator[tuple[str | None, pa.Array, pa.Array]]:
         """Yield (split, sources, targets): as many sources as targets, large_binary, nulls as empty texts."""
         sources, targets = (_column(reader, self._options) for reader in self._readers)
         source, target = next(sources, None), next(targets, None)
@@ -144,7 +144,7 @@ class _Rows(NamedTuple):
 
 def _column(reader: Reader, options: ReadOptions) -> Iterator[_Rows]:
     """Yield the rows of a column. A missing text is empty."""
-    for chunk in joined(chunk for part in reader.parts() for chunk in part.chunks()):
+    for chunk in join(chunk for part in reader.parts() for chunk in part.chunks()):
         if chunk.first_row is None:
             raise ValueError(f"{chunk.origin} has no columns to make pairs of: give JSON lines or a table")
         if chunk.bad is not None:  # leaving one text out would shift all later pairs

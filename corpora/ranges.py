@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpora.documents import Dropped, batch_documents, clean, clean_all, joined
+from corpora.documents import Dropped, batch_documents, clean, clean_all, join
 from corpora.read_options import ReadOptions
 from corpora.readers import Part
 from corpora.splits import NONE, OWN, TRAIN, HashRouter, Rule, TailRouter
@@ -81,14 +81,14 @@ class InputRange:
         A batch has the single column "text", with at most 8 MiB of text or a single document.
         """
         column_type = pa.large_binary() if self.options.invalid == "bytes" else pa.large_string()
-        return batch_documents(self._routed(dropped), column_type)
+        return batch_documents(self._route(dropped), column_type)
 
     def documents(self, dropped: Dropped) -> Iterator[tuple[str | None, pa.Array]]:
         """Yield (own split, large_binary array without nulls) before the split, and count as in `routed_batches`."""
         chunks = (chunk for part in self.parts for chunk in part.chunks())
         return clean_all(chunks, self.options, dropped, self.duplicates)
 
-    def _routed(self, dropped: Dropped) -> Iterator[tuple[str, pa.Array]]:
+    def _route(self, dropped: Dropped) -> Iterator[tuple[str, pa.Array]]:
         router = self.plan.router(self.bytes_before)
         for split, documents in self.documents(dropped):
             if self.plan.rule == NONE:
@@ -108,7 +108,7 @@ def count_documents(
     Stops when `enough` documents are found.
     """
     documents = size = 0
-    for chunk in joined(chunk for part in parts for chunk in part.chunks()):
+    for chunk in join(chunk for part in parts for chunk in part.chunks()):
         if only_train and chunk.split != TRAIN:
             continue
         kept = clean(chunk, options, dropped)
@@ -119,7 +119,7 @@ def count_documents(
     return documents, size
 
 
-def packed(parts: Iterable[Part], size: int) -> Iterator[tuple[Part, ...]]:
+def pack(parts: Iterable[Part], size: int) -> Iterator[tuple[Part, ...]]:
     """Yield `parts` in groups of at most `size` bytes, or of one larger part."""
     group: list[Part] = []
     total = 0

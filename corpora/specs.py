@@ -45,11 +45,11 @@ def open_specs(specs: Specs, options: ReadOptions) -> Opened:
     if paths := [spec for spec, one in zip(names, named, strict=True) if one is None]:
         # All paths make one reader, so that train.txt and valid.txt are two splits of one corpus.
         opened.insert(named.index(None), _open_paths(paths, options))
-    joined = opened[0] if len(opened) == 1 else _joined(opened)
+    joined = opened[0] if len(opened) == 1 else _join(opened)
     return replace(joined, name=joined.name if len(joined.name) <= 60 else joined.name[:57] + "...")
 
 
-def _joined(opened: Sequence[Opened]) -> Opened:
+def _join(opened: Sequence[Opened]) -> Opened:
     return Opened(
         reader=Several(one.reader for one in opened),
         name="+".join(one.name for one in opened),

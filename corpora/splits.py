@@ -73,14 +73,14 @@ class HashRouter:
         """Yield (split, documents) from `documents`, large_binary without nulls."""
         if not len(documents):
             return
-        chosen = self.chosen(documents)
+        chosen = self.choose(documents)
         for split, mask in ((TRAIN, ~chosen), (VALIDATION, chosen)):
             if mask.all():
                 yield split, documents
             elif mask.any():
                 yield split, documents.filter(pa.array(mask))
 
-    def chosen(self, documents: pa.Array) -> np.ndarray:
+    def choose(self, documents: pa.Array) -> np.ndarray:
         """Return bool (N,): which documents (large_binary, no nulls) are for validation."""
         offsets, data = text_buffer(documents)
         view, ends, blake2b = data.data, offsets.tolist(), hashlib.blake2b

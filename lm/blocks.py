@@ -95,20 +95,20 @@ class Block(Component):
             return only(self.forward(x, rotary, mix, cross_attend, value_embedding), rows)
         self_rows = rows if self.cross_attention is None else None
         norm = self.mixer_norm
-        update = self.mixer(self._normed(x, norm), rotary, mix, value_embedding, self_rows)
+        update = self.mixer(self._normalize(x, norm), rotary, mix, value_embedding, self_rows)
         before = only(x, self_rows)
         x = self._added(before, update, norm)
         if self.cross_attention is not None:
             assert self.cross_norm is not None and cross_attend is not None
-            update = self.cross_attention.cross(self._normed(x, self.cross_norm), cross_attend, rows)
+            update = self.cross_attention.cross(self._normalize(x, self.cross_norm), cross_attend, rows)
             x = self._added(only(x, rows), update, self.cross_norm)
         if self.mlp is not None:
             assert self.mlp_norm is not None
             read = before if self.parallel else x
-            x = self._added(x, self.mlp(self._normed(read, self.mlp_norm)), self.mlp_norm)
+            x = self._added(x, self.mlp(self._normalize(read, self.mlp_norm)), self.mlp_norm)
         return x
 
-    def _normed(self, x: Tensor, norm: LayerNorm | RMSNorm) -> Tensor:
+    def _normalize(self, x: Tensor, norm: LayerNorm | RMSNorm) -> Tensor:
         """Return the input of a sub-layer."""
         return norm(x) if self.pre_norm else x
 

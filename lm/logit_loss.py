@@ -45,8 +45,8 @@ def fused_score(
         z = z + F.pad(bias, (0, len(columns) - entries))
     if variant.soft_cap:
         z = variant.soft_cap * torch.tanh(z / variant.soft_cap)
-    mean = _filled(z, padding, 0.0).sum(dim=-1) / entries if variant.label_smoothing else None
-    z = _filled(z, padding, -torch.inf)
+    mean = _fill(z, padding, 0.0).sum(dim=-1) / entries if variant.label_smoothing else None
+    z = _fill(z, padding, -torch.inf)
     # The compiler recognises the next two lines as a softmax and computes both reductions in one pass.
     largest = z.amax(dim=-1, keepdim=True)
     excess = (z - largest).exp().sum(dim=-1, keepdim=True).log()
@@ -60,11 +60,11 @@ def fused_score(
             gradient = gradient * (1.0 - (z / variant.soft_cap).square())
         if variant.gradient_scale != 1.0:
             gradient = gradient * variant.gradient_scale
-        logits.copy_(_filled(gradient, padding, 0.0))
+        logits.copy_(_fill(gradient, padding, 0.0))
     return nll
 
 
-def _filled(z: Tensor, padding: Tensor | None, value: float) -> Tensor:
+def _fill(z: Tensor, padding: Tensor | None, value: float) -> Tensor:
     return z if padding is None else z.masked_fill(padding, value)
 
 

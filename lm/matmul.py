@@ -60,8 +60,8 @@ class Float8Products(Products):
 
     def __init__(self, rows: Tensor, matrix: Tensor, columns: int) -> None:
         super().__init__(rows, matrix, columns)
-        self._rows8, self._rows_scale = quantized(rows)
-        self._matrix8, self._matrix_scale = quantized(F.pad(matrix, (0, 0, 0, columns - len(matrix))))
+        self._rows8, self._rows_scale = quantize(rows)
+        self._matrix8, self._matrix_scale = quantize(F.pad(matrix, (0, 0, 0, columns - len(matrix))))
         self._by_columns = _by_columns(self._matrix8)
         self._gradient_scale = rows.new_full((), 1.0 / self.gradient_scale, dtype=torch.float32)
 
@@ -80,7 +80,7 @@ class Float8Products(Products):
 
     def backward(self, gradient: Tensor, weighted: Tensor, total: Tensor, first: bool) -> Tensor:
         gradient8, dtype = gradient.to(BACKWARD), gradient.dtype
-        weighted8, weighted_scale = quantized(weighted)
+        weighted8, weighted_scale = quantize(weighted)
         product = torch._scaled_mm(
             gradient8.T.contiguous(),
             _by_columns(weighted8),
@@ -94,7 +94,7 @@ class Float8Products(Products):
         )
 
 
-def quantized(x: Tensor) -> tuple[Tensor, Tensor]:
+def quantize(x: Tensor) -> tuple[Tensor, Tensor]:
     """Return x / scale in e4m3, and the scale, a float32 scalar on the device of x."""
     scale = (x.abs().amax().float() / torch.finfo(FORWARD).max).clamp(min=torch.finfo(torch.float32).tiny)
     return (x / scale.unsqueeze(0)).to(FORWARD), scale

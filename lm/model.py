@@ -97,11 +97,11 @@ class Stack(Component):
                 cross_attend = None if cross_attends is None else cross_attends[i]
                 value_embedding = self._value_embedding(i, ids, dtype)
                 inputs = (rotary, mix, cross_attend, value_embedding, rows if i == last else None)
-                x = self._recomputed(block, plain, x, *inputs) if self.recompute else block(x, *inputs)
+                x = self._recompute(block, plain, x, *inputs) if self.recompute else block(x, *inputs)
         hidden: Tensor = self.final_norm(x)
         return hidden
 
-    def _recomputed(self, block: Block, plain: bool, x: Tensor, *inputs: Any) -> Tensor:
+    def _recompute(self, block: Block, plain: bool, x: Tensor, *inputs: Any) -> Tensor:
         """Return the block's output; its activations are computed again in the backward pass (Chen et al. 2016)."""
 
         def run(x: Tensor, *inputs: Any) -> Tensor:

@@ -21,36 +21,36 @@ _NAMES = {
 }
 
 
-def checked(value: Any, hint: Any, name: str) -> Any:
+def check(value: Any, hint: Any, name: str) -> Any:
     """Return `value` as the type `hint`: a number of numpy as Python's, a list as a tuple if the hint is one.
 
     Raises ValueError, which gives the value and what it must be, for a value of another type or not among the choices
     of a Literal.
     """
-    fitted = _fitted(value, hint)
+    fitted = _fit(value, hint)
     if fitted is _UNFIT:
-        raise ValueError(f"{name} is {reprlib.repr(value)}, but must be {_wanted(hint)}")
+        raise ValueError(f"{name} is {reprlib.repr(value)}, but must be {_describe_hint(hint)}")
     return fitted
 
 
 def read_as(hint: Any, value: Any) -> Any:
-    """Return `value`, parsed JSON, as the type `hint`, as `checked` does, with mappings as dataclasses.
+    """Return `value`, parsed JSON, as the type `hint`, as `check` does, with mappings as dataclasses.
 
     Keys that are no fields are ignored, and a missing key is null. Raises ValueError for a value of another type.
     """
-    fitted = _fitted(value, hint, mappings=True)
+    fitted = _fit(value, hint, mappings=True)
     if fitted is _UNFIT:
-        raise ValueError(f"{reprlib.repr(value)} must be {_wanted(hint)}")
+        raise ValueError(f"{reprlib.repr(value)} must be {_describe_hint(hint)}")
     return fitted
 
 
 def check_fields(config: Any, prefix: str) -> None:
-    """Make every field of a dataclass the type of its hint, as `checked` does, in its `__post_init__`.
+    """Make every field of a dataclass the type of its hint, as `check` does, in its `__post_init__`.
 
     Raises ValueError that names the field with `prefix`, such as `model.`, for a value of another type.
     """
     for name, hint in _hints(config.__class__).items():
-        object.__setattr__(config, name, checked(getattr(config, name), hint, prefix + name))  # it may be frozen
+        object.__setattr__(config, name, check(getattr(config, name), hint, prefix + name))  # it may be frozen
 
 
 @functools.cache
@@ -59,13 +59,13 @@ def _hints(cls: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
-def _fitted(value: Any, hint: Any, mappings: bool = False) -> Any:
+def _fit(value: Any, hint: Any, mappings: bool = False) -> Any:
     """Return `value` as the type `hint`, or _UNFIT. A mapping fits a dataclass if `mappings`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _fitted(value, arguments[0], mappings)
+        return _fit(value, arguments[0], mappings)
     if origin in (Union, UnionType):
-        fitting = (_fitted(value, kind, mappings) for kind in arguments)
+        fitting = (_fit(value, kind, mappings) for kind in arguments)
         return next((fitted for fitted in fitting if fitted is not _UNFIT), _UNFIT)
     if origin is Literal:
         return value if any(type(value) is type(choice) and value == choice for choice in arguments) else _UNFIT
@@ -96,7 +96,7 @@ def _fitted_items(value: Any, origin: Any, kinds: tuple[Any, ...], mappings: boo
             return _UNFIT
     else:
         kinds = kinds[:1] * len(value)
-    items = tuple(_fitted(item, kind, mappings) for item, kind in zip(value, kinds, strict=True))
+    items = tuple(_fit(item, kind, mappings) for item, kind in zip(value, kinds, strict=True))
     if any(item is _UNFIT for item in items):
         return _UNFIT
     return items if origin is tuple else value
@@ -107,17 +107,17 @@ def _fitted_fields(values: Mapping[str, Any], cls: Any) -> Any:
     hints = _hints(cls)
     absent = {each.name: None if each.default is MISSING else each.default for each in fields(cls)}
     known = {name: value for name, value in values.items() if name in hints}
-    given = {name: _fitted(value, hints[name], mappings=True) for name, value in (absent | known).items()}
+    given = {name: _fit(value, hints[name], mappings=True) for name, value in (absent | known).items()}
     return _UNFIT if any(value is _UNFIT for value in given.values()) else cls(**given)
 
 
-def _wanted(hint: Any) -> str:
+def _describe_hint(hint: Any) -> str:
     """Return the values that a hint accepts, in words: "a whole number or None"."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        return _wanted(arguments[0])
+        return _describe_hint(arguments[0])
     if origin in (Union, UnionType):
-        kinds = dict.fromkeys(_wanted(kind) for kind in arguments if kind is not NoneType)
+        kinds = dict.fromkeys(_describe_hint(kind) for kind in arguments if kind is not NoneType)
         return " or ".join([*kinds, *(["None"] if NoneType in arguments else [])])
     if origin is Literal:
         return f"one of {', '.join(map(repr, arguments))}"
@@ -133,4 +133,4 @@ def _wanted(hint: Any) -> str:
 def _plural(hint: Any) -> str:
     if get_origin(hint) in (Union, UnionType):
         return " or ".join(map(_plural, get_args(hint)))
-    return _NAMES[hint][1] if hint in _NAMES else f"values that are each {_wanted(hint)}"
+    return _NAMES[hint][1] if hint in _NAMES else f"values that are each {_describe_hint(hint)}"

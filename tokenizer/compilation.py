@@ -36,11 +36,11 @@ def _words() -> None:
     from tokenizer.document_blocks import single_block
     from tokenizer.encoding.piece_tables import PieceTables
     from tokenizer.splitting.bert_words import NAMED_WORDS
-    from tokenizer.splitting.pretokenize import pretokenized
+    from tokenizer.splitting.pretokenize import pretokenize
     from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
     words = NAMED_WORDS["bert-cased"]
-    block, _ = pretokenized(single_block(b"a"), words)
+    block, _ = pretokenize(single_block(b"a"), words)
     tables = PieceTables(WordPieceVocabulary(ids={"[UNK]": 0}, special_tokens={}, pattern=words))
     tables.encode_long(block.data, 0, 1, np.empty(1, dtype=np.uint32), 0, lambda: None)
 
@@ -48,9 +48,9 @@ def _words() -> None:
 def _metaspace() -> None:
     from tokenizer.document_blocks import single_block
     from tokenizer.splitting.metaspace_splitter import ALWAYS, MetaspaceWords
-    from tokenizer.splitting.pretokenize import pretokenized
+    from tokenizer.splitting.pretokenize import pretokenize
 
-    pretokenized(single_block(b"a"), MetaspaceWords((), True, ALWAYS, True))
+    pretokenize(single_block(b"a"), MetaspaceWords((), True, ALWAYS, True))
 
 
 def _merge_pieces() -> None:

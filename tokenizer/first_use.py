@@ -34,7 +34,7 @@ PARTS = {
 _running: dict[str, subprocess.Popen[bytes]] = {}
 
 
-def compiled(kernel: Dispatcher) -> bool:
+def is_compiled(kernel: Dispatcher) -> bool:
     """Return whether a kernel is compiled for this processor, in this process or in the cache on disk.
 
     Also true if this version of numba does not show it; then this process loads or compiles the kernel.
@@ -59,7 +59,7 @@ def begin(part: str) -> None:
     Does nothing if the part is already compiled, on a single core, or if no process can be started.
     """
     kernels = _kernels(part)
-    if part in _running or not _may_start() or all(map(compiled, kernels)):
+    if part in _running or not _may_start() or all(map(is_compiled, kernels)):
         return
     if not all(hasattr(kernel._cache, "_cache_file") for kernel in kernels):  # type: ignore[attr-defined]  # as above
         return  # the cache has no writable folder, so another process could not pass on its result
@@ -76,7 +76,7 @@ def wait(part: str) -> None:
     if process is None:
         return
     kernels = _kernels(part)
-    while process.poll() is None and not all(map(compiled, kernels)):
+    while process.poll() is None and not all(map(is_compiled, kernels)):
         time.sleep(0.02)
     process.kill()
     process.wait()

@@ -166,7 +166,7 @@ def column_chunks(
                     "--text-column or --pairs"
                 )
             try:
-                documents = _validated(documents)
+                documents = _validate(documents)
             except Exception as error:
                 raise failure(error) from error
             yield Chunk(documents=documents, origin=origin, split=split, first_row=row)
@@ -179,7 +179,7 @@ def _holds_text(kind: pa.DataType) -> bool:
     return pa.types.is_null(kind) or kind in _BYTES_OF
 
 
-def _validated(documents: pa.Array) -> pa.Array:
+def _validate(documents: pa.Array) -> pa.Array:
     """Return the array as bytes after checking its offsets and indices. Raises ArrowException for a damaged array.
 
     Strings are checked as bytes, because Arrow would also check UTF-8, which `corpora.documents.clean` handles.
@@ -187,7 +187,7 @@ def _validated(documents: pa.Array) -> pa.Array:
     kind = documents.type
     if pa.types.is_dictionary(kind):
         # `take` checks that the indices are within the dictionary.
-        return _validated(documents.dictionary).take(documents.indices)
+        return _validate(documents.dictionary).take(documents.indices)
     if pa.types.is_null(kind):
         return documents.cast(pa.large_binary())
     documents = documents.view(_BYTES_OF[kind])

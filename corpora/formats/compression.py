@@ -139,12 +139,12 @@ def stream_pieces(path: AnyPath, start: int = 0, stop: int | None = None) -> Ite
     except OSError as error:
         if error.errno is not None or isinstance(error, ObjectStoreError):
             raise
-        raise DocumentError("damaged", damaged(path, error)) from error
+        raise DocumentError("damaged", damage_message(path, error)) from error
     except decompression_errors() as error:
-        raise DocumentError("damaged", damaged(path, error)) from error
+        raise DocumentError("damaged", damage_message(path, error)) from error
 
 
-def damaged(path: AnyPath, error: Exception) -> str:
+def damage_message(path: AnyPath, error: Exception) -> str:
     """Return the message for a compressed file that cannot be read to its end."""
     return f"{path} is damaged or cut short ({str(error).rstrip('.').lower()}): fetch or write it again"
 

@@ -219,7 +219,7 @@ def _parse_line(
 
     A line is an error if it is not a JSON object, or if its text is not a string or has a lone surrogate.
     """
-    content, is_utf8 = _decoded(line)
+    content, is_utf8 = _decode(line)
     try:
         row = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -275,7 +275,7 @@ def _elements(path: AnyPath, options: ReadOptions) -> tuple[list[Any], bool]:
                 f"{path} is longer than {options.max_document:,} bytes, and a .json file is read as a whole: convert "
                 "it to JSON lines (.jsonl), or raise --max-document",
             )
-    text, is_utf8 = _decoded(b"".join(pieces))
+    text, is_utf8 = _decode(b"".join(pieces))
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -299,7 +299,7 @@ def _texts(elements: list[Any], path: AnyPath, options: ReadOptions) -> list[str
     ]
 
 
-def _decoded(content: bytes) -> tuple[str, bool]:
+def _decode(content: bytes) -> tuple[str, bool]:
     """Return the text of UTF-8 and True. Other bytes become lone surrogates, and the second value is False."""
     try:
         return content.decode(), True

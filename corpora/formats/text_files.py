@@ -73,7 +73,7 @@ def text_pieces(path: AnyPath, options: ReadOptions, start: int = 0, stop: int |
     """
     pieces = stream_pieces(path, start, stop)
     if options.encoding:
-        yield from _decoded(pieces, path, options.encoding, options.invalid)
+        yield from _decode(pieces, path, options.encoding, options.invalid)
         return
     first = next(pieces, b"")
     yield first if start else first[_start(first[:_SAMPLE_BYTES], path, options) :]
@@ -120,7 +120,7 @@ def _other_unicode(sample: bytes) -> str | None:
     return None
 
 
-def _decoded(pieces: Iterator[bytes], path: AnyPath, encoding: str, invalid: str) -> Iterator[bytes]:
+def _decode(pieces: Iterator[bytes], path: AnyPath, encoding: str, invalid: str) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder(encoding)("replace" if invalid == "replace" else "strict")
     done, at_start = 0, True
     for piece in _with_end(pieces):

@@ -127,7 +127,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = N
     assert dropout == 0.0, "a configuration with dropout has another backend"
     from lm.attention import flex as kernel  # imports the compiler's front end, which no other backend needs
 
-    if not kernel.supported(q, k, v, mask):
+    if not kernel.is_supported(q, k, v, mask):
         return sdpa(q, k, v, mask, scale=scale)
     return kernel.attend(q, k, v, mask, default_scale(q, scale))
 

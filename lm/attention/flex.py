@@ -24,7 +24,7 @@ DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _compiled = functools.cache(lambda: torch.compile(flex_attention))
 
 
-def supported(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
+def is_supported(q: Tensor, k: Tensor, v: Tensor, mask: Mask) -> bool:
     """Return whether a kernel exists and is worth its compilation.
 
     None exists for float64, for heads of fewer than 16 features on a GPU, or with a backward pass on the CPU. A query
@@ -77,8 +77,8 @@ def _block_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> Bl
     mask.span(queries, keys)
     some, every = _blocks(mask, queries, keys, device)
     return BlockMask.from_kv_blocks(
-        *_listed(some & ~every),
-        *_listed(every),
+        *_list_columns(some & ~every),
+        *_list_columns(every),
         BLOCK_SIZE=BLOCK,
         mask_mod=_visible(mask, keys - queries),
         seq_lengths=(queries, keys),
@@ -139,7 +139,7 @@ def _extremes(x: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([b.amin(1) for b in blocks], dim=1), torch.stack([b.amax(1) for b in blocks], dim=1)
 
 
-def _listed(table: Tensor) -> tuple[Tensor, Tensor]:
+def _list_columns(table: Tensor) -> tuple[Tensor, Tensor]:
     """Return the number of True columns in each row, and all columns with the True ones first: int32."""
     order = torch.argsort(table.int(), dim=-1, descending=True, stable=True)
     return table.sum(dim=-1, dtype=torch.int32), order.int()

@@ -126,7 +126,7 @@ def _weights(chosen: Format, config: ModelConfig, tensors: Mapping[str, Tensor])
             raise ValueError(
                 f"the weights have no {entry.theirs}, which a {chosen.name} model has: take complete files"
             )
-        weights |= _unpacked(entry, tensors[entry.theirs], expected)
+        weights |= _unpack(entry, tensors[entry.theirs], expected)
     zeros = chosen.zeros(config)
     copies = chosen.copies(config)
     for name in sorted(tensors.keys() - {entry.theirs for entry in entries}):
@@ -139,7 +139,7 @@ def _weights(chosen: Format, config: ModelConfig, tensors: Mapping[str, Tensor])
     return weights
 
 
-def _unpacked(entry: Entry, tensor: Tensor, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _unpack(entry: Entry, tensor: Tensor, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
     shape = tuple(entry.pack(expected).shape)
     if tuple(tensor.shape) != shape:
         raise ValueError(

@@ -64,7 +64,7 @@ class Setting:
         value = getattr(config, self.fields)
         return {self.key: value if self.names is None else self.names[value]}
 
-    def decided(self, given: Pretrained) -> dict[str, Any]:
+    def decides(self, given: Pretrained) -> dict[str, Any]:
         """Return the fields of `ModelConfig` that the setting decides."""
         if not self.fields:
             return {}
@@ -85,7 +85,7 @@ class Setting:
         if self.allowed is not None and value not in self.allowed:
             raise ValueError(
                 f"config.json has {self.key} = {value!r}, which is not supported: {format_name} models are read with "
-                f"{_listed(self.allowed)}"
+                f"{_list_text(self.allowed)}"
             )
 
     def _our_name(self, name: str) -> str:
@@ -94,7 +94,8 @@ class Setting:
             if theirs == SYNONYMS.get(name, name):
                 return ours
         raise ValueError(
-            f"config.json has {self.key} = {name!r}, which is not supported: known are {_listed(self.names.values())}"
+            f"config.json has {self.key} = {name!r}, which is not supported: "
+            f"known are {_list_text(self.names.values())}"
         )
 
 
@@ -103,7 +104,7 @@ def constant(value: Any) -> Callable[[ModelConfig], Any]:
     return lambda config: value
 
 
-def tied(head: str, embedding: str) -> Callable[[Pretrained], bool]:
+def read_tying(head: str, embedding: str) -> Callable[[Pretrained], bool]:
     """Return a `Setting.read` of tie_word_embeddings: whether the output matrix is the embedding.
 
     In transformers, too, a tensor `head` that differs from the embedding overrides the setting.
@@ -199,7 +200,7 @@ class Format:
         for setting in self.settings:
             setting.check(given.settings.get(setting.key), self.name)
         self.check_combination(given.settings)
-        decided = {name: value for setting in self.settings for name, value in setting.decided(given).items()}
+        decided = {name: value for setting in self.settings for name, value in setting.decides(given).items()}
         return {**self.fixed, **decided}
 
     def objections(self, config: ModelConfig) -> list[str]:
@@ -221,7 +222,7 @@ class Format:
             filled_in["rotary_width"] = config.head_features
             if value == filled_in.get(each.name):
                 continue
-            found.append(f"model.{each.name} = {_listed(allowed)}, not {value!r}")
+            found.append(f"model.{each.name} = {_list_text(allowed)}, not {value!r}")
         return found + self.conflicts(config)
 
     def canonical(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
@@ -240,5 +241,5 @@ class Format:
         return found, [part for part in dict.fromkeys(self.left_out.values()) if part in left_out]
 
 
-def _listed(values: Collection[Any]) -> str:
+def _list_text(values: Collection[Any]) -> str:
     return " or ".join(map(repr, values))

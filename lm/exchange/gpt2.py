@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lm.config import ModelConfig
-from lm.exchange.format import ACTIVATIONS, Entry, Format, Setting, layer, tied
+from lm.exchange.format import ACTIVATIONS, Entry, Format, Setting, layer, read_tying
 
 EMBEDDING = "transformer.wte.weight"
 HEAD = "lm_head.weight"
@@ -26,7 +26,7 @@ SETTINGS = (
     ),
     Setting("activation_function", "activation", "gelu_new", names=ACTIVATIONS),
     Setting("layer_norm_epsilon", "norm_eps", 1e-5),
-    Setting("tie_word_embeddings", "tied_head", True, read=tied(HEAD, EMBEDDING)),
+    Setting("tie_word_embeddings", "tied_head", True, read=read_tying(HEAD, EMBEDDING)),
     Setting("resid_pdrop", "dropout", 0.1),
     Setting("embd_pdrop", write=lambda config: config.dropout),
     Setting("attn_pdrop", write=lambda config: config.dropout),

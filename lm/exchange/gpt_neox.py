@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lm.config import ModelConfig
-from lm.exchange.format import ACTIVATIONS, Entry, Format, Setting, layer, tied
+from lm.exchange.format import ACTIVATIONS, Entry, Format, Setting, layer, read_tying
 from lm.exchange.rope import rope_conflicts, rope_setting, rotary_share
 
 EMBEDDING = "gpt_neox.embed_in.weight"
@@ -38,7 +38,7 @@ SETTINGS = (
         read=lambda given: "parallel" if given.settings["use_parallel_residual"] else "sequential",
     ),
     Setting("attention_bias", "bias", True),
-    Setting("tie_word_embeddings", "tied_head", False, read=tied(HEAD, EMBEDDING)),
+    Setting("tie_word_embeddings", "tied_head", False, read=read_tying(HEAD, EMBEDDING)),
     Setting("hidden_dropout", "dropout", 0.0),
     Setting("attention_dropout", write=lambda config: config.dropout),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lm.config import ModelConfig
-from lm.exchange.format import Entry, Format, Pretrained, Setting, constant, layer, tied
+from lm.exchange.format import Entry, Format, Pretrained, Setting, constant, layer, read_tying
 from lm.exchange.rope import rope_conflicts, rope_setting
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -49,7 +49,7 @@ SETTINGS = (
     rope_setting(base="rope_theta"),
     Setting("attention_bias", "bias", False),
     Setting("mlp_bias", default=False, write=lambda config: config.bias),
-    Setting("tie_word_embeddings", "tied_head", False, read=tied(HEAD, EMBEDDING)),
+    Setting("tie_word_embeddings", "tied_head", False, read=read_tying(HEAD, EMBEDDING)),
     Setting("attention_dropout", write=lambda config: config.dropout),
 )
 

@@ -103,7 +103,7 @@ def qk_circuit(model: LanguageModel, layer: int, head: int, distance: int = 0) -
     query = attention.query.weight.double().unflatten(0, (-1, width))[head]
     key = attention.key.weight.double().unflatten(0, (-1, width))[_shared_head(attention, head)]
     if model.stack.rotary is not None:
-        query, key = _rotated(model, query, max(distance, 0)), _rotated(model, key, max(-distance, 0))
+        query, key = _rotate(model, query, max(distance, 0)), _rotate(model, key, max(-distance, 0))
     norm = _norm_before_attention(model, block)
     scale = width**-0.5 if model.config.scaled_attention else 1.0
     circuit: Tensor = (scale * (query @ norm)).T @ (key @ norm)
@@ -178,7 +178,7 @@ def _inputs_of(module: nn.Module) -> Iterator[list[Tensor]]:
         hook.remove()
 
 
-def _rotated(model: LanguageModel, projection: Tensor, position: int) -> Tensor:
+def _rotate(model: LanguageModel, projection: Tensor, position: int) -> Tensor:
     """Return a projection (D, width) followed by the rotation of `position`."""
     assert model.stack.rotary is not None
     if position >= model.config.context_length:

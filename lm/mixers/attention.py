@@ -83,9 +83,9 @@ class Attention(Mixer):
             q = F.linear(x, weights[0], biases[0])
             k = F.linear(x, weights[1], biases[1])
             v = F.linear(x, weights[2], biases[2])
-        return self.mixed(q, k, v, rotary, mix, value_embedding, rows)
+        return self.mix(q, k, v, rotary, mix, value_embedding, rows)
 
-    def mixed(
+    def mix(
         self,
         q: Tensor,
         k: Tensor,

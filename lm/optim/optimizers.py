@@ -81,14 +81,14 @@ def build_optimizers(
     """
     built: list[list[torch.optim.Optimizer]] = [[] for _ in range(shares)]
     for optimizer, groups in partition(model, settings.kind).items():
-        split = (balanced([(p, optimizer.cost(p)) for p in group], shares) for group in groups)
+        split = (balance([(p, optimizer.cost(p)) for p in group], shares) for group in groups)
         for parts, decayed, undecayed in zip(built, *split, strict=True):
             if decayed or undecayed:
                 parts.append(optimizer.build(decayed, undecayed, settings, execution))
     return Optimizers(built)
 
 
-def balanced(items: Iterable[tuple[Item, int]], shares: int) -> list[list[Item]]:
+def balance(items: Iterable[tuple[Item, int]], shares: int) -> list[list[Item]]:
     """Split items with their costs into `shares` lists of about equal total cost, each in the order of the items."""
     numbered = list(enumerate(items))
     loads = [0] * shares

@@ -52,7 +52,7 @@ def fit_zipf(counts: Array) -> Zipf | None:
     logarithms = np.log(np.arange(1, len(frequent) + 1))
     observed = frequent / frequent.sum()
 
-    def fitted(exponent: float) -> Array:
+    def fit(exponent: float) -> Array:
         weights: Array = np.exp(-exponent * logarithms)
         weights /= weights.sum()
         return weights
@@ -60,8 +60,8 @@ def fit_zipf(counts: Array) -> Zipf | None:
     low, high = 0.0, 20.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if fitted(middle) @ logarithms > observed @ logarithms else (low, middle)
-    distance = np.abs(np.cumsum(observed) - np.cumsum(fitted(low))).max()
+        low, high = (middle, high) if fit(middle) @ logarithms > observed @ logarithms else (low, middle)
+    distance = np.abs(np.cumsum(observed) - np.cumsum(fit(low))).max()
     return Zipf(exponent=low, ranks=len(frequent), occurrences=int(frequent.sum()), distance=float(distance))
 
 

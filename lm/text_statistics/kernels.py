@@ -132,8 +132,8 @@ def longest_previous_matches(text, suffixes, before, after, lengths):
     smaller = 0
     larger = 0
     for i in range(size):
-        smaller = _extended(text, before[i], i, max(smaller - 1, 0))
-        larger = _extended(text, after[i], i, max(larger - 1, 0))
+        smaller = _extend(text, before[i], i, max(smaller - 1, 0))
+        larger = _extend(text, after[i], i, max(larger - 1, 0))
         lengths[i] = max(smaller, larger)
 
 
@@ -161,13 +161,13 @@ def longest_matches(text, first, suffixes, before, after, lengths):
     smaller = 0
     larger = 0
     for i in range(size - first):
-        smaller = _extended(text, before[i], first + i, max(smaller - 1, 0))
-        larger = _extended(text, after[i], first + i, max(larger - 1, 0))
+        smaller = _extend(text, before[i], first + i, max(smaller - 1, 0))
+        larger = _extend(text, after[i], first + i, max(larger - 1, 0))
         lengths[i] = max(lengths[i], smaller, larger)
 
 
 @kernel
-def _extended(text, j, i, length):
+def _extend(text, j, i, length):
     """Return the length of the match of positions j < i, which is at least `length`; 0 if j is negative."""
     if j < 0:
         return 0

@@ -134,7 +134,7 @@ def longest_matches(text: Array, offsets: Array, others: Iterable[tuple[Array, A
     return np.minimum(matches, ends - np.arange(len(text), dtype=np.int32))
 
 
-def covered(matches: Array, length: int) -> Array:
+def is_covered(matches: Array, length: int) -> Array:
     """Return whether each byte is inside a match of at least `length` bytes, (N,) bool.
 
     matches (N,): the length of the longest match of each position.

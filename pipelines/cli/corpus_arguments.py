@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 import tyro
 
-from pipelines.cli.display import counted, say
+from pipelines.cli.display import count_text, say
 
 PairColumns = Annotated[
     tuple[str, str] | None,
@@ -88,7 +88,7 @@ def say_left_out(
     """
     from corpora.input_files import describe_skipped
 
-    counts = [counted(count, name.removesuffix("s").replace("_", " ")) for name, count in dropped.items() if count]
+    counts = [count_text(count, name.removesuffix("s").replace("_", " ")) for name, count in dropped.items() if count]
     if counts:
         say("left out: " + ", ".join(counts))
     if skipped_files:

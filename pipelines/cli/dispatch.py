@@ -74,7 +74,7 @@ def main(arguments: list[str] | None = None) -> int:
         if not interrupts:
             raise
         # An import that Ctrl-C interrupts can fail with any error.
-        status = _interrupted("".join(sys.argv[1:2]), error)
+        status = _end_interrupted("".join(sys.argv[1:2]), error)
     finish()
     return status
 
@@ -84,12 +84,12 @@ def _run(arguments: list[str], end: Callable[[int], int] = int) -> int:
     warnings.showwarning = lambda message, *_, **__: _warn(verb, message)
     try:
         if verb in ("-h", "--help", "help", "-V", "--version"):
-            return _printed(_version() if verb in ("-V", "--version") else usage())
+            return _print_error(_version() if verb in ("-V", "--version") else usage())
         if verb == "--completion":
             return _completion(*arguments[1:2])
         return _verb(verb, arguments[1:]) if _is_verb(verb) else _unknown(verb)
     except KeyboardInterrupt as error:
-        status = _interrupted(verb, error)
+        status = _end_interrupted(verb, error)
         # A server has nothing left to save, and Python needs half a second to shut down once PyTorch is imported.
         return end(status) if verb == "serve" else status
     except (MemoryError, ImportError, RuntimeError, SystemError) as error:
@@ -160,7 +160,7 @@ def _version() -> str:
     return f"bytelm {own_version()}\n"
 
 
-def _printed(text: str) -> int:
+def _print_error(text: str) -> int:
     Stdout().write(text)
     Stdout().flush()
     return 0
@@ -172,7 +172,7 @@ def _warn(verb: str, message: Warning | str) -> None:
         complain(verb, f"warning: {message}")
 
 
-def _interrupted(verb: str, error: BaseException) -> int:
+def _end_interrupted(verb: str, error: BaseException) -> int:
     """Print that a signal ended the verb, with the notes of `error`, and return the exit status.
 
     Of the processes that torchrun starts, only the first prints it.

@@ -24,10 +24,10 @@ class show:  # noqa: N801 - reads as a function
     """
 
     def __init__(self, quiet: bool = False) -> None:
-        from lm.values import checked
+        from lm.values import check
         from pipelines.cli.console import message_stream, messages, results
 
-        quiet = checked(quiet, bool, "quiet")
+        quiet = check(quiet, bool, "quiet")
         self._before = messages.quiet, message_stream.on_stderr, results.quiet
         messages.quiet, message_stream.on_stderr, results.quiet = quiet, False, False
 
@@ -78,7 +78,7 @@ def perplexity_text(nats: float, digits: str) -> str:
     return f"e^{nats:,.1f}" if value is None else format(value, digits)
 
 
-def counted(count: int, unit: str) -> str:
+def count_text(count: int, unit: str) -> str:
     """Return a count and its unit, such as "1 token" or "2,000 tokens"."""
     return f"{count:,} {unit}" if count == 1 else f"{count:,} {unit}s"
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pipelines.cli.display import answer, counted, duration, quantity
+from pipelines.cli.display import answer, count_text, duration, quantity
 from pipelines.cli.errors import UsageError
 
 START_SECONDS = 20  # of a Ray cluster, and to compile the kernels
@@ -69,7 +69,7 @@ def plan_tasks(
     else:
         seconds = text_bytes / bytes_per_second / workers + START_SECONDS
         start = f"{START_SECONDS} s of them to start and compile"
-        answer(f"would take about {duration(seconds)} with {counted(workers, 'worker')} at {speed} each, {start}")
+        answer(f"would take about {duration(seconds)} with {count_text(workers, 'worker')} at {speed} each, {start}")
 
 
 def _size(text_bytes: int | None) -> str:

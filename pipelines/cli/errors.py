@@ -13,7 +13,7 @@ class UsageError(ValueError):
 
 def complain(command: str, text: str) -> None:
     """Print one line about the `bytelm` command `command` to standard error."""
-    with waiting.paused(), suppress(OSError):
+    with waiting.pause_line(), suppress(OSError):
         print(f"bytelm {command}: {safe(text)}" if command else f"bytelm: {safe(text)}", file=sys.stderr)
 
 

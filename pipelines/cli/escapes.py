@@ -10,7 +10,7 @@ _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud8
 
 def safe(text: str) -> str:
     """Return `text` with escapes for characters that can control a terminal, except newlines and tabs."""
-    return _UNSAFE.sub(lambda match: _SHOWN.get(match[0]) or _escaped(ord(match[0])), text)
+    return _UNSAFE.sub(lambda match: _SHOWN.get(match[0]) or _escape(ord(match[0])), text)
 
 
 def visible(piece: bytes) -> str:
@@ -20,11 +20,11 @@ def visible(piece: bytes) -> str:
     become \\uNNNN.
     """
     text = piece.decode("utf-8", "surrogateescape")
-    shown = "".join(_SHOWN.get(c) or (c if c.isprintable() else _escaped(ord(c))) for c in text)
+    shown = "".join(_SHOWN.get(c) or (c if c.isprintable() else _escape(ord(c))) for c in text)
     return "◌" + shown if text and unicodedata.category(text[0]).startswith("M") else shown
 
 
-def _escaped(code: int) -> str:
+def _escape(code: int) -> str:
     if code < 0x20:
         return chr(0x2400 + code)
     if 0xDC80 <= code <= 0xDCFF:

@@ -26,7 +26,7 @@ from pipelines.cli.arguments import Quiet, check_writable, parse_count, parse_nu
 from pipelines.cli.errors import UsageError
 from pipelines.cli.process import STDOUT
 from pipelines.cli.verbs import refuse_uris
-from pipelines.cli.waiting import explained
+from pipelines.cli.waiting import explain
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ def parse(
     for name in ("out", "save_counts", "parquet"):
         option = f"--{name.replace('_', '-')}"
         check_writable(option, call.keywords.get(name), f"choose another {option}")
-    with show(quiet), explained(verb.split()[0], quiet):
+    with show(quiet), explain(verb.split()[0], quiet):
         return call()
 
 

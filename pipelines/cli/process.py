@@ -98,7 +98,7 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
 
 @contextmanager
-def handled(number: int, handler: Any) -> Iterator[None]:
+def handle(number: int, handler: Any) -> Iterator[None]:
     """Handle a signal with `handler` inside the block. Has no effect outside the main thread."""
     try:
         before = signal.signal(number, handler)
@@ -163,7 +163,7 @@ def end_with_parent() -> None:
 def read_standard_input() -> bytes:
     """Return the bytes of standard input; an OSError names it."""
     try:
-        with waiting.paused():
+        with waiting.pause_line():
             return sys.stdin.buffer.read()
     except OSError as error:
         raise OSError(error.errno, error.strerror, "standard input") from None

@@ -18,12 +18,12 @@ def argument_text(value: str, name: str) -> str:
 
 def standard_input_text(name: str) -> str:
     """Return the text of standard input, which the argument or option `name` stands for."""
-    return _decoded(read_standard_input(), name)
+    return _decode(read_standard_input(), name)
 
 
 def file_text(path: Path) -> str:
     """Return the text in a file; - is standard input. Raises ValueError if it is not UTF-8."""
-    return standard_input_text("standard input") if path == Path("-") else _decoded(read_bytes(path), str(path))
+    return standard_input_text("standard input") if path == Path("-") else _decode(read_bytes(path), str(path))
 
 
 def without_line_end(text: str) -> str:
@@ -31,7 +31,7 @@ def without_line_end(text: str) -> str:
     return text.removesuffix("\r\n" if text.endswith("\r\n") else "\n")
 
 
-def _decoded(data: bytes, name: str) -> str:
+def _decode(data: bytes, name: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from lm.values import checked
+from lm.values import check
 from pipelines.cli.errors import UsageError
 
 P = ParamSpec("P")
@@ -47,11 +47,11 @@ def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
             if name in further:
                 bound.arguments[name] = _checked_options(function, kinds[name], value)
             else:
-                bound.arguments[name] = _checked(value, kinds[name], name)
+                bound.arguments[name] = _check(value, kinds[name], name)
         refuse_uris(function, bound.arguments)
         return function(*bound.args, **bound.kwargs)
 
-    parameters = [parameter.replace(annotation=_accepted(kinds[p])) for p, parameter in raw.parameters.items()]
+    parameters = [parameter.replace(annotation=_accept(kinds[p])) for p, parameter in raw.parameters.items()]
     call.__signature__ = raw.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect.signature
     return call
 
@@ -63,12 +63,12 @@ def _checked_options(function: Callable[..., Any], options: Any, given: Mapping[
         nearest = get_close_matches(name, hints, n=1)
         hint = f": did you mean {nearest[0]}?" if nearest else ""
         raise TypeError(f"{function.__name__}() has no argument {name}{hint}")
-    return {name: _checked(value, hints[name], name) for name, value in given.items()}
+    return {name: _check(value, hints[name], name) for name, value in given.items()}
 
 
-def _checked(value: Any, annotation: Any, name: str) -> Any:
+def _check(value: Any, annotation: Any, name: str) -> Any:
     """Return an argument as the type that the verb takes."""
-    return checked(_converted(annotation, value), _accepted(annotation), name)
+    return check(_convert(annotation, value), _accept(annotation), name)
 
 
 def refuse_uris(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
@@ -140,20 +140,20 @@ def _from_text(kind: Any) -> Callable[[str], Any] | None:
     return _FROM_TEXT.get(getattr(kind, "__name__", ""))
 
 
-def _converted(annotation: Any, value: Any) -> Any:
+def _convert(annotation: Any, value: Any) -> Any:
     """Return strings and paths converted to the type that the verb takes, and other values unchanged."""
     is_text = isinstance(value, (str, os.PathLike))
     texts = [value] if is_text else value if isinstance(value, (list, tuple)) else [None]
     for kind in _kinds(annotation):
         item = _items(kind)
         if _from_text(item) and all(isinstance(text, (str, os.PathLike)) for text in texts):
-            return tuple(_converted(item, text) for text in texts)
+            return tuple(_convert(item, text) for text in texts)
         if is_text and (convert := _from_text(kind)):
             return convert(os.fspath(value))
     return value
 
 
-def _accepted(annotation: Any) -> Any:
+def _accept(annotation: Any) -> Any:
     """Return the annotation with str added if the verb converts strings."""
     converts = any((_from_text(kind) and kind is not str) or _from_text(_items(kind)) for kind in _kinds(annotation))
     return annotation | str if converts else annotation

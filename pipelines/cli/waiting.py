@@ -51,7 +51,7 @@ def _is_being_imported(module: ModuleType) -> bool:
 
 
 @contextmanager
-def explained(command: str, quiet: bool) -> Iterator[None]:
+def explain(command: str, quiet: bool) -> Iterator[None]:
     """Say on standard error what the command is doing, until `end` or the end of the block; nothing if `quiet`.
 
     Of the processes that torchrun starts, only the first says anything.
@@ -81,7 +81,7 @@ def end() -> None:
 
 
 @contextmanager
-def paused() -> Iterator[None]:
+def pause_line() -> Iterator[None]:
     """Erase the line on a terminal and write none, while somebody types or another line is printed."""
     lines = _lines
     if lines is None:

@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pipelines.cli.display import counted
+from pipelines.cli.display import count_text
 from pipelines.cli.dry_run import plan_tasks
 from pipelines.cluster.tasks import cluster, collect, prepare_nodes
 from pipelines.dataset.outputs import NewFile, Output, key_of, output_prefix, remove_outputs, whole_output
@@ -89,7 +89,7 @@ def plan_counting(
     total = corpus.text_bytes_estimate
     address, workers = where
     plan_tasks(
-        f"{counted(len(corpus.ranges(range_bytes(total))), 'task')} to count",
+        f"{count_text(len(corpus.ranges(range_bytes(total))), 'task')} to count",
         total,
         bytes_per_second=BYTES_PER_SECOND,
         memory=memory or WORKER_MEMORY,

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from corpora import Corpus
 from corpora.ranges import InputRange
-from pipelines.cli.display import Bar, counted
+from pipelines.cli.display import Bar, count_text
 from pipelines.cli.dry_run import plan_tasks
 from pipelines.cluster.counting import range_bytes
 from pipelines.cluster.tasks import cluster, collect, prepare_nodes
@@ -120,7 +120,7 @@ def plan_encoding(
         "" if most is None else f" and at most {-(-most // shard_size) + len(corpus.split_names) - 1:,} to write shards"
     )
     plan_tasks(
-        f"{counted(len(corpus.ranges(range_bytes(total))), 'task')} to encode{shards}",
+        f"{count_text(len(corpus.ranges(range_bytes(total))), 'task')} to encode{shards}",
         total,
         bytes_per_second=BYTES_PER_SECOND,
         memory=WORKER_MEMORY,
@@ -132,20 +132,20 @@ def plan_encoding(
 
 def encode(task: EncodeTask) -> EncodedRange:
     """Encode a range on one core, and return its counts."""
-    tok, sampler = _loaded(task.encoders)
+    tok, sampler = _load(task.encoders)
     return encode_range(task.input, tok, task.prefix, separator=task.separator, sampler=sampler, threads=1)
 
 
 def compile_encoding(encoders: Encoders) -> None:
     """Compile the kernels that encode, or load them from the cache on disk."""
-    tok, sampler = _loaded(encoders)
+    tok, sampler = _load(encoders)
     tok.warm_up(threads=1)
     if sampler:
         sampler.encode_arrow(pa.array(["some text " * 10_000]))  # short texts need no kernels
 
 
 @cache
-def _loaded(encoders: Encoders) -> tuple[Tokenizer, SamplingEncoder | None]:
+def _load(encoders: Encoders) -> tuple[Tokenizer, SamplingEncoder | None]:
     """Return the encoders. A worker loads them once."""
     tok = Tokenizer.load(encoders.folder)
     assert tok.fingerprint == encoders.fingerprint, f"{encoders.folder} holds another tokenizer"

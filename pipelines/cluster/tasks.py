@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from pipelines.cli import process
-from pipelines.cli.display import counted, say
+from pipelines.cli.display import count_text, say
 from pipelines.cli.waiting import doing
 from pipelines.run.code_fingerprint import code_fingerprint
 
@@ -42,14 +42,14 @@ def cluster(address: str | None, workers: int | None = None) -> Iterator[None]:
     """
     for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
-    with process.handled(signal.SIGTERM, process.interrupt):
+    with process.handle(signal.SIGTERM, process.interrupt):
         doing("importing Ray")
         ray = _ray()
         joined = ray.is_initialized()
         if not joined:
             _join(ray, address, workers)
         # Ray has replaced the handler by its own, which ends the process with a dump of the stack.
-        with process.handled(signal.SIGTERM, process.interrupt):
+        with process.handle(signal.SIGTERM, process.interrupt):
             try:
                 yield
             finally:
@@ -119,13 +119,13 @@ def prepare_nodes(function: Callable[[A], None], argument: A) -> None:
 
     doing("preparing the nodes: compiling kernels once on each")
     task = ray.remote(num_cpus=1, max_retries=-1)(_same_code)
-    with _explained(ray):
+    with _explain(ray):
         nodes = [node["NodeID"] for node in _nodes(ray) if node["Alive"] and node["Resources"].get("CPU")]
     # Soft: if the node is lost, its task runs on another one.
     tasks = [task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)) for node in nodes]
     if not tasks:
         say("no node of the Ray cluster has a CPU yet: waiting for one")
-    _gathered(ray, [each.remote(code_fingerprint(), function, argument) for each in tasks or [task]])
+    _gather(ray, [each.remote(code_fingerprint(), function, argument) for each in tasks or [task]])
 
 
 def collect(
@@ -142,10 +142,10 @@ def collect(
     """
     ray = _ray()
     task = ray.remote(num_cpus=1, max_retries=-1, retry_exceptions=False)(_same_code)
-    return _gathered(ray, [task.remote(code_fingerprint(), function, argument) for argument in arguments], unit, report)
+    return _gather(ray, [task.remote(code_fingerprint(), function, argument) for argument in arguments], unit, report)
 
 
-def _gathered(
+def _gather(
     ray: Any,
     references: Sequence[Any],
     unit: str = "task",
@@ -155,10 +155,10 @@ def _gathered(
     pending = {reference: index for index, reference in enumerate(references)}
     results: dict[int, Any] = {}
     restarts = 0
-    report([], f"0 of {counted(len(references), unit)}")
+    report([], f"0 of {count_text(len(references), unit)}")
     _running.update(pending)
     while pending:
-        with _explained(ray):
+        with _explain(ray):
             ready, _ = ray.wait(list(pending), num_returns=len(pending), timeout=POLL_SECONDS)
             _say_lost(_nodes(ray))
             found = ray.get(ready)
@@ -166,13 +166,13 @@ def _gathered(
         for reference, (restarted, result) in zip(ready, found, strict=True):
             results[pending.pop(reference)] = result
             restarts += restarted
-        note = f"{len(results):,} of {counted(len(references), unit)}"
+        note = f"{len(results):,} of {count_text(len(references), unit)}"
         report(list(results.values()), note + (f", {restarts:,} restarted" if restarts else ""))
     return [results[index] for index in range(len(references))]
 
 
 @contextmanager
-def _explained(ray: Any) -> Iterator[None]:
+def _explain(ray: Any) -> Iterator[None]:
     """Raise an exception in a task unchanged, and every error of Ray as a ConnectionError."""
     try:
         yield

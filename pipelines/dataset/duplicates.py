@@ -118,14 +118,14 @@ def find_duplicates(
             )
             candidates = np.unique(np.concatenate([band.members for band in bands]))
 
-            def compared(done: int) -> None:
+            def compare(done: int) -> None:
                 progress("comparing documents", done, corpus.text_bytes_estimate)
 
-            sets = ShingleSets(file, corpus, candidates, shingles, threads, compared)
+            sets = ShingleSets(file, corpus, candidates, shingles, threads, compare)
             first = np.arange(len(equal))
             first[candidates], uncompared = sets.first_similar(bands)
             group = first[equal]
-        kept = _kept(group, held_out)
+        kept = _choose_kept(group, held_out)
         removed = np.flatnonzero((kept != np.arange(len(kept))) & ~held_out)
         kept = kept[removed]
         exact = equal[removed] == equal[kept]
@@ -177,12 +177,12 @@ def _read(corpus: Corpus, method: Method, threads: int | None, progress: Progres
 
         return work
 
-    def finished(task: tuple[_Part, Block]) -> None:
+    def finish(task: tuple[_Part, Block]) -> None:
         nonlocal done
         done += task[1].size
         progress("finding duplicates", done, corpus.text_bytes_estimate)
 
-    share_out(tasks(), [worker() for _ in range(thread_count(threads))], finished)
+    share_out(tasks(), [worker() for _ in range(thread_count(threads))], finish)
     return parts
 
 
@@ -195,7 +195,7 @@ def _first_equal(hashes: bytes) -> Array:
     return np.asarray(first[values])
 
 
-def _kept(group: Array, held_out: Array) -> Array:
+def _choose_kept(group: Array, held_out: Array) -> Array:
     """Return for each document the one kept of its group, int64 (N,): the first held-out one, else the first.
 
     group (N,): a document of each group, the same for all of them.

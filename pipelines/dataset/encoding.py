@@ -46,7 +46,7 @@ def encode_batch(
     """
     starts_of_documents, total = [], 0
     for pieces, begins in _pieces(batch.column(0), encoder):
-        for ids, starts in _encoded(pieces, begins, encoder, threads):
+        for ids, starts in _encode(pieces, begins, encoder, threads):
             starts_of_documents.append(total + starts + np.arange(len(starts)) * (separator_id is not None))
             for part in _with_separators(ids, starts, separator_id):
                 add(part)
@@ -77,7 +77,7 @@ def _pieces(column: pa.Array, encoder: Tokenizer | SamplingEncoder) -> Iterator[
         first = last
 
 
-def _encoded(
+def _encode(
     pieces: pa.Array, begins: np.ndarray, encoder: Tokenizer | SamplingEncoder, threads: int | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield the ids of what `_pieces` yields, and the indices among them at which documents start."""

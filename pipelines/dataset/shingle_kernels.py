@@ -57,7 +57,7 @@ def _size(byte):
 
 
 @inlined
-def _mixed(value):
+def _mix(value):
     """Return a permutation of uint64 in which every bit depends on every bit (splitmix64, Steele et al. 2014)."""
     value = (value ^ value >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ value >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
@@ -96,13 +96,13 @@ def _write_shingles(data, i, end, words, out):
             kind = _kind(data, i, end) if i < end else _SEPARATOR
         for k in range(WORDS - 1):
             words[k] = words[k + 1]
-        words[WORDS - 1] = _mixed(word)
+        words[WORDS - 1] = _mix(word)
         words[WORDS] += np.uint64(1)
         if words[WORDS] >= np.uint64(WORDS):
             shingle = words[0]
             for k in range(1, WORDS):
                 shingle = shingle * _FACTOR + words[k]
-            out[count] = _mixed(shingle)
+            out[count] = _mix(shingle)
             count += 1
     return count, i
 
@@ -149,7 +149,7 @@ def sign(data, offsets, memory, signatures, keys, counts):
         for band in range(BANDS):
             key = np.uint64(0)
             for row in range(ROWS):
-                key = _mixed(key * _FACTOR + np.uint64(signature[band * ROWS + row]))
+                key = _mix(key * _FACTOR + np.uint64(signature[band * ROWS + row]))
             keys[d, band] = key
 
 

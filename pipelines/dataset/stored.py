@@ -144,7 +144,7 @@ def upload(folder: Path, out: ObjectPath, send_all: Send) -> None:
     files = files_in_manifest(content, str(folder / MANIFEST))
     sizes = {path.relative_to(out).as_posix(): path.stat().st_size for path in out.files_below()}
     whole = MANIFEST in sizes
-    before = _listed(out / (MANIFEST if whole else INCOMPLETE))
+    before = _list(out / (MANIFEST if whole else INCOMPLETE))
     if whole:  # until the end, `out` counts as an interrupted upload
         (out / INCOMPLETE).write_bytes((out / MANIFEST).read_bytes())
         (out / MANIFEST).unlink()
@@ -173,7 +173,7 @@ def _send_from_here(label: str, uploads: Sequence[Upload]) -> None:
     _in_parallel(label, send, {each: each.bytes for each in uploads})
 
 
-def _listed(manifest: ObjectPath) -> dict[str, File]:
+def _list(manifest: ObjectPath) -> dict[str, File]:
     """Return the files in a manifest; none if it is missing or altered."""
     try:
         return files_in_manifest(manifest.read_bytes(), str(manifest)) if manifest.is_file() else {}

@@ -29,16 +29,16 @@ class Sampling:
     block: int | None
     """segments per block; None if units are documents"""
 
-    def drawn(self, *columns: np.ndarray) -> np.ndarray:
+    def draw(self, *columns: np.ndarray) -> np.ndarray:
         """Return the sums of `columns`, each (N,), over each of DRAWS samples: (DRAWS, columns) float64."""
-        return drawn(np.stack([self.sums(column) for column in columns], axis=1), self.block)
+        return draw(np.stack([self.sums(column) for column in columns], axis=1), self.block)
 
     def sums(self, column: np.ndarray) -> np.ndarray:
         """Return the sum of `column` (N,) over each unit: (units,) float64."""
         return np.bincount(self.unit, weights=column, minlength=self.units)
 
 
-def drawn(sums: np.ndarray, block: int | None) -> np.ndarray:
+def draw(sums: np.ndarray, block: int | None) -> np.ndarray:
     """Return the sums of each sample: (U, K) to (DRAWS, K). A sample draws units, or blocks of `block` units."""
     if block is None:
         return resampled_sums(sums, draws=DRAWS, seed=SEED)
@@ -82,7 +82,7 @@ def intervals(
     if sampling is None:
         return {}
     ones = np.ones(len(scores.nats))
-    nats, tokens, correct, size = sampling.drawn(scores.nats, ones, scores.correct, ones if sizes is None else sizes).T
+    nats, tokens, correct, size = sampling.draw(scores.nats, ones, scores.correct, ones if sizes is None else sizes).T
     low, high = interval(nats / tokens)
     return {
         "cross_entropy": (low, high),
@@ -94,7 +94,7 @@ def intervals(
     }
 
 
-def described(sampling: Sampling | None, bounds: dict[str, Interval | None]) -> Intervals:
+def describe(sampling: Sampling | None, bounds: dict[str, Interval | None]) -> Intervals:
     """Return the intervals of a split with what the bootstrap drew."""
     if sampling is None:
         return Intervals(None, 0, None, None, 0, 0, {})

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from pipelines.cli.display import counted
+from pipelines.cli.display import count_text
 from pipelines.evaluation.measurement import Result, number
 
 Interval = tuple[float | None, float | None]
@@ -195,7 +195,7 @@ class Intervals(Result):
             return [f"In brackets: 95 % intervals, by a bootstrap over the {self.documents:,} documents."]
         return [
             f"In brackets: 95 % intervals, by a bootstrap over blocks of {self.contexts_per_block} of the "
-            f"{self.contexts:,} contexts, because the text has only {counted(self.documents, 'document')}."
+            f"{self.contexts:,} contexts, because the text has only {count_text(self.documents, 'document')}."
         ]
 
 

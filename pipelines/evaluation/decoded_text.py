@@ -23,7 +23,7 @@ def decoded_tokens(tokenizer: Tokenizer) -> tuple[pa.LargeBinaryArray, np.ndarra
     return pa.Array.from_buffers(pa.large_binary(), len(added), buffers), lengths
 
 
-def decoded(added: pa.LargeBinaryArray, ids: np.ndarray) -> bytes:
+def decode(added: pa.LargeBinaryArray, ids: np.ndarray) -> bytes:
     """Return the text of ids (T,). `added` (V,): the bytes that each token adds."""
     ids = np.ascontiguousarray(ids)
     places = pa.Array.from_buffers(pa.from_numpy_dtype(ids.dtype), len(ids), [None, pa.py_buffer(ids)])
@@ -35,4 +35,4 @@ def decoded(added: pa.LargeBinaryArray, ids: np.ndarray) -> bytes:
 def stream_text(stream: TokenStream, tokenizer: Tokenizer) -> bytes:
     """Return the decoded text of a stream."""
     added, _ = decoded_tokens(tokenizer)
-    return b"".join(decoded(added, chunk) for chunk in stream.chunks())
+    return b"".join(decode(added, chunk) for chunk in stream.chunks())

@@ -8,7 +8,7 @@ import numpy as np
 
 from lm.metrics.intervals import block_length, interval
 from lm.metrics.predictions import bits
-from pipelines.evaluation.confidence import Sampling, drawn
+from pipelines.evaluation.confidence import Sampling, draw
 from pipelines.evaluation.core import FEWEST_CONTEXTS, FEWEST_DOCUMENTS
 from pipelines.evaluation.documents import Key, StreamText
 from pipelines.evaluation.token_scores import TokenScores
@@ -59,7 +59,7 @@ def difference(
     value = scores.gaps.sum() / sizes.sum()
     if sampling is None:
         return _gap(unit, value, None, None)
-    gaps, size = sampling.drawn(scores.gaps, sizes).T
+    gaps, size = sampling.draw(scores.gaps, sizes).T
     return _gap(unit, value, gaps / size, sampling.documents)
 
 
@@ -94,7 +94,7 @@ def difference_per_byte(ours: ScoredText, theirs: ScoredText, window: int, unit:
     value = totals[0] / totals[1] - totals[2] / totals[3]
     if len(sums) < FEWEST_CONTEXTS:
         return _gap(unit, value, None, len(pairs))
-    columns = drawn(sums, block).T
+    columns = draw(sums, block).T
     return _gap(unit, value, columns[0] / columns[1] - columns[2] / columns[3], len(pairs))
 
 

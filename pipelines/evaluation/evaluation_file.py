@@ -69,7 +69,7 @@ def with_evaluations(contents: dict[str, Any] | None, run: str, added: list[Eval
         same = next((each for each in candidates if new.replaces(each)), None)
         if same is not None:
             candidates.remove(same)
-            new = Evaluation(new.split, _updated(same.numbers, new.numbers), _updated(same.measured, new.measured))
+            new = Evaluation(new.split, _update(same.numbers, new.numbers), _update(same.measured, new.measured))
         newest, earlier = {new.split: new, **newest}, candidates
     result = {"run": run, **{key: added[0].measured.get(key) for key in NEWEST}}
     result["splits"] = {split: each.numbers for split, each in newest.items()}
@@ -107,7 +107,7 @@ class _File:
     earlier: tuple[Evaluation, ...] = ()
 
 
-def _updated(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+def _update(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return old | {key: value for key, value in new.items() if value is not None or key not in old}
 
 

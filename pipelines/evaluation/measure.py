@@ -14,7 +14,7 @@ from pipelines.cli.waiting import doing
 from pipelines.dataset.document_records import RecordedDocuments, read_documents
 from pipelines.dataset.pairs import Pairs
 from pipelines.dataset.reader import TokenDataset, TokenStream
-from pipelines.evaluation.confidence import described, intervals, sampling_of
+from pipelines.evaluation.confidence import describe, intervals, sampling_of
 from pipelines.evaluation.core import Difference
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.difference import (
@@ -51,7 +51,7 @@ def measure(*plans: Plan) -> dict[str, Any]:
     """Score the splits of the plans of one run, add them to evaluation.json, and return its contents."""
     run = plans[0].run
     trained_on = TrainingText.of(run, [each for plan in plans for each in (plan.dataset, plan.training)])
-    scored = [_scored(plan, trained_on) for plan in plans]
+    scored = [_score(plan, trained_on) for plan in plans]
     added = [each for evaluations in scored for each in evaluations]
     if len(plans) > 1:
         shares = [plan.share for plan in plans]
@@ -62,7 +62,7 @@ def measure(*plans: Plan) -> dict[str, Any]:
     return result
 
 
-def _scored(plan: Plan, trained_on: TrainingText) -> list[Evaluation]:
+def _score(plan: Plan, trained_on: TrainingText) -> list[Evaluation]:
     """Return the evaluation of each split of a plan."""
     run, dataset, options = plan.run, plan.dataset, plan.options
     trained = load_trained(run, options.device, options.dtype, options.checkpoint, needs="float64")
@@ -149,7 +149,7 @@ class SplitScorer:
         for measurement in plan.options.measurements:
             if result := measurement.measure(scored):
                 numbers |= entry_of(result)
-        numbers |= entry_of(described(sampling, scored.intervals))
+        numbers |= entry_of(describe(sampling, scored.intervals))
         if self._same_tokens:
             gap = difference(tokens, sampling, sizes if is_code else None, UNITS[key])
             numbers |= entry_of(self._difference(gap, numbers, split, stream))
@@ -207,7 +207,7 @@ class SplitScorer:
         return self._scored_text(split, stream, self.scored(split, stream)[1])
 
     def _scored_text(self, split: str, stream: Stream, tokens: TokenScores) -> ScoredText:
-        text, recorded = self._text(split, stream), self._recorded(split)
+        text, recorded = self._text(split, stream), self._record(split)
         assert isinstance(stream, TokenStream) and text, "only runs on blocks have bits per byte"
         keys = document_keys(stream, self._tokenizer, text, recorded)
         return ScoredText(tokens, text, keys)
@@ -219,9 +219,9 @@ class SplitScorer:
         dataset = self._plan.dataset
         separator = dataset.separator if isinstance(dataset, CorpusText) else dataset.info["separator"]
         mean = dataset.bytes_per_token(split) if isinstance(dataset, TokenDataset) else 0.0
-        return text_of_stream(stream, self._tokenizer, separator, self._recorded(split), mean)
+        return text_of_stream(stream, self._tokenizer, separator, self._record(split), mean)
 
-    def _recorded(self, split: str) -> RecordedDocuments | None:
+    def _record(self, split: str) -> RecordedDocuments | None:
         dataset = self._plan.dataset
         if isinstance(dataset, CorpusText):
             return dataset.splits[split].recorded

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-from pipelines.cli.display import counted, perplexity_text
+from pipelines.cli.display import count_text, perplexity_text
 from pipelines.evaluation.core import (
     Difference,
     Divergences,
@@ -66,7 +66,7 @@ def in_words(key: str) -> str:
     return numbers()[key].name if key in numbers() else key.replace("_", " ")
 
 
-def formatted(key: str, value: Any) -> str:
+def format_number(key: str, value: Any) -> str:
     """Return the value of a number of evaluation.json in its usual format; "–" for None."""
     if value is None:
         return "–"
@@ -97,7 +97,7 @@ def value_of(key: str, entry: Mapping[str, Any]) -> str:
     """Return the value of a number of a split in its usual format."""
     if key in overflows(entry):
         return perplexity_text(entry[numbers()[key].exp_of], ",.2f")
-    return formatted(key, entry.get(key))
+    return format_number(key, entry.get(key))
 
 
 def with_interval(key: str, entry: Mapping[str, Any]) -> str:
@@ -109,7 +109,7 @@ def with_interval(key: str, entry: Mapping[str, Any]) -> str:
     if None in found:
         low, high = (perplexity_text(nats, ",.2f") for nats in intervals[numbers()[key].exp_of])
     else:
-        low, high = (formatted(key, bound) for bound in found)
+        low, high = (format_number(key, bound) for bound in found)
     return f"{value} ({low} to {high})"
 
 
@@ -121,14 +121,14 @@ def rows_of(
     rows = [(key, [cell(key, entry) for entry in entries]) for key in dict.fromkeys(known) if _occurs(key, entries)]
     further = [dict(row for result in results_of(entry) for row in result.rows().items()) for entry in entries]
     names = dict.fromkeys(name for column in further for name in column)
-    return [*rows, *((name, [column.get(name, formatted(name, None)) for column in further]) for name in names)]
+    return [*rows, *((name, [column.get(name, format_number(name, None)) for column in further]) for name in names)]
 
 
 def not_held_out(numbers: dict[str, Any], run: str) -> str | None:
     """Return a sentence if a part of a split was also in the training text of `run`; None otherwise."""
     if not numbers.get("trained_documents"):
         return None
-    documents = counted(numbers["trained_documents"], "document")
+    documents = count_text(numbers["trained_documents"], "document")
     return (
         f"{numbers['trained_share']:.1%} of this text ({documents}) was also in the training text of {run}: the loss "
         "on it is not that of held-out text."

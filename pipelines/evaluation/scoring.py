@@ -13,7 +13,7 @@ from pipelines.evaluation.documents import known_byte_lengths
 from pipelines.evaluation.measurement import Observer
 from pipelines.evaluation.ngrams import Baselines, BaselineScores
 from pipelines.evaluation.split import Chunk
-from pipelines.evaluation.token_scores import TokenScores, joined, scores_of
+from pipelines.evaluation.token_scores import TokenScores, join, scores_of
 from pipelines.evaluation.windows import Windows
 from pipelines.training.batch import hidden_states, logits_in_parts
 from tokenizer import Tokenizer
@@ -84,7 +84,7 @@ def score(
     if other is not None:
         scored = max(1, numbers["tokens"])
         numbers |= {name: total / scored for name, total in zip(DIVERGENCES, divergence_sums, strict=True)}
-    return numbers, joined(tokens)
+    return numbers, join(tokens)
 
 
 def _check_finite(nats: torch.Tensor, name: str) -> None:

@@ -54,7 +54,7 @@ def read_symbols(
     progress: Callable[[int], None] = lambda done: None,
     sample: int | None = None,
 ) -> SymbolText:
-    """Return the symbols of all splits of a corpus, or of `sample` bytes of it (see `_sampled`).
+    """Return the symbols of all splits of a corpus, or of `sample` bytes of it (see `_sample`).
 
     `progress` is called with the bytes read so far.
     """
@@ -63,7 +63,7 @@ def read_symbols(
     counts = np.zeros(0, dtype=np.int64)
     done = 0
     batches = (batch.column(0).view(pa.large_binary()) for _, batch in corpus.routed_batches())
-    for documents in batches if sample is None else _sampled(batches, sample, corpus.column_type):
+    for documents in batches if sample is None else _sample(batches, sample, corpus.column_type):
         starts, data = text_buffer(documents)
         text = data[starts[0] : starts[-1]].copy()
         ids, offsets = encode(documents, text, starts - starts[0], tokenizer, threads)
@@ -91,7 +91,7 @@ def read_symbols(
     )
 
 
-def _sampled(batches: Iterator[pa.Array], size: int, column_type: pa.DataType) -> Iterator[pa.Array]:
+def _sample(batches: Iterator[pa.Array], size: int, column_type: pa.DataType) -> Iterator[pa.Array]:
     """Yield the documents of a random sample in corpus order; the seed is fixed.
 
     A sample has `size` bytes if the corpus has as many. It consists of whole documents and the beginning of one.

@@ -52,7 +52,7 @@ def text_entropy(
     """
     seconds: dict[str, float] = {}
 
-    def timed(name: str, work: Callable[[], Any]) -> Any:
+    def measure_time(name: str, work: Callable[[], Any]) -> Any:
         started = time.monotonic()
         found = work()
         seconds[name] = round(time.monotonic() - started, 2)
@@ -66,13 +66,13 @@ def text_entropy(
         "symbols": len(text.ids),
         "alphabet": len(text.values),
         "bytes_per_symbol": text.bytes_per_symbol,
-        "ngrams": timed("ngrams", lambda: _ngrams(text, source, threads, progress)),
-        "mutual_information": timed("mutual_information", lambda: _information(text, source, threads, progress)),
-        "entropy_rate": timed("entropy_rate", lambda: _rates(text, source, sample, threads, progress)),
-        "words": timed("words", lambda: _words(text)),
+        "ngrams": measure_time("ngrams", lambda: _ngrams(text, source, threads, progress)),
+        "mutual_information": measure_time("mutual_information", lambda: _information(text, source, threads, progress)),
+        "entropy_rate": measure_time("entropy_rate", lambda: _rates(text, source, sample, threads, progress)),
+        "words": measure_time("words", lambda: _words(text)),
     }
     if other is not None:
-        numbers["against"] = timed("against", lambda: _divergences(text, other))
+        numbers["against"] = measure_time("against", lambda: _divergences(text, other))
     return numbers | {"left_out": dict.fromkeys(missing_extras().values(), REMEDY), "seconds": seconds}
 
 

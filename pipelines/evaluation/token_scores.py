@@ -53,7 +53,7 @@ def scores_of(
     )
 
 
-def joined(parts: Sequence[TokenScores]) -> TokenScores:
+def join(parts: Sequence[TokenScores]) -> TokenScores:
     """Return the scores of consecutive parts of a split; at least one part."""
     names = vars(parts[0])
     return TokenScores(**{name: np.concatenate([vars(part)[name] for part in parts]) for name in names})

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipelines.cli.waiting import doing
 from pipelines.dataset.reader import TokenDataset, TokenStream
-from pipelines.evaluation.decoded_text import decoded, decoded_tokens
+from pipelines.evaluation.decoded_text import decode, decoded_tokens
 from pipelines.evaluation.documents import StreamText
 from pipelines.run.folder import Run
 from tokenizer import Tokenizer
@@ -59,7 +59,7 @@ class TrainingText:
         sizes: list[int] = []
         wanted: dict[int, set[bytes]] = defaultdict(set)
         for part, fingerprint in zip(np.split(ids, places[1:-1]), fingerprints.tolist(), strict=True):
-            written = decoded(self._added, part)
+            written = decode(self._added, part)
             sizes.append(len(written))
             digests.append(hashlib.sha256(written).digest())
             if written:
@@ -76,7 +76,7 @@ class TrainingText:
             for place in np.flatnonzero(np.isin(fingerprints, searched)).tolist():
                 if rest := wanted[int(fingerprints[place])]:
                     ids = stream.read(int(bounds[place]), int(bounds[place + 1] - bounds[place]))
-                    digest = hashlib.sha256(decoded(self._added, ids)).digest()
+                    digest = hashlib.sha256(decode(self._added, ids)).digest()
                     if digest in rest:
                         rest.remove(digest)
                         yield digest

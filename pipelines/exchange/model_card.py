@@ -4,7 +4,7 @@ from pathlib import Path
 
 from corpora.object_store import AnyPath
 from pipelines import own_version
-from pipelines.cli.display import counted
+from pipelines.cli.display import count_text
 from pipelines.cli.escapes import safe
 from pipelines.evaluation.evaluation_file import read_evaluation
 from pipelines.evaluation.numbers import in_words, not_held_out, rows_of
@@ -33,8 +33,8 @@ def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading:
     `loading` is Python code. `scoring` is code that continues it with the log-probability of a text.
     """
     model, train = run.recipe.model, run.recipe.train
-    heads = counted(model.heads, "head") if model.mixer == "attention" else f"mixer {model.mixer}"
-    shape = f"{counted(model.layers, 'layer')} of width {model.width}, {heads}, context {model.context_length:,}"
+    heads = count_text(model.heads, "head") if model.mixer == "attention" else f"mixer {model.mixer}"
+    shape = f"{count_text(model.layers, 'layer')} of width {model.width}, {heads}, context {model.context_length:,}"
     imported = run.facts.get("imported_from")
     origin = f"imported from {imported}" if imported else f"trained {OBJECTIVES[run.recipe.objective]}"
     if "init_from" in run.facts:

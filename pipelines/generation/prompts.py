@@ -26,7 +26,7 @@ def prompt_ids(tok: Tokenizer, prompts: Sequence[str], config: ModelConfig, arou
         if len(row) > most:
             warnings.warn(
                 f"{_which('prompt', number, rows)} has {len(row):,} tokens, of which the model reads the last "
-                f"{most:,}: the text before {_shown(tok, row[-most:])} was cut off",
+                f"{most:,}: the text before {_show(tok, row[-most:])} was cut off",
                 stacklevel=2,
             )
     return [row[-most:] for row in rows]
@@ -50,7 +50,7 @@ def source_ids(tok: Tokenizer, sources: Sequence[str], config: ModelConfig, arou
             if len(row) > most:
                 warnings.warn(
                     f"{_which('source', number, rows)} has {len(row):,} tokens, of which the model reads the first "
-                    f"{most:,}: the text from {_shown(tok, row[most:])} on was cut off",
+                    f"{most:,}: the text from {_show(tok, row[most:])} on was cut off",
                     stacklevel=2,
                 )
         rows = [row[:most] for row in rows]
@@ -80,6 +80,6 @@ def _which(kind: str, number: int, rows: Sequence[Sequence[int]]) -> str:
     return f"the {kind}" if len(rows) == 1 else f"{kind} {number} of {len(rows)}"
 
 
-def _shown(tok: Tokenizer, ids: Sequence[int]) -> str:
+def _show(tok: Tokenizer, ids: Sequence[int]) -> str:
     text = " ".join(tok.decode(list(ids[:SHOWN])).split())
     return repr(text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")

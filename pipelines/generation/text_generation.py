@@ -80,7 +80,7 @@ def sampled_texts(
         present=present,
         source=source,
         source_present=source_present,
-        sampler=sampler if steps_of is None else _recorded(sampler, run.tokenizer, around.stops, steps_of),
+        sampler=sampler if steps_of is None else _record(sampler, run.tokenizer, around.stops, steps_of),
         repetition_penalty=options.repetition_penalty,
         allowed=known_ids(run.tokenizer, model),
         stop_ids=around.stops,
@@ -147,7 +147,7 @@ def _sampler(options: SamplingOptions, device: torch.device) -> Sampler:
     )
 
 
-def _recorded(sampler: Sampler, tok: Tokenizer, stops: Sequence[int], steps_of: Sequence[list[Step]]) -> Sampler:
+def _record(sampler: Sampler, tok: Tokenizer, stops: Sequence[int], steps_of: Sequence[list[Step]]) -> Sampler:
     """Return a sampler that also appends its choice for each prompt to `steps_of`, until the prompt's text ends."""
 
     def candidate(token: int, log_probability: float) -> Candidate:

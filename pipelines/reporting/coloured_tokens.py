@@ -7,7 +7,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from pipelines.cli.console import results
-from pipelines.cli.display import answer, counted
+from pipelines.cli.display import answer, count_text
 from pipelines.cli.escapes import visible
 from tokenizer import Tokenizer
 
@@ -37,7 +37,7 @@ def print_tokens(tok: Tokenizer, ids: np.ndarray, limit: int) -> None:
             results.print(line, no_wrap=True, crop=False, overflow="ignore")
         answer("")
     if left := len(ids) - len(shown):
-        answer(f"... and {counted(left, 'more token')}; --limit 0 shows all")
+        answer(f"... and {count_text(left, 'more token')}; --limit 0 shows all")
 
 
 def _cell(tok: Tokenizer, token: int, index: int) -> Cell:

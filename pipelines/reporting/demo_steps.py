@@ -81,12 +81,12 @@ def _heading(number: int, text: str) -> None:
 
 def _train(name: str, data: Path, folder: Path, seconds: float) -> None:
     """Train the recipe `name` for about `seconds`, or resume its run; raise KeyboardInterrupt if it is stopped."""
-    recipe = Run(folder).recipe if (folder / "config.toml").exists() else _sized(load_recipe(name), data, seconds)
+    recipe = Run(folder).recipe if (folder / "config.toml").exists() else _fit_to_time(load_recipe(name), data, seconds)
     if pretrain(recipe, data=data, out=folder):
         raise KeyboardInterrupt
 
 
-def _sized(recipe: Recipe, data: Path, seconds: float) -> Recipe:
+def _fit_to_time(recipe: Recipe, data: Path, seconds: float) -> Recipe:
     """Return `recipe` with the number of tokens that this machine trains on in `seconds`."""
     dataset = TokenDataset(data)
     recipe = fit_to_data(recipe, dataset)

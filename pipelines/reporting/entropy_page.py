@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatterMathtext
 
 from pipelines import own_version
-from pipelines.cli.display import counted
+from pipelines.cli.display import count_text
 from pipelines.cli.escapes import safe
 from pipelines.evaluation.entropy_tables import (
     divergence_table,
@@ -21,7 +21,7 @@ from pipelines.evaluation.entropy_tables import (
 )
 from pipelines.evaluation.text_entropy import DEFINITIONS
 from pipelines.files import write_whole
-from pipelines.reporting.svg import PALE, SERIES, Plot, draw_svg, labelled, new_axes, style
+from pipelines.reporting.svg import PALE, SERIES, Plot, draw_svg, label_axes, new_axes, style
 
 LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v")
@@ -57,7 +57,7 @@ def _facts(numbers: dict[str, Any]) -> list[tuple[str, list[str]]]:
         *([(unit, f"{numbers['symbols']:,}")] if unit != "bytes" else ()),
         (f"different {unit}", f"{numbers['alphabet']:,}"),
         *([(f"bytes per {unit[:-1]}", f"{numbers['bytes_per_symbol']:.3f}")] if unit != "bytes" else ()),
-        ("sample for the entropy rate", counted(numbers["entropy_rate"]["sample_bytes"], "byte")),
+        ("sample for the entropy rate", count_text(numbers["entropy_rate"]["sample_bytes"], "byte")),
         ("time", ", ".join(f"{name.replace('_', ' ')} {time:.1f} s" for name, time in numbers["seconds"].items())),
         ("bytelm", own_version()),
     ]
@@ -97,7 +97,7 @@ def _draw_ngrams(numbers: dict[str, Any]) -> Figure | None:
         axes.plot(*_columns(points[first_bad:]), linestyle="", markerfacecolor="none", **look)
     axes.set_ylim(bottom=0)
     axes.set_xticks([row["n"] for row in rows])
-    return labelled(figure, axes, "n", f"bits per {numbers['unit'][:-1]}")
+    return label_axes(figure, axes, "n", f"bits per {numbers['unit'][:-1]}")
 
 
 def _draw_information(numbers: dict[str, Any]) -> Figure | None:
@@ -118,7 +118,7 @@ def _draw_information(numbers: dict[str, Any]) -> Figure | None:
     if lowest is None:
         return None
     axes.set_ylim(bottom=lowest / 3)
-    return _logarithmic(labelled(figure, axes, f"distance, {numbers['unit']}", "bits"))
+    return _logarithmic(label_axes(figure, axes, f"distance, {numbers['unit']}", "bits"))
 
 
 def _draw_rates(numbers: dict[str, Any]) -> Figure | None:
@@ -132,7 +132,7 @@ def _draw_rates(numbers: dict[str, Any]) -> Figure | None:
         axes.axhline(rate["true"], color=PALE, label="true")
     axes.set_ylim(bottom=0)
     axes.set_xscale("log")
-    figure_or_none = labelled(figure, axes, "bytes of sample", "bits per byte")
+    figure_or_none = label_axes(figure, axes, "bytes of sample", "bits per byte")
     axes.xaxis.set_minor_formatter(lambda value, _: "")
     return figure_or_none
 
@@ -147,7 +147,7 @@ def _draw_zipf(words: dict[str, Any]) -> Figure | None:
         exponent, every = words["zipf"]["exponent"], np.arange(1, words["zipf"]["ranks"] + 1, dtype=np.float64)
         total = words["zipf"]["occurrences"] / (every**-exponent).sum()
         axes.plot(ranks, total * ranks**-exponent, color=SERIES[1], linestyle="--", label=f"fit, s = {exponent:.2f}")
-    return _logarithmic(labelled(figure, axes, "rank", "occurrences"))
+    return _logarithmic(label_axes(figure, axes, "rank", "occurrences"))
 
 
 def _draw_heaps(words: dict[str, Any]) -> Figure | None:
@@ -159,7 +159,7 @@ def _draw_heaps(words: dict[str, Any]) -> Figure | None:
     if heaps := words["heaps"]:
         fitted = [heaps["factor"] * length ** heaps["exponent"] for length in lengths]
         axes.plot(lengths, fitted, color=SERIES[1], linestyle="--", label=f"fit, β = {heaps['exponent']:.2f}")
-    return _logarithmic(labelled(figure, axes, words["kind"], "distinct"))
+    return _logarithmic(label_axes(figure, axes, words["kind"], "distinct"))
 
 
 def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:

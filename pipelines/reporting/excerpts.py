@@ -43,7 +43,7 @@ class Excerpts:
                 return ids
         return np.empty(0, np.int64)
 
-    def corrupted(self, text: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def corrupt(self, text: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Remove spans of a text; return the inputs of encoder and decoder, and the targets."""
         special, start, stops = self.text_ids.special, self.text_ids.start, self.text_ids.stops
         assert start is not None and stops, "a model of span corruption has a start and an end token"

@@ -172,7 +172,7 @@ def _pair(
     """
     ids, most = excerpts.text_ids, min(EXCERPT_TOKENS, model.config.context_length)
     if objective == "span-corruption" and excerpts.stream is not None:
-        return excerpts.corrupted(_text(excerpts, max(2, most - 1), ordinary, seed), seed)[:2]
+        return excerpts.corrupt(_text(excerpts, max(2, most - 1), ordinary, seed), seed)[:2]
     if excerpts.pairs is None:
         source = target = np.random.default_rng(seed).choice(ordinary, most)
     else:

@@ -26,7 +26,9 @@ KIND_COLOURS = ("#3182ce", "#dd6b20", "#38a169", "#805ad5", "#d53f8c", "#319795"
 
 def draw_attention(attention: Attention, name: str = "attention") -> str:
     """Draw a grid of attention maps: a row for each layer, a column for each head, token labels if there is room."""
-    layers, heads = (_spaced(n, m) for n, m in zip(attention.weights.shape, (MOST_LAYERS, MOST_HEADS), strict=False))
+    layers, heads = (
+        _evenly_spaced(n, m) for n, m in zip(attention.weights.shape, (MOST_LAYERS, MOST_HEADS), strict=False)
+    )
     tall, wide = len(attention.queries), len(attention.keys)
     side = min(3.0, (PAGE_INCHES - 1.0) / len(heads)) * min(1.0, wide / tall)  # of a map, in width
     # One image of all maps, with gaps: matplotlib needs minutes to lay out a grid of many axes.
@@ -67,8 +69,8 @@ def draw_scores(scores: dict[str, np.ndarray], name: str = "scores") -> str:
         _colour_bar(figure, axes, axes.imshow(values, **colours, vmax=1.0, aspect="auto"))
         axes.set_title(kind, fontsize=11)
         axes.set_xlabel("head", fontsize=10)
-        axes.set_xticks(_spaced(heads, 16))
-        axes.set_yticks(_spaced(layers, 16))
+        axes.set_xticks(_evenly_spaced(heads, 16))
+        axes.set_yticks(_evenly_spaced(layers, 16))
         axes.tick_params(length=0, labelsize=9)
         if layers * heads <= MOST_ANNOTATED:
             _write_values(axes, values, most=1.0, digits=2)
@@ -164,7 +166,7 @@ def _apart(embedding: Embedding) -> list[int]:
     return chosen
 
 
-def _spaced(count: int, most: int) -> list[int]:
+def _evenly_spaced(count: int, most: int) -> list[int]:
     """Return at most `most` of the numbers below `count`, evenly spaced, with the first and the last."""
     return sorted({round(index) for index in np.linspace(0, count - 1, min(count, most))})
 

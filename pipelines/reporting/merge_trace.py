@@ -5,7 +5,7 @@ from typing import Any
 from pipelines.cli.console import messages
 from pipelines.cli.display import say, table
 from pipelines.cli.escapes import visible
-from pipelines.reporting.tokenizer_summary import LONGEST_EXAMPLE, shortened
+from pipelines.reporting.tokenizer_summary import LONGEST_EXAMPLE, shorten
 from tokenizer import PretokenCounts, Tokenizer
 from tokenizer.training.replay import replay
 
@@ -18,14 +18,14 @@ def trace_of(tok: Tokenizer, counts: PretokenCounts, most: int, score: str) -> l
     return [
         {
             "merge": number,
-            "left": _shown(merge.left),
-            "right": _shown(merge.right),
+            "left": _show(merge.left),
+            "right": _show(merge.right),
             "count": merge.count,
             **({"score": merge.likelihood} if score == "likelihood" else {}),
-            "token": _shown(merge.token),
+            "token": _show(merge.token),
             "word_count": merge.word_count,
-            "before": [_shown(token) for token in merge.before],
-            "after": [_shown(token) for token in merge.after],
+            "before": [_show(token) for token in merge.before],
+            "after": [_show(token) for token in merge.after],
         }
         for number, merge in enumerate(replay(counts, tok.vocabulary, most), 1)
     ]
@@ -46,7 +46,7 @@ def show_trace(rows: list[dict[str, Any]]) -> None:
             _line([row["left"], row["right"]]),
             f"{row['count']:>{width},}",
             *(f"{row[score]:.3g}" for score in scores),
-            shortened(row["token"]),
+            shorten(row["token"]),
             _line(row["before"]),
             _line(row["after"]),
         )
@@ -55,9 +55,9 @@ def show_trace(rows: list[dict[str, Any]]) -> None:
     table(heads, cells, text=True, to=messages)
 
 
-def _shown(token: bytes) -> str:
+def _show(token: bytes) -> str:
     return visible(token[:LONGEST_EXAMPLE])
 
 
 def _line(tokens: list[str]) -> str:
-    return " ".join(map(shortened, tokens))
+    return " ".join(map(shorten, tokens))

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from lm.metrics.predictions import NATS_PER_BIT, perplexity
 from pipelines.cli.display import perplexity_text, quantity
 from pipelines.reporting.subject import Subject, Text, scored_texts
-from pipelines.reporting.svg import HEIGHT, INK, PALE, PALER, SERIES, Plot, draw_svg, labelled, new_axes, style
+from pipelines.reporting.svg import HEIGHT, INK, PALE, PALER, SERIES, Plot, draw_svg, label_axes, new_axes, style
 
 LINE_STYLES = ("-", "--", "-.", ":")  # distinguish runs without colour
 SOURCE_MARKERS = "^vsDPX"  # distinguish the sources of a mixture
@@ -45,7 +45,7 @@ def _plot_bits_per_byte(number: int, text: Text) -> Plot | None:
     return _plot(f"bytes-{number}", f"Bits per byte: {text.split} split", explanation, _draw_bits_per_byte(text))
 
 
-def _styled(subjects: Sequence[Subject]) -> Iterable[tuple[Subject, str, str]]:
+def _style(subjects: Sequence[Subject]) -> Iterable[tuple[Subject, str, str]]:
     """Yield each subject with its colour and line style."""
     for number, each in enumerate(subjects):
         yield each, SERIES[number % len(SERIES)], LINE_STYLES[number % len(LINE_STYLES)]
@@ -54,7 +54,7 @@ def _styled(subjects: Sequence[Subject]) -> Iterable[tuple[Subject, str, str]]:
 def _draw_loss(subjects: Sequence[Subject]) -> Figure | None:
     figure, axes = new_axes()
     shown: list[float] = []
-    for each, colour, line in _styled(subjects):
+    for each, colour, line in _style(subjects):
         looks: dict[tuple[str, str], dict[str, Any]] = {
             ("train", "loss"): {"alpha": 0.55, "linewidth": 1.2},
             ("validation", "loss"): {"marker": "o", "markersize": 5, "linewidth": 1.6},
@@ -75,7 +75,7 @@ def _draw_loss(subjects: Sequence[Subject]) -> Figure | None:
     axes.set_ylim(min(shown) - room, max(shown) + room)
     axes.locator_params(axis="x", nbins=5)
     _add_perplexities(axes)
-    return labelled(figure, axes, "training tokens", "bits per target")
+    return label_axes(figure, axes, "training tokens", "bits per target")
 
 
 def _add_perplexities(axes: Axes) -> None:
@@ -93,19 +93,19 @@ def _short_perplexity(nats: float) -> str:
 
 def _draw_series(subjects: Sequence[Subject], key: str, label: str) -> Figure | None:
     figure, axes = new_axes()
-    for each, colour, line in _styled(subjects):
+    for each, colour, line in _style(subjects):
         points = [(m["tokens"], m[key]) for m in each.metrics if key in m]
         if points:
             axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, label=_label(each.name))
     axes.set_ylim(bottom=0)
-    return labelled(figure, axes, "training tokens", label)
+    return label_axes(figure, axes, "training tokens", label)
 
 
 def _draw_positions(subjects: Sequence[Subject]) -> Figure | None:
     """Return the loss by position, averaged in widening bins, with an error band; None without data."""
     figure, axes = new_axes()
     first, last = math.inf, 0.0
-    for each, colour, line in _styled(subjects):
+    for each, colour, line in _style(subjects):
         bins = loss_by_position(each.most_positions.numbers) if each.most_positions else []
         if not bins:
             continue
@@ -117,7 +117,7 @@ def _draw_positions(subjects: Sequence[Subject]) -> Figure | None:
     if last > 8 * first:
         axes.set_xscale("log", base=2)
     _add_perplexities(axes)
-    return labelled(figure, axes, "position in the window, tokens", "bits per target")
+    return label_axes(figure, axes, "position in the window, tokens", "bits per target")
 
 
 def loss_by_position(numbers: dict[str, Any]) -> list[tuple[float, float, float]]:
@@ -188,7 +188,7 @@ def _interval_around(numbers: dict[str, Any]) -> tuple[float, float]:
 def _draw_reliability(subjects: Sequence[Subject]) -> Figure | None:
     figure, axes = new_axes()
     axes.plot([0, 1], [0, 1], color=PALE, linestyle="--", linewidth=1.2)
-    for each, colour, line in _styled(subjects):
+    for each, colour, line in _style(subjects):
         bins = [b for b in each.numbers.get("curves", {}).get("reliability", []) if b["count"]]
         if bins:
             total = sum(b["count"] for b in bins)
@@ -196,7 +196,7 @@ def _draw_reliability(subjects: Sequence[Subject]) -> Figure | None:
             x, y = [b["confidence"] for b in bins], [b["accuracy"] for b in bins]
             axes.plot(x, y, color=colour, linestyle=line, linewidth=1.2)
             axes.scatter(x, y, s=sizes, color=colour, alpha=0.5, label=_label(_with_split(each)))
-    return labelled(figure, axes, "confidence", "accuracy")
+    return label_axes(figure, axes, "confidence", "accuracy")
 
 
 def _with_split(subject: Subject) -> str:

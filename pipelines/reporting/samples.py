@@ -42,24 +42,24 @@ def samples_of(run: Run, model: LanguageModel, seed: int = 0) -> list[Sample]:
     """
     excerpts, objective = Excerpts(run), run.recipe.objective
     if objective == "sequence-pairs":
-        return _answered(excerpts, model, seed)
+        return _answer(excerpts, model, seed)
     # Two shorter than the context, for the special tokens around an encoder's block.
     text = excerpts.text(min(EXCERPT_TOKENS, model.config.context_length - 2), seed)
     if objective == "masked-token":
-        return [_filled(excerpts, model, text)] if len(text) else []
+        return [_fill(excerpts, model, text)] if len(text) else []
     if objective == "span-corruption":
-        return [_restored(excerpts, model, text, seed)] if len(text) else []
+        return [_restore(excerpts, model, text, seed)] if len(text) else []
     samples = [
-        _continued(excerpts, model, text[:PROMPT_TOKENS], "validation text, continued", settings, seed)
+        _continue_prompts(excerpts, model, text[:PROMPT_TOKENS], "validation text, continued", settings, seed)
         for settings in (SETTINGS if len(text) else ())
     ]
     if excerpts.text_ids.start is not None:
         empty = np.array(prompt_ids(excerpts.tokenizer, [""], model.config, excerpts.text_ids)[0])
-        samples.append(_continued(excerpts, model, empty, "from nothing", SETTINGS[0], seed))
+        samples.append(_continue_prompts(excerpts, model, empty, "from nothing", SETTINGS[0], seed))
     return samples
 
 
-def _continued(
+def _continue_prompts(
     excerpts: Excerpts, model: LanguageModel, prompt: np.ndarray, title: str, settings: dict[str, Any], seed: int
 ) -> Sample:
     tok, ids = excerpts.tokenizer, excerpts.text_ids
@@ -80,7 +80,7 @@ def _continued(
     return Sample(title, ", ".join(described), before, text)
 
 
-def _filled(excerpts: Excerpts, model: LanguageModel, text: np.ndarray) -> Sample:
+def _fill(excerpts: Excerpts, model: LanguageModel, text: np.ndarray) -> Sample:
     tok, special = excerpts.tokenizer, excerpts.text_ids.special
     ids = np.concatenate(([special[CLS]], text, [special[SEP]]))
     places = np.arange(min(MASK_EVERY, len(text)) // 2 + 1, len(ids) - 1, MASK_EVERY)
@@ -103,9 +103,9 @@ def _filled(excerpts: Excerpts, model: LanguageModel, text: np.ndarray) -> Sampl
     )
 
 
-def _restored(excerpts: Excerpts, model: LanguageModel, text: np.ndarray, seed: int) -> Sample:
+def _restore(excerpts: Excerpts, model: LanguageModel, text: np.ndarray, seed: int) -> Sample:
     tok = excerpts.tokenizer
-    source, _, target = excerpts.corrupted(text, seed)
+    source, _, target = excerpts.corrupt(text, seed)
     (found,) = _search(excerpts, model, [source.tolist()])
     return Sample(
         "validation text with removed spans (hidden spans, then guesses)",
@@ -115,7 +115,7 @@ def _restored(excerpts: Excerpts, model: LanguageModel, text: np.ndarray, seed: 
     )
 
 
-def _answered(excerpts: Excerpts, model: LanguageModel, seed: int) -> list[Sample]:
+def _answer(excerpts: Excerpts, model: LanguageModel, seed: int) -> list[Sample]:
     """Return the targets that beam search finds for sources of the validation split."""
     pairs, tok, ids = excerpts.pairs, excerpts.tokenizer, excerpts.text_ids
     if pairs is None:

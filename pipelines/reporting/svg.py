@@ -71,7 +71,7 @@ def new_axes(height: float = HEIGHT) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def labelled(figure: Figure, axes: Axes, x: str, y: str) -> Figure | None:
+def label_axes(figure: Figure, axes: Axes, x: str, y: str) -> Figure | None:
     """Label the axes, abbreviate their numbers (k, M) and add a legend; return the figure, or None if it is empty."""
     handles, _ = axes.get_legend_handles_labels()
     if not handles:
@@ -109,11 +109,11 @@ def _with_unique_ids(svg: str) -> str:
     """Return `svg` with repeated ids numbered: matplotlib gives equal images, such as colour bars, the same id."""
     seen: Counter[str] = Counter()
 
-    def numbered(match: re.Match[str]) -> str:
+    def number_axis(match: re.Match[str]) -> str:
         seen[match[1]] += 1
         return match[0] if seen[match[1]] == 1 else f' id="{match[1]}-{seen[match[1]]}"'
 
-    return re.sub(r' id="([^"]*)"', numbered, svg)
+    return re.sub(r' id="([^"]*)"', number_axis, svg)
 
 
 def _literal(text: str) -> str:

@@ -46,7 +46,7 @@ def training_table(subjects: Sequence[Subject]) -> Table:
     def facts(name: str) -> Callable[[Subject], str]:
         return lambda each: str(each.run.facts.get(name) or UNRECORDED)
 
-    def trained(cell: Callable[[Subject], str]) -> Callable[[Subject], str]:
+    def training_rows(cell: Callable[[Subject], str]) -> Callable[[Subject], str]:
         return lambda each: MISSING if each.imported else cell(each)
 
     cells: dict[str, Callable[[Subject], str]] = {
@@ -55,12 +55,12 @@ def training_table(subjects: Sequence[Subject]) -> Table:
         "context, tokens": lambda each: f"{each.run.recipe.model.context_length:,}",
         "imported from": lambda each: str(each.run.facts.get("imported_from", MISSING)),
         "started from": lambda each: str(each.run.facts.get("init_from", MISSING)),
-        "dataset": trained(facts("data")),
-        "tokens seen": trained(lambda each: f"{each.tokens_seen:,}"),
-        "training time": trained(lambda each: _duration(each.seconds)),
-        "tokens per second": trained(lambda each: f"{each.speed:,.0f}"),
-        "dtype": trained(lambda each: each.run.recipe.train.dtype),
-        "hardware": trained(facts("hardware")),
+        "dataset": training_rows(facts("data")),
+        "tokens seen": training_rows(lambda each: f"{each.tokens_seen:,}"),
+        "training time": training_rows(lambda each: _duration(each.seconds)),
+        "tokens per second": training_rows(lambda each: f"{each.speed:,.0f}"),
+        "dtype": training_rows(lambda each: each.run.recipe.train.dtype),
+        "hardware": training_rows(facts("hardware")),
         "date": lambda each: _date(each.run.facts.get("date")),
         "bytelm": facts("version"),
         "PyTorch": facts("torch"),
@@ -178,7 +178,7 @@ def _headlines(columns: Sequence[Column]) -> list[tuple[str, list[str]]]:
     return [(key, cells) for key, cells in rows if key not in known or known[key].headline]
 
 
-def _measured(name: str) -> Callable[[Column], str]:
+def _measure(name: str) -> Callable[[Column], str]:
     return lambda column: str(column[1].measured.get(name) or UNRECORDED)
 
 
@@ -196,20 +196,20 @@ def _against(column: Column) -> str:
 
 
 _SETTINGS: dict[str, Callable[[Column], str]] = {
-    "dataset": _measured("data"),
+    "dataset": _measure("data"),
     "tokens scored": _number("tokens"),
-    "checkpoint": _measured("checkpoint"),
+    "checkpoint": _measure("checkpoint"),
     "compared with": _against,
     "window, tokens": _number("window"),
     "stride, tokens": _number("stride"),
     "least context, tokens": _number("min_context"),
     "document mask": _number("document_mask"),
     "dtype": _number("dtype"),
-    "tokenizer": lambda column: _measured("tokenizer_fingerprint")(column)[:16],
-    "hardware": _measured("hardware"),
+    "tokenizer": lambda column: _measure("tokenizer_fingerprint")(column)[:16],
+    "hardware": _measure("hardware"),
     "date": lambda column: _date(column[1].measured.get("date")),
     "time": _seconds,
-    "bytelm": _measured("version"),
+    "bytelm": _measure("version"),
 }
 
 

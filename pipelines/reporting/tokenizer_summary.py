@@ -127,9 +127,9 @@ def size_of(texts: list[pa.Array]) -> int:
 
 
 def _fits(tokenizers: Mapping[str, Tokenizer], texts: list[pa.Array]) -> dict[str, dict[str, Any]]:
-    """Return the numbers of `_measured` for each tokenizer, by its name."""
+    """Return the numbers of `_measure` for each tokenizer, by its name."""
     words = words_of(pa.chunked_array(texts or [pa.array([], pa.large_string())]))
-    return {name: _measured(tok, texts, words) for name, tok in tokenizers.items()}
+    return {name: _measure(tok, texts, words) for name, tok in tokenizers.items()}
 
 
 def _trained_on(counts: PretokenCounts, frequent: PretokenCounts) -> dict[str, Any]:
@@ -209,7 +209,7 @@ def tokens_of_counts(tok: Tokenizer, counts: PretokenCounts) -> tuple[int, np.nd
     return tokens, used
 
 
-def _measured(tok: Tokenizer, texts: list[pa.Array], words: Words) -> dict[str, Any]:
+def _measure(tok: Tokenizer, texts: list[pa.Array], words: Words) -> dict[str, Any]:
     """Return the number of tokens, the entries that occur, and the fit to the texts and their `words`."""
     counts = np.zeros(tok.vocab_size, np.int64)
     for each in texts:
@@ -292,9 +292,9 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "tokens" in summary:
         yield "bytes per token", f"{size / max(1, summary['tokens']):.3f} on the text trained on"
         dead = f"{summary['dead']:,} merges, which that text has only inside longer tokens"
-        examples = "  ".join(map(shortened, summary["dead_examples"]))
+        examples = "  ".join(map(shorten, summary["dead_examples"]))
         yield "dead", f"{dead}: {examples}" if summary["dead"] else "no merges"
-    yield "longest", "  ".join(f"{shortened(spelled)} ({length})" for length, spelled in summary["longest"])
+    yield "longest", "  ".join(f"{shorten(spelled)} ({length})" for length, spelled in summary["longest"])
     yield "fingerprint", summary["fingerprint"][:16]
 
 
@@ -302,6 +302,6 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
 
 
-def shortened(spelled: str) -> str:
+def shorten(spelled: str) -> str:
     """Return `spelled`, cut to 16 characters for a table."""
     return spelled if len(spelled) <= 16 else spelled[:15] + "…"

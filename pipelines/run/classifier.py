@@ -32,7 +32,7 @@ from pipelines.run.manifest import (
     flat,
     manifest_json,
     read_manifest,
-    verified,
+    verify,
 )
 from pipelines.run.text_ids import is_known
 from tokenizer import Tokenizer
@@ -129,8 +129,8 @@ def _verified_weights(folder: Path, settings: Mapping[str, Any]) -> bytes:
     """Return the content of model.safetensors, after labels.json and `settings` have been verified too."""
     try:
         manifest = read_manifest(folder)
-        verified(folder, manifest, LABELS)
-        weights = verified(folder, manifest, WEIGHTS)
+        verify(folder, manifest, LABELS)
+        weights = verify(folder, manifest, WEIGHTS)
     except DamagedCheckpointError as error:
         raise ValueError(f"{error}: run bytelm finetune again") from None
     defaults = _settings(ModelConfig(), FinetuneConfig(), {})
@@ -178,13 +178,13 @@ def _predict_logits(
     logits = torch.empty(len(rows), model.head.output.weight.shape[0])
     for start in range(0, len(rows), PREDICTED_TEXTS):
         chosen = order[start : start + PREDICTED_TEXTS]
-        logits[torch.from_numpy(chosen)] = model(*padded([rows[i] for i in chosen], device)).cpu()
+        logits[torch.from_numpy(chosen)] = model(*pad([rows[i] for i in chosen], device)).cpu()
         if progress:
             progress(start + len(chosen))
     return logits
 
 
-def padded(rows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tensor | None]:
+def pad(rows: Sequence[np.ndarray], device: torch.device) -> tuple[Tensor, Tensor | None]:
     """Return the rows padded to the longest, ids (B, T), and a mask (B, T) bool, False at padding; None without any."""
     lengths = torch.tensor([len(row) for row in rows])
     longest = int(lengths.max())

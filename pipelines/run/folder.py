@@ -91,7 +91,7 @@ def is_classifier(folder: Path) -> bool:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock(folder: Path) -> Iterator[None]:
     """Lock the run folder for this process, creating it if needed; ValueError if another process holds it."""
     make_folder(folder)
     try:

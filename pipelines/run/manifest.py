@@ -76,14 +76,14 @@ def manifest_sha256(folder: Path) -> str:
     return file_sha256(folder / MANIFEST)
 
 
-def verified(folder: Path, manifest: Manifest, name: str) -> bytes:
+def verify(folder: Path, manifest: Manifest, name: str) -> bytes:
     """Return the content of a listed file; DamagedCheckpointError if it is missing or differs from the manifest."""
     try:
         content = read_bytes(folder / name)
     except FileNotFoundError:
         raise DamagedCheckpointError(f"{folder / name} is missing") from None
     if hashlib.sha256(content).hexdigest() != manifest.files.get(name):
-        raise _altered(folder / name)
+        raise _altered_error(folder / name)
     return content
 
 
@@ -96,10 +96,10 @@ def verify_shards(folder: Path, manifest: Manifest, part: str) -> None:
     with ThreadPoolExecutor() as threads:
         for name, checksum in zip(listed, threads.map(file_sha256, [folder / name for name in listed]), strict=True):
             if checksum != manifest.files[name]:
-                raise _altered(folder / name)
+                raise _altered_error(folder / name)
 
 
-def _altered(path: Path) -> DamagedCheckpointError:
+def _altered_error(path: Path) -> DamagedCheckpointError:
     """Return the error of a file whose checksum differs from the manifest's."""
     return DamagedCheckpointError(f"{path} is truncated or altered (its SHA-256 does not match)")
 

@@ -10,7 +10,7 @@ from pipelines.recipes.config import TrainConfig
 STATE = "state.json"
 
 
-def retained(run: Path, newest: Path, config: TrainConfig) -> set[Path]:
+def retain(run: Path, newest: Path, config: TrainConfig) -> set[Path]:
     """Return the checkpoints that a run keeps after it wrote `newest`.
 
     A checkpoint with an unreadable state.json is neither best nor past a multiple of tokens. Checkpoints of later steps

@@ -49,7 +49,7 @@ def parse_sources(words: Sequence[str]) -> Sources:
     return _in_lowest_terms(weighted)
 
 
-def spelled(sources: Sources) -> str | list[str]:
+def spell(sources: Sources) -> str | list[str]:
     """Return sources as in config.toml, with absolute paths."""
     words = [f"{weight}={folder.resolve()}" for folder, weight in sources.items()]
     return words if len(words) > 1 else words[0].removeprefix("1=")

@@ -9,7 +9,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from pipelines.cli.console import results
-from pipelines.cli.display import answer, counted, perplexity_text, table
+from pipelines.cli.display import answer, count_text, perplexity_text, table
 from pipelines.cli.escapes import safe, visible
 from pipelines.scoring.choices import ChoiceScores
 from pipelines.scoring.texts import TextScore
@@ -54,7 +54,7 @@ def show_text(score: TextScore, tok: Tokenizer, limit: int) -> None:
     for row in _rows(shown, results.width):
         _print_row(row)
     if left := len(cells) - len(shown):
-        answer(f"... and {counted(left, 'word' if score.words else 'token')} more; --limit 0 shows all")
+        answer(f"... and {count_text(left, 'word' if score.words else 'token')} more; --limit 0 shows all")
     _print_legend(unscored=any(cell.level < 0 for cell in shown))
     answer("")
     if score.words is None:
@@ -62,8 +62,8 @@ def show_text(score: TextScore, tok: Tokenizer, limit: int) -> None:
     else:
         _most_surprising_words(score, cells)
     answer("")
-    size = "" if score.bytes is None else f", {counted(score.bytes, 'byte')}"
-    answer(f"{counted(score.tokens, 'token')}{size}; {_reading(score, tok)}")
+    size = "" if score.bytes is None else f", {count_text(score.bytes, 'byte')}"
+    answer(f"{count_text(score.tokens, 'token')}{size}; {_reading(score, tok)}")
     answer(_totals(score))
 
 
@@ -89,15 +89,15 @@ def show_choices(scores: ChoiceScores) -> None:
 def _cells(score: TextScore) -> list[Cell]:
     surprisal = score.surprisal_bits
     if score.words is None:
-        return [Cell(_shown(piece), b) for piece, b in zip(score.pieces, surprisal.tolist(), strict=True)]
+        return [Cell(_show(piece), b) for piece, b in zip(score.pieces, surprisal.tolist(), strict=True)]
     words = score.words
     return [
-        Cell(_shown(b"".join(score.pieces[start:end])), -nats / np.log(2.0))
+        Cell(_show(b"".join(score.pieces[start:end])), -nats / np.log(2.0))
         for start, end, nats in zip(words.starts, words.ends, words.log_probabilities.tolist(), strict=True)
     ]
 
 
-def _shown(piece: bytes) -> str:
+def _show(piece: bytes) -> str:
     """Return the bytes of a token as visible characters, with spaces unchanged."""
     return " ".join(visible(part) for part in piece.split(b" "))
 

@@ -194,7 +194,7 @@ class _Job:
         if first is not None:
             yield writer.token(first)
         else:
-            async with aclosing(self._generated(choice)) as tokens:
+            async with aclosing(self._generate(choice)) as tokens:
                 async for token in tokens:
                     yield writer.token(token)
                     if writer.over and not asked.exact:
@@ -225,7 +225,7 @@ class _Job:
             self._scores[key] = asyncio.create_task(scoring)
         return await self._scores[key]
 
-    def _generated(self, choice: Choice) -> AsyncGenerator[GeneratedToken, None]:
+    def _generate(self, choice: Choice) -> AsyncGenerator[GeneratedToken, None]:
         asked = self.asked
         request = GenerationRequest(
             prompt_ids=choice.prompt,

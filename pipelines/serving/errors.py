@@ -42,11 +42,11 @@ def error_body(
     """Return the JSON object of an error. A long message is cut; line ends and lone surrogates are escaped."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     return {
-        "error": {"message": _shown(message), "type": kind, "param": param and _shown(param, MOST_QUOTED), "code": code}
+        "error": {"message": _show(message), "type": kind, "param": param and _show(param, MOST_QUOTED), "code": code}
     }
 
 
-def _shown(text: str, most: int = MOST_CHARACTERS) -> str:
+def _show(text: str, most: int = MOST_CHARACTERS) -> str:
     return cut(text[: most + 1].replace("\n", "\\n").encode("utf-8", "backslashreplace").decode(), most)
 
 

@@ -22,24 +22,24 @@ class GrowingText:
 
     def prompt(self, piece: bytes) -> str:
         """Add bytes in which stop strings do not count, and return the complete characters."""
-        return self._decoded(piece)
+        return self._decode(piece)
 
     def add(self, piece: bytes) -> str:
         """Add bytes and return the text that can no longer change."""
-        return self._released(self._decoded(piece))
+        return self._release(self._decode(piece))
 
     def end(self) -> str:
         """Return the rest of the text. An incomplete character becomes U+FFFD."""
-        text = self._released(self._decoded(b"", final=True)) + self._held
+        text = self._release(self._decode(b"", final=True)) + self._held
         self._held = ""
         return text
 
-    def _decoded(self, piece: bytes, final: bool = False) -> str:
+    def _decode(self, piece: bytes, final: bool = False) -> str:
         text = self._decoder.decode(piece, final)
         self.characters += len(text)
         return text
 
-    def _released(self, new: str) -> str:
+    def _release(self, new: str) -> str:
         if self.stopped:
             return ""
         text = self._held + new

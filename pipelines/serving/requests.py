@@ -52,7 +52,7 @@ class Fields(BaseModel):
             most = limits["string_too_long"]["max_length"]
             message = f"{name} has {len(value):,} characters, but may have at most {most:,}: shorten it"
         else:
-            message = f"{name} is {_shown(value)}, but must be {cls.model_fields[name].description}"
+            message = f"{name} is {_show(value)}, but must be {cls.model_fields[name].description}"
         return RequestError(400, message, param=name)
 
 
@@ -73,7 +73,7 @@ class ModelRequest(Fields):
         return cls.model_validate(fields)
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     try:
         return cut(json.dumps(value))
     except RecursionError:
@@ -132,7 +132,7 @@ def _several(prompt: Any) -> Any:
     return prompt if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else [prompt]
 
 
-def _listed(value: Any) -> Any:
+def _list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
@@ -153,7 +153,7 @@ class CompletionRequest(Sampling):
     n: int = _whole(1, MOST_CHOICES, 1)
     best_of: int | None = _whole(1, MOST_CHOICES)
     seed: int | None = _whole(-(2**63), 2**63 - 1)
-    stop: Annotated[list[Stop], BeforeValidator(_listed)] = Field(
+    stop: Annotated[list[Stop], BeforeValidator(_list)] = Field(
         [],
         max_length=MOST_STOPS,
         fail_fast=True,

@@ -25,7 +25,7 @@ class _Trainer:
         self.pipe, theirs = context.Pipe()
         self.run: SweepRun | None = None
         self.process = context.Process(target=_serve, args=(theirs, work), daemon=True)
-        with process.handled(signal.SIGINT, signal.SIG_IGN):  # inherited until the process sets its own handler
+        with process.handle(signal.SIGINT, signal.SIG_IGN):  # inherited until the process sets its own handler
             self.process.start()
         theirs.close()  # so that the end of the process ends the pipe
 
@@ -65,7 +65,7 @@ def train_all(work: Work, runs: Sequence[SweepRun], workers: int, done: Callable
     """
     waiting = list(reversed(runs))
     trainers: list[_Trainer] = []
-    with process.handled(signal.SIGTERM, process.interrupt):
+    with process.handle(signal.SIGTERM, process.interrupt):
         try:
             for _ in range(min(workers, len(runs))):
                 trainers.append(_Trainer(work))

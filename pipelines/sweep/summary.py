@@ -54,7 +54,7 @@ def _best(repeats: Repeats[Vocabulary], among: Sequence[Vocabulary]) -> dict[str
     return {**repeats.best(among)._asdict(), "not_significantly_worse": listed}
 
 
-def marked(best: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def mark(best: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the vocabularies to mark for an entry of `best`: the best, and any that is not significantly worse."""
     return best["not_significantly_worse"] or [best]
 
@@ -82,7 +82,7 @@ HEADS = ("kind", "entries", "bits per byte", "B/token", "embedding", "tokens", "
 
 def cells(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the rows of the table under HEADS. A * marks the vocabularies that are `marked`."""
-    good = {(each["kind"], each["size"]) for best in summary["best"].values() for each in marked(best)}
+    good = {(each["kind"], each["size"]) for best in summary["best"].values() for each in mark(best)}
     return [
         (
             row["kind"],
@@ -139,23 +139,23 @@ def _recommendation(best: Mapping[str, Any], sizes: Sequence[int]) -> str:
     """Return a phrase about the best of a kind. It says if this is the largest or smallest of the `sizes` tried."""
     once = " in one run" if best["not_significantly_worse"] is None else ""
     ends = {max(sizes): ", the largest tried", min(sizes): ", the smallest tried"} if len(sizes) > 1 else {}
-    others = [f"{each['size']:,}" for each in marked(best) if each["size"] != best["size"]]
-    also = f"; {_listed(others)} not significantly worse" if others else ""
+    others = [f"{each['size']:,}" for each in mark(best) if each["size"] != best["size"]]
+    also = f"; {_list_text(others)} not significantly worse" if others else ""
     return f"{best['kind']}: {best['size']:,} entries{once}{ends.get(best['size'], '')}{also}"
 
 
 def _best_of_all(best: Mapping[str, Any]) -> str:
     if best["not_significantly_worse"] is None:
-        return f"all kinds: {_named(best)} in one run"
-    others = [_named(each) for each in best["not_significantly_worse"] if each["kind"] != best["kind"]]
-    also = f"{_listed(others)} not significantly worse" if others else "every other kind is significantly worse"
-    return f"all kinds: {_named(best)}; {also}"
+        return f"all kinds: {_name(best)} in one run"
+    others = [_name(each) for each in best["not_significantly_worse"] if each["kind"] != best["kind"]]
+    also = f"{_list_text(others)} not significantly worse" if others else "every other kind is significantly worse"
+    return f"all kinds: {_name(best)}; {also}"
 
 
-def _named(each: Mapping[str, Any]) -> str:
+def _name(each: Mapping[str, Any]) -> str:
     return f"{each['kind']} {each['size']:,}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def _list_text(names: Sequence[str]) -> str:
     listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]
     return f"{listed} {'are' if len(names) > 1 else 'is'}"

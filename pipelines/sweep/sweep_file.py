@@ -12,7 +12,7 @@ from pipelines.sweep.vocabularies import fingerprint
 SETTINGS = "sweep.json"
 
 
-def recorded(folder: Path) -> dict[str, Any] | None:
+def record(folder: Path) -> dict[str, Any] | None:
     """Return the settings of the sweep in `folder`, as `settings_of` made them; None for a new sweep."""
     path = folder / SETTINGS
     if not path.exists():
@@ -41,7 +41,7 @@ def settings_of(budget: Budget, split_rule: str, held_out: list[bytes]) -> dict[
 
 def check_settings(folder: Path, settings: dict[str, Any]) -> None:
     """Raise ValueError if `folder` holds a sweep with other settings, or something else."""
-    earlier = recorded(folder)
+    earlier = record(folder)
     if earlier is None:
         if any(path.name != ".lock" for path in folder.iterdir()):
             raise ValueError(f"{folder} is not empty and holds no sweep: choose another --out")

@@ -102,7 +102,7 @@ def train_vocabularies(
             if each.kind != kind:
                 continue
             try:
-                trained[each] = _trained(counts, each)
+                trained[each] = _train(counts, each)
             except ValueError as error:
                 why = str(error).partition(":")[0]  # the remedies after it are options of train-tokenizer
                 if strict:
@@ -143,7 +143,7 @@ def _counts(corpus: Corpus, kind: str) -> PretokenCounts:
         return count_pretokens(corpus.batches("train"), pattern, progress=lambda _, done, __: bar.update(done))
 
 
-def _trained(counts: PretokenCounts, vocabulary: Vocabulary) -> Tokenizer:
+def _train(counts: PretokenCounts, vocabulary: Vocabulary) -> Tokenizer:
     """Return the tokenizer of a vocabulary; ValueError if it would have another size."""
     with warnings.catch_warnings(), Bar(vocabulary.name, None, "") as bar:
         warnings.simplefilter("ignore", UserWarning)  # about the size, which is checked below

@@ -55,32 +55,32 @@ class Batch:
     def split(self, size: int) -> Iterable["Batch"]:
         """Yield micro-batches of at most `size` rows."""
         for start in range(0, len(self.inputs), size):
-            yield self._indexed(slice(start, start + size))
+            yield self._index(slice(start, start + size))
 
     def columns(self, count: int) -> "Batch":
         """Return the first `count` positions of every row; only for batches without a source."""
         if count == self.inputs.shape[1]:
             return self
-        return self._indexed((slice(None), slice(count)))
+        return self._index((slice(None), slice(count)))
 
-    def filled(self, size: int) -> "Batch":
+    def fill(self, size: int) -> "Batch":
         """Return the batch with its last row repeated, at weight 0, until `size` divides the number of rows."""
         count = len(self.inputs)
         rows = np.arange(-(-count // size) * size)
         if len(rows) == count:
             return self
-        return self._indexed(np.minimum(rows, count - 1)).weighing_only(rows < count)
+        return self._index(np.minimum(rows, count - 1)).weighing_only(rows < count)
 
     def weighing_only(self, rows: Array) -> "Batch":
         """Return the batch with weights of 0 wherever `rows` (B,) bool is False."""
         return self if rows.all() else replace(self, weights=self.weights * rows[:, None])
 
-    def _indexed(self, index: slice | tuple[slice, slice] | Array) -> "Batch":
+    def _index(self, index: slice | tuple[slice, slice] | Array) -> "Batch":
         parts: dict[str, Any] = {name: None if part is None else part[index] for name, part in vars(self).items()}
         return replace(self, **parts)
 
 
-def joined(batches: Sequence[Batch], rows: Array) -> Batch:
+def join(batches: Sequence[Batch], rows: Array) -> Batch:
     """Return one batch of the rows of `batches`, which have equally many positions, reordered by `rows` (B,)."""
     if len(batches) == 1:
         return batches[0]
@@ -135,19 +135,19 @@ def to_device(parts: Mapping[str, Array], device: torch.device) -> dict[str, Ten
     """
     if device.type == "cpu":
         return {name: torch.from_numpy(part) for name, part in parts.items()}
-    return unpacked(packed(parts, pin=device.type == "cuda").to(device, non_blocking=True), parts)
+    return unpack(pack(parts, pin=device.type == "cuda").to(device, non_blocking=True), parts)
 
 
-def packed(parts: Mapping[str, Array], *, pin: bool) -> Tensor:
+def pack(parts: Mapping[str, Array], *, pin: bool) -> Tensor:
     """Return the bytes of arrays in one uint8 tensor, each array at a multiple of ALIGNMENT."""
     buffer = torch.empty(sum(map(_aligned_bytes, parts.values())), dtype=torch.uint8, pin_memory=pin)
-    for name, view in unpacked(buffer, parts).items():
+    for name, view in unpack(buffer, parts).items():
         view.copy_(torch.from_numpy(parts[name]))
     return buffer
 
 
-def unpacked(buffer: Tensor, parts: Mapping[str, Array]) -> dict[str, Tensor]:
-    """Return views into the tensor that `packed` made of arrays with the dtypes and shapes of `parts`."""
+def unpack(buffer: Tensor, parts: Mapping[str, Array]) -> dict[str, Tensor]:
+    """Return views into the tensor that `pack` made of arrays with the dtypes and shapes of `parts`."""
     views, start = {}, 0
     for name, part in parts.items():
         dtype = torch.from_numpy(part).dtype

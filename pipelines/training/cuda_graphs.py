@@ -20,7 +20,7 @@ def uses_graphs(config: TrainConfig, device: torch.device, kind: str, one_shape:
     return config.cuda_graphs and config.compile and device.type == "cuda" and kind == "none" and one_shape
 
 
-def graphed(model: nn.Module) -> Callable[..., Tensor]:
+def capture(model: nn.Module) -> Callable[..., Tensor]:
     """Return the model compiled to CUDA graphs. Each call ends the life of what the call before returned."""
     compiled = torch.compile(model, mode="reduce-overhead")
 

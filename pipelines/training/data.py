@@ -25,7 +25,7 @@ from pipelines.recipes.config import TrainConfig
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
 from pipelines.run.sources import Sources
-from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard, joined
+from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard, join
 from pipelines.training.mixture import Apportionment, Dataset, Mixture
 from pipelines.training.objectives import PairObjective, StreamObjective, make_objective
 from pipelines.training.seeding import generators
@@ -182,7 +182,7 @@ class BlockData:
         sources, numbers = self._apportionment.locate(consumed + rows)
         places = [np.flatnonzero(sources == source) for source in range(len(self._loaders))]
         parts = [loader.batch(numbers[each]) for loader, each in zip(self._loaders, places, strict=True) if len(each)]
-        return joined(parts, np.argsort(np.concatenate(places))).weighing_only(belongs)
+        return join(parts, np.argsort(np.concatenate(places))).weighing_only(belongs)
 
     def size(self, consumed: int, tokens: int) -> tuple[int, int]:
         return self._blocks(tokens), self._blocks(tokens) * self.objective.length

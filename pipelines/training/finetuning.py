@@ -30,7 +30,7 @@ from pipelines.cli.display import Bar
 from pipelines.files import whole_folder
 from pipelines.machine import choose_machine, without_subnormals
 from pipelines.recipes.config import FinetuneConfig
-from pipelines.run.classifier import TextClassifier, encode_texts, holds_classifier, padded
+from pipelines.run.classifier import TextClassifier, encode_texts, holds_classifier, pad
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
 from pipelines.run.text_ids import text_ids
@@ -154,7 +154,7 @@ class ClassificationTask:
             fit(
                 model.to(machine.device),
                 rows,
-                self.numbered(self.train.labels),
+                self.label_indices(self.train.labels),
                 config,
                 lambda texts, loss: bar.update(texts, note=f"loss {loss:.3f}"),
             )
@@ -165,7 +165,7 @@ class ClassificationTask:
         """Return the entries of evaluation.json about a classifier, including its mistakes."""
         with Bar("testing", len(self.test), "texts") as bar:
             logits = classifier.logits(self.test.texts, bar.update)
-        targets = torch.from_numpy(self.numbered(self.test.labels))
+        targets = torch.from_numpy(self.label_indices(self.test.labels))
         confusions = [
             {"label": self.labels[label], "predicted": self.labels[predicted], "times": times}
             for label, predicted, times in most_confused(targets, logits.argmax(dim=-1))
@@ -175,7 +175,7 @@ class ClassificationTask:
 
     def numbers(self, logits: Tensor) -> dict[str, Any]:
         """Return accuracy, macro F1 and cross-entropy of logits (N, L) on the test texts."""
-        targets = torch.from_numpy(self.numbered(self.test.labels))
+        targets = torch.from_numpy(self.label_indices(self.test.labels))
         share = accuracy(logits, targets)
         nats = float(token_nll(logits, targets).mean())
         return {
@@ -193,7 +193,7 @@ class ClassificationTask:
             [np.array(ids) for ids in tok.encode_batch(part.texts, disallowed_special=())]
             for part in (self.train, self.test)
         )
-        targets = self.numbered(self.train.labels)
+        targets = self.label_indices(self.train.labels)
         bayes = NaiveBayes.fit(train, targets, len(self.labels), tok.vocab_size)
         frequencies = np.bincount(targets, minlength=len(self.labels)) / len(targets)
         return {
@@ -201,7 +201,7 @@ class ClassificationTask:
             "most_frequent": self.numbers(torch.from_numpy(np.log(frequencies)).expand(len(test), -1)),
         }
 
-    def numbered(self, labels: Sequence[Label]) -> np.ndarray:
+    def label_indices(self, labels: Sequence[Label]) -> np.ndarray:
         """Return labels as indices into `labels`: int64 (N,)."""
         places = {label: place for place, label in enumerate(self.labels)}
         return np.array([places[label] for label in labels], dtype=np.int64)
@@ -253,7 +253,7 @@ def fit(
     seen, watch = 0, LossWatch()
     for step, batch in enumerate(epochs([len(row) for row in rows], config)):
         optimizers.schedule(warmup_cosine(step, warmup=warmup, total=total, final=0.0))
-        ids, present = padded([rows[i] for i in batch], device)
+        ids, present = pad([rows[i] for i in batch], device)
         loss = F.cross_entropy(model(ids, present), torch.from_numpy(targets[batch]).to(device))
         if not bool(loss.isfinite()):
             raise FloatingPointError(f"the loss of step {step + 1} is not finite: try a lower --lr than {config.lr:g}")
@@ -264,7 +264,7 @@ def fit(
         optimizers.zero_grad()
         seen += len(batch)
         watch.update(step, float(loss.detach()))
-        progress(seen, watch.smoothed())
+        progress(seen, watch.smooth_loss())
     model.eval()
 
 

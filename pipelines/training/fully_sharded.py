@@ -70,10 +70,10 @@ class FullySharded(Replicas):
         parts = matrices.new_zeros(self.parts * count, height, columns)
         parts[:number, :local_rows] = matrices
         # The last ranks pad with rows of zeros. These are at the end of a whole matrix, and stay zeros.
-        gathered = self._exchanged(parts).view(self.parts, count, height, columns)
+        gathered = self._exchange(parts).view(self.parts, count, height, columns)
         results = function(gathered.transpose(0, 1).flatten(1, 2))
         back = results.reshape(count, self.parts, height, columns).transpose(0, 1).flatten(0, 1)
-        return self._exchanged(back)[:number, :local_rows]
+        return self._exchange(back)[:number, :local_rows]
 
     def distribute(self, value: Tensor, like: Tensor) -> Tensor:
         if isinstance(value, DTensor):
@@ -98,7 +98,7 @@ class FullySharded(Replicas):
             self._sharded.set_requires_all_reduce(last)  # across nodes
             yield micro
 
-    def _exchanged(self, parts: Tensor) -> Tensor:
+    def _exchange(self, parts: Tensor) -> Tensor:
         """Send the n-th of equal parts to the n-th rank of this rank's model; return the parts received."""
         parts = parts.contiguous()
         received = torch.empty_like(parts)

@@ -24,7 +24,7 @@ from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders
 from pipelines.training.batch import Batch
 from pipelines.training.checkpoints import CheckpointWriter, take_snapshot
-from pipelines.training.cuda_graphs import graphed, own_gradients, uses_graphs
+from pipelines.training.cuda_graphs import capture, own_gradients, uses_graphs
 from pipelines.training.data import BlockData, Prefetcher, TrainingData
 from pipelines.training.loss import LossFunction, summed_loss
 from pipelines.training.micro_batch import micro_batch_rows
@@ -70,7 +70,7 @@ class Trainer:
         every_position = self._one_shape and model.config.architecture != "encoder"
         device = next(model.parameters()).device
         self._graphs = uses_graphs(config, device, self.parallel.kind, every_position)
-        forward = graphed(model) if self._graphs else self.parallel.wrap(model, config.compile)
+        forward = capture(model) if self._graphs else self.parallel.wrap(model, config.compile)
         self.device = next(model.parameters()).device  # where FSDP has moved it
         if self.device.type == "cpu":
             keep_freed_memory()
@@ -145,7 +145,7 @@ class Trainer:
 
     def _loop(self, bar: Bar, frozen: bool) -> None:
         """Train to the end or a signal. `frozen`: the caller has frozen objects, so this loop freezes none."""
-        while self.at.tokens < self.config.tokens and not self._stopped():
+        while self.at.tokens < self.config.tokens and not self._is_stopped():
             try:
                 self._advance(bar)
             except NotFiniteError as error:
@@ -158,7 +158,7 @@ class Trainer:
                 gc.freeze()
                 frozen = True
 
-    def _stopped(self) -> bool:
+    def _is_stopped(self) -> bool:
         """Return whether any rank has received a signal."""
         received = self.parallel.max(self.at.signal)
         if received:  # a signal that arrives during this exchange counts after the next step
@@ -202,7 +202,7 @@ class Trainer:
         weight = self.parallel.sum(float(batch.weights.sum()))
         if self._graphs:
             own_gradients(self._parameters)
-        batch, scale = self._shaped(batch), self.loss_scale.factor()
+        batch, scale = self._shape(batch), self.loss_scale.factor()
         total = self.parallel.gradient(self.training_loss, batch, self.micro_batch, max(1.0, weight), scale)
         self.loss_scale.unscale(self.optimizers)
         total_norm = self.parallel.clip(self._parameters, self.config.grad_clip or math.inf)
@@ -239,8 +239,8 @@ class Trainer:
         self.optimizers.schedule(lr, decay)
         return lr * self.config.lr, decay * self.config.weight_decay
 
-    def _shaped(self, batch: Batch) -> Batch:
-        return batch.filled(self.micro_batch) if self._one_shape else batch
+    def _shape(self, batch: Batch) -> Batch:
+        return batch.fill(self.micro_batch) if self._one_shape else batch
 
     def _log_training(self, step: Step) -> None:
         """Write a line of metrics.jsonl about the steps since the last line; `step` is the newest of them."""
@@ -285,7 +285,7 @@ class Trainer:
         """Return the nats and the number of targets of a source's validation split."""
         nats = weight = 0.0
         for batch in self.data.validation(source, self.config.validation_tokens, self.micro_batch):
-            nats += self.parallel.measure(self.loss, self._shaped(batch))
+            nats += self.parallel.measure(self.loss, self._shape(batch))
             weight += float(batch.weights.sum())
         return self.parallel.sum(nats), self.parallel.sum(weight)
 

@@ -25,11 +25,11 @@ from pipelines.machine import (
     without_subnormals,
 )
 from pipelines.recipes.recipe import Recipe
-from pipelines.run.folder import Run, locked, open_or_create
+from pipelines.run.folder import Run, lock, open_or_create
 from pipelines.run.metrics_log import require_tensorboard
 from pipelines.run.provenance import provenance
 from pipelines.run.retention import checkpoint_folders
-from pipelines.run.sources import Sources, spelled
+from pipelines.run.sources import Sources, spell
 from pipelines.training.data import open_sources, open_training_data
 from pipelines.training.init_from import find_start, shared_start
 from pipelines.training.launch import processes
@@ -58,10 +58,10 @@ def _train(recipe: Recipe, sources: Sources, out: Path, parallel: OneProcess, in
         )
     if parallel.broadcast(mixture.fingerprint) != mixture.fingerprint:
         raise ValueError(
-            f"{spelled(sources)} is other data on rank {parallel.rank} than on rank 0: give all ranks the same"
+            f"{spell(sources)} is other data on rank {parallel.rank} than on rank 0: give all ranks the same"
         )
     start = shared_start(recipe, dataset, out, init_from, parallel)
-    recipe = _fitted(recipe, dataset, out, start.vocab_size)
+    recipe = _fit(recipe, dataset, out, start.vocab_size)
     if recipe.train.tensorboard:
         require_tensorboard()
     training_data = open_training_data(recipe, mixture, tok, parallel.shard, start.facts)
@@ -78,14 +78,14 @@ def _train(recipe: Recipe, sources: Sources, out: Path, parallel: OneProcess, in
     if not parallel.is_sharded:  # FSDP moves one block at a time, because all of them may not fit the GPU
         model = model.to(machine.device)
     facts = {
-        "data": spelled(sources),
+        "data": spell(sources),
         "dataset_fingerprint": mixture.fingerprint,
         "tokenizer_fingerprint": tok.fingerprint,
         **provenance(machine.device),
         "separated": dataset.info.get("separator") is not None,
         **start.facts,
     }
-    with locked(out) if parallel.is_main else nullcontext(), precision(recipe.train):
+    with lock(out) if parallel.is_main else nullcontext(), precision(recipe.train):
         tokens_before = _token_budget(out) if parallel.is_main else 0
         run = open_or_create(out, recipe, facts, tok) if parallel.is_main else None
         doing("measuring the machine")
@@ -166,7 +166,7 @@ def batches(recipe: Recipe) -> str:
     return f"{'at most ' if recipe.objective == 'sequence-pairs' else ''}{train.batch_tokens:,} tokens"
 
 
-def _fitted(recipe: Recipe, dataset: Dataset, out: Path, vocab_size: int) -> Recipe:
+def _fit(recipe: Recipe, dataset: Dataset, out: Path, vocab_size: int) -> Recipe:
     """Return `fit_to_data` of the recipe; if `out` has a run, the error also says how to resume it."""
     try:
         return fit_to_data(recipe, dataset, vocab_size)

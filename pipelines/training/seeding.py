@@ -54,16 +54,16 @@ def _seed_words(seeds: Array) -> Array:
     constants = _constants(INITIAL_A, MULTIPLIER_A, POOL * (POOL + len(extra)))
     pool = np.zeros((POOL, len(seeds)), np.uint32)
     pool[: len(entropy)] = entropy[:POOL]
-    pool = _hashed(pool, constants[: POOL + 1])
+    pool = _hash(pool, constants[: POOL + 1])
     used = POOL
     for source in range(POOL):
         others = [target for target in range(POOL) if target != source]
-        pool[others] = _mixed(pool[others], _hashed(pool[source], constants[used : used + POOL]))
+        pool[others] = _mix(pool[others], _hash(pool[source], constants[used : used + POOL]))
         used += POOL - 1
     for word in extra:
-        pool = _mixed(pool, _hashed(word, constants[used : used + POOL + 1]))
+        pool = _mix(pool, _hash(word, constants[used : used + POOL + 1]))
         used += POOL
-    state = _hashed(np.concatenate([pool, pool]), _constants(INITIAL_B, MULTIPLIER_B, 2 * POOL))
+    state = _hash(np.concatenate([pool, pool]), _constants(INITIAL_B, MULTIPLIER_B, 2 * POOL))
     return np.ascontiguousarray(state.T).astype("<u4").view("<u8").astype(np.uint64)
 
 
@@ -74,18 +74,18 @@ def _constants(first: int, multiplier: int, count: int) -> Array:
     return powers[:, None]
 
 
-def _hashed(words: Array, constants: Array) -> Array:
+def _hash(words: Array, constants: Array) -> Array:
     """Return the hashes (H, B) of words (H, B), or of one word (B,) each time, with H + 1 constants."""
     product: Array = (words ^ constants[:-1]) * constants[1:]
-    return _folded(product)
+    return _fold(product)
 
 
-def _mixed(left: Array, right: Array) -> Array:
+def _mix(left: Array, right: Array) -> Array:
     difference: Array = left * MIX_LEFT - right * MIX_RIGHT
-    return _folded(difference)
+    return _fold(difference)
 
 
-def _folded(words: Array) -> Array:
+def _fold(words: Array) -> Array:
     """Return words whose lower half is mixed with their upper half."""
     folded: Array = words ^ (words >> 16)
     return folded

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lm.model import LanguageModel
-from lm.optim.optimizers import Optimizers, balanced, optimizer_classes
+from lm.optim.optimizers import Optimizers, balance, optimizer_classes
 from lm.optim.settings import OptimizerKind
 from pipelines.machine import cores_per_operation
 from pipelines.recipes.config import TrainConfig
@@ -65,7 +65,7 @@ class Threads(OneProcess):
         self._parameters = list(parameters)
         large = sum(parameter.numel() for parameter in self._parameters) >= LEAST_PARAMETERS
         places = [(place, parameter.numel()) for place, parameter in enumerate(self._parameters)]
-        self._portions = balanced(places, threads if large else 1)
+        self._portions = balance(places, threads if large else 1)
         self._others = ThreadPoolExecutor(threads - 1, "rows")
 
     @property

@@ -17,7 +17,7 @@ from pipelines.cli.corpus_arguments import (
     refuse_with_pairs,
     say_left_out,
 )
-from pipelines.cli.display import Bar, answer, counted, quantity, say, table
+from pipelines.cli.display import Bar, answer, count_text, quantity, say, table
 from pipelines.cli.dry_run import plan_dataset
 from pipelines.cli.errors import UsageError
 from pipelines.cli.named_tokenizers import load_tokenizer
@@ -126,7 +126,7 @@ def build_dataset(
     with resumable(work, "ranges"), new_dataset(to, overwrite, send_all) as new:
         tok.save(new)  # runs read it there
         if deduplicate and not isinstance(source, PairCorpus):
-            source = _deduplicated(source, deduplicate, new, threads)
+            source = _deduplicate(source, deduplicate, new, threads)
         with Bar("encoding", source.text_bytes_estimate, "B") as bar:
             options: Any = {"sampler": sampler, "threads": threads, "progress": bar.update}
             if isinstance(source, PairCorpus):
@@ -146,7 +146,7 @@ def build_dataset(
     return info
 
 
-def _deduplicated(source: "Corpus", method: Literal["exact", "near"], folder: Path, threads: int | None) -> "Corpus":
+def _deduplicate(source: "Corpus", method: Literal["exact", "near"], folder: Path, threads: int | None) -> "Corpus":
     """Return a corpus without its duplicates, and list them in `folder`."""
     from pipelines.dataset.duplicates import DUPLICATES_FILE, find_duplicates
 
@@ -156,7 +156,7 @@ def _deduplicated(source: "Corpus", method: Literal["exact", "near"], folder: Pa
     count, size = f"{len(found.documents):,} of {found.corpus_documents:,}", quantity(found.removed_bytes, "B")
     say(f"duplicates: {count} documents, {size} of text")
     if found.uncompared:
-        say(f"stopped comparing a document after too many different candidates: {counted(found.uncompared, 'time')}")
+        say(f"stopped comparing a document after too many different candidates: {count_text(found.uncompared, 'time')}")
     return source.without(found.marks, found.removed_bytes)
 
 

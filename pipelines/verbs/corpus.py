@@ -22,11 +22,11 @@ def list_corpora() -> None:
     for card in list_cards():
         size = card.size.get("bytes")
         facts = [f"about {quantity(size, 'B')}" if size else "", card.licence]
-        answer(_filled(f"{card.name}: {', '.join(filter(None, facts))}", ""))
-        answer(_filled(card.description, "    "))
+        answer(_wrap(f"{card.name}: {', '.join(filter(None, facts))}", ""))
+        answer(_wrap(card.description, "    "))
 
 
-def _filled(text: str, indent: str) -> str:
+def _wrap(text: str, indent: str) -> str:
     """Return `text` wrapped to the terminal, or to 80 columns in a pipe."""
     from pipelines.cli.console import results
 

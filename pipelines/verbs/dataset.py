@@ -29,7 +29,7 @@ def verify_dataset(
     Args:
         as_json: Print one JSON object.
     """
-    from pipelines.cli.display import Bar, answer, counted, say_on_stderr, write
+    from pipelines.cli.display import Bar, answer, count_text, say_on_stderr, write
     from pipelines.dataset.dataset_manifest import MANIFEST, files_in, problems
 
     there = place(folder)
@@ -45,7 +45,7 @@ def verify_dataset(
         return found
     for name, problem in found.items():
         answer(f"{there / name} is {problem}")
-    answer(f"{folder}: {counted(len(found), 'file')} with problems" if found else f"{folder}: every file is sound")
+    answer(f"{folder}: {count_text(len(found), 'file')} with problems" if found else f"{folder}: every file is sound")
     return found
 
 

@@ -9,7 +9,7 @@ import tyro
 from corpora import Corpus, open_corpus
 from pipelines.cli.arguments import AsJson, TokenizerPattern
 from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, say_left_out
-from pipelines.cli.display import Bar, answer, counted, say, say_on_stderr, table, write
+from pipelines.cli.display import Bar, answer, count_text, say, say_on_stderr, table, write
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.evaluation.entropy_tables import tables
@@ -132,6 +132,6 @@ def _show(numbers: dict[str, Any], explain: bool, sampled: bool) -> None:
 
 def _summary(numbers: dict[str, Any], sampled: bool) -> str:
     unit = numbers["unit"]
-    text = f"{numbers['corpus']}: {counted(numbers['symbols'], unit[:-1])}, {numbers['alphabet']:,} different, in "
-    text += counted(numbers["documents"], "document") + (" of a random sample" if sampled else "")
+    text = f"{numbers['corpus']}: {count_text(numbers['symbols'], unit[:-1])}, {numbers['alphabet']:,} different, in "
+    text += count_text(numbers["documents"], "document") + (" of a random sample" if sampled else "")
     return text if unit == "bytes" else f"{text}; {numbers['bytes_per_symbol']:.3f} bytes per {unit[:-1]}"

@@ -94,7 +94,7 @@ def evaluate(
     )
     # Plan all runs first, so that a mistake in the last one is reported before the first one is measured.
     planned = [plans_of(folder, options, place(data) if data else None, against) for folder in folders]
-    measured, failures = _measured(planned)
+    measured, failures = _measure(planned)
     results = [result for _, result in measured]
     if as_json:
         for result in results:
@@ -121,7 +121,7 @@ def _writable_folders(folders: list[Path]) -> list[Path]:
     return folders
 
 
-def _measured(planned: Sequence[Sequence["Plan"]]) -> tuple[Measured, list[ValueError]]:
+def _measure(planned: Sequence[Sequence["Plan"]]) -> tuple[Measured, list[ValueError]]:
     """Measure all runs. Return the results, and the errors of the runs that failed, such as diverged runs."""
     from pipelines.evaluation.measure import measure
 

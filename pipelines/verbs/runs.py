@@ -57,7 +57,7 @@ def describe(folder: Path) -> dict[str, Any]:
     training = lock.exists() and _is_locked(lock)
     tokens = max((line["tokens"] for line in metrics), default=0)
     if not training:  # progress after the newest checkpoint is lost
-        tokens = _saved(run)
+        tokens = _saved_tokens(run)
     last = {line["split"]: line for line in metrics if line["tokens"] <= tokens}
     log = folder / "metrics.jsonl"
     return facts | {
@@ -76,10 +76,10 @@ def _state(run: Run) -> str:
     """Return the state of a run that no process trains."""
     if "imported_from" in run.facts:
         return "imported"
-    return "finished" if _saved(run) >= run.recipe.train.tokens else "stopped"
+    return "finished" if _saved_tokens(run) >= run.recipe.train.tokens else "stopped"
 
 
-def _saved(run: Run) -> int:
+def _saved_tokens(run: Run) -> int:
     """Return the training tokens of the newest checkpoint; 0 without one."""
     return max((readable_state(folder).get("tokens", 0) for folder in checkpoint_folders(run.folder)), default=0)
 

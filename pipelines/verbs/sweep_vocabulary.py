@@ -68,10 +68,10 @@ def sweep_vocabulary(
     from pipelines.cli.display import quantity, say_on_stderr, write
     from pipelines.cli.process import resumable
     from pipelines.recipes.recipe import load_recipe
-    from pipelines.run.folder import locked
+    from pipelines.run.folder import lock
     from pipelines.sweep.one_run import Work
     from pipelines.sweep.plan import HOUR_FLOPS, Budget, Vocabulary
-    from pipelines.sweep.sweep_file import check_settings, record_settings, recorded, settings_of
+    from pipelines.sweep.sweep_file import check_settings, record, record_settings, settings_of
     from pipelines.sweep.vocabularies import held_out_documents, train_vocabularies, write_datasets
     from tokenizer.workers import thread_count
 
@@ -79,7 +79,7 @@ def sweep_vocabulary(
         say_on_stderr()
     wanted = [Vocabulary(kind, size) for kind in dict.fromkeys(kinds) for size in sorted({*(sizes or SIZES)})]
     share = HOUR_FLOPS / (len(wanted) * seeds)
-    earlier = recorded(out)
+    earlier = record(out)
     budget = Budget(load_recipe(recipe), (earlier["flops"] if earlier else share) if flops is None else flops)
     for each in wanted:
         budget.tokens(each.size)  # refuses a budget of less than one step
@@ -92,7 +92,7 @@ def sweep_vocabulary(
     budget = _on_this_machine(budget, earlier)
     held_out = held_out_documents(source)
     settings = settings_of(budget, source.split_rule, held_out)
-    with resumable(out, "vocabularies and runs"), locked(out):
+    with resumable(out, "vocabularies and runs"), lock(out):
         check_settings(out, settings)
         trained = train_vocabularies(out / "vocabularies", source, wanted, strict=bool(sizes))
         record_settings(out, settings)
@@ -161,14 +161,14 @@ def _print_plan(
 
     `strict`: whether the sweep refuses sizes that do not suit the text; otherwise it leaves them out.
     """
-    from pipelines.cli.display import answer, counted, duration, quantity, table
+    from pipelines.cli.display import answer, count_text, duration, quantity, table
     from pipelines.sweep.plan import CORE_FLOPS
 
     runs = len(wanted) * seeds
     vocabularies = "1 vocabulary" if len(wanted) == 1 else f"{len(wanted)} vocabularies"
     answer(
-        f"would train {'' if strict else 'at most '}{counted(runs, 'run')} of {quantity(budget.flops, 'FLOP')} on "
-        f"{source.name}, split by {source.split_rule}: {vocabularies}, {counted(seeds, 'seed')} each"
+        f"would train {'' if strict else 'at most '}{count_text(runs, 'run')} of {quantity(budget.flops, 'FLOP')} on "
+        f"{source.name}, split by {source.split_rule}: {vocabularies}, {count_text(seeds, 'seed')} each"
     )
     kinds: dict[int, list[str]] = {}
     for each in wanted:
@@ -190,7 +190,7 @@ def _print_plan(
         answer("one seed gives no intervals and no test of differences between vocabularies")
     seconds = math.ceil(runs / workers) * budget.flops / CORE_FLOPS
     answer(
-        f"training takes about {duration(seconds)} with {counted(workers, 'run')} at a time, at "
+        f"training takes about {duration(seconds)} with {count_text(workers, 'run')} at a time, at "
         f"{quantity(CORE_FLOPS, 'FLOP/s')} per core; about half of that in bfloat16"
     )
     answer(

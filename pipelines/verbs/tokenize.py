@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from pipelines.cli.arguments import AsJson, TokenizerPath, TokenizerPattern
-from pipelines.cli.display import answer, counted, write
+from pipelines.cli.display import answer, count_text, write
 from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.process import read_standard_input
 from pipelines.cli.verbs import verb
@@ -77,7 +77,7 @@ def tokenize(
         raise ValueError(f"--nbest is {nbest}, but must be at least 1")
     if nbest is not None:
         return _show_best(tok, data, nbest, limit, as_json)
-    ids = np.array(_encoded(tok, data, "all" if special else (), dropout, sample, seed), dtype=np.uint32)
+    ids = np.array(_encode(tok, data, "all" if special else (), dropout, sample, seed), dtype=np.uint32)
     if as_json:
         write(json.dumps(ids.tolist()))
         return ids
@@ -85,7 +85,7 @@ def tokenize(
 
     print_tokens(tok, ids, limit)
     content = data.decode("utf-8", "replace")
-    counts = counted(len(ids), "token"), counted(len(data), "byte"), counted(len(content), "character")
+    counts = count_text(len(ids), "token"), count_text(len(data), "byte"), count_text(len(content), "character")
     answer(f"{', '.join(counts)}; {', '.join(_fit(tok, content, len(data), ids))}")
     return ids
 
@@ -102,7 +102,7 @@ def _show_best(tok: "Tokenizer", data: bytes, n: int, limit: int, as_json: bool)
 
         for ids, score in found:
             print_tokens(tok, np.array(ids, dtype=np.uint32), limit)
-            answer(f"{counted(len(ids), 'token')}, {score:.3f} nats")
+            answer(f"{count_text(len(ids), 'token')}, {score:.3f} nats")
     return np.array(found[0][0], dtype=np.uint32)
 
 
@@ -126,7 +126,7 @@ def _fit(tok: "Tokenizer", text: str, size: int, ids: "np.ndarray") -> Iterator[
         yield f"{(ids == unknown).mean():.1%} unknown"
 
 
-def _encoded(
+def _encode(
     tok: "Tokenizer",
     data: bytes,
     allowed: "Literal['all'] | tuple[()]",

@@ -157,7 +157,7 @@ def train_tokenizer(
     with resumable(counts_folder(out), "ranges"), shown as bar:
         phases = Phases(bar, training_bytes)
         if counts:
-            counted = _combined(counts, pattern, spare, spill_folder, phases)
+            counted = _combine(counts, pattern, spare, spill_folder, phases)
             held_out.take(source.batches("validation") if source and source.split_rule != "none" else ())
         elif engine == "ray" and isinstance(source, Corpus):
             where = address, threads
@@ -179,11 +179,11 @@ def train_tokenizer(
     head = {"tokenizer": str(out), "split_rule": source.split_rule if source else None, "seconds": phases.seconds}
     languages = held_out.languages(corpus, source.split_rule, reading) if others and isinstance(source, Corpus) else {}
     summary = summarize(tok, counted, frequent, held_out, others, languages, max_token_length)
-    _print({**head, **summary, **_traced(tok, frequent, trace, score)}, source, as_json)
+    _print({**head, **summary, **_trace(tok, frequent, trace, score)}, source, as_json)
     return tok
 
 
-def _traced(tok: Tokenizer, counts: "PretokenCounts", trace: int, score: str) -> dict[str, Any]:
+def _trace(tok: Tokenizer, counts: "PretokenCounts", trace: int, score: str) -> dict[str, Any]:
     """Return the entry of the summary with the first `trace` merges, if there are to be any."""
     if not trace:
         return {}
@@ -333,7 +333,7 @@ def _counted(
     )
 
 
-def _combined(
+def _combine(
     counts: tuple[Path, ...], pattern: str | None, memory: int | None, spill_folder: Path, phases: Phases
 ) -> "PretokenCounts":
     """Return the sum of saved counts; ValueError if their pattern is not `pattern`."""

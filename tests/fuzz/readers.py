@@ -157,10 +157,10 @@ def _checkpoint(folder: Path) -> None:
 
 def _state(folder: Path) -> None:
     from pipelines.recipes.config import TrainConfig
-    from pipelines.run.retention import latest_checkpoint, retained
+    from pipelines.run.retention import latest_checkpoint, retain
 
     run = folder / "decoder"
-    retained(run, latest_checkpoint(run), TrainConfig(keep_best=True, keep_every_tokens=1))
+    retain(run, latest_checkpoint(run), TrainConfig(keep_best=True, keep_every_tokens=1))
 
 
 def _config(folder: Path) -> None:

@@ -72,7 +72,7 @@ def test_flex_falls_back_on_a_cpu_if_gradients_are_needed():
 def test_flex_falls_back_on_a_gpu_if_heads_are_too_narrow_to_compile(width, wide_enough):
     with FakeTensorMode():  # shapes on a GPU, without one
         q = torch.empty(1, 1, 600, width, device="cuda")
-        assert flex.supported(q, q, q, Mask(causal=True)) == wide_enough
+        assert flex.is_supported(q, q, q, Mask(causal=True)) == wide_enough
         if not wide_enough:
             assert BACKENDS["flex"](q, q, q, Mask(causal=True)).shape == q.shape
 

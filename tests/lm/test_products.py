@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.logit_loss import fused_score
 from lm.losses import linear_cross_entropy
-from lm.matmul import BACKWARD, FORWARD, Float8Products, quantized, require_float8
+from lm.matmul import BACKWARD, FORWARD, Float8Products, quantize, require_float8
 
 
 def problem(n, v, width):
@@ -18,7 +18,7 @@ def problem(n, v, width):
 
 
 def rounded(x):
-    values, scale = quantized(x)
+    values, scale = quantize(x)
     return values.float() * scale
 
 
@@ -82,7 +82,7 @@ def test_without_gradients_the_loss_is_exact():
 @pytest.mark.parametrize("scale", [1.0, 3e4, 1e-20, 0.0])
 def test_the_largest_magnitude_becomes_the_largest_of_the_format(scale):
     x = scale * torch.linspace(-1, 1, 32).reshape(2, 16)
-    values, factor = quantized(x)
+    values, factor = quantize(x)
     assert values.dtype == FORWARD
     assert values.float().abs().max() == (448.0 if scale else 0.0)
     torch.testing.assert_close(values.float() * factor, x, rtol=2**-4, atol=scale * 2**-9)

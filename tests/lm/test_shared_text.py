@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lm.text_statistics.match_lengths import covered, longest_matches
+from lm.text_statistics.match_lengths import is_covered, longest_matches
 
 few_letters = st.binary(max_size=20).map(lambda text: bytes(byte % 3 for byte in text))
 documents = st.lists(few_letters, max_size=6)
@@ -71,4 +71,4 @@ def test_bytes_are_covered_if_a_match_of_the_length_contains_them(length, parts,
             if any(document[start : start + length] in other for other in others):
                 inside[start : start + length] = [True] * length
         expected += inside
-    assert covered(np.array(matches_of(parts, others), np.int32), length).tolist() == expected
+    assert is_covered(np.array(matches_of(parts, others), np.int32), length).tolist() == expected

@@ -11,7 +11,7 @@ from pipelines.evaluation.measurements.breakdown import (
     DECILES,
     breakdown,
     frequency_deciles,
-    ranked,
+    rank,
     table_of,
     token_classes,
 )
@@ -109,12 +109,12 @@ def row_of(name, *numbers, **options):
 
 def test_few_documents_are_all_listed():
     rows = [row_of(f"document {i}", 10, 20, float(20 - i), 200.0) for i in range(20)]
-    assert [row.name for row in ranked(rows)] == [f"document {i}" for i in reversed(range(20))]
+    assert [row.name for row in rank(rows)] == [f"document {i}" for i in reversed(range(20))]
 
 
 def test_a_breakdown_without_bits_per_byte_ranks_documents_by_bits_per_token():
     rows = [row_of(f"document {i}", 10, 20 + i, float(i), 300.0, per_byte=False) for i in range(30)]
-    found = ranked(rows)
+    found = rank(rows)
     assert [row.name for row in (found[0], found[10], found[-1])] == ["document 0", "10 others", "document 29"]
     assert {row.bits_per_byte for row in found} == {None}
     table = table_of("bits by document", found)

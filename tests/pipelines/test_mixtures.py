@@ -17,7 +17,7 @@ from pipelines.dataset.reader import TokenDataset
 from pipelines.exchange.model_card import model_card
 from pipelines.recipes.recipe import save_config
 from pipelines.run.folder import Run
-from pipelines.run.sources import parse_sources, sources_of, spelled
+from pipelines.run.sources import parse_sources, sources_of, spell
 from pipelines.training.batch import Shard
 from pipelines.training.data import open_sources, open_training_data
 from pipelines.training.mixture import Apportionment
@@ -208,7 +208,7 @@ def test_weights_are_exact_whole_numbers_in_lowest_terms(words, weights):
     sources = parse_sources(words)
     assert sources == {Path(folder): weight for folder, weight in weights.items()}
     assert sources_of(sources) == sources
-    read_again = spelled(sources)
+    read_again = spell(sources)
     absolute = {folder.resolve(): weight for folder, weight in sources.items()}
     assert parse_sources([read_again] if isinstance(read_again, str) else read_again) == absolute
 

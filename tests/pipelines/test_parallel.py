@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pipelines.dataset.reader import TokenStream
 from pipelines.machine import Machine
 from pipelines.recipes.recipe import save_config
-from pipelines.run.folder import locked
+from pipelines.run.folder import lock
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training.batch import Shard
 from pipelines.training.data import BlockLoader
@@ -336,7 +336,7 @@ def test_the_processes_of_a_killed_torchrun_end_with_it(tmp_path, long_recipe, d
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert not left
-    with locked(tmp_path / "run"):
+    with lock(tmp_path / "run"):
         pass
 
 

@@ -14,7 +14,7 @@ import torch
 from pipelines.cli.dispatch import main
 from pipelines.dataset.reader import write_info
 from pipelines.recipes.recipe import save_config
-from pipelines.run.folder import Run, locked
+from pipelines.run.folder import Run, lock
 from pipelines.verbs.pretrain import pretrain
 from tests.conftest import REPOSITORY
 from tests.pipelines.training_cases import accept_config
@@ -22,7 +22,7 @@ from tokenizer import Tokenizer
 
 
 def test_a_run_in_use_is_refused(tmp_path, small_recipe, dataset_folder):
-    with locked(tmp_path / "run"), pytest.raises(ValueError, match="in use by another process"):
+    with lock(tmp_path / "run"), pytest.raises(ValueError, match="in use by another process"):
         pretrain(small_recipe, data=dataset_folder, out=tmp_path / "run")
 
 
@@ -180,10 +180,10 @@ def test_a_lock_is_free_again_after_its_process_was_killed(tmp_path):
     code += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", code, out], stdout=subprocess.PIPE, cwd=REPOSITORY) as holder:
         assert holder.stdout.readline().strip() == b"held"
-        with pytest.raises(ValueError, match="in use by another process"), locked(out):
+        with pytest.raises(ValueError, match="in use by another process"), lock(out):
             pass
         holder.kill()
     assert (out / ".lock").exists()
-    with locked(out):
+    with lock(out):
         assert (out / ".lock").exists()
     assert not out.exists()

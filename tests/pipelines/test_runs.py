@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pipelines.run.folder import Run, locked
+from pipelines.run.folder import Run, lock
 from pipelines.run.retention import latest_checkpoint
 from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.runs import runs
@@ -21,7 +21,7 @@ def test_runs_are_listed_with_their_state(tmp_path, trained_gpt, small_recipe, d
     shutil.copytree(trained_gpt, tmp_path / "damaged")
     (tmp_path / "damaged" / "config.toml").write_text("objective = 3")
     printed.readouterr()
-    with locked(stopped):
+    with lock(stopped):
         busy = {run["run"]: run["state"] for run in runs([tmp_path])}
     found = {run["run"]: run for run in runs([tmp_path])}
     table = printed.readouterr().out

@@ -18,7 +18,7 @@ from lm.config import ModelConfig
 from lm.costs import flops_per_token, meta_model
 from pipelines.recipes.config import TrainConfig
 from pipelines.recipes.recipe import Recipe, load_recipe, save_config
-from pipelines.run.folder import locked
+from pipelines.run.folder import lock
 from pipelines.sweep.lost_text import lost_bits
 from pipelines.sweep.one_run import Work, finish
 from pipelines.sweep.picture import figure_of
@@ -191,7 +191,7 @@ def test_the_processes_of_a_killed_sweep_end_with_it_and_leave_its_folder_free(t
         os.kill(pid, signal.SIGKILL)
     assert not left
     for run in tmp_path.glob("out/runs/*"):
-        with locked(run):
+        with lock(run):
             pass
 
 

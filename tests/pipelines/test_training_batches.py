@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lm.costs import flops_per_token, meta_model
 from pipelines.dataset.reader import TokenDataset, TokenStream
-from pipelines.training.batch import ALIGNMENT, ROW_MULTIPLE, Batch, loss_inputs, packed, to_device, unpacked
+from pipelines.training.batch import ALIGNMENT, ROW_MULTIPLE, Batch, loss_inputs, pack, to_device, unpack
 from pipelines.training.data import BlockLoader, open_training_data, validation_batch
 from pipelines.training.mixture import Mixture
 from pipelines.training.objectives import NextToken, make_objective
@@ -178,8 +178,8 @@ def test_packed_arrays_are_unpacked_unchanged(kinds):
     generator = np.random.default_rng(0)
     parts = {f"{n}": generator.integers(0, 2**20, shape).astype(dtype) for n, (dtype, shape) in enumerate(kinds)}
     parts = {name: part % 2 if part.dtype == bool else part for name, part in parts.items()}
-    assert all(there.data_ptr() % ALIGNMENT == 0 for there in unpacked(packed(parts, pin=False), parts).values())
-    arrived = unpacked(packed(parts, pin=False).clone(), parts)
+    assert all(there.data_ptr() % ALIGNMENT == 0 for there in unpack(pack(parts, pin=False), parts).values())
+    arrived = unpack(pack(parts, pin=False).clone(), parts)
     assert list(arrived) == list(parts)
     for name, part in parts.items():
         assert arrived[name].numpy().dtype == part.dtype

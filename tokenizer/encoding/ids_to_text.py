@@ -29,7 +29,7 @@ _CLEANED = [
 ]
 
 
-def _listed(ids: Any) -> Any:
+def _list(ids: Any) -> Any:
     """Return ids as a list; a value that is not a list of ids is returned unchanged."""
     if isinstance(ids, (str, bytes)) or not hasattr(ids, "__iter__"):
         return ids
@@ -95,7 +95,7 @@ class ByteDecoding:
 
     def decode_each(self, ids: Iterable[int]) -> list[bytes]:
         """Return the bytes that each id adds to the text. Raises ValueError for an unknown id."""
-        listed = _listed(ids)
+        listed = _list(ids)
         self.decode(listed)  # raises for an unknown id
         return list(self._pieces(listed))
 
@@ -142,10 +142,10 @@ class PieceDecoding(ByteDecoding):
         for token in self.by_id:
             if token is not None:
                 token = token.removeprefix(prefix) if token.startswith(prefix) else b" " + token
-            later.append(self._cleaned(token))
+            later.append(self._clean(token))
         return later
 
-    def _cleaned(self, token: bytes | None) -> bytes | None:
+    def _clean(self, token: bytes | None) -> bytes | None:
         if token is None or not self._vocabulary.cleanup:
             return token
         for found, replacement in _CLEANED:
@@ -153,7 +153,7 @@ class PieceDecoding(ByteDecoding):
         return token
 
     def _pieces(self, ids: list[int]) -> Iterable[bytes]:
-        first = [self._cleaned(self.by_id[i]) for i in ids[:1]]
+        first = [self._clean(self.by_id[i]) for i in ids[:1]]
         return chain(first, map(self._later.__getitem__, ids[1:]))  # type: ignore[arg-type]
 
     def _decode_many(self, ids: Any, skip_special_tokens: bool) -> None:

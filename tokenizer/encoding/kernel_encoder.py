@@ -18,10 +18,10 @@ from tokenizer.kernels import hash_tables as kernel
 from tokenizer.kernels import long as long_kernel
 from tokenizer.kernels import merges as apply_kernel
 from tokenizer.kernels.caches import LARGE_ROW, SMALL_ROW, Caches
-from tokenizer.kernels.tools import aligned
+from tokenizer.kernels.tools import align
 from tokenizer.kernels.trie_words import Pieces
 from tokenizer.splitting.patterns import resolve_pattern
-from tokenizer.splitting.pretokenize import CHUNK, NO_AUTOMATON, automaton_arrays, pretokenized
+from tokenizer.splitting.pretokenize import CHUNK, NO_AUTOMATON, automaton_arrays, pretokenize
 from tokenizer.splitting.splitter import Splitter
 from tokenizer.workers import share_out
 
@@ -46,8 +46,8 @@ class KernelTables:
         self.pattern = pattern
         self.automaton = automaton_arrays(pattern)
         none, nothing = np.zeros(1, dtype=np.int64), np.frombuffer(b"", dtype=np.uint8)
-        self.tokens = kernel.Tokens(aligned(4 * table_rows(0), 0), np.zeros(table_rows(0), np.uint64), nothing, none)
-        pairs = aligned(2 * table_rows(0), int(kernel.NOTHING))
+        self.tokens = kernel.Tokens(align(4 * table_rows(0), 0), np.zeros(table_rows(0), np.uint64), nothing, none)
+        pairs = align(2 * table_rows(0), int(kernel.NOTHING))
         of_bytes = np.full(65536, kernel.NOTHING, dtype=np.uint64)
         self.merges = kernel.Merges(np.arange(256, dtype=np.int32), pairs, of_bytes, np.zeros(0, dtype=np.bool_))
         self.pieces = NO_PIECES
@@ -115,7 +115,7 @@ class Encoder:
 
     def __init__(self, tables: KernelTables):
         self.tables = tables
-        self.caches = Caches(aligned(SMALL_CACHE * SMALL_ROW, 0), aligned(LARGE_CACHE * LARGE_ROW, 0))
+        self.caches = Caches(align(SMALL_CACHE * SMALL_ROW, 0), align(LARGE_CACHE * LARGE_ROW, 0))
         for cache in self.caches:
             cache.fill(0)  # so that the system allocates the pages now and not during encoding
         self.batch = np.zeros(1, dtype=encode_kernel.BATCH_RECORD)
@@ -135,7 +135,7 @@ class Encoder:
     def encode(self, block: Block, check: Callable[[], None] = lambda: None) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all documents, uint32, and the offset of each document's ids, int64 (documents + 1,)."""
         if self.tables.automaton is None:
-            block, ends_by_chunk = pretokenized(block, self.tables.pattern)
+            block, ends_by_chunk = pretokenize(block, self.tables.pattern)
         state = np.zeros(8, dtype=np.int64)
         id_offsets = np.zeros(len(block.offsets), dtype=np.int64)
         out = np.empty(block.size + 4 if block.size <= REWRITTEN_PIECE else block.size // 2, dtype=np.uint32)
@@ -156,7 +156,7 @@ class Encoder:
         scanned = self.tables.automaton is None
         chunks = iter([self.ends])
         if scanned:
-            block, chunks = pretokenized(block, self.tables.pattern)
+            block, chunks = pretokenize(block, self.tables.pattern)
         state, id_offsets = np.zeros(8, dtype=np.int64), np.zeros(2, dtype=np.int64)
         state[encode_kernel.POSITION] = state[encode_kernel.START] = block.offsets[0]
         out = np.empty(PART_IDS, dtype=np.uint32)
@@ -236,7 +236,7 @@ class EncoderPool:
 
     @cached_property
     def tables(self) -> KernelTables:
-        if not first_use.compiled(encode_kernel.encode):
+        if not first_use.is_compiled(encode_kernel.encode):
             first_use.begin("tables")
             compile_encoding()
             first_use.wait("tables")

@@ -8,7 +8,7 @@ import numpy as np
 
 from tokenizer.kernels import hash_tables as kernel
 from tokenizer.kernels import merges as apply_kernel
-from tokenizer.kernels.tools import SHORT, aligned
+from tokenizer.kernels.tools import SHORT, align
 
 BYTES_PER_STEP = 1 << 20  # of tokens that NumPy examines at once
 
@@ -25,7 +25,7 @@ def token_table(tokens: Sequence[bytes | None]) -> kernel.Tokens:
     np.cumsum(lengths, out=offsets[1:])
     longer = int((lengths >= SHORT).sum())
     table = kernel.Tokens(
-        short=aligned(4 * table_rows(len(tokens) - longer), 0),
+        short=align(4 * table_rows(len(tokens) - longer), 0),
         long=np.zeros(table_rows(longer), dtype=np.uint64),
         blob=np.frombuffer(b"".join(token or b"" for token in tokens), dtype=np.uint8),
         offsets=offsets,
@@ -40,7 +40,7 @@ def merge_table(
     listed: np.ndarray, ranks: np.ndarray, byte_ids: np.ndarray, joined: np.ndarray, room: int = 0
 ) -> kernel.Merges:
     """Return the hash table from pairs to merges, int32 (n, 3), and their ranks. ValueError for a repeated pair."""
-    pairs = aligned(2 * table_rows(len(listed) + room), int(kernel.NOTHING))
+    pairs = align(2 * table_rows(len(listed) + room), int(kernel.NOTHING))
     repeated = kernel.insert_pairs(pairs, np.ascontiguousarray(listed), ranks.astype(np.int64))
     if repeated >= 0:
         raise ValueError(f"merge {repeated} joins a pair that an earlier merge joins")

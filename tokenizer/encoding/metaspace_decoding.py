@@ -59,7 +59,7 @@ class MetaspaceDecoding(UnigramDecoding):
                 continue
             piece = token.decode()
             byte = _BYTE.fullmatch(piece) if falls_back else None
-            later.append(bytes.fromhex(byte[1]) if byte else self._decoded(["x", piece])[1:].encode())
+            later.append(bytes.fromhex(byte[1]) if byte else self._decode(["x", piece])[1:].encode())
         return later
 
     @cached_property
@@ -69,7 +69,7 @@ class MetaspaceDecoding(UnigramDecoding):
 
     def _pieces(self, ids: list[int]) -> Iterable[bytes]:
         """Return the bytes that each id adds; those of all ids in one item if the decoder joins pieces."""
-        first = self._decoded([self._text(i) for i in (ids[:1] if self._is_piecewise else ids)]).encode()
+        first = self._decode([self._text(i) for i in (ids[:1] if self._is_piecewise else ids)]).encode()
         return chain([first], map(self._later.__getitem__, ids[1:] if self._is_piecewise else []))  # type: ignore[arg-type]
 
     def _text(self, token: int) -> str:
@@ -78,7 +78,7 @@ class MetaspaceDecoding(UnigramDecoding):
             raise IndexError(token)
         return found.decode()
 
-    def _decoded(self, pieces: list[str]) -> str:
+    def _decode(self, pieces: list[str]) -> str:
         most = most_characters(sum(map(len, pieces)))
         for step in self._vocabulary.decoder:
             if step["type"] == "Replace":

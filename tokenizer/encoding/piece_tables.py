@@ -11,7 +11,7 @@ from tokenizer.document_blocks import as_readonly
 from tokenizer.encoding.kernel_encoder import KernelTables
 from tokenizer.kernels import trie
 from tokenizer.kernels import trie_words as kernel
-from tokenizer.kernels.tools import aligned
+from tokenizer.kernels.tools import align
 
 if TYPE_CHECKING:
     from tokenizer.unigram_vocabulary import UnigramVocabulary
@@ -52,7 +52,7 @@ def trie_of(tokens: Iterable[tuple[bytes, int]]) -> np.ndarray:
         taken, bases = np.zeros(words + 5, dtype=np.uint64), np.zeros(words, dtype=np.uint64)
         used = trie.build(blob, offsets, ids, units, taken, bases, queue)
         if used >= 0:
-            compact = aligned(used, 0)
+            compact = align(used, 0)
             compact[:] = units[:used]
             return compact
         words *= 2

@@ -72,7 +72,7 @@ class MergingEncoder:
         word = vocabulary.written(pretoken)
         if vocabulary.rule != BY_MERGES and (whole := vocabulary.ids.get(word)) is not None:
             return [whole]
-        parts = merged(word, self._rank)
+        parts = merge(word, self._rank)
         if vocabulary.missing_bytes:
             return [self._missing[part] if part in self._missing else vocabulary.ids[part] for part in parts]
         return [vocabulary.ids[part] for part in parts]
@@ -132,7 +132,7 @@ class PieceEncoder:
         return found
 
 
-def merged(word: AnyStr, rank: Callable[[AnyStr, AnyStr], int | None]) -> list[AnyStr]:
+def merge(word: AnyStr, rank: Callable[[AnyStr, AnyStr], int | None]) -> list[AnyStr]:
     """Merge the characters or bytes of a word: the pair of lowest rank first, the leftmost among equals.
 
     The parts form a linked list; a heap holds their pairs, stale ones included. O(n log n) for n parts.

@@ -10,7 +10,7 @@ import numpy as np
 from tokenizer.document_blocks import as_readonly, single_block
 from tokenizer.kernels import sampling as kernel
 from tokenizer.kernels.merges import make_heap
-from tokenizer.splitting.pretokenize import pretokenized
+from tokenizer.splitting.pretokenize import pretokenize
 
 if TYPE_CHECKING:
     from random import Random
@@ -37,7 +37,7 @@ def draw_with_dropout(text: bytes, tables: KernelTables, dropout: float, random:
         )
         return drawn
 
-    return _drawn(text, tables, random, draw)
+    return _draw(text, tables, random, draw)
 
 
 def draw_pieces(text: bytes, tables: KernelTables, alpha: float, random: Random) -> list[int]:
@@ -53,16 +53,16 @@ def draw_pieces(text: bytes, tables: KernelTables, alpha: float, random: Random)
         )
         return drawn
 
-    return _drawn(text, tables, random, draw)
+    return _draw(text, tables, random, draw)
 
 
 def _longest(start: int, ends: np.ndarray) -> int:
     return int(np.diff(ends, prepend=start).max())
 
 
-def _drawn(text: bytes, tables: KernelTables, random: Random, draw: Draw) -> list[int]:
+def _draw(text: bytes, tables: KernelTables, random: Random, draw: Draw) -> list[int]:
     """Return the ids that `draw` gives a text, and advance `random` by exactly the numbers used."""
-    block, chunks = pretokenized(single_block(text), tables.pattern)
+    block, chunks = pretokenize(single_block(text), tables.pattern)
     data, start, at = as_readonly(block.data), int(block.offsets[0]), 0
     out = np.empty(block.size, dtype=np.uint32)
     for ends in chunks:

@@ -80,7 +80,7 @@ class Segmentations:
             return draw_pieces(text, self._tables(), alpha, random)
         ids: list[int] = []
         for pretoken in self._pretokens(text):
-            ids += self._lattices.ids_of(self._drawn(pretoken, alpha, random))
+            ids += self._lattices.ids_of(self._draw(pretoken, alpha, random))
         return ids
 
     def likelihood(self, text: bytes) -> float:
@@ -119,7 +119,7 @@ class Segmentations:
             sums[start] = _log_sum([alpha * score + sums[end] for end, _, score in edges])
         return sums
 
-    def _drawn(self, pretoken: str, alpha: float, random: Random) -> Path:
+    def _draw(self, pretoken: str, alpha: float, random: Random) -> Path:
         """Return a random path. An edge is drawn by its share of the weight of all paths from its node to the end."""
         sums = self._sums(pretoken, alpha)
         path: Path = []

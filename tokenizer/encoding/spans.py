@@ -43,7 +43,7 @@ def _spans_of_bytes(vocabulary: BytePairVocabulary, data: bytes) -> Spans:
     forms: list[bytes] = []
     at = 0
     normalizes = vocabulary.normalizer is not None
-    for group in _composed(data) if normalizes else [data]:
+    for group in _compose(data) if normalizes else [data]:
         forms.append(nfc(group) if normalizes else group)
         if forms[-1] == group:
             spans += [(start, start + 1) for start in range(at, at + len(group))]
@@ -65,7 +65,7 @@ def _spans_of_bytes(vocabulary: BytePairVocabulary, data: bytes) -> Spans:
     return with_spaces
 
 
-def _composed(data: bytes) -> Iterator[bytes]:
+def _compose(data: bytes) -> Iterator[bytes]:
     """Yield a text in the smallest parts that NFC changes separately."""
     group = ""
     for character in data.decode(errors="surrogateescape"):

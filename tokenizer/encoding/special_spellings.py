@@ -68,7 +68,7 @@ class SpecialTokens:
         """Return the allowed spellings if the text has one, else none. ValueError if it has a disallowed spelling."""
         allowed, disallowed = self.sets(allowed, disallowed)
         if disallowed and (found := self._first(data, disallowed)):
-            raise _disallowed(*found)
+            raise _disallowed_error(*found)
         return allowed if allowed and self._first(data, allowed) else frozenset()
 
     def stream(
@@ -123,7 +123,7 @@ class SpecialTokens:
         """Yield the joined pieces. Raises ValueError when it comes to a disallowed spelling."""
         for start, part in self._cut_stream(pieces, disallowed):
             if isinstance(part, str):
-                raise _disallowed(start, part)
+                raise _disallowed_error(start, part)
             yield part
 
     def _cut_stream(self, pieces: Iterable[bytes], spellings: frozenset[str]) -> Iterator[tuple[int, bytes | str]]:
@@ -214,7 +214,7 @@ def runs_of_text(parts: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
             yield from group
 
 
-def _disallowed(start: int, spelling: str) -> ValueError:
+def _disallowed_error(start: int, spelling: str) -> ValueError:
     return ValueError(
         f"the text has the special token {spelling!r} at byte {start}: to encode it as the "
         f"special token pass allowed_special={{{spelling!r}}}, to encode it as text disallowed_special=()"

@@ -112,7 +112,7 @@ class TextEncoder:
         from tokenizer.encoding.cutting import decided_bytes
 
         held, offset, wanted = bytearray(), 0, size
-        for piece in self._normalized(_sliced(pieces, size)):
+        for piece in self._normalize(_slice(pieces, size)):
             held += piece
             if len(held) < wanted:
                 continue
@@ -125,7 +125,7 @@ class TextEncoder:
         with offset_by(offset):
             yield from self.to_list(bytes(held))
 
-    def _normalized(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    def _normalize(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the normalized text, cut before ASCII characters, because these compose with nothing before them."""
         if self._vocabulary.normalizer is None:
             yield from pieces
@@ -192,10 +192,10 @@ class TextEncoder:
         if size > FIRST_BYTES:
             return False
         if self._cold is None:
-            from tokenizer.first_use import compiled
+            from tokenizer.first_use import is_compiled
             from tokenizer.kernels.encode import encode
 
-            self._cold = not compiled(encode)
+            self._cold = not is_compiled(encode)
             if self._cold:
                 short.extend(FIRST_BYTES)
         return self._cold and short.takes(size)
@@ -214,7 +214,7 @@ class TextEncoder:
         return EncoderPool(self._vocabulary.kernel_tables)
 
 
-def _sliced(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
+def _slice(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
     """Yield the pieces, long ones in slices of `size` bytes."""
     for piece in pieces:
         for start in range(0, len(piece), size):

@@ -22,7 +22,7 @@ def read_number(text: str) -> float:
     match = _NUMBER.fullmatch(text)
     assert match is not None, "the JSON parser has found a number"
     sign, whole, fraction, exponent_text = match.groups(default="")
-    value, power = _collected(whole, fraction)
+    value, power = _collect(whole, fraction)
     exponent = max(-(2**31), min(2**31 - 1, power + int(exponent_text[:12] or 0)))
     number = float(value)
     while exponent < -_LARGEST_POWER and number:
@@ -30,13 +30,13 @@ def read_number(text: str) -> float:
         exponent += _LARGEST_POWER
     if number:
         too_large = exponent > _LARGEST_POWER
-        number = math.inf if too_large else _scaled(number, exponent)
+        number = math.inf if too_large else _scale(number, exponent)
     if math.isinf(number):
         raise ValueError(f"has the number {text[:80]}, which is too large")
     return -number if sign else number
 
 
-def _collected(whole: str, fraction: str) -> tuple[int, int]:
+def _collect(whole: str, fraction: str) -> tuple[int, int]:
     """Return the digits that fit in 64 bits as an integer, and the power of ten to multiply it by."""
     if len(whole) + len(fraction) <= _ALL_FIT:
         return int(whole + fraction), -len(fraction)
@@ -54,7 +54,7 @@ def _collected(whole: str, fraction: str) -> tuple[int, int]:
     return value, power
 
 
-def _scaled(number: float, exponent: int) -> float:
+def _scale(number: float, exponent: int) -> float:
     power = float(f"1e{abs(exponent)}")  # `**` is not always the nearest float64
     return number * power if exponent >= 0 else number / power
 
@@ -73,7 +73,7 @@ def number_text(value: float) -> str:
     largest = math.floor(math.log10(_LARGEST)) - math.floor(math.log10(magnitude))
     for power in range(largest, largest - _POWERS, -1):
         beyond = max(0, power - _LARGEST_POWER)
-        nearest = _scaled(_scaled(magnitude, power - beyond), beyond)
+        nearest = _scale(_scale(magnitude, power - beyond), beyond)
         for digits in (nearest, math.nextafter(nearest, 0), math.nextafter(nearest, math.inf)):
             if digits.is_integer():
                 text = f"{'-' if value < 0 else ''}{int(digits)}e{-power}"

@@ -60,7 +60,7 @@ class Record:
         if content[: len(_FORMAT)] != _FORMAT or content[len(_FORMAT) : start] != _sha256(body):
             return None
         header, tokens, lengths = _parts(body)
-        return _restored(json.loads(bytes(header)), str(tokens, "utf-8").split("\n"), lengths)
+        return _restore(json.loads(bytes(header)), str(tokens, "utf-8").split("\n"), lengths)
 
     def write(self, vocabulary: Vocabulary) -> None:
         """Store the vocabulary of the file, if it is one of BPE that can be stored: see `_body`."""
@@ -117,7 +117,7 @@ def _parts(body: memoryview) -> list[memoryview]:
     return parts
 
 
-def _restored(header: dict[str, Any], tokens: list[str], left_lengths: memoryview) -> BytePairVocabulary:
+def _restore(header: dict[str, Any], tokens: list[str], left_lengths: memoryview) -> BytePairVocabulary:
     first, first_merged = header["first"], header["first_merged"]
     lengths = left_lengths.cast("H")
     merged = tokens[first_merged - first : first_merged - first + len(lengths)]

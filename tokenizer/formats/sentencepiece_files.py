@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tokenizer.formats.number_text import read_number
 from tokenizer.formats.other_kinds import ONLY, SENTENCEPIECE_BPE
-from tokenizer.formats.spelled_vocabulary import LARGEST_ID, expect, shown
+from tokenizer.formats.spelled_vocabulary import LARGEST_ID, expect, show
 from tokenizer.formats.strict_json import read_bytes
 from tokenizer.formats.unigram_files import LONGEST_PIECE
 from tokenizer.formats.whole_files import whole_file
@@ -69,9 +69,7 @@ def parse_model(content: bytes) -> SentencePieceVocabulary:
     except ValueError as error:
         raise ValueError(f"read as a SentencePiece model, it {error}") from None
     pieces, scores, types = (list(each) for each in zip(*parsed, strict=True))
-    options = _parsed(trainer, TRAINER_FIELDS, "trainer_spec") | _parsed(
-        normalizer, NORMALIZER_FIELDS, "normalizer_spec"
-    )
+    options = _parse(trainer, TRAINER_FIELDS, "trainer_spec") | _parse(normalizer, NORMALIZER_FIELDS, "normalizer_spec")
     model_type = options["model_type"]
     assert isinstance(model_type, int)
     name = MODEL_TYPES.get(model_type, str(model_type))
@@ -145,7 +143,7 @@ def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
             f"keeps the white space U+{ord(c):04X}, at which tokenizers cuts words",
         )
     for piece, i in vocabulary.matches.items():
-        expect(MARK not in piece[1:], f"has pieces[{i}] = {shown(piece)} with a mark after its start")
+        expect(MARK not in piece[1:], f"has pieces[{i}] = {show(piece)} with a mark after its start")
     fallback: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": MARK}, "content": " "},
         {"type": "ByteFallback"},
@@ -175,7 +173,7 @@ def as_of_folder(
     sentinels = tokenizer_config.get("extra_ids", _T5_SENTINELS)
     expect(
         type(sentinels) is int and 0 <= sentinels <= MOST_SENTINELS,
-        f"has tokenizer_config.json beside it with extra_ids = {shown(sentinels)}, not from 0 to {MOST_SENTINELS:,}",
+        f"has tokenizer_config.json beside it with extra_ids = {show(sentinels)}, not from 0 to {MOST_SENTINELS:,}",
     )
     return _as_t5(vocabulary, sentinels)
 
@@ -217,7 +215,7 @@ def _as_t5(vocabulary: SentencePieceVocabulary, sentinels: int) -> UnigramVocabu
     )
 
 
-def _parsed(message: bytes, wanted: Fields, name: str) -> dict[str, Value]:
+def _parse(message: bytes, wanted: Fields, name: str) -> dict[str, Value]:
     """Return the wanted fields of a message by name; the last value of each counts."""
     found: dict[str, Value] = {field: default for field, (_, _, default) in wanted.items()}
     names = {number: (field, kind) for field, (number, kind, _) in wanted.items()}
@@ -232,7 +230,7 @@ def _parsed(message: bytes, wanted: Fields, name: str) -> dict[str, Value]:
 def _parse_piece(message: bytes, number: int) -> tuple[str, float, int]:
     where = f"pieces[{number}]"
     expect(number < LARGEST_ID, f"has more than {LARGEST_ID:,} pieces")
-    found = _parsed(message, PIECE_FIELDS, where)
+    found = _parse(message, PIECE_FIELDS, where)
     piece = _text(found["piece"], f"{where}.piece")
     expect(piece != "", f"has {where} with an empty piece")
     expect(len(piece) <= LONGEST_PIECE, f"has {where}, a piece of {len(piece):,} characters")
@@ -249,7 +247,7 @@ def _check_pieces(pieces: list[str], types: list[int], byte_fallback: bool) -> N
     seen: dict[str, int] = {}
     for number, piece in enumerate(pieces):
         expect(
-            piece not in seen, f"has the piece {shown(piece)} twice, as pieces[{seen.get(piece)}] and pieces[{number}]"
+            piece not in seen, f"has the piece {show(piece)} twice, as pieces[{seen.get(piece)}] and pieces[{number}]"
         )
         seen[piece] = number
     expect(types.count(UNKNOWN) == 1, f"has {types.count(UNKNOWN)} unknown pieces instead of one")
@@ -276,4 +274,4 @@ def _text(value: Value, where: str) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise ValueError(f"has {where} = {shown(value)}, which is not UTF-8") from None
+        raise ValueError(f"has {where} = {show(value)}, which is not UTF-8") from None

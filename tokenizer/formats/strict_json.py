@@ -38,10 +38,10 @@ def read_bytes(path: Path) -> bytes:
 
 def read_text(path: Path) -> str:
     """Return a file's text. Raises ValueError if it is too large or not UTF-8."""
-    return decoded(read_bytes(path))
+    return decode(read_bytes(path))
 
 
-def decoded(content: bytes) -> str:
+def decode(content: bytes) -> str:
     """Return the text of a file's content. Raises ValueError if it is not UTF-8."""
     try:
         return content.decode("utf-8")
@@ -56,7 +56,7 @@ def read_json(path: Path) -> Any:
 
 def parse_json(content: bytes) -> Any:
     """Return the value of JSON text in UTF-8. The message of a ValueError is the end of a sentence about the file."""
-    return parse_json_text(decoded(content))
+    return parse_json_text(decode(content))
 
 
 def parse_json_text(text: str, parse_float: Callable[[str], float] = float) -> Any:

@@ -20,7 +20,7 @@ from tokenizer.formats.other_kinds import refuse_marked_words
 from tokenizer.formats.published import PatternNeededError, recognise
 from tokenizer.formats.records import Record
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, most_merges
-from tokenizer.formats.strict_json import decoded, parse_json_text, read_bytes, read_text
+from tokenizer.formats.strict_json import decode, parse_json_text, read_bytes, read_text
 from tokenizer.kinds.registry import kind_of_model
 from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import NAMES, Pattern, resolve_pattern
@@ -129,7 +129,7 @@ def _load_tokenizer_json(path: Path) -> Vocabulary:
     vocabulary: Vocabulary | None = record.read()
     if vocabulary is None:
         # One variable for bytes, text and value frees each early. They take hundreds of MB if a token takes tens.
-        content = decoded(content)
+        content = decode(content)
         content = parse_json_text(content, read_number)
         kind = kind_of_model(content.get("model") if isinstance(content, dict) else None)
         vocabulary = kind.read(content)

@@ -290,7 +290,7 @@ def hash_bytes(data, start, end):
     return (h ^ h >> np.uint64(31)) * HASH_1
 
 
-def aligned(words: int, fill: int) -> np.ndarray:
+def align(words: int, fill: int) -> np.ndarray:
     """Return uint64 (words,) aligned to a cache line, so that no row of up to 64 bytes spans two lines.
 
     Large arrays use huge pages if available: with random access, TLB misses take as long as the reads.

@@ -33,7 +33,7 @@ LEAST_BYTES = 1 << 12
 BYTES_PER_TOKEN = 8
 
 
-def _seeded(seed: int) -> Random:
+def _seed(seed: int) -> Random:
     """Return a generator with this seed. Raises ValueError for a wrong seed."""
     from random import Random
 
@@ -161,7 +161,7 @@ class EncodingMethods(VocabularyMethods):
         """
         if not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
             raise ValueError(f"dropout must be a probability from 0 to 1, not {dropout!r}")
-        random = _seeded(seed)
+        random = _seed(seed)
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
         ids: list[int] = []
@@ -196,7 +196,7 @@ class EncodingMethods(VocabularyMethods):
         """
         if not isinstance(alpha, (int, float)) or not 0 <= alpha < float("inf"):
             raise ValueError(f"alpha must be a number of at least 0, not {alpha!r}")
-        random = _seeded(seed)
+        random = _seed(seed)
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
         ids: list[int] = []

@@ -81,8 +81,8 @@ def store_automata(automata: Mapping[str, Automaton]) -> None:
     import json
     import zlib
 
-    def spelled(tables: Iterable[bytes | bool]) -> list[str | bool]:
+    def spell(tables: Iterable[bytes | bool]) -> list[str | bool]:
         return [field.decode("latin-1") if isinstance(field, bytes) else field for field in tables]
 
-    content = {regex: spelled(automaton) for regex, automaton in automata.items()}
+    content = {regex: spell(automaton) for regex, automaton in automata.items()}
     _FILE.write_bytes(zlib.compress(json.dumps(content, ensure_ascii=False).encode(), 9))

@@ -42,7 +42,7 @@ def pretoken_ends(block: Block, splitter: Splitter) -> Iterator[np.ndarray]:
             yield ends[:n]
 
 
-def pretokenized(block: Block, splitter: Splitter) -> tuple[Block, Iterator[np.ndarray]]:
+def pretokenize(block: Block, splitter: Splitter) -> tuple[Block, Iterator[np.ndarray]]:
     """Return a block and its `pretoken_ends`. The block is a new one if the splitter rewrites the text."""
     if not splitter.rewrites:
         return block, pretoken_ends(block, splitter)
@@ -88,7 +88,7 @@ def _ends_in_python(block: Block, splitter: Splitter) -> Iterator[np.ndarray]:
 
 def split(text: str | bytes, splitter: Splitter) -> list[bytes]:
     """Return the pretokens of one text. The pretokens of a pattern join to the text again."""
-    block, chunks = pretokenized(single_block(text_bytes(text)), splitter)
+    block, chunks = pretokenize(single_block(text_bytes(text)), splitter)
     pretokens, start = [], 0
     for ends in chunks:
         for end in ends.tolist():

@@ -321,7 +321,7 @@ def _literal(character: str, ignore_case: bool) -> Set:
 
 def _plain(ranges: Ranges) -> Set:
     """Return ranges as an item of a set."""
-    return Set(ranges, (spelled(ranges),))
+    return Set(ranges, (spell(ranges),))
 
 
 def _set(items: list[Set], negated: bool = False) -> Set:
@@ -347,7 +347,7 @@ def _one_property(name: str, spelling: str, negated: bool, in_class: bool) -> Se
     return _set([item], negated=True) if negated else item
 
 
-def spelled(ranges: Ranges) -> str:
+def spell(ranges: Ranges) -> str:
     """Return ranges as text inside a set."""
     ends = [[f"\\U{end:08x}" if end > 0x7E else re.escape(chr(end)) for end in pair] for pair in ranges]
     return "".join(first if first == last else f"{first}-{last}" for first, last in ends)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cache, lru_cache
 
-from tokenizer.splitting.regex_parsing import Group, Node, Part, Repeat, parse, spelled
+from tokenizer.splitting.regex_parsing import Group, Node, Part, Repeat, parse, spell
 from tokenizer.splitting.unicode_properties import Ranges, complement, find_property, intersection
 
 TYPE_CHECKING = False
@@ -56,16 +56,16 @@ def _set_text(name: str, in_class: bool) -> str:
     try:
         expression = regex.compile(f"[{native}]+")
     except regex.error:
-        return spelled(ranges)
-    found = _matched(expression) if len(ranges) > _FEW_RANGES else ()
+        return spell(ranges)
+    found = _match(expression) if len(ranges) > _FEW_RANGES else ()
     extra, missing = intersection(found, complement(ranges)), intersection(ranges, complement(found))
     if len(ranges) <= _FEW_RANGES or len(extra) + len(missing) >= len(ranges):
-        return spelled(ranges)
-    ascii_members = spelled(intersection(ranges, ((0, 0x7F),)))
-    return ascii_members + (f"[{native}--[{spelled(extra)}]]" if extra else native) + spelled(missing)
+        return spell(ranges)
+    ascii_members = spell(intersection(ranges, ((0, 0x7F),)))
+    return ascii_members + (f"[{native}--[{spell(extra)}]]" if extra else native) + spell(missing)
 
 
-def _matched(expression: regex.Pattern[str]) -> Ranges:
+def _match(expression: regex.Pattern[str]) -> Ranges:
     """Return the code points that match a compiled, repeated set."""
     spans = ((match.start(), match.end() - 1) for match in expression.finditer(_every_character()))
     return tuple((first + 0x800 * (first >= 0xD800), last + 0x800 * (last >= 0xD800)) for first, last in spans)

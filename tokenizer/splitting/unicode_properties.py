@@ -57,7 +57,7 @@ def find_property(name: str, in_class: bool = False) -> Ranges | None:
     something else in Oniguruma.
     """
     names = _table().names
-    wanted = _normalized(name) if name[:1] not in ("\\", "[") else name
+    wanted = _normalize(name) if name[:1] not in ("\\", "[") else name
     for spelling in (wanted, *(wanted.removeprefix(prefix) for prefix in _PREFIXES)):
         number = names.get(f"[{spelling}]") if in_class else None
         number = names.get(spelling) if number is None else number
@@ -87,7 +87,7 @@ def case_variants() -> dict[str, str]:
     return {character: orbit for orbit in _table().case_variants for character in orbit}
 
 
-def _normalized(name: str) -> str:
+def _normalize(name: str) -> str:
     return name.lower().translate({ord(separator): None for separator in " _-"})
 
 
@@ -178,7 +178,7 @@ def _probe_text() -> str:
     return "".join(chr(c) for c in range(0x110000) if c not in left_out)
 
 
-def _expanded(members: str) -> Ranges:
+def _expand(members: str) -> Ranges:
     """Return the ranges of the matching characters of the probe text, with uniform ranges completed."""
     uniform = dict(_UNIFORM)
     return as_ranges(c for member in map(ord, members) for c in range(member, uniform.get(member, member) + 1))
@@ -211,7 +211,7 @@ def probe_engines() -> _Table:
 
     def record(aliases: Iterable[str], members: str | None) -> None:
         assert members is not None, f"no engine knows {aliases}"
-        number = numbers.setdefault(_expanded(members), len(numbers))
+        number = numbers.setdefault(_expand(members), len(numbers))
         names.update(dict.fromkeys(aliases, number))
 
     def probe(aliases: tuple[str, ...], pattern: str, engines: tuple[Engine, ...]) -> None:

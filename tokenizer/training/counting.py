@@ -15,10 +15,10 @@ import numpy as np
 
 from tokenizer.document_blocks import Block, corpus_blocks, cut, cut_out, cut_within, release
 from tokenizer.encoding.python_encoder import FIRST_BYTES
-from tokenizer.first_use import begin, compiled
+from tokenizer.first_use import begin, is_compiled
 from tokenizer.kernels import counts as count_kernel
 from tokenizer.kinds.registry import kind_trained_on, resolve_splitter
-from tokenizer.splitting.pretokenize import pretokenized
+from tokenizer.splitting.pretokenize import pretokenize
 from tokenizer.splitting.splitter import Splitter
 from tokenizer.text import text_bytes
 from tokenizer.training.count_table import Counted, CountTable
@@ -224,7 +224,7 @@ def count_pretokens(
 
     def count_with(counter: _Counter) -> Callable[[Block, Callable[[], None]], None]:
         def count_block(block: Block, check: Callable[[], None]) -> None:
-            block, chunks = pretokenized(cut_out(block, spellings), pattern)
+            block, chunks = pretokenize(cut_out(block, spellings), pattern)
             start = int(block.offsets[0])
             for ends in chunks:
                 check()
@@ -234,7 +234,7 @@ def count_pretokens(
         return count_block
 
     first = Counted.empty(0, 0)
-    if memory is None and not compiled(count_kernel.count):
+    if memory is None and not is_compiled(count_kernel.count):
         if kernels := kind_trained_on(pattern).kernels:
             begin(kernels)  # training usually follows
         first, rest = _count_first(pieces, pattern, spellings, done)

@@ -54,19 +54,21 @@ class SavedCounts:
         try:
             regular_size(Path(path))
         except ValueError as error:
-            raise self._damaged(error) from None
+            raise self._damage_error(error) from None
         try:
             with pq.ParquetFile(path) as file:
                 self.rows = file.metadata.num_rows
                 checksum = (file.metadata.metadata or {}).get(CHECKSUM.encode())
                 pattern = (file.schema_arrow.metadata or {})[b"pattern"]
             if checksum is not None and not self._is_sound(checksum):
-                raise self._damaged("its checksum does not match; restore it from a copy, or count the corpus again")
+                raise self._damage_error(
+                    "its checksum does not match; restore it from a copy, or count the corpus again"
+                )
             self.pattern = resolve_splitter(pattern.decode())
         except FileNotFoundError:
             raise
         except self._errors as error:
-            raise self._damaged(error) from None
+            raise self._damage_error(error) from None
         if checksum is None:
             raise ValueError(f"{path} has no checksum: count the corpus again")
 
@@ -85,14 +87,14 @@ class SavedCounts:
                 for batch in file.iter_batches(BATCH_ROWS, columns=["pretoken", "count"]):
                     counts = batch["count"].cast(pa.int64())
                     if batch["pretoken"].null_count or counts.null_count:
-                        raise self._damaged("it has rows without a value")
+                        raise self._damage_error("it has rows without a value")
                     counts = counts.to_numpy()
                     if len(counts) and counts.min() < 1:
-                        raise self._damaged("it has counts below 1")
+                        raise self._damage_error("it has counts below 1")
                     block = arrow_block(batch["pretoken"].cast(pa.large_binary()))
                     yield Counted(block.data, block.offsets, counts)
         except self._errors as error:
-            raise self._damaged(error) from None
+            raise self._damage_error(error) from None
 
     def run(self) -> Run:
         """As `batches`; ValueError also if the pretokens do not ascend."""
@@ -100,11 +102,11 @@ class SavedCounts:
         for batch in self.batches():
             first = batch.pretoken(0)
             if (last is not None and first <= last) or not ascends(batch):
-                raise self._damaged("its pretokens are not in order; load it and save it again")
+                raise self._damage_error("its pretokens are not in order; load it and save it again")
             last = batch.pretoken(len(batch.counts) - 1)
             yield batch
 
-    def _damaged(self, why: object) -> ValueError:
+    def _damage_error(self, why: object) -> ValueError:
         reason = str(why).splitlines()[0]
         return ValueError(f"{self._path} does not hold pretoken counts, or is damaged: {reason}")
 

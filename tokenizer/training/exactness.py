@@ -12,7 +12,7 @@ import numpy as np
 
 from tokenizer.training.count_table import Counted
 from tokenizer.training.counting import PretokenCounts
-from tokenizer.training.replay import pairs_at, replaced
+from tokenizer.training.replay import pairs_at, replace
 from tokenizer.training.spilling import batches
 from tokenizer.vocabulary import Vocabulary
 
@@ -63,7 +63,7 @@ class _Changes:
             changed = np.zeros(len(lengths), bool)
             changed[words[pairs]] = True
             self._count(number, *_inside(ids, words, changed), -occurrences)
-            ids, words = replaced(ids, words, left, right, 255 + number)
+            ids, words = replace(ids, words, left, right, 255 + number)
             self._count(number, *_inside(ids, words, changed), occurrences)
 
     def _count(self, number: int, ids: np.ndarray, words: np.ndarray, occurrences: np.ndarray) -> None:

@@ -40,7 +40,7 @@ class MergeForecast:
     def add(self, counted: Counted) -> None:
         """Sample pretokens before they are spilled. Raises ValueError once merging cannot fit in memory."""
         with self._lock:
-            for row in np.flatnonzero(_sampled(counted)).tolist():
+            for row in np.flatnonzero(_sample(counted)).tolist():
                 pretoken = counted.pretoken(row)
                 self._counts[pretoken] = self._counts.get(pretoken, 0) + int(counted.counts[row])
             sizes = [len(pretoken) for pretoken, count in self._counts.items() if count >= self._min_count]
@@ -53,7 +53,7 @@ class MergeForecast:
             )
 
 
-def _sampled(counted: Counted) -> np.ndarray:
+def _sample(counted: Counted) -> np.ndarray:
     """Return which pretokens are in the sample, bool (n,), by a hash of their length and their last eight bytes."""
     starts, ends = counted.offsets[:-1], counted.offsets[1:]
     lengths = ends - starts

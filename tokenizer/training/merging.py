@@ -79,7 +79,7 @@ def learn_merges(
         if outcome == merge_kernel.GROW:
             training = _grown(training, spare)
         elif outcome == merge_kernel.TIDY:
-            training = _tidied(training, spare)
+            training = _tidy(training, spare)
         elif outcome == merge_kernel.REFILL:
             training = _lower_floor(training, min_count, spare)
 
@@ -195,7 +195,7 @@ def _grown(training: kernel.Training, spare: int | None) -> kernel.Training:
     return training
 
 
-def _tidied(training: kernel.Training, spare: int | None) -> kernel.Training:
+def _tidy(training: kernel.Training, spare: int | None) -> kernel.Training:
     """Compact the pool and make room: at least half of it, and twice the positions of the pair with most."""
     used = int(training.state[kernel.RECORDS])
     starts = training.records[kernel.START : kernel.RECORD * used : kernel.RECORD]

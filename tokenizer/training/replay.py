@@ -126,7 +126,7 @@ class _Batch:
         if not len(pairs):
             return
         self._sample(merge, pairs, left, right, new)
-        self._at, self._words = replaced(self._at, self._words, left, right, new)
+        self._at, self._words = replace(self._at, self._words, left, right, new)
 
     def _weight(self, positions: np.ndarray) -> int:
         return int(self._occurrences[self._words[positions]].sum())
@@ -148,7 +148,7 @@ class _Batch:
         part, same = self._at[first:end], self._words[first:end]
         merge.word, merge.word_count = spelled, most
         merge.before = self._symbols.spelled(part)
-        merge.after = self._symbols.spelled(replaced(part, same, left, right, new)[0])
+        merge.after = self._symbols.spelled(replace(part, same, left, right, new)[0])
 
     def _word(self, word: int) -> bytes:
         return self._data[self._offsets[word] : self._offsets[word + 1]].tobytes()
@@ -161,7 +161,7 @@ def pairs_at(symbols: np.ndarray, words: np.ndarray, left: int, right: int) -> n
     return found
 
 
-def replaced(symbols: np.ndarray, words: np.ndarray, left: int, right: int, new: int) -> tuple[np.ndarray, np.ndarray]:
+def replace(symbols: np.ndarray, words: np.ndarray, left: int, right: int, new: int) -> tuple[np.ndarray, np.ndarray]:
     """Return symbols and words with the pair replaced from left to right, without overlap."""
     pairs = pairs_at(symbols, words, left, right)
     if left == right:  # take every other one of those that overlap

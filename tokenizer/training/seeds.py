@@ -19,7 +19,7 @@ from tokenizer.splitting.unicode_classes import CODE_POINTS
 from tokenizer.splitting.unicode_properties import scripts
 from tokenizer.training.count_table import Counted
 from tokenizer.training.piece_rules import PieceRules
-from tokenizer.training.spilling import in_order_by_steps, joined, pieces
+from tokenizer.training.spilling import in_order_by_steps, join, pieces
 
 SPACE = " "  # only begins a piece
 BYTE_CHARACTERS = "<0x123456789ABCDEF>"  # if one were unknown, the text "<0x41>" could become the piece of a byte
@@ -79,7 +79,7 @@ def find_seeds(words: Counted, rules: PieceRules) -> Seeds:
     """Return the seeds of words in UTF-8. The order of the words does not matter."""
     characters = covered_characters(words, rules)
     kinds = character_kinds(rules, characters)
-    segments = in_order_by_steps(joined([_cut(piece, kinds, rules) for piece in pieces(words)]))
+    segments = in_order_by_steps(join([_cut(piece, kinds, rules) for piece in pieces(words)]))
     symbols, starts, reaches = _lay_out(segments, characters, kinds, rules.max_piece_length)
     counts = segments.counts
     del segments
@@ -164,12 +164,12 @@ def sorted_suffixes(symbols: np.ndarray, reaches: np.ndarray, characters: int) -
     first = 0
     while first < len(order):  # in parts, which take less memory
         last = int(ends[min(int(np.searchsorted(ends, first + SORTED_AT_ONCE)), len(ends) - 1)])
-        order[first:last] = _sorted(order[first:last], symbols, reaches, characters)
+        order[first:last] = _sort(order[first:last], symbols, reaches, characters)
         first = last
     return order
 
 
-def _sorted(order: np.ndarray, symbols: np.ndarray, reaches: np.ndarray, characters: int) -> np.ndarray:
+def _sort(order: np.ndarray, symbols: np.ndarray, reaches: np.ndarray, characters: int) -> np.ndarray:
     """Return positions in the order of their suffixes.
 
     Each pass sorts by as many symbols as fit in 64 bits; the next pass sorts the ties by the symbols after them.

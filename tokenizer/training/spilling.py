@@ -45,22 +45,22 @@ def in_order(counted: Counted) -> Counted:
     kernel.first_words(data, offsets, words)
     order = np.argsort(words)
     kernel.order_ties(data, offsets, words, order)
-    return _gathered(counted, order)
+    return _gather(counted, order)
 
 
 def in_order_by_steps(counted: Counted) -> Counted:
     """As `in_order`, in steps between which Ctrl-C is handled."""
     if len(counted.counts) <= RUN_ROWS or ascends(counted):
         return in_order(counted)
-    return joined(list(merge([batches(in_order(piece)) for piece in pieces(counted)])))
+    return join(list(merge([batches(in_order(piece)) for piece in pieces(counted)])))
 
 
 def at_least(counted: Counted, count: int) -> Counted:
     """Return the pretokens that occur at least `count` times."""
-    return joined([_gathered(piece, np.flatnonzero(piece.counts >= count)) for piece in pieces(counted)])
+    return join([_gather(piece, np.flatnonzero(piece.counts >= count)) for piece in pieces(counted)])
 
 
-def _gathered(counted: Counted, order: np.ndarray) -> Counted:
+def _gather(counted: Counted, order: np.ndarray) -> Counted:
     """Return the pretokens in `order`, with equal neighbours added up."""
     from tokenizer.kernels import spill as kernel
 
@@ -81,7 +81,7 @@ def ascends(counted: Counted) -> bool:
     )
 
 
-def joined(parts: list[Counted]) -> Counted:
+def join(parts: list[Counted]) -> Counted:
     """Return the concatenation of parts."""
     spans = [(int(part.offsets[0]), int(part.offsets[-1])) for part in parts]
     whole = Counted.empty(sum(len(part.counts) for part in parts), sum(end - start for start, end in spans))
@@ -145,7 +145,7 @@ def merge(runs: Iterable[Run]) -> Run:
         ends = (head.batch.pretoken(min(head.row + step, len(head.batch.counts)) - 1) for head in heads)
         bound = np.frombuffer(min(ends), dtype=np.uint8)
         pieces = [piece for head in heads if len((piece := head.up_to(bound)).counts)]
-        yield in_order(joined(pieces))
+        yield in_order(join(pieces))
         for head in heads:
             if head.row == len(head.batch.counts) and (batch := next(head.run, None)) is not None:
                 head.take(batch)
@@ -171,7 +171,7 @@ class _NamelessFile:
             self._file.seek(place)
             return self._file.read(size)
 
-    def mapped(self, dtype: type[np.generic]) -> np.ndarray:
+    def map(self, dtype: type[np.generic]) -> np.ndarray:
         """Return the content as an array that outlives the file. Writable, as kernels expect; writes stay in memory."""
         if not self.size:
             return np.empty(0, dtype)
@@ -276,10 +276,10 @@ def merge_on_disk(
             file = files.enter_context(RunFile(folder))
             file.write(chain.from_iterable(map(batches, merge(runs[:taken]))))
             runs = runs[taken:] + file.runs()
-        return _mapped(merge(runs), _spill_folder(folder))
+        return _map(merge(runs), _spill_folder(folder))
 
 
-def _mapped(run: Run, folder: Path) -> Counted:
+def _map(run: Run, folder: Path) -> Counted:
     size = 0
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(contextlib.closing(_NamelessFile(folder))) for _ in Counted._fields]
@@ -289,7 +289,7 @@ def _mapped(run: Run, folder: Path) -> Counted:
                 file.write(array.data)
             size += len(data)
         kinds: tuple[type[np.generic], ...] = (np.uint8, np.int64, np.int64)
-        return Counted(*(file.mapped(kind) for file, kind in zip(files, kinds, strict=True)))
+        return Counted(*(file.map(kind) for file, kind in zip(files, kinds, strict=True)))
 
 
 def _page_out(counted: Counted) -> None:

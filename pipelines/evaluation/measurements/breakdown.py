@@ -111,12 +111,12 @@ def breakdown(
         found["length"] = group.rows(np.searchsorted(LENGTHS, lengths[scores.targets], side="right") - 1, names)
     if text is None:
         pairs = scores.windows
-        found["document"] = ranked(group.rows(pairs, [f"pair {i + 1}" for i in range(int(pairs.max()) + 1)]))
+        found["document"] = rank(group.rows(pairs, [f"pair {i + 1}" for i in range(int(pairs.max()) + 1)]))
     elif stream is not None and scores.indices[0] >= 0:
         if lengths is None:
             group = Groups(scores.nats, text.sizes[scores.indices], per_byte, original=True)
         names = [f"document {i + 1}" for i in range(text.documents)]
-        rows = ranked(group.rows(text.document[scores.indices], names))
+        rows = rank(group.rows(text.document[scores.indices], names))
         places = {name: place for place, name in enumerate(names)}
         found["document"] = [
             replace(row, text=_excerpt(places[row.name], stream, text, tokenizer)) if row.name in places else row
@@ -125,7 +125,7 @@ def breakdown(
     return Breakdown({name: tuple(rows) for name, rows in found.items()})
 
 
-def ranked(rows: Rows) -> Rows:
+def rank(rows: Rows) -> Rows:
     """Return the rows of the ten easiest documents, one row for all others, and the rows of the ten hardest.
 
     The measure is bits per byte, or bits per token for documents without bytes.

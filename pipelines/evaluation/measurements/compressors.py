@@ -26,16 +26,16 @@ Progress = Callable[[int], None]
 
 def xz(text: bytes, progress: Progress = lambda done: None) -> int:
     """Return the size after `xz -9` in bytes. `progress` is called with the bytes done; if it raises, the work ends."""
-    return _compressed(lzma.LZMACompressor(preset=9), text, progress)
+    return _compress(lzma.LZMACompressor(preset=9), text, progress)
 
 
 def zstd(text: bytes, progress: Progress = lambda done: None) -> int:
     """Return the size after `zstd -19` in bytes. `progress` is as in `xz`."""
     compressor = zstandard.ZstdCompressor(level=19, write_checksum=True)
-    return _compressed(compressor.compressobj(size=len(text)), text, progress)
+    return _compress(compressor.compressobj(size=len(text)), text, progress)
 
 
-def _compressed(compressor: Any, text: bytes, progress: Progress) -> int:
+def _compress(compressor: Any, text: bytes, progress: Progress) -> int:
     written = 0
     for start in range(0, len(text), PIECE):
         written += len(compressor.compress(text[start : start + PIECE]))

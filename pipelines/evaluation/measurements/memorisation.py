@@ -11,10 +11,10 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from lm.text_statistics.match_lengths import covered, longest_matches
+from lm.text_statistics.match_lengths import is_covered, longest_matches
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenDataset, TokenStream
-from pipelines.evaluation.decoded_text import decoded, decoded_tokens
+from pipelines.evaluation.decoded_text import decode, decoded_tokens
 from pipelines.evaluation.documents import StreamText
 from pipelines.evaluation.groups import Group, Groups
 from pipelines.evaluation.inputs import training_data_of
@@ -166,7 +166,7 @@ def shared_text(
     """
     added, lengths = decoded_tokens(tokenizer)
     ids = stream.read(0, stream.tokens)
-    written = np.frombuffer(decoded(added, ids), np.uint8)
+    written = np.frombuffer(decode(added, ids), np.uint8)
     text = replace(text, start=np.cumsum(lengths[ids]) - lengths[ids], size=len(written))
     chosen = _sample(text.document_starts, memory // 2 // HELD_OUT_MEMORY)
     counts = _running(chosen)
@@ -185,7 +185,7 @@ def shared_text(
             _loss(scores, text, sizes, counts, inside, tokenizer.is_lossless, per_byte) if placed else None,
         )
         for length in LENGTHS
-        for inside in [covered(matches, length)]
+        for inside in [is_covered(matches, length)]
     )
     sampled = float(chosen.mean()) if len(chosen) else 1.0
     return SharedText(str(training.folder.resolve()), int(counts[-1]), sampled, curve)
@@ -227,7 +227,7 @@ def _pieces(
         ends = len(held) + np.cumsum(lengths[ids])
         if separator is not None:
             borders = np.concatenate([borders, ends[ids == separator]])
-        held = np.concatenate([held, np.frombuffer(decoded(added, ids), np.uint8)])
+        held = np.concatenate([held, np.frombuffer(decode(added, ids), np.uint8)])
         yield held, np.concatenate([[0], borders, [len(held)]])
         cut = max(0, len(held) - LENGTHS[-1] + 1)
         held, borders = held[cut:], borders[borders > cut] - cut

@@ -108,7 +108,7 @@ def translations(
     found: list[list[int]] = [[]] * len(pairs)
     done = 0
     allowed = known_ids(tokenizer, model)
-    for rows, targets in _translated(model, pairs, objective, beams, length_penalty, allowed):
+    for rows, targets in _translate(model, pairs, objective, beams, length_penalty, allowed):
         for row, ids in zip(rows.tolist(), targets, strict=True):
             found[row] = ids
         done += len(rows)
@@ -131,7 +131,7 @@ def translations(
     )
 
 
-def _translated(
+def _translate(
     model: LanguageModel,
     pairs: Pairs,
     objective: PairObjective,

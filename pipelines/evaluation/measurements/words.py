@@ -106,7 +106,7 @@ def per_word(
     for key, count in counts.items():
         per_token = count[scores.indices]
         per_token[0] += count[0]  # the first token is not scored
-        drawn_nats, drawn_words = sampling.drawn(scores.nats, per_token).T
+        drawn_nats, drawn_words = sampling.draw(scores.nats, per_token).T
         if drawn_words.all():
             low, high = interval(drawn_nats / drawn_words)
             intervals[key.replace("perplexity", "cross_entropy")] = low, high
