@@ -105,7 +105,7 @@ def _fitted_items(value: Any, origin: Any, kinds: tuple[Any, ...], mappings: boo
 def _fitted_fields(values: Mapping[str, Any], cls: Any) -> Any:
     """Return the dataclass `cls` with `values` of its fields, or _UNFIT. A missing field has its default, or None."""
     hints = _hints(cls)
-    absent = {each.name: None if each.default is MISSING else each.default for each in fields(cls)}
+    absent = {field.name: None if field.default is MISSING else field.default for field in fields(cls)}
     known = {name: value for name, value in values.items() if name in hints}
     given = {name: _fit(value, hints[name], mappings=True) for name, value in (absent | known).items()}
     return _UNFIT if any(value is _UNFIT for value in given.values()) else cls(**given)

@@ -291,7 +291,7 @@ def choose(logits: Tensor, texts: Sequence[Text], allowed: Tensor | None) -> lis
                 generator=text.generator,
             )
     scores = token_scores(logits, chosen, max(text.request.top for text in texts))
-    rows = zip(texts, finite, chosen.tolist(), *(each.tolist() for each in scores), strict=True)
+    rows = zip(texts, finite, chosen.tolist(), *(score.tolist() for score in scores), strict=True)
     return [
         GeneratedToken(token, log_p, entropy, rank, ids[: text.request.top], values[: text.request.top])
         if sound

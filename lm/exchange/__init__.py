@@ -76,9 +76,9 @@ def to_hugging_face(
 
 def named_format(settings: Mapping[str, Any]) -> Format:
     """Return the format of a config.json, `settings`. Raises ValueError for an unknown one and for quantized models."""
-    chosen = next((each for each in FORMATS if each.model_type == settings.get("model_type")), None)
+    chosen = next((known for known in FORMATS if known.model_type == settings.get("model_type")), None)
     if chosen is None:
-        known = ", ".join(repr(each.model_type) for each in FORMATS)
+        known = ", ".join(repr(known.model_type) for known in FORMATS)
         raise ValueError(f"config.json has model_type = {settings.get('model_type')!r}: bytelm reads {known}")
     if settings.get("quantization_config"):
         raise ValueError("config.json has a quantization_config: take the model as it was before it was quantized")

@@ -213,16 +213,18 @@ class Format:
             for name in names:
                 expressed[name] = allowed
         found = []
-        for each in fields(ModelConfig):
-            allowed = expressed.get(each.name, (each.default,))  # without a setting only the default can be expressed
-            value = getattr(config, each.name)
-            if allowed is None or value in allowed or each.name in POSITION_FIELDS | TRAINING_FIELDS:
+        for known_field in fields(ModelConfig):
+            allowed = expressed.get(
+                known_field.name, (known_field.default,)
+            )  # without a setting only the default can be expressed
+            value = getattr(config, known_field.name)
+            if allowed is None or value in allowed or known_field.name in POSITION_FIELDS | TRAINING_FIELDS:
                 continue
             filled_in = {"kv_heads": config.heads, "head_width": config.width / config.heads}  # the same as 0
             filled_in["rotary_width"] = config.head_features
-            if value == filled_in.get(each.name):
+            if value == filled_in.get(known_field.name):
                 continue
-            found.append(f"model.{each.name} = {_list_text(allowed)}, not {value!r}")
+            found.append(f"model.{known_field.name} = {_list_text(allowed)}, not {value!r}")
         return found + self.conflicts(config)
 
     def canonical(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:

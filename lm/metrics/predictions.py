@@ -82,7 +82,7 @@ class Softmax(NamedTuple):
 def tiles(logits: Tensor, *others: Tensor, size: int = TILE) -> Iterator[tuple[Tensor, ...]]:
     """Yield the rows of logits (N, V) and of `others` (N, ...), on a CPU in tiles of about `size` logits."""
     rows = max(1, size // logits.shape[-1]) if logits.device.type == "cpu" else max(1, len(logits))
-    return zip(*(each.split(rows) for each in (logits, *others)), strict=True)
+    return zip(*(other.split(rows) for other in (logits, *others)), strict=True)
 
 
 def token_nll(logits: Tensor, targets: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ def text_divergences(first: tuple[Array, Array], second: tuple[Array, Array]) ->
     place[order] = np.arange(size)
     few = np.minimum(place, SYMBOLS - 1).astype(np.uint8)
     joints = [_bigrams(few[ids], offsets, min(size, SYMBOLS)) for ids, offsets in (first, second)]
-    return _divergence(*(Unigram(each).probabilities for each in counts)), _divergence(*joints)
+    return _divergence(*(Unigram(count).probabilities for count in counts)), _divergence(*joints)
 
 
 def _bigrams(ids: Array, offsets: Array, symbols: int) -> Array:

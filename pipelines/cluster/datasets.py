@@ -106,7 +106,7 @@ def write_shards_on_ray(
 
 def send_on_ray(label: str, uploads: Sequence[Upload], *, address: str) -> None:
     """Send files to an object store, each in a task of the cluster at `address`, whose nodes share the files."""
-    with Bar(label, sum(each.bytes for each in uploads), "B") as bar, cluster(address):
+    with Bar(label, sum(upload.bytes for upload in uploads), "B") as bar, cluster(address):
         collect(send, uploads, "file", lambda done, note: bar.update(sum(done), note=note))
 
 

@@ -41,10 +41,10 @@ def files_in_manifest(content: bytes, name: str) -> dict[str, File]:
     files = manifest.get("files")
     if not isinstance(files, dict) or not all(map(_is_entry, files.values())):
         raise ValueError(f"{name} is damaged (`files` does not give the bytes and sha256 of each file): {REMEDY}")
-    for each in files:
-        path = PurePosixPath(each)
+    for file in files:
+        path = PurePosixPath(file)
         if path.is_absolute() or ".." in path.parts:
-            raise ValueError(f"{name} names a file outside the dataset, {each}: {REMEDY}")
+            raise ValueError(f"{name} names a file outside the dataset, {file}: {REMEDY}")
     return {each: File(**entry) for each, entry in files.items()}
 
 

@@ -156,19 +156,19 @@ def assemble(
     written beside the encoded ranges; complete ones are reused. Raises ValueError if a split has less than one block.
     """
     dropped = Dropped()
-    for each in encoded:
-        dropped.add(each.dropped)
+    for output in encoded:
+        dropped.add(output.dropped)
     parts = {
         name: found
         for name in corpus.split_names
-        if (found := [each.splits[name] for each in encoded if name in each.splits])
+        if (found := [output.splits[name] for output in encoded if name in output.splits])
     }
     check_splits(corpus, context_length, {name: sum(part.tokens for part in found) for name, found in parts.items()})
     dtype, work = id_dtype(tokenizer.vocab_size), encoded[0].output.prefix.parent
     prefixes = (output_prefix(work, number) for number in count(len(encoded)))  # ranges have the lower numbers
     tasks = {name: shard_tasks(found, context_length, dtype, shard_size, prefixes) for name, found in parts.items()}
-    written = iter(run(write_shard, [task for each in tasks.values() for task in each]))
-    shards = {name: tuple(islice(written, len(each))) for name, each in tasks.items()}
+    written = iter(run(write_shard, [task for of_split in tasks.values() for task in of_split]))
+    shards = {name: tuple(islice(written, len(of_split))) for name, of_split in tasks.items()}
     splits = {
         name: _write_split(folder / name, parts[name], tasks[name], shards[name], block_features(context_length, dtype))
         for name in parts
@@ -253,13 +253,13 @@ def write_shard(task: ShardTask) -> WrittenShard:
         path = new(ARROW)
         file = BlockFile(path, task.context_length, task.dtype)
         try:
-            for each in task.shard.slices:
-                file.add(np.memmap(each.path, task.dtype, "r")[each.start : each.stop])
+            for part in task.shard.slices:
+                file.add(np.memmap(part.path, task.dtype, "r")[part.start : part.stop])
             file.end()
         finally:
             file.close()
         return {"blocks": file.blocks, "bytes": path.stat().st_size}
 
-    slices = [(each.sha256, each.start, each.stop) for each in task.shard.slices]
+    slices = [(part.sha256, part.start, part.stop) for part in task.shard.slices]
     output = whole_output(task.prefix, key_of("shard", slices, task.context_length, task.dtype.name), make)
     return WrittenShard(task.shard.name, **output.facts, sha256=output.files[ARROW])

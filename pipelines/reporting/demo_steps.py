@@ -145,9 +145,9 @@ def _print_results(out: Path, evaluations: dict[str, Any]) -> None:
     table(
         ("", "GPT", "BERT"),
         [
-            ("parameters", *(f"{each.parameters:,}" for each in subjects.values())),
-            ("tokens seen", *(f"{each.tokens_seen:,}" for each in subjects.values())),
-            ("tokens/s", *(f"{each.speed:,.0f}" for each in subjects.values())),
+            ("parameters", *(f"{subject.parameters:,}" for subject in subjects.values())),
+            ("tokens seen", *(f"{subject.tokens_seen:,}" for subject in subjects.values())),
+            ("tokens/s", *(f"{subject.speed:,.0f}" for subject in subjects.values())),
         ],
     )
     rows = [("GPT", gpt["cross_entropy_bits"], gpt["bits_per_byte"])]
@@ -176,8 +176,8 @@ def _print_results(out: Path, evaluations: dict[str, Any]) -> None:
         ("masked tokens", "cross-entropy (bits)", "accuracy", "pseudo-perplexity", "bits per byte"),
         [(name, f"{bits:.3f}", f"{right:.1%}", ppl, "-") for name, bits, right, ppl in masked],
     )
-    for name, each in subjects.items():
-        for sample in each.samples:
+    for name, subject in subjects.items():
+        for sample in subject.samples:
             results.print(f"\n[bold]{name}[/bold]: {sample.title}")
             results.print(safe(sample.before), style="dim", markup=False, end="")
             results.print(safe(sample.text), markup=False)

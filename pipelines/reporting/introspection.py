@@ -229,7 +229,7 @@ def _circuits(model: LanguageModel, labels: TokenLabels, words: list[int], copyi
 
     effects = zip(labels.at(words), largest(attended), largest(raised), strict=True)
     between = (circuit[:, words].numpy(force=True) for circuit in (attended, raised))
-    return Circuits(layer, head, [WordCircuits(*each) for each in effects], *between)
+    return Circuits(layer, head, [WordCircuits(*effect) for effect in effects], *between)
 
 
 def _paths(model: LanguageModel, labels: TokenLabels, ids: np.ndarray) -> Paths:

@@ -80,7 +80,7 @@ def draw_scores(scores: dict[str, np.ndarray], name: str = "scores") -> str:
 
 def draw_circuits(circuits: Circuits, name: str = "circuits") -> str:
     """Draw the two circuits of a head between words, from rows to columns."""
-    words = [each.word for each in circuits.words]
+    words = [word.word for word in circuits.words]
     figure = new_figure(PAGE_INCHES, 1.4 + 0.34 * len(words))
     panels = {"attends to, one back (QK circuit)": circuits.qk, "raises (OV circuit)": circuits.ov}
     for axes, (title, values) in zip(figure.subplots(1, 2), panels.items(), strict=True):

@@ -42,9 +42,9 @@ def write_page(subjects: Sequence[Subject], path: Path) -> None:
 def _contents(subjects: Sequence[Subject]) -> dict[str, Any]:
     """Return the variables of the template."""
     return {
-        "title": " and ".join(each.name for each in subjects),
+        "title": " and ".join(subject.name for subject in subjects),
         "several": len(subjects) > 1,
-        "verdicts": [verdict(each) for each in subjects],
+        "verdicts": [verdict(subject) for subject in subjects],
         "results": measured_tables(subjects),
         "above": [*trained_texts(subjects), *sentences(subjects, above=True)],
         "below": sentences(subjects, above=False),
@@ -52,27 +52,27 @@ def _contents(subjects: Sequence[Subject]) -> dict[str, Any]:
         "losses": validation_losses(subjects),
         "plots": plots(subjects),
         "sections": measured_sections(subjects),
-        "passages": [(each.name, each.passage) for each in subjects if each.passage],
-        "samples": [(each.name, each.samples) for each in subjects if each.samples],
+        "passages": [(subject.name, subject.passage) for subject in subjects if subject.passage],
+        "samples": [(subject.name, subject.samples) for subject in subjects if subject.samples],
         "tokenizers": _tokenizers(subjects),
         "insides": [
-            (each.name, each.inside, inside_plots(each.inside, f"inside-{number}"))
-            for number, each in enumerate(subjects, 1)
-            if each.inside
+            (subject.name, subject.inside, inside_plots(subject.inside, f"inside-{number}"))
+            for number, subject in enumerate(subjects, 1)
+            if subject.inside
         ],
         "numbers": number_tables(subjects),
         "definitions": definitions_of(subjects),
         "configurations": [
-            (each.name, (each.run.folder / "config.toml").read_text(encoding="utf-8")) for each in subjects
+            (subject.name, (subject.run.folder / "config.toml").read_text(encoding="utf-8")) for subject in subjects
         ],
     }
 
 
 def _tokenizers(subjects: Sequence[Subject]) -> list[tuple[str, TokenizerFacts]]:
     """Return each tokenizer once, with the names of the runs that use it."""
-    facts = {each.tokenizer.fingerprint: each.tokenizer for each in subjects}
+    facts = {subject.tokenizer.fingerprint: subject.tokenizer for subject in subjects}
     return [
-        (", ".join(each.name for each in subjects if each.tokenizer.fingerprint == fingerprint), tokenizer)
+        (", ".join(subject.name for subject in subjects if subject.tokenizer.fingerprint == fingerprint), tokenizer)
         for fingerprint, tokenizer in facts.items()
     ]
 

@@ -41,31 +41,31 @@ def _plot(name: str, title: str, text: str, figure: Figure | None) -> Plot | Non
 
 def _plot_bits_per_byte(number: int, text: Text) -> Plot | None:
     intervals = _INTERVALS if any(score.numbers.get("intervals") for score in text.scores) else ""
-    explanation = _BYTES + (_HATCHED if any(each.knows_training for each in text.opponents) else "") + intervals
+    explanation = _BYTES + (_HATCHED if any(opponent.knows_training for opponent in text.opponents) else "") + intervals
     return _plot(f"bytes-{number}", f"Bits per byte: {text.split} split", explanation, _draw_bits_per_byte(text))
 
 
 def _style(subjects: Sequence[Subject]) -> Iterable[tuple[Subject, str, str]]:
     """Yield each subject with its colour and line style."""
-    for number, each in enumerate(subjects):
-        yield each, SERIES[number % len(SERIES)], LINE_STYLES[number % len(LINE_STYLES)]
+    for number, subject in enumerate(subjects):
+        yield subject, SERIES[number % len(SERIES)], LINE_STYLES[number % len(LINE_STYLES)]
 
 
 def _draw_loss(subjects: Sequence[Subject]) -> Figure | None:
     figure, axes = new_axes()
     shown: list[float] = []
-    for each, colour, line in _style(subjects):
+    for subject, colour, line in _style(subjects):
         looks: dict[tuple[str, str], dict[str, Any]] = {
             ("train", "loss"): {"alpha": 0.55, "linewidth": 1.2},
             ("validation", "loss"): {"marker": "o", "markersize": 5, "linewidth": 1.6},
         }
-        sources = dict.fromkeys(key for m in each.metrics for key in m if key.startswith("loss/"))
+        sources = dict.fromkeys(key for m in subject.metrics for key in m if key.startswith("loss/"))
         for key, marker in zip(sources, itertools.cycle(SOURCE_MARKERS), strict=False):
             looks["validation", key] = {"marker": marker, "markersize": 4, "linewidth": 0.8, "alpha": 0.8}
         for (split, key), look in looks.items():
-            points = [(m["tokens"], m[key] / math.log(2)) for m in each.metrics if m["split"] == split and key in m]
+            points = [(m["tokens"], m[key] / math.log(2)) for m in subject.metrics if m["split"] == split and key in m]
             if points:
-                label = _label(f"{each.name}, {split}{key.removeprefix('loss')}")
+                label = _label(f"{subject.name}, {split}{key.removeprefix('loss')}")
                 axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, label=label, **look)
                 after = [bits for tokens, bits in points if tokens >= WARM_UP * points[-1][0]]
                 shown += after if len(after) > 1 else [bits for _, bits in points]
@@ -93,10 +93,10 @@ def _short_perplexity(nats: float) -> str:
 
 def _draw_series(subjects: Sequence[Subject], key: str, label: str) -> Figure | None:
     figure, axes = new_axes()
-    for each, colour, line in _style(subjects):
-        points = [(m["tokens"], m[key]) for m in each.metrics if key in m]
+    for subject, colour, line in _style(subjects):
+        points = [(m["tokens"], m[key]) for m in subject.metrics if key in m]
         if points:
-            axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, label=_label(each.name))
+            axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, label=_label(subject.name))
     axes.set_ylim(bottom=0)
     return label_axes(figure, axes, "training tokens", label)
 
@@ -105,12 +105,12 @@ def _draw_positions(subjects: Sequence[Subject]) -> Figure | None:
     """Return the loss by position, averaged in widening bins, with an error band; None without data."""
     figure, axes = new_axes()
     first, last = math.inf, 0.0
-    for each, colour, line in _style(subjects):
-        bins = loss_by_position(each.most_positions.numbers) if each.most_positions else []
+    for subject, colour, line in _style(subjects):
+        bins = loss_by_position(subject.most_positions.numbers) if subject.most_positions else []
         if not bins:
             continue
         x, bits, errors = zip(*bins, strict=True)
-        axes.plot(x, bits, color=colour, linestyle=line, marker=".", label=_label(_with_split(each)))
+        axes.plot(x, bits, color=colour, linestyle=line, marker=".", label=_label(_with_split(subject)))
         low, high = ([b + sign * BAND * e for b, e in zip(bits, errors, strict=True)] for sign in (-1, 1))
         axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
         first, last = min(first, x[0]), max(last, x[-1])
@@ -142,10 +142,10 @@ def loss_by_position(numbers: dict[str, Any]) -> list[tuple[float, float, float]
     edges = [*sorted({round(first * (last / first) ** (step / BINS)) for step in range(BINS)}), last + 1]
     bins: list[tuple[float, float, float]] = []
     for low, high in itertools.pairwise(edges):
-        inside = [each for each in scored if low <= each[0] < high]
+        inside = [text for text in scored if low <= text[0] < high]
         if inside:
             positions, bits, deviations = zip(*inside, strict=True)
-            error = math.sqrt(sum(each**2 for each in deviations))
+            error = math.sqrt(sum(deviation**2 for deviation in deviations))
             bins.append((sum(positions) / len(inside), sum(bits) / len(inside), error / len(inside)))
     return bins
 
@@ -159,7 +159,10 @@ def _draw_bits_per_byte(text: Text) -> Figure:
         for name in ("unigram", "bigram")
         if first.get(f"{name}_cross_entropy_bits") is not None
     ]
-    bars += [(each.label, each.bits_per_byte, PALER, "//" if each.knows_training else "") for each in text.opponents]
+    bars += [
+        (opponent.label, opponent.bits_per_byte, PALER, "//" if opponent.knows_training else "")
+        for opponent in text.opponents
+    ]
     for score in text.scores:
         colour = SERIES[score.number % len(SERIES)]
         bars.append((_label(score.label), score.numbers["bits_per_byte"], colour, ""))
@@ -188,14 +191,14 @@ def _interval_around(numbers: dict[str, Any]) -> tuple[float, float]:
 def _draw_reliability(subjects: Sequence[Subject]) -> Figure | None:
     figure, axes = new_axes()
     axes.plot([0, 1], [0, 1], color=PALE, linestyle="--", linewidth=1.2)
-    for each, colour, line in _style(subjects):
-        bins = [b for b in each.numbers.get("curves", {}).get("reliability", []) if b["count"]]
+    for subject, colour, line in _style(subjects):
+        bins = [b for b in subject.numbers.get("curves", {}).get("reliability", []) if b["count"]]
         if bins:
             total = sum(b["count"] for b in bins)
             sizes = [20 + 400 * b["count"] / total for b in bins]
             x, y = [b["confidence"] for b in bins], [b["accuracy"] for b in bins]
             axes.plot(x, y, color=colour, linestyle=line, linewidth=1.2)
-            axes.scatter(x, y, s=sizes, color=colour, alpha=0.5, label=_label(_with_split(each)))
+            axes.scatter(x, y, s=sizes, color=colour, alpha=0.5, label=_label(_with_split(subject)))
     return label_axes(figure, axes, "confidence", "accuracy")
 
 
@@ -211,8 +214,8 @@ def _label(name: str) -> str:
 
 def _explained_loss(subjects: Sequence[Subject]) -> str:
     """Return the explanation of the loss curves, which names runs whose training loss is not a cross-entropy."""
-    others = [each.name for each in subjects if not each.run.recipe.train.loss_is_cross_entropy]
-    sources = any(key.startswith("loss/") for each in subjects for m in each.metrics for key in m)
+    others = [subject.name for subject in subjects if not subject.run.recipe.train.loss_is_cross_entropy]
+    sources = any(key.startswith("loss/") for subject in subjects for m in subject.metrics for key in m)
     explained = _LOSS + (_SOURCES if sources else "")
     return explained + (_NOT_CROSS_ENTROPY.format(" and ".join(others)) if others else "")
 

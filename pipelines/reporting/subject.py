@@ -53,7 +53,8 @@ class Subject:
     def main(self) -> Evaluation | None:
         """The evaluation that the page opens with: the newest one of the validation split, or else the newest one."""
         return next(
-            (each for each in self.evaluations if each.split == "validation"), next(iter(self.evaluations), None)
+            (evaluation for evaluation in self.evaluations if evaluation.split == "validation"),
+            next(iter(self.evaluations), None),
         )
 
     @property
@@ -66,13 +67,15 @@ class Subject:
         """The evaluation of the same text as `main` that scores the most positions of the window."""
         if self.main is None:
             return None
-        same = [each for each in self.evaluations if each.text == self.main.text]
+        same = [evaluation for evaluation in self.evaluations if evaluation.text == self.main.text]
         return max(same, key=lambda each: each.numbers.get("stride", 0))
 
     @property
     def opponents(self) -> list[Opponent]:
         """Other codes of the text of `main`, from any evaluation of that text."""
-        return opponents_of([each for each in self.evaluations if self.main and each.text == self.main.text])
+        return opponents_of(
+            [evaluation for evaluation in self.evaluations if self.main and evaluation.text == self.main.text]
+        )
 
 
 def subject_of(folder: Path, samples: bool = True, inside: bool = True, name: str | None = None) -> Subject:
@@ -100,7 +103,7 @@ def subject_of(folder: Path, samples: bool = True, inside: bool = True, name: st
 
 def opponents_of(evaluations: Sequence[Evaluation]) -> list[Opponent]:
     """Return other codes of a text, from all its evaluations; the oldest of each name."""
-    found = [other for each in evaluations for result in each.results for other in result.opponents()]
+    found = [other for evaluation in evaluations for result in evaluation.results for other in result.opponents()]
     return list({other.name: other for other in found}.values())
 
 
@@ -125,11 +128,11 @@ def scored_texts(subjects: Sequence[Subject]) -> list[Text]:
     """Return every text with a score in bits per byte, in the order of the subjects."""
     texts: dict[tuple[str, Any], Text] = {}
     for number, subject in enumerate(subjects):
-        for each in subject.evaluations:
-            if each.numbers.get("bits_per_byte") is not None and each.numbers.get("bytes"):
-                text = texts.setdefault(each.text, Text(each.split, [], []))
-                text.scores.append(Score(number, label_of(subject, each), each.numbers))
-                text.opponents.extend(other for other in opponents_of([each]) if other not in text.opponents)
+        for evaluation in subject.evaluations:
+            if evaluation.numbers.get("bits_per_byte") is not None and evaluation.numbers.get("bytes"):
+                text = texts.setdefault(evaluation.text, Text(evaluation.split, [], []))
+                text.scores.append(Score(number, label_of(subject, evaluation), evaluation.numbers))
+                text.opponents.extend(other for other in opponents_of([evaluation]) if other not in text.opponents)
     return list(texts.values())
 
 
@@ -139,7 +142,8 @@ def label_of(subject: Subject, evaluation: Evaluation) -> str:
     settings = [
         f"{name.replace('_', ' ')} {value}"
         for name in ("stride", "min_context", "dtype", "checkpoint", "against")
-        if len({_setting(each, name) for each in siblings}) > 1 and (value := _setting(evaluation, name)) is not None
+        if len({_setting(sibling, name) for sibling in siblings}) > 1
+        and (value := _setting(evaluation, name)) is not None
     ]
     return ", ".join([subject.name, *settings])
 

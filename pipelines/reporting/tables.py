@@ -66,7 +66,7 @@ def training_table(subjects: Sequence[Subject]) -> Table:
         "PyTorch": facts("torch"),
         "tokenizer": lambda each: each.run.facts["tokenizer_fingerprint"][:16],
     }
-    return Table("Training", "Run", [each.name for each in subjects], _rows(subjects, cells))
+    return Table("Training", "Run", [subject.name for subject in subjects], _rows(subjects, cells))
 
 
 def measured_tables(subjects: Sequence[Subject]) -> list[Table]:
@@ -93,7 +93,7 @@ def number_tables(subjects: Sequence[Subject]) -> list[Table]:
             "All numbers",
             OBJECTIVES[objective],
             [f"{label_of(*column)}, {column[1].split}" for column in columns],
-            [(in_words(key), cells) for key, cells in rows_of([each.numbers for _, each in columns])],
+            [(in_words(key), cells) for key, cells in rows_of([column.numbers for _, column in columns])],
         )
         for objective, columns in _by_objective(subjects).items()
     ]
@@ -142,16 +142,16 @@ def definitions_of(subjects: Sequence[Subject]) -> list[tuple[str, str]]:
 def validation_losses(subjects: Sequence[Subject]) -> list[str]:
     """Return a line for each run that compares its last logged validation loss with its evaluation."""
     lines = []
-    for each in subjects:
-        last = [line for line in each.metrics if line["split"] == "validation"][-1:]
-        if not last or each.main is None or each.main.split != "validation":
+    for subject in subjects:
+        last = [line for line in subject.metrics if line["split"] == "validation"][-1:]
+        if not last or subject.main is None or subject.main.split != "validation":
             continue
-        train, numbers, loss = each.run.recipe.train, each.numbers, last[0]["loss"]
+        train, numbers, loss = subject.run.recipe.train, subject.numbers, last[0]["loss"]
         lines.append(
-            f"{each.name}: the curve ends at {loss / math.log(2):.3f} bits, a perplexity of "
+            f"{subject.name}: the curve ends at {loss / math.log(2):.3f} bits, a perplexity of "
             f"{perplexity_text(loss, ',.2f')} (step {last[0]['step']:,}; up to {train.validation_tokens:,} tokens of "
             f"the validation split, {train.dtype}), and the evaluation has {numbers['cross_entropy_bits']:.3f} bits "
-            f"({each.main.measured.get('checkpoint') or 'newest checkpoint'}; "
+            f"({subject.main.measured.get('checkpoint') or 'newest checkpoint'}; "
             f"{numbers['tokens']:,} tokens, {numbers['dtype']}"
             + (f", stride {numbers['stride']:,}" if numbers.get("stride") != numbers.get("window") else "")
             + ")."
@@ -161,7 +161,7 @@ def validation_losses(subjects: Sequence[Subject]) -> list[str]:
 
 def _columns(subjects: Sequence[Subject]) -> list[Column]:
     """Return all evaluations with their subjects."""
-    return [(each, evaluation) for each in subjects for evaluation in each.evaluations]
+    return [(subject, evaluation) for subject in subjects for evaluation in subject.evaluations]
 
 
 def _by_objective(subjects: Sequence[Subject]) -> dict[str, list[Column]]:
@@ -174,7 +174,7 @@ def _by_objective(subjects: Sequence[Subject]) -> dict[str, list[Column]]:
 
 def _headlines(columns: Sequence[Column]) -> list[tuple[str, list[str]]]:
     known = numbers()
-    rows = rows_of([each.numbers for _, each in columns], with_interval)
+    rows = rows_of([column.numbers for _, column in columns], with_interval)
     return [(key, cells) for key, cells in rows if key not in known or known[key].headline]
 
 
@@ -214,7 +214,7 @@ _SETTINGS: dict[str, Callable[[Column], str]] = {
 
 
 def _rows(columns: Sequence[Any], cells: dict[str, Callable[[Any], str]]) -> list[tuple[str, list[str]]]:
-    rows = [(label, [cell(each) for each in columns]) for label, cell in cells.items()]
+    rows = [(label, [cell(column) for column in columns]) for label, cell in cells.items()]
     return [(label, row) for label, row in rows if any(value != MISSING for value in row)]
 
 

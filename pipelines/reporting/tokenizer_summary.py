@@ -123,7 +123,7 @@ def _by_language(texts: list[pa.Array], languages: Mapping[str, str]) -> dict[st
 
 def size_of(texts: list[pa.Array]) -> int:
     """Return the bytes of texts."""
-    return int(sum(pc.sum(pc.binary_length(each)).as_py() or 0 for each in texts))
+    return int(sum(pc.sum(pc.binary_length(text)).as_py() or 0 for text in texts))
 
 
 def _fits(tokenizers: Mapping[str, Tokenizer], texts: list[pa.Array]) -> dict[str, dict[str, Any]]:
@@ -212,8 +212,8 @@ def tokens_of_counts(tok: Tokenizer, counts: PretokenCounts) -> tuple[int, np.nd
 def _measure(tok: Tokenizer, texts: list[pa.Array], words: Words) -> dict[str, Any]:
     """Return the number of tokens, the entries that occur, and the fit to the texts and their `words`."""
     counts = np.zeros(tok.vocab_size, np.int64)
-    for each in texts:
-        counts += np.bincount(tok.encode_arrow(each).values.to_numpy(), minlength=tok.vocab_size)
+    for text in texts:
+        counts += np.bincount(tok.encode_arrow(text).values.to_numpy(), minlength=tok.vocab_size)
     entries = int((spelled_lengths(tok) > 0).sum())
     return {
         "tokens": int(counts.sum()),
@@ -284,7 +284,7 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "exact", f"the first {exact:,} merges are the same as without --min-count; {later}"
     if summary["spilled_runs"]:
         yield "spilled", f"{quantity(summary['spilled_bytes'], 'B')} in {summary['spilled_runs']:,} runs"
-    spent = {phase: _seconds(each) for phase, each in seconds.items()}
+    spent = {phase: _seconds(duration) for phase, duration in seconds.items()}
     if "count" in spent:
         spent["count"] += f" ({quantity(size / max(0.01, seconds['count']), 'B')}/s)"
     phases = ", ".join(f"{PHASES[phase][0]} {each}" for phase, each in spent.items())

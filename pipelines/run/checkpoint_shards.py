@@ -46,7 +46,7 @@ def write_part(folder: Path, tensors: Mapping[str, Tensor], group: dist.ProcessG
         own = folder.glob(f"shard-{group.rank() + 1:05d}-*")  # shards of other nodes may not be visible yet
         return {path.name: file_sha256(path) for path in own}
 
-    files = {name: checksum for each in on_all_ranks(checksums, group) for name, checksum in each.items()}
+    files = {name: checksum for of_rank in on_all_ranks(checksums, group) for name, checksum in of_rank.items()}
     assert files, "the names of PyTorch's shards have changed"
     return files
 

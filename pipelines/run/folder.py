@@ -157,9 +157,9 @@ def _changes(run: Run, recipe: Recipe, facts: dict[str, Any]) -> list[tuple[str,
     new, old = flat(asdict(recipe)), flat(asdict(run.recipe))
     if run.facts["dataset_fingerprint"] != facts["dataset_fingerprint"]:
         was, now = (
-            f"{each['data'] if isinstance(each['data'], str) else ' '.join(each['data'])} with the fingerprint "
-            f"{each['dataset_fingerprint'][:16]}"
-            for each in (run.facts, facts)
+            f"{table['data'] if isinstance(table['data'], str) else ' '.join(table['data'])} with the fingerprint "
+            f"{table['dataset_fingerprint'][:16]}"
+            for table in (run.facts, facts)
         )
         raise ValueError(
             f"{run.folder} was trained on other data: {was}, not {now}: give the run's own --data, build it again if "

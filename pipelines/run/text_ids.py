@@ -96,7 +96,7 @@ def given_special_ids(tok: Tokenizer, *settings: Mapping[str, Any]) -> dict[str,
     """
     found: dict[str, int | list[int]] = {}
     for name in SPECIAL_IDS:
-        value = next((each[name] for each in settings if each.get(name) is not None), None)
+        value = next((setting[name] for setting in settings if setting.get(name) is not None), None)
         ids = value if isinstance(value, list) and name == "eos_token_id" else [] if value is None else [value]
         if any(type(i) is not int for i in ids):
             raise ValueError(f"config.json has {name} = {value!r}, which is no id: take complete files")
@@ -114,9 +114,9 @@ def given_roles(tok: Tokenizer, *settings: Mapping[str, Any]) -> dict[str, int]:
     special = tok.special_tokens
     roles: dict[str, int] = {}
     for name, ours in (ROLES | OPTIONAL_ROLES).items():
-        named = (each.get(name) for each in settings)
+        named = (setting.get(name) for setting in settings)
         spellings = (token.get("content") if isinstance(token, dict) else token for token in named)
-        spelling = next((each for each in spellings if isinstance(each, str) and each in special), ours)
+        spelling = next((spelling for spelling in spellings if isinstance(spelling, str) and spelling in special), ours)
         if spelling != ours:
             roles[ours] = special[spelling]
     for number, ours in enumerate(sentinels(len(special))):

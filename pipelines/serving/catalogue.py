@@ -18,7 +18,7 @@ def catalogue_routes(service: Service) -> list[Route]:
     """Return the routes of this module."""
 
     async def models(request: Request) -> JSONResponse:
-        return JSONResponse({"object": "list", "data": [_entry(service, each) for each in service.models.values()]})
+        return JSONResponse({"object": "list", "data": [_entry(service, model) for model in service.models.values()]})
 
     async def model(request: Request) -> JSONResponse:
         return JSONResponse(_entry(service, service.model(request.path_params["name"])))

@@ -43,7 +43,7 @@ class Fields(BaseModel):
         errors = error.errors(include_url=False, include_input=False)
         name = str(errors[0]["loc"][0])
         value = fields.get(name)
-        limits = {each["type"]: each.get("ctx", {}) for each in errors if each["loc"][0] == name}
+        limits = {problem["type"]: problem.get("ctx", {}) for problem in errors if problem["loc"][0] == name}
         if "string_unicode" in limits:
             message = f"{name} has a lone surrogate, which UTF-8 cannot represent: send whole characters"
         elif "string_too_short" in limits and value == "":

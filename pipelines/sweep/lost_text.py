@@ -40,8 +40,8 @@ def _gap_bits(documents: Sequence[bytes], tokenizer: Tokenizer) -> float:
 def _gaps(document: bytes, tokenizer: Tokenizer) -> Iterator[tuple[str, str, str]]:
     """Yield the text between words, with the categories of the characters before and after it; "" at both ends."""
     text, end = document.decode(errors="replace"), 0
-    for each in tokenizer.vocabulary.pattern.pretokens(text.encode()):
-        word = each.decode().strip(" ")
+    for pretoken in tokenizer.vocabulary.pattern.pretokens(text.encode()):
+        word = pretoken.decode().strip(" ")
         start = text.find(word, end, end + len(word) + FARTHEST) if word else -1
         if start >= 0:
             yield _category(text[max(0, end - 1) : end]), text[end:start], _category(word[0])
@@ -55,7 +55,7 @@ def _category(character: str) -> str:
 
 def _unknown_bytes(documents: Sequence[bytes], tokenizer: Tokenizer) -> int:
     """Return the bytes of the words that are unknown tokens."""
-    words = Counter(word for each in documents for word in tokenizer.vocabulary.pattern.pretokens(each))
+    words = Counter(word for document in documents for word in tokenizer.vocabulary.pattern.pretokens(document))
     ids = tokenizer.encode_arrow(pa.array(list(words), pa.large_binary())).to_pylist()
     unknown = tokenizer.vocabulary.unknown_id
     return sum(len(word) * words[word] for word, found in zip(words, ids, strict=True) if unknown in found)

@@ -115,4 +115,4 @@ def code_length(model: LanguageModel, stream: TokenStream, objective: Objective)
     window = model.config.context_length
     device = next(model.parameters()).device
     windows, _ = windows_over(stream, objective, WindowSettings(window, stride=window, min_context=1))
-    return math.fsum(float(summed_loss(model, model, each.batch, device=device)) for each in windows)
+    return math.fsum(float(summed_loss(model, model, window.batch, device=device)) for window in windows)

@@ -64,7 +64,7 @@ def _draw_bits(axes: Axes, kind: str, rows: list[Any], best: Mapping[str, Any]) 
     for row in rows:
         runs = list(row["runs"].values())
         axes.plot([row["size"]] * len(runs), runs, linestyle="", marker=".", markersize=3, color=INK, alpha=0.5)
-    good = {each["size"] for each in mark(best)}
+    good = {marked["size"] for marked in mark(best)}
     points = [(size, mean) for size, mean in zip(sizes, means, strict=True) if size in good]
     axes.plot(*zip(*points, strict=True), **RING, color=colour)
 

@@ -69,7 +69,7 @@ def train_all(work: Work, runs: Sequence[SweepRun], workers: int, done: Callable
         try:
             for _ in range(min(workers, len(runs))):
                 trainers.append(_Trainer(work))
-            open_pipes: dict[Any, _Trainer] = {each.pipe: each for each in trainers}
+            open_pipes: dict[Any, _Trainer] = {trainer.pipe: trainer for trainer in trainers}
             while open_pipes:
                 for pipe in wait(list(open_pipes)):
                     trainer = open_pipes[pipe]
@@ -80,10 +80,10 @@ def train_all(work: Work, runs: Sequence[SweepRun], workers: int, done: Callable
                     else:
                         del open_pipes[pipe]
         finally:
-            for each in trainers:
-                each.stop()
-            for each in trainers:
-                each.process.join()
+            for started in trainers:
+                started.stop()
+            for started in trainers:
+                started.process.join()
 
 
 def _serve(pipe: Connection, work: Work) -> None:

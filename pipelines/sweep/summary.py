@@ -34,8 +34,8 @@ def summarize(budget: Budget, results: Mapping[Vocabulary, Sequence[Result]]) ->
     all vocabularies.
     """
     repeats = Repeats({vocabulary: [_bits(run) for run in runs] for vocabulary, runs in results.items()})
-    kinds = dict.fromkeys(each.kind for each in results)
-    groups = {kind: [each for each in results if each.kind == kind] for kind in kinds} | {"all": list(results)}
+    kinds = dict.fromkeys(result.kind for result in results)
+    groups = {kind: [result for result in results if result.kind == kind] for kind in kinds} | {"all": list(results)}
     n, width = budget.non_embedding, budget.recipe.model.width
     return {
         "flops": budget.flops,
@@ -82,7 +82,7 @@ HEADS = ("kind", "entries", "bits per byte", "B/token", "embedding", "tokens", "
 
 def cells(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the rows of the table under HEADS. A * marks the vocabularies that are `marked`."""
-    good = {(each["kind"], each["size"]) for best in summary["best"].values() for each in mark(best)}
+    good = {(marked["kind"], marked["size"]) for best in summary["best"].values() for marked in mark(best)}
     return [
         (
             row["kind"],
@@ -139,7 +139,7 @@ def _recommendation(best: Mapping[str, Any], sizes: Sequence[int]) -> str:
     """Return a phrase about the best of a kind. It says if this is the largest or smallest of the `sizes` tried."""
     once = " in one run" if best["not_significantly_worse"] is None else ""
     ends = {max(sizes): ", the largest tried", min(sizes): ", the smallest tried"} if len(sizes) > 1 else {}
-    others = [f"{each['size']:,}" for each in mark(best) if each["size"] != best["size"]]
+    others = [f"{marked['size']:,}" for marked in mark(best) if marked["size"] != best["size"]]
     also = f"; {_list_text(others)} not significantly worse" if others else ""
     return f"{best['kind']}: {best['size']:,} entries{once}{ends.get(best['size'], '')}{also}"
 

@@ -59,7 +59,9 @@ class _Sample:
     def trim(self) -> None:
         self.documents.sort()
         before = list(accumulate((len(text) for _, _, text in self.documents), initial=0))
-        self.documents = [each for each, start in zip(self.documents, before, strict=False) if start < HELD_OUT_BYTES]
+        self.documents = [
+            document for document, start in zip(self.documents, before, strict=False) if start < HELD_OUT_BYTES
+        ]
         self._bytes = before[len(self.documents)]
 
 
@@ -75,7 +77,7 @@ def _cut(text: bytes, most: int) -> bytes:
 
 def fingerprint(documents: Iterable[bytes]) -> str:
     """Return the SHA-256 of documents and their boundaries."""
-    return hashlib.sha256(b"".join(hashlib.sha256(each).digest() for each in documents)).hexdigest()
+    return hashlib.sha256(b"".join(hashlib.sha256(document).digest() for document in documents)).hexdigest()
 
 
 def stream_of(documents: Sequence[bytes], tokenizer: Tokenizer, context_length: int) -> TokenStream:
@@ -94,20 +96,20 @@ def train_vocabularies(
     If a vocabulary is too small for the alphabet or too large for the text, raises ValueError if `strict`; otherwise
     leaves it out with a message.
     """
-    missing = [each for each in wanted if not _is_made(folder, each)]
+    missing = [vocabulary for vocabulary in wanted if not _is_made(folder, vocabulary)]
     trained: dict[Vocabulary, Tokenizer] = {}
-    for kind in dict.fromkeys(each.kind for each in missing):
+    for kind in dict.fromkeys(vocabulary.kind for vocabulary in missing):
         counts = _counts(corpus, kind)
-        for each in missing:
-            if each.kind != kind:
+        for vocabulary in missing:
+            if vocabulary.kind != kind:
                 continue
             try:
-                trained[each] = _train(counts, each)
+                trained[vocabulary] = _train(counts, vocabulary)
             except ValueError as error:
                 why = str(error).partition(":")[0]  # the remedies after it are options of train-tokenizer
                 if strict:
-                    raise ValueError(f"--sizes {each.size} for {kind}: {why}") from None
-                say(f"left out {each.name}: {why}")
+                    raise ValueError(f"--sizes {vocabulary.size} for {kind}: {why}") from None
+                say(f"left out {vocabulary.name}: {why}")
     if not trained and len(missing) == len(wanted):
         raise ValueError(f"none of the default sizes suits {corpus.name}: give some with --sizes")
     return trained
@@ -126,8 +128,8 @@ def write_datasets(
     """
     for each, tok in trained.items():
         _write(folder / each.name, corpus, tok, context_length)
-    made = [each for each in wanted if _is_made(folder, each)]
-    texts = {TokenDataset(folder / each.name).info["corpus"]["fingerprint"] for each in made}
+    made = [vocabulary for vocabulary in wanted if _is_made(folder, vocabulary)]
+    texts = {TokenDataset(folder / vocabulary.name).info["corpus"]["fingerprint"] for vocabulary in made}
     if len(texts) > 1:
         raise ValueError(f"{folder} has datasets of different texts, so the corpus has changed: choose another --out")
     return made

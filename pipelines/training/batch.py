@@ -85,7 +85,7 @@ def join(batches: Sequence[Batch], rows: Array) -> Batch:
     if len(batches) == 1:
         return batches[0]
     names = [name for name, part in vars(batches[0]).items() if part is not None]
-    return Batch(**{name: np.concatenate([getattr(each, name) for each in batches])[rows] for name in names})
+    return Batch(**{name: np.concatenate([getattr(batch, name) for batch in batches])[rows] for name in names})
 
 
 def model_inputs(batch: Batch) -> dict[str, Array]:

@@ -247,7 +247,7 @@ def _rng_state(parallel: OneProcess) -> dict[str, Tensor]:
     if torch.backends.mps.is_available():
         state["mps"] = torch.mps.get_rng_state()
     gathered = {name: parallel.all_gather(local) for name, local in state.items()}
-    return {f"{name}.{n}" if n else name: each for name, states in gathered.items() for n, each in enumerate(states)}
+    return {f"{name}.{n}" if n else name: state for name, states in gathered.items() for n, state in enumerate(states)}
 
 
 def _write(path: Path, contents: bytes) -> str:

@@ -181,7 +181,9 @@ class BlockData:
         rows, belongs = self.shard.rows(self._blocks(tokens))
         sources, numbers = self._apportionment.locate(consumed + rows)
         places = [np.flatnonzero(sources == source) for source in range(len(self._loaders))]
-        parts = [loader.batch(numbers[each]) for loader, each in zip(self._loaders, places, strict=True) if len(each)]
+        parts = [
+            loader.batch(numbers[place]) for loader, place in zip(self._loaders, places, strict=True) if len(place)
+        ]
         return join(parts, np.argsort(np.concatenate(places))).weighing_only(belongs)
 
     def size(self, consumed: int, tokens: int) -> tuple[int, int]:

@@ -41,7 +41,7 @@ class Mixture:
     @property
     def fingerprint(self) -> str:
         """The fingerprint of a plain dataset, or the SHA-256 of all weights and fingerprints in order."""
-        parts = [[weight, each.fingerprint] for weight, each in zip(self.weights, self.datasets, strict=True)]
+        parts = [[weight, dataset.fingerprint] for weight, dataset in zip(self.weights, self.datasets, strict=True)]
         return self.first.fingerprint if len(parts) == 1 else hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def lines(self, tokens: int) -> list[str]:
@@ -91,7 +91,7 @@ def _check_alike(one: Dataset, other: Dataset) -> None:
     if one.tokenizer_fingerprint != other.tokenizer_fingerprint:
         found = f"{one.tokenizer_fingerprint[:16]} and {other.tokenizer_fingerprint[:16]}"
         raise ValueError(f"{both} have different tokenizers ({found}): build both with one --tokenizer")
-    lengths = [each.info.get("context_length") for each in (one, other)]
+    lengths = [dataset.info.get("context_length") for dataset in (one, other)]
     if lengths[0] != lengths[1]:
         raise ValueError(
             f"{both} have blocks of {lengths[0]} and {lengths[1]} tokens: build both with one --context-length"

@@ -136,7 +136,7 @@ def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | No
     open_training_data(recipe, mixture, Tokenizer.load(dataset.folder), facts=start.facts)  # checks special tokens
     train = recipe.train
     costs = model_costs(recipe.model, "float32", train.optimizer)
-    available = sum(each.split("train").tokens for each in mixture.datasets)
+    available = sum(dataset.split("train").tokens for dataset in mixture.datasets)
     memory = costs["training_bytes"]
     checkpoint = memory["weights"] * (2 if train.average else 1) + memory["moments"]
     retained = train.keep_checkpoints + train.keep_best

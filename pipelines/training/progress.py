@@ -213,8 +213,8 @@ class TrainingLog:
         `by_source`: the losses that it is a mean of; empty for a plain dataset.
         """
         self._at.add_validation_loss(loss, tokens)
-        self._write("validation", loss, **{f"loss/{name}": each for name, each in by_source.items()})
-        sources = ", ".join(f"{name} {each:.4f}" for name, each in by_source.items())
+        self._write("validation", loss, **{f"loss/{name}": losses for name, losses in by_source.items()})
+        sources = ", ".join(f"{name} {losses:.4f}" for name, losses in by_source.items())
         say(f"step {self._at.step:,}: {self._at.validation_line()}{sources and f' ({sources})'}")
 
     def synced_state(self) -> dict[str, Any] | None:

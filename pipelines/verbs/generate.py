@@ -179,7 +179,7 @@ def _print_steps(steps: "Sequence[Step]") -> None:
             f"{number}",
             repr(step["text"]),
             f"{step['probability']:.1%}",
-            "  ".join(f"{each['text']!r} {each['probability']:.1%}" for each in step["candidates"]),
+            "  ".join(f"{candidate['text']!r} {candidate['probability']:.1%}" for candidate in step["candidates"]),
         )
         for number, step in enumerate(steps, 1)
     ]

@@ -43,7 +43,9 @@ def report(
     from pipelines.reporting.subject import subject_of
 
     # A folder without runs is left for `subject_of` to refuse.
-    folders = list(dict.fromkeys(run for each in runs for run in (each.is_dir() and run_folders(each)) or [each]))
+    folders = list(
+        dict.fromkeys(run for folder in runs for run in (folder.is_dir() and run_folders(folder)) or [folder])
+    )
     names = distinct_names(folders)
     subjects = [subject_of(folder, samples, inside, name) for folder, name in zip(folders, names, strict=True)]
     doing("drawing the figures")

@@ -81,8 +81,8 @@ def sweep_vocabulary(
     share = HOUR_FLOPS / (len(wanted) * seeds)
     earlier = record(out)
     budget = Budget(load_recipe(recipe), (earlier["flops"] if earlier else share) if flops is None else flops)
-    for each in wanted:
-        budget.tokens(each.size)  # refuses a budget of less than one step
+    for vocabulary in wanted:
+        budget.tokens(vocabulary.size)  # refuses a budget of less than one step
     _warn_of_schedules(budget, wanted)
     source = open_corpus(corpus, split=split, **reading)
     workers = thread_count(workers)
@@ -132,7 +132,7 @@ def _warn_of_schedules(budget: "Budget", wanted: "list[Vocabulary]") -> None:
     """Warn of the first run whose warm-up lasts until its end."""
     from pipelines.sweep.plan import SweepRun
 
-    for run in (SweepRun(each, 0) for each in wanted):
+    for run in (SweepRun(vocabulary, 0) for vocabulary in wanted):
         if sentences := budget.recipe_of(run).train.unfinished_schedules():
             warnings.warn(f"{run.name}: {sentences[0]}", stacklevel=3)
             return
@@ -171,8 +171,8 @@ def _print_plan(
         f"{source.name}, split by {source.split_rule}: {vocabularies}, {count_text(seeds, 'seed')} each"
     )
     kinds: dict[int, list[str]] = {}
-    for each in wanted:
-        kinds.setdefault(each.size, []).append(each.kind)
+    for vocabulary in wanted:
+        kinds.setdefault(vocabulary.size, []).append(vocabulary.kind)
     table(
         ("entries", "tokens of a run", "MFLOPs per token", "embedding", "kinds"),
         [
@@ -206,7 +206,7 @@ def _train(work: "Work", made: "list[Vocabulary]", seeds: int, workers: int) -> 
     from pipelines.sweep.plan import SweepRun
     from pipelines.sweep.processes import train_all
 
-    runs = [SweepRun(each, seed) for seed in range(seeds) for each in made]
+    runs = [SweepRun(vocabulary, seed) for seed in range(seeds) for vocabulary in made]
     todo = [run for run in runs if work.result(run) is None]
     if len(todo) < len(runs):
         say(f"{len(runs) - len(todo)} of {len(runs)} runs are finished")
@@ -235,10 +235,10 @@ def _summary(work: "Work", made: "list[Vocabulary]", seeds: int) -> dict[str, An
     doing("measuring lost text")
     size = sum(map(len, work.held_out))
     results = {}
-    for each in made:
-        tok = Tokenizer.load(work.vocabulary(SweepRun(each, 0)))
+    for vocabulary in made:
+        tok = Tokenizer.load(work.vocabulary(SweepRun(vocabulary, 0)))
         lost = {"lost_bits_per_byte": lost_bits(work.held_out, tok) / size}
-        results[each] = [(work.result(SweepRun(each, seed)) or {}) | lost for seed in range(seeds)]
+        results[vocabulary] = [(work.result(SweepRun(vocabulary, seed)) or {}) | lost for seed in range(seeds)]
     return summarize(work.budget, results)
 
 
