@@ -22,13 +22,18 @@ if TYPE_CHECKING:
 # The kernels that show whether a part of the kernels is compiled, as module and function.
 PARTS = {
     "counting": ("scan.scan", "counts.count", "counts.export"),
-    "words": ("words.split_words", "trie.build", "pieces.encode_long_word"),
-    "metaspace": ("metaspace.fill_kinds", "metaspace.split_metaspace"),
+    "words": ("bert_words.split_words", "trie.build", "trie_words.encode_long_word"),
+    "metaspace": ("metaspace_words.fill_kinds", "metaspace_words.split_metaspace"),
     "word pieces": ("piece_merges.count_characters", "piece_merges.merge_and_find", "likelihood.merge_and_find"),
     "merging": ("merge_loop.merge",),
     "unigram": ("substrings.grow_tree", "lattice.expect", "lattice.find_losses"),
     "spilling": ("spill.gather", "spill.up_to"),
-    "tables": ("tables.insert_tokens", "tables.insert_pairs", "tables.fill_byte_pairs", "merges.merge_tokens"),
+    "tables": (
+        "hash_tables.insert_tokens",
+        "hash_tables.insert_pairs",
+        "hash_tables.fill_byte_pairs",
+        "merges.merge_tokens",
+    ),
     "encoding": ("encode.encode",),
 }
 _running: dict[str, subprocess.Popen[bytes]] = {}

@@ -86,12 +86,12 @@ def test_the_merge_loop_is_compiled_by_another_process(tmp_path):
     code = """
 from tokenizer import first_use
 from tokenizer.kernels.merge_loop import merge
-print(first_use.compiled(merge))
+print(first_use.is_compiled(merge))
 first_use.begin("merging")
 print("is compiling", first_use.is_compiling())
 first_use.wait("merging")
 print("is compiling", first_use.is_compiling())
-print(first_use.compiled(merge))
+print(first_use.is_compiled(merge))
 """
     assert run(code, tmp_path) == ["False", "is compiling True", "is compiling False", "True"]
 
