@@ -35,6 +35,9 @@ class Pattern(namedtuple("_Pattern", ["regex", "name"], defaults=[None]), Splitt
 
     rewrites = False
 
+    def __reduce__(self) -> tuple[type[Pattern], tuple[str, str | None]]:
+        return Pattern, (self.regex, self.name)  # without the automaton, which every process has or makes
+
     @property
     def splits_at_spaces(self) -> bool:
         """Return whether a pretoken always ends before a space or line feed that follows an ASCII letter or digit."""
