@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenizer import Tokenizer
-from tokenizer.encoding import kernel_encoder, long_pretokens
+from tokenizer.encoding import kernel_encoder
 
 pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out of pairs")
 
@@ -35,7 +35,6 @@ def tok(request):
 def small_parts(monkeypatch):
     monkeypatch.setattr(kernel_encoder, "PART_IDS", 100)
     monkeypatch.setattr(kernel_encoder, "CHUNKS_PER_CALL", 1)
-    monkeypatch.setattr(long_pretokens, "PART_IDS", 1000)
 
 
 @pytest.mark.usefixtures("small_parts")

@@ -1,13 +1,9 @@
-"""Training on long runs of one letter is exact and takes little memory."""
-
-import subprocess
-import sys
+"""Training on long runs of one letter is exact."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.conftest import PEAK_MEMORY
 from tests.tokenizer.trainers import merges_of_tokenizers, vocabulary, vocabulary_of
 from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer, resolve_pattern
 
@@ -47,27 +43,3 @@ def test_merges_of_runs_beside_words_equal_those_of_tokenizers(stdlib_texts):
     assert vocabulary(tok) == vocabulary_of(
         merges_of_tokenizers(texts, 2000, regex, DEFAULT_SPECIAL_TOKENS, min_frequency=1)
     )
-
-
-TRAIN = (
-    PEAK_MEMORY
-    + """
-import warnings
-from pathlib import Path
-from tokenizer import Tokenizer
-
-warnings.simplefilter("ignore")
-Tokenizer.train(["some text " * 300_000], 300, threads=1)
-before = peak_memory()
-Tokenizer.train([Path(sys.argv[1])], 512, threads=1)
-print(peak_memory() - before)
-"""
-)
-
-
-def test_training_on_one_long_run_takes_three_times_its_text_and_a_few_megabytes(tmp_path):
-    size = 32_000_000
-    (tmp_path / "run.txt").write_text("a" * size)
-    command = [sys.executable, "-c", TRAIN, str(tmp_path / "run.txt")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
-    assert int(done.stdout) < 3 * size + 8_000_000

@@ -11,7 +11,7 @@ import numpy as np
 from tokenizer import first_use
 from tokenizer.byte_level import BY_MERGES
 from tokenizer.document_blocks import Block, as_readonly, cut, cut_within, single_block
-from tokenizer.encoding.long_pretokens import encode_long, long_parts
+from tokenizer.encoding.long_pretokens import encode_long
 from tokenizer.encoding.merge_tables import bytes_joined, merge_table, merge_tokens, table_rows, token_table
 from tokenizer.kernels import encode as encode_kernel
 from tokenizer.kernels import hash_tables as kernel
@@ -58,10 +58,6 @@ class KernelTables:
         """Write the ids of a pretoken that is too long for the kernel to out[at:] and return their end."""
         raise NotImplementedError
 
-    def long_parts(self, data: np.ndarray, start: int, end: int, check: Callable[[], None]) -> Iterator[np.ndarray]:
-        """Yield, in parts, the ids of a pretoken that is too long for the kernel."""
-        raise NotImplementedError
-
 
 class EncodingTables(KernelTables):
     """The tables of byte-pair encoding."""
@@ -105,9 +101,6 @@ class EncodingTables(KernelTables):
         self, data: np.ndarray, start: int, end: int, out: np.ndarray, at: int, check: Callable[[], None]
     ) -> int:
         return encode_long(data, start, end, self, out, at, check)
-
-    def long_parts(self, data: np.ndarray, start: int, end: int, check: Callable[[], None]) -> Iterator[np.ndarray]:
-        return long_parts(data, start, end, self, check)
 
 
 class Encoder:
@@ -175,7 +168,10 @@ class Encoder:
                 elif outcome == encode_kernel.LONG:
                     first = state[encode_kernel.FIRST]
                     start, end = int(state[encode_kernel.START]), int(ends[first])
-                    yield from self.tables.long_parts(block.data, start, end, lambda: None)
+                    ids = np.empty(end - start, dtype=np.uint32)  # unused pages take no memory
+                    size = self.tables.encode_long(block.data, start, end, ids, 0, lambda: None)
+                    for done in range(0, size, PART_IDS):
+                        yield ids[done : min(done + PART_IDS, size)]
                     state[encode_kernel.START], state[encode_kernel.FIRST] = end, first + 1
 
     def encode_to_list(self, text: bytes) -> list[int]:

@@ -9,12 +9,11 @@ are checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenizer.encoding.run_pretokens import long_runs, merge_runs, write_runs
 from tokenizer.kernels import long as long_kernel
 from tokenizer.kernels import merges as apply_kernel
 from tokenizer.kernels.hash_tables import find_token
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 WINDOW = 1 << 16  # bytes
 MARGIN = 128  # bytes at the end of a window whose ids may depend on the text after it
 WORK_PER_CALL = 1_000_000  # steps: about 0.2 s, between which Ctrl-C is handled
-PART_IDS = 1 << 20  # ids of a run in one part
 
 
 def encode_long(
@@ -49,8 +47,6 @@ def encode_long(
         raise ValueError(f"a single pretoken of {end - start} bytes is longer than the 2 GiB supported; cut the text")
     if tables.made_by is None:
         return merge_by_heap(data, start, end - start, tables, out, at, check)
-    if (runs := long_runs(data[start:end])) is not None:
-        return write_runs(merge_runs(runs, tables.merges), out, at)
     first, window = at, WINDOW
     apart: dict[tuple[int, int], bool] = {}  # whether two ids that meet stay apart; periodic texts repeat few pairs
     long = long_kernel.make_long(min(window, end - start), len(tables.made_by))
@@ -77,22 +73,6 @@ def encode_long(
                 last -= 1
                 start -= int(tables.byte_lengths[out[last]])
             at = last
-
-
-def long_parts(
-    data: np.ndarray, start: int, end: int, tables: EncodingTables, check: Callable[[], None]
-) -> Iterator[np.ndarray]:
-    """Yield the ids of the pretoken data[start:end] in parts. The ids of long runs are never all in memory."""
-    runs = None
-    if tables.made_by is not None and find_token(data, start, end, tables.tokens) < 0:
-        runs = long_runs(data[start:end])
-    if runs is None:
-        out = np.empty(end - start, dtype=np.uint32)
-        yield out[: encode_long(data, start, end, tables, out, 0, check)]
-        return
-    for symbol, repeat in merge_runs(runs, tables.merges):
-        for first in range(0, repeat, PART_IDS):
-            yield np.full(min(PART_IDS, repeat - first), symbol, dtype=np.uint32)
 
 
 def _merge_window(

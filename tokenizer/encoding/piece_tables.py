@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,11 +28,6 @@ class TrieTables(KernelTables):
         room = end - start + 1 if len(self.pieces.scores) else 0
         sums, path = np.empty(room), np.empty(room, dtype=np.int64)
         return at + int(kernel.encode_long_word(data, start, end, *self.pieces, sums, path, out, at))
-
-    def long_parts(self, data: np.ndarray, start: int, end: int, check: Callable[[], None]) -> Iterator[np.ndarray]:
-        """Yield the ids of the word data[start:end] in one part."""
-        out = np.empty(end - start, dtype=np.uint32)
-        yield out[: self.encode_long(data, start, end, out, 0, check)]
 
 
 def trie_of(tokens: Iterable[tuple[bytes, int]]) -> np.ndarray:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 import numba
 import numpy as np
 
-from tokenizer.kernels.byte_runs import give_up_in_runs, replace_in_runs
 from tokenizer.kernels.byte_ties import insert_by_bytes
 from tokenizer.kernels.pairs import (
     COUNT,
@@ -29,7 +28,6 @@ from tokenizer.kernels.pairs import (
     POOL,
     RECORD,
     RECORDS,
-    RUNS,
     START,
     SYMBOL,
     WORD,
@@ -76,12 +74,11 @@ def merge(training, merges, min_count, max_length, work):
         new = 256 + state[MERGES]
         occurrences = records[RECORD * record + LENGTH]
         # Each symbol, the new one included, makes at most one new pair as left and one as right neighbour.
-        most_new_pairs = min(2 * new + 2, 2 * occurrences + 4 * state[RUNS])
+        most_new_pairs = min(2 * new + 2, 2 * occurrences)
         if (
             state[RECORDS] + most_new_pairs > len(training.on_heap)
             or state[HEAP] + most_new_pairs > len(heap)
             or 2 * occurrences > len(training.events)
-            or 2 * state[RUNS] > len(training.runs)
         ):
             return GROW
         if state[POOL] + 2 * occurrences > len(training.pool):
@@ -91,8 +88,6 @@ def merge(training, merges, min_count, max_length, work):
         left = records[RECORD * record + KEY] >> 32
         right = records[RECORD * record + KEY] & 0xFFFFFFFF
         if lengths[left] + lengths[right] > max_length:
-            if state[RUNS]:
-                give_up_in_runs(training.runs, state, record)
             _give_up(training.nodes, training.pool, records, training.free, state, record)
             continue
         merges[state[MERGES], 0] = left
@@ -102,8 +97,6 @@ def merge(training, merges, min_count, max_length, work):
             insert_by_bytes(training, merges, new)
         state[MERGES] += 1
         made, happened = _replace(training, record, new, lengths[left], lengths[new])
-        if state[RUNS]:
-            made = replace_in_runs(training, record, new, made)
         _list_new_pairs(training, made, happened)
         _offer_new_pairs(training, made, new)
         free_record(records, training.free, state, record)

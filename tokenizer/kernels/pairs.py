@@ -18,7 +18,7 @@ from tokenizer.kernels.tools import inlined, kernel
 SYMBOL, PAIR, WORD, NODE = range(4)  # fields of a node, and their number
 COUNT, KEY, START, LENGTH, RECORD = range(5)  # fields of a record, and their number; KEY is left << 32 | right
 # Indices in `state`: used lengths of the arrays; FLOOR is the least count on the heap.
-RECORDS, FREE, POOL, HEAP, FLOOR, MERGES, RUNS = range(7)
+RECORDS, FREE, POOL, HEAP, FLOOR, MERGES = range(6)
 NONE = -1
 
 
@@ -39,17 +39,15 @@ class Training(NamedTuple):
     with_right: np.ndarray  # int32: record of (new symbol, symbol) during a merge, otherwise NONE
     made: np.ndarray  # int32: records made by a merge
     events: np.ndarray  # index (n, 2): records and positions of the new pairs of a merge
-    runs: np.ndarray  # int64 (n, RUN): long pretokens that are mostly runs, see `kernels.byte_runs`
-    old_runs: np.ndarray  # same shape: the runs before a merge
-    state: np.ndarray  # int64 (7,)
+    state: np.ndarray  # int64 (6,)
 
 
 @kernel
-def lay_out(data, offsets, symbol_of_byte, first, last, skipped, nodes):
-    """Lay out the positions of pretokens first..last, one byte each, from 1 on. skipped: bytes not laid out so far."""
+def lay_out(data, offsets, symbol_of_byte, first, last, nodes):
+    """Lay out the positions of pretokens first..last, one byte each, from 1 on."""
     for word in range(first, last):
         for i in range(offsets[word], offsets[word + 1]):
-            node = NODE * (i + 1 - skipped)
+            node = NODE * (i + 1)
             nodes[node + SYMBOL] = symbol_of_byte[data[i]]
             nodes[node + PAIR] = NONE
             nodes[node + WORD] = word
@@ -64,7 +62,10 @@ def count_first_pairs(nodes, counts, records, free, on_heap, state, first, last,
         if nodes[node + NODE + WORD] == word:
             left = np.int64(nodes[node + SYMBOL])
             right = np.int64(nodes[node + NODE + SYMBOL])
-            record = first_record(records, free, on_heap, state, record_of_pair, left, right)
+            record = record_of_pair[left << 8 | right]
+            if record == NONE:
+                record = new_record(records, free, on_heap, state, left, right, 0)
+                record_of_pair[left << 8 | right] = record
             records[RECORD * record + COUNT] += counts[word]
             records[RECORD * record + LENGTH] += 1
             nodes[node + PAIR] = record
@@ -102,16 +103,6 @@ def new_record(records, free, on_heap, state, left, right, held):
     records[RECORD * record + KEY] = np.int64(left) << 32 | np.int64(right)
     records[RECORD * record + LENGTH] = 0
     on_heap[record] = held
-    return record
-
-
-@inlined
-def first_record(records, free, on_heap, state, record_of_pair, left, right):
-    """Return the record of a pair of bytes, a new one if needed."""
-    record = record_of_pair[left << 8 | right]
-    if record == NONE:
-        record = new_record(records, free, on_heap, state, left, right, 0)
-        record_of_pair[left << 8 | right] = record
     return record
 
 

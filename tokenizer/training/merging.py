@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from tokenizer import first_use
-from tokenizer.kernels import byte_runs as run_kernel
 from tokenizer.kernels import merge_loop as merge_kernel
 from tokenizer.kernels import pairs as kernel
-from tokenizer.training.byte_runs import find_runs
 from tokenizer.training.counting import PretokenCounts
 from tokenizer.training.forecast import merge_bytes
 
@@ -26,13 +24,10 @@ POSITIONS_PER_CALL = 1 << 23
 
 def check_memory(counts: PretokenCounts, memory: int | None) -> None:
     """Raise ValueError if merging cannot start within `memory` bytes. The error names a minimum count that fits."""
-    if memory is None or merge_bytes(len(counts), len(counts.data)) <= memory:
+    needed = merge_bytes(len(counts), len(counts.data))
+    if memory is None or needed <= memory:
         return
     lengths = np.diff(counts.offsets)
-    lengths[find_runs(counts.data, counts.offsets)[:, run_kernel.WORD]] = 0  # runs take hardly any memory
-    needed = merge_bytes(len(counts), int(lengths.sum()))
-    if needed <= memory:
-        return
     least = 1
     fitting = needed
     while fitting > memory:
@@ -85,14 +80,13 @@ def learn_merges(
 
 
 def empty_training(counts: PretokenCounts, wanted: int) -> kernel.Training:
-    """Return the arrays for these counts, filled with the runs only."""
-    runs = find_runs(counts.data, counts.offsets)
-    positions = len(counts.data) - int(runs[:, run_kernel.REPEAT].sum())
+    """Return the arrays for these counts, not filled yet."""
+    positions = len(counts.data)
     index = np.int32 if positions < 2**31 - 2 and len(counts) < 2**31 else np.int64
     nodes = np.empty(kernel.NODE * (positions + 2), dtype=index)
     nodes[kernel.WORD] = nodes[-kernel.NODE + kernel.WORD] = kernel.NONE
     capacity = 65536 + 2 * (256 + wanted)
-    training = kernel.Training(
+    return kernel.Training(
         nodes=nodes,
         counts=counts.counts,
         pool=np.empty(positions + positions // 2 + 64, dtype=index),
@@ -107,35 +101,25 @@ def empty_training(counts: PretokenCounts, wanted: int) -> kernel.Training:
         with_right=np.full(256 + wanted, kernel.NONE, dtype=np.int32),
         made=np.empty(2 * (256 + wanted) + 2, dtype=np.int32),
         events=np.empty((1 << 16, 2), dtype=index),
-        runs=runs,
-        old_runs=np.empty_like(runs),
-        state=np.zeros(7, dtype=np.int64),
+        state=np.zeros(6, dtype=np.int64),
     )
-    training.state[kernel.RUNS] = len(runs)
-    return training
 
 
 def _lay_out(counts: PretokenCounts, wanted: int, byte_order: bytes, tie_break: str) -> kernel.Training:
     training = empty_training(counts, wanted)
-    positions = len(training.nodes) // kernel.NODE - 2
+    positions = len(counts.data)
     symbol_of_byte = np.empty(256, dtype=np.int64)
     symbol_of_byte[np.frombuffer(byte_order, dtype=np.uint8)] = np.arange(256)
     if tie_break == "bytes":
         training = training._replace(by_bytes=np.empty(256 + wanted, dtype=np.int32))
         training.by_bytes[:256] = symbol_of_byte[::-1]
         training.labels[symbol_of_byte] = np.arange(256)[::-1]
-    training.runs[:, run_kernel.SYMBOL] = symbol_of_byte[training.runs[:, run_kernel.SYMBOL]]
-    first = skipped = 0
-    for word in [*np.unique(training.runs[:, run_kernel.WORD]).tolist(), len(counts)]:
-        for start, stop in _steps(first, word, POSITIONS_PER_CALL // 8):
-            kernel.lay_out(counts.data, counts.offsets, symbol_of_byte, start, stop, skipped, training.nodes)
-        if word < len(counts):
-            first, skipped = word + 1, skipped + int(counts.offsets[word + 1] - counts.offsets[word])
+    for first, last in _steps(0, len(counts), POSITIONS_PER_CALL // 8):
+        kernel.lay_out(counts.data, counts.offsets, symbol_of_byte, first, last, training.nodes)
     record_of_pair = np.full(65536, kernel.NONE, dtype=np.int64)
     shared = (training.counts, training.records, training.free, training.on_heap, training.state)
     for first, last in _steps(1, positions, POSITIONS_PER_CALL):
         kernel.count_first_pairs(training.nodes, *shared, first, last, record_of_pair)
-    run_kernel.count_run_pairs(training.runs, *shared, record_of_pair)
     kernel.place_first_pairs(training.records, training.state)
     for first, last in _steps(1, positions, POSITIONS_PER_CALL):
         kernel.list_first_pairs(training.nodes, training.pool, training.records, first, last)
@@ -171,12 +155,7 @@ def _grown(training: kernel.Training, spare: int | None) -> kernel.Training:
     """Make room for one more merge. The positions of the pair at the top of the heap bound its number of new pairs."""
     top = int(training.heap[0, 2])
     length = int(training.records[kernel.RECORD * top + kernel.LENGTH])
-    runs = int(training.state[kernel.RUNS])
-    most_new_pairs = min(2 * (256 + int(training.state[kernel.MERGES])) + 2, 2 * length + 4 * runs)
-    if 2 * runs > len(training.runs):
-        _check_growth(training, training.runs.nbytes + training.old_runs.nbytes, spare)
-        larger = _larger(training.runs, runs)
-        training = training._replace(runs=larger, old_runs=np.empty_like(larger))
+    most_new_pairs = min(2 * (256 + int(training.state[kernel.MERGES])) + 2, 2 * length)
     if 2 * length > len(training.events):  # holds nothing between merges
         _check_growth(training, 4 * length * training.events[:1].nbytes - training.events.nbytes, spare)
         training = training._replace(events=np.empty((4 * length, 2), dtype=training.events.dtype))
