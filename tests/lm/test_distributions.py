@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from lm.analysis import distributions as d
+from lm.text_statistics import distributions as d
 
 # Cover & Thomas, example 2.2.1: rows are Y, columns are X.
 COVER_THOMAS = np.array([[4, 2, 1, 1], [2, 4, 1, 1], [2, 2, 2, 2], [8, 0, 0, 0]]) / 32

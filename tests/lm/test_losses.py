@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lm import losses, scores
+from lm import logit_loss, losses
 from lm.logit_loss import fused_score
 from lm.losses import linear_cross_entropy
 
@@ -99,7 +99,7 @@ def test_bfloat16_rows_give_float32_nats_close_to_the_exact_ones(
     variant, rows_a_chunk, rows_scored, fused, monkeypatch
 ):
     monkeypatch.setattr(losses, "CPU_NARROW_ROWS", rows_a_chunk)
-    monkeypatch.setattr(scores, "CPU_SCORED_ROWS", rows_scored)
+    monkeypatch.setattr(logit_loss, "CPU_SCORED_ROWS", rows_scored)
     rows, weight, targets, bias, weights = problem(100, 50, 16, dtype=torch.float32)
     weights = weights.float()
     exact = plain_variant(rows, weight, targets, bias, weights, **dict.fromkeys(VARIANTS, 0.0) | variant)

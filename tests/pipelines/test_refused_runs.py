@@ -175,9 +175,9 @@ def test_a_lock_is_free_again_after_its_process_was_killed(tmp_path):
     """The lock belongs to the process: its file, which a killed process leaves behind, locks nothing."""
     out, code = (
         tmp_path / "run",
-        "import sys, time; from pathlib import Path; from pipelines.run.folder import locked\n",
+        "import sys, time; from pathlib import Path; from pipelines.run.folder import lock\n",
     )
-    code += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
+    code += "with lock(Path(sys.argv[1])): print('held', flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", code, out], stdout=subprocess.PIPE, cwd=REPOSITORY) as holder:
         assert holder.stdout.readline().strip() == b"held"
         with pytest.raises(ValueError, match="in use by another process"), lock(out):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenizer import Tokenizer
-from tokenizer.encoding import bulk, long_pretokens
+from tokenizer.encoding import kernel_encoder, long_pretokens
 
 pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out of pairs")
 
@@ -33,8 +33,8 @@ def tok(request):
 
 @pytest.fixture
 def small_parts(monkeypatch):
-    monkeypatch.setattr(bulk, "PART_IDS", 100)
-    monkeypatch.setattr(bulk, "CHUNKS_PER_CALL", 1)
+    monkeypatch.setattr(kernel_encoder, "PART_IDS", 100)
+    monkeypatch.setattr(kernel_encoder, "CHUNKS_PER_CALL", 1)
     monkeypatch.setattr(long_pretokens, "PART_IDS", 1000)
 
 
