@@ -39,7 +39,9 @@ class LabelledTexts:
 
         A label keeps its held-out texts in training if it would have no training text otherwise.
         """
-        held_out = HashRouter(fraction).choose(pa.array([text.encode() for text in self.texts], pa.large_binary()))
+        held_out = HashRouter(fraction).validation_mask(
+            pa.array([text.encode() for text in self.texts], pa.large_binary())
+        )
         trained = {label for label, chosen in zip(self.labels, held_out, strict=True) if not chosen}
         needed = {text for text, label in zip(self.texts, self.labels, strict=True) if label not in trained}
         held_out &= np.array([text not in needed for text in self.texts])

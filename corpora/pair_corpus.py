@@ -76,7 +76,7 @@ class PairCorpus:
                 assert split is not None, "a chunk of a corpus with own splits names no split"
                 yield split, pairs
                 continue
-            chosen = self._router.choose(pairs.column(SOURCE).cast(pa.large_binary()))
+            chosen = self._router.validation_mask(pairs.column(SOURCE).cast(pa.large_binary()))
             for side, mask in ((TRAIN, ~chosen), (VALIDATION, chosen)):
                 if mask.any():
                     yield side, pairs.filter(pa.array(mask))

@@ -73,15 +73,15 @@ class HashRouter:
         """Yield (split, documents) from `documents`, large_binary without nulls."""
         if not len(documents):
             return
-        chosen = self.choose(documents)
+        chosen = self.validation_mask(documents)
         for split, mask in ((TRAIN, ~chosen), (VALIDATION, chosen)):
             if mask.all():
                 yield split, documents
             elif mask.any():
                 yield split, documents.filter(pa.array(mask))
 
-    def choose(self, documents: pa.Array) -> np.ndarray:
-        """Return bool (N,): which documents (large_binary, no nulls) are for validation."""
+    def validation_mask(self, documents: pa.Array) -> np.ndarray:
+        """Return which documents (large_binary, no nulls) are for validation, (N,) bool."""
         offsets, data = text_buffer(documents)
         view, ends, blake2b = data.data, offsets.tolist(), hashlib.blake2b
         digests = b"".join(blake2b(view[start:end], digest_size=8).digest() for start, end in pairwise(ends))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from lm.config import GATED, ModelConfig
 from lm.layers import ACTIVATIONS, Component, LayerNorm, Linear, RMSNorm, build_norm
 from lm.mixers.attention import Attention, CrossAttend
-from lm.mixers.mixer import Mix, Mixer, mixer_class, only
+from lm.mixers.mixer import Mix, Mixer, mixer_class, select_rows
 from lm.positions import Rotary
 
 
@@ -92,16 +92,16 @@ class Block(Component):
         """
         if rows is not None and self.skip and self.training:  # stochastic depth needs whole sequences
             # Not self(...): FSDP would gather the block once more, out of step with the other ranks.
-            return only(self.forward(x, rotary, mix, cross_attend, value_embedding), rows)
+            return select_rows(self.forward(x, rotary, mix, cross_attend, value_embedding), rows)
         self_rows = rows if self.cross_attention is None else None
         norm = self.mixer_norm
         update = self.mixer(self._normalize(x, norm), rotary, mix, value_embedding, self_rows)
-        before = only(x, self_rows)
+        before = select_rows(x, self_rows)
         x = self._added(before, update, norm)
         if self.cross_attention is not None:
             assert self.cross_norm is not None and cross_attend is not None
             update = self.cross_attention.cross(self._normalize(x, self.cross_norm), cross_attend, rows)
-            x = self._added(only(x, rows), update, self.cross_norm)
+            x = self._added(select_rows(x, rows), update, self.cross_norm)
         if self.mlp is not None:
             assert self.mlp_norm is not None
             read = before if self.parallel else x

@@ -1,4 +1,4 @@
-"""The size of a model: parameters by component and FLOPs per token, from its modules."""
+"""What a model costs, from its modules: parameters by component, FLOPs per token, and bytes of memory."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ _NAMES = {
 }
 
 
-def check(value: Any, hint: Any, name: str) -> Any:
-    """Return `value` as the type `hint`: a number of numpy as Python's, a list as a tuple if the hint is one.
+def check_value(value: Any, hint: Any, name: str) -> Any:
+    """Return `value` as the type `hint`: numbers of numpy become Python's, and a list a tuple if the hint is one.
 
-    Raises ValueError, which gives the value and what it must be, for a value of another type or not among the choices
-    of a Literal.
+    Raises ValueError, with the value and the accepted ones, for a value of another type or outside the choices of a
+    Literal.
     """
     fitted = _fit(value, hint)
     if fitted is _UNFIT:
@@ -34,7 +34,7 @@ def check(value: Any, hint: Any, name: str) -> Any:
 
 
 def read_as(hint: Any, value: Any) -> Any:
-    """Return `value`, parsed JSON, as the type `hint`, as `check` does, with mappings as dataclasses.
+    """Return `value`, parsed JSON, as the type `hint`, as `check_value` does, with mappings as dataclasses.
 
     Keys that are no fields are ignored, and a missing key is null. Raises ValueError for a value of another type.
     """
@@ -45,12 +45,12 @@ def read_as(hint: Any, value: Any) -> Any:
 
 
 def check_fields(config: Any, prefix: str) -> None:
-    """Make every field of a dataclass the type of its hint, as `check` does, in its `__post_init__`.
+    """Make every field of a dataclass the type of its hint, as `check_value` does, in its `__post_init__`.
 
     Raises ValueError that names the field with `prefix`, such as `model.`, for a value of another type.
     """
     for name, hint in _hints(config.__class__).items():
-        object.__setattr__(config, name, check(getattr(config, name), hint, prefix + name))  # it may be frozen
+        object.__setattr__(config, name, check_value(getattr(config, name), hint, prefix + name))  # it may be frozen
 
 
 @functools.cache

@@ -63,7 +63,7 @@ import torch
 
 from lm.decoding.cache import MixerState
 from lm.layers import Linear
-from lm.mixers.mixer import Mixer, only
+from lm.mixers.mixer import Mixer, select_rows
 
 
 def average(values, mask):
@@ -114,7 +114,7 @@ class Average(Mixer):
         self.output = Linear(config.width, config.width, config.bias, residual_writes)
 
     def forward(self, x, rotary, mix, value_embedding=None, rows=None):
-        return self.output(only(mix(self.value(x)), rows))
+        return self.output(select_rows(mix(self.value(x)), rows))
 
     def parallel_form(self, mask):
         return partial(average, mask=mask)

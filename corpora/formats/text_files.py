@@ -1,4 +1,4 @@
-"""ReadOptions text files as UTF-8: from any encoding, without a byte-order mark, up to a size limit."""
+"""Read text files as UTF-8: from any encoding, without a byte-order mark, up to a size limit."""
 
 import codecs
 from collections.abc import Iterable, Iterator

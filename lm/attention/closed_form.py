@@ -164,7 +164,8 @@ class _Buffer:
     def __init__(self, like: Tensor) -> None:
         self.memory = like.new_empty(0)
 
-    def view_as(self, *shape: int) -> Tensor:
+    def tensor(self, *shape: int) -> Tensor:
+        """Return a tensor of this shape in the memory, which grows if needed."""
         size = shape[0] * shape[1] * shape[2]
         if self.memory.numel() < size:
             self.memory = self.memory.new_empty(size)
@@ -173,7 +174,7 @@ class _Buffer:
 
 def _weights(q: Tensor, k: Tensor, additive: Tensor | None, scale: float, buffer: _Buffer) -> Tensor:
     """Return P of a tile, (B G, H / G t, s), from q (B G, H / G t, D) and k (B G, s, D)."""
-    weights = buffer.view_as(q.shape[0], q.shape[1], k.shape[1])
+    weights = buffer.tensor(q.shape[0], q.shape[1], k.shape[1])
     beta = 0.0 if additive is None else 1.0
     torch.baddbmm(weights if additive is None else additive, q, k.mT, beta=beta, alpha=scale, out=weights)
     return torch.softmax(weights, dim=-1, out=weights)
@@ -208,7 +209,7 @@ def _backward(
         q_tile, do, rowsum = (by_group(x, groups) for x in (q[tile.batch, :, tile.rows], do, rowsum))
         k_tile, v_tile = (by_group(x[tile.batch, :, tile.columns], groups) for x in (k, v))
         weights = _weights(q_tile, k_tile, tile.additive, scale, weights_buffer)
-        ds = scores_buffer.view_as(*weights.shape)
+        ds = scores_buffer.tensor(*weights.shape)
         torch.baddbmm(rowsum.expand_as(ds), do, v_tile.mT, beta=-1.0, out=ds).mul_(weights)
         target = dq[tile.batch, :, tile.rows]
         target.copy_(torch.bmm(ds, k_tile).mul_(scale).view(target.shape))

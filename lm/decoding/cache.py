@@ -1,7 +1,7 @@
-"""What generation keeps of the tokens that were read: keys and values, and those of an encoder's source.
+"""Caches of decoding: the state of the mixers, such as keys and values, and the keys and values of a source.
 
-Models know nothing of this state. They take what mixes the positions in each block as a function; here that function
-also updates the state.
+Models do not know these caches. They take a function for each block that mixes its positions. The functions made here
+also update the cache.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class MixerState(ABC):
-    """What the mixers of a stack keep of the positions that they have read, to read the next ones.
+    """The state of a stack's mixers after the positions that they have read, such as keys and values.
 
     Sequences of different lengths end together: the first `padding` (B,) int64 positions of each are padding, which
     changes no state.
@@ -56,7 +56,7 @@ class MixerState(ABC):
 
     @abstractmethod
     def mixes(self, tokens: int) -> Sequence[Mix]:
-        """Return what mixes the next `tokens` in each block, and adds them to the state."""
+        """Return a function for each block that mixes the next `tokens` positions and adds them to the state."""
 
     def advance(self, tokens: int) -> None:
         """Count `tokens` more positions as read, after every block has added them."""

@@ -55,7 +55,7 @@ class Setting:
     read: Callable[[Pretrained], Any] | None = field(default=None, kw_only=True)
     """Value of the field (of several: a tuple), if not simply the setting's."""
 
-    def written(self, config: ModelConfig) -> dict[str, Any]:
+    def settings_from(self, config: ModelConfig) -> dict[str, Any]:
         """Return the key with its value for `config`, or nothing if the format leaves it out."""
         if self.write is not None:
             return {self.key: self.write(config)}
@@ -64,7 +64,7 @@ class Setting:
         value = getattr(config, self.fields)
         return {self.key: value if self.names is None else self.names[value]}
 
-    def decides(self, given: Pretrained) -> dict[str, Any]:
+    def fields_from(self, given: Pretrained) -> dict[str, Any]:
         """Return the fields of `ModelConfig` that the setting decides."""
         if not self.fields:
             return {}
@@ -193,14 +193,14 @@ class Format:
 
     def write(self, config: ModelConfig) -> dict[str, Any]:
         """Return the settings of config.json."""
-        return {key: value for setting in self.settings for key, value in setting.written(config).items()}
+        return {key: value for setting in self.settings for key, value in setting.settings_from(config).items()}
 
     def read(self, given: Pretrained) -> dict[str, Any]:
         """Return the fields of `ModelConfig`. Raises ValueError, by name, for a setting that we cannot express."""
         for setting in self.settings:
             setting.check(given.settings.get(setting.key), self.name)
         self.check_combination(given.settings)
-        decided = {name: value for setting in self.settings for name, value in setting.decides(given).items()}
+        decided = {name: value for setting in self.settings for name, value in setting.fields_from(given).items()}
         return {**self.fixed, **decided}
 
     def objections(self, config: ModelConfig) -> list[str]:

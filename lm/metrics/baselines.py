@@ -1,6 +1,7 @@
-"""Count-based baselines that every model should beat: a unigram and a bigram. numpy only.
+"""Count-based baselines that every model should beat: a unigram, a bigram, and naive Bayes for labels. numpy only.
 
-Both are fitted in one pass over chunks of a token stream, in memory bounded by the distinct tokens and pairs.
+Unigram and bigram are fitted in one pass over chunks of a token stream. Memory is bounded by the distinct tokens and
+pairs.
 """
 
 from __future__ import annotations

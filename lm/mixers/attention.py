@@ -18,7 +18,7 @@ from lm.decoding.cache import KVCache
 from lm.initialization import Initializer
 from lm.layers import Linear, RMSNorm
 from lm.masks import Mask
-from lm.mixers.mixer import OPTIONAL, Mixer, only
+from lm.mixers.mixer import OPTIONAL, Mixer, select_rows
 from lm.positions import Rotary, rotate
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -103,11 +103,11 @@ class Attention(Mixer):
             v = v + self.value_scale.to(v.dtype) * _split_heads(value_embedding, self.kv_heads)
         if rotary is not None:
             q, k = rotate(q, *rotary), rotate(k, *rotary)
-        return self.output(only(_merge_heads(mix(q, k, v)), rows))
+        return self.output(select_rows(_merge_heads(mix(q, k, v)), rows))
 
     def cross(self, x: Tensor, cross_attend: CrossAttend, rows: Tensor | None = None) -> Tensor:
         """Cross-attention of x (B, T, width): (B, T, width) in its dtype; `rows` as in `forward`."""
-        return self.output(only(_merge_heads(cross_attend(self.queries(x))), rows))
+        return self.output(select_rows(_merge_heads(cross_attend(self.queries(x))), rows))
 
     def cross_attend(self, hidden: Tensor, mask: Mask) -> CrossAttend:
         """Return cross-attention to an encoder's hidden states (B, S, width) under `mask`."""

@@ -1,8 +1,8 @@
-"""What every sequence mixer provides.
+"""The interface of sequence mixers.
 
 A mixer projects its input position by position, mixes positions, and projects back. Only `mix`, a function that the
-caller passes, reads other positions. `parallel_form` returns it for whole sequences. In generation, a `MixerState`
-returns it for the next tokens of sequences.
+caller passes, reads other positions. For whole sequences, `parallel_form` returns this function. In generation, a
+`MixerState` returns it for the next tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lm.decoding.cache import MixerState
 
 Mix = Callable[..., Tensor]
-"""What a mixer projects from each position, to what each position takes from those that it sees."""
+"""Projections of each position, such as queries, keys and values, to what it reads from the positions that it sees."""
 
 OPTIONAL = (
     *("head_width", "kv_heads", "qk_norm", "scaled_attention", "window", "document_mask", "value_embeddings"),
@@ -39,9 +39,9 @@ class Mixer(Component):
     fields: ClassVar[tuple[str, ...]] = ()
     """The fields in OPTIONAL that the mixer reads; "positions" if it adds them to scores."""
     bidirectional: ClassVar[bool] = False
-    """Whether it can mix without a causal mask, as encoders do."""
+    """Whether the mixer works without a causal mask, as encoders need."""
     state: ClassVar[type[MixerState]]
-    """What generation keeps of the tokens that a stack of these mixers has read."""
+    """The class of the decoding state of a stack of these mixers."""
 
     def __init__(self, config: ModelConfig, residual_writes: int = 1, value_embedding: bool = False) -> None:
         """Make the projections. `residual_writes`: see `Initializer.matrix`; `value_embedding`: see `forward`."""
@@ -57,7 +57,7 @@ class Mixer(Component):
     ) -> Tensor:
         """x (B, T, width) to (B, T, width), in the dtype of x.
 
-        `rotary` rotates what attention compares. `value_embedding` (B, T, G x D) is added to the values. With `rows`
+        `rotary` rotates queries and keys. `value_embedding` (B, T, G x D) is added to the values. With `rows`
         (N,) int64, indices of the B x T positions, returns only these rows: (N, width).
         """
         raise NotImplementedError
@@ -74,7 +74,7 @@ class Mixer(Component):
         raise NotImplementedError
 
     def state_size(self, length: int) -> int:
-        """Return the numbers that the state of one sequence holds after `length` tokens."""
+        """Return how many numbers the state of one sequence holds after `length` tokens."""
         raise NotImplementedError
 
 
@@ -95,6 +95,6 @@ def mixer_class(config: ModelConfig) -> type[Mixer]:
     return kind
 
 
-def only(x: Tensor, rows: Tensor | None) -> Tensor:
-    """Return x (B, T, width) at `rows` (N,) int64, indices of its B x T positions: (N, width). None keeps all of x."""
+def select_rows(x: Tensor, rows: Tensor | None) -> Tensor:
+    """Return x (B, T, width) at `rows` (N,) int64, indices of its B x T positions: (N, width); all of x for None."""
     return x if rows is None else x.flatten(0, 1)[rows]

@@ -1,4 +1,4 @@
-"""numba kernels that count in long sequences of symbols. They release the GIL, so threads run them in parallel.
+"""numba kernels over long texts, which release the GIL: windows, pairs, matches and words.
 
 `ids` are symbol numbers from 0, and document k is ids[offsets[k]:offsets[k + 1]]. No window and no pair spans two
 documents.

@@ -1,4 +1,4 @@
-"""Estimate the entropy rate of a text from the lengths of its matches with its own past.
+"""Find the matches of a text with its own past, for its entropy rate, and with other texts.
 
 L_i is the length of the shortest string at position i that did not begin earlier: one more than the longest match with
 earlier text. For a stationary ergodic source, L_i / log2 i tends to 1 / H, with H the entropy rate in bits per symbol.

@@ -24,10 +24,10 @@ class show:  # noqa: N801 - reads as a function
     """
 
     def __init__(self, quiet: bool = False) -> None:
-        from lm.values import check
+        from lm.values import check_value
         from pipelines.cli.console import message_stream, messages, results
 
-        quiet = check(quiet, bool, "quiet")
+        quiet = check_value(quiet, bool, "quiet")
         self._before = messages.quiet, message_stream.on_stderr, results.quiet
         messages.quiet, message_stream.on_stderr, results.quiet = quiet, False, False
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from lm.values import check
+from lm.values import check_value
 from pipelines.cli.errors import UsageError
 
 P = ParamSpec("P")
@@ -68,7 +68,7 @@ def _checked_options(function: Callable[..., Any], options: Any, given: Mapping[
 
 def _check(value: Any, annotation: Any, name: str) -> Any:
     """Return an argument as the type that the verb takes."""
-    return check(_convert(annotation, value), _accept(annotation), name)
+    return check_value(_convert(annotation, value), _accept(annotation), name)
 
 
 def refuse_uris(function: Callable[..., Any], given: Mapping[str, Any]) -> None:

@@ -80,7 +80,7 @@ def _pieces(column: pa.Array, encoder: Tokenizer | SamplingEncoder) -> Iterator[
 def _encode(
     pieces: pa.Array, begins: np.ndarray, encoder: Tokenizer | SamplingEncoder, threads: int | None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the ids of what `_pieces` yields, and the indices among them at which documents start."""
+    """Yield the ids of the pieces, and the indices among these ids at which documents start."""
     text, lengths = text_of(pieces)
     if len(lengths) == 1 and len(text) > GROUP_BYTES:  # it cannot be cut
         starts = np.zeros(np.count_nonzero(begins), np.int64)

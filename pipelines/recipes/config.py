@@ -1,7 +1,8 @@
 """Settings of pretraining and fine-tuning. Imports no torch.
 
 `TrainConfig` is flat, like its spellings in recipes and on the command line. Groups of settings would need a conversion
-between both, and tyro reads the source of each dataclass: seven of them made --help a tenth slower.
+between both. They would also slow down --help, by a tenth for seven groups, because tyro reads the source of each
+dataclass.
 """
 
 from collections.abc import Callable

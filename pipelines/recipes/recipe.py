@@ -12,7 +12,7 @@ from typing import Any, Literal, get_type_hints
 import tomli_w
 
 from lm.config import ModelConfig
-from lm.values import check, check_fields
+from lm.values import check_fields, check_value
 from pipelines.files import read_toml, write_whole
 from pipelines.recipes.config import TrainConfig
 
@@ -123,7 +123,7 @@ def _check(hint: Any, value: Any, source: str, name: str) -> Any:
             return parse_count(value)
         except ValueError as error:
             raise ValueError(f"{source}: {name}: {error}") from None
-    value = check(value, hint, f"{source}: {name}")
+    value = check_value(value, hint, f"{source}: {name}")
     bits = 128 if hint is float else 63  # the ranges of float32 and int64; the comparison refuses NaN too
     if isinstance(value, int | float) and not abs(value) < 2**bits:
         raise ValueError(f"{source}: {name} is out of range: its magnitude must be below 2^{bits}")

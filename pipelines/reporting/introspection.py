@@ -1,4 +1,4 @@
-"""The inside of a model for a report: attention maps, circuits of heads, and the geometry of the embedding."""
+"""Introspection of a model for a report: attention maps, circuits of heads, and the geometry of the embedding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

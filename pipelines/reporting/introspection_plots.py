@@ -1,4 +1,4 @@
-"""The plots of a model's inside, as SVG."""
+"""The plots of a model's introspection, as SVG."""
 
 import math
 from collections.abc import Sequence

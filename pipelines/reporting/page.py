@@ -85,7 +85,7 @@ def verdict(subject: Subject) -> str:
     numbers, where = evaluation.numbers, f"on the {evaluation.split} split"
     objective = subject.run.recipe.objective
     if objective == "masked-token":
-        return _mask(subject.name, numbers, where)
+        return _masked_verdict(subject.name, numbers, where)
     if numbers.get("bits_per_byte") is not None and objective == "next-token":
         found, unit = numbers["bits_per_byte"], "bits per byte"
         opponents = _in_bits_per_byte(numbers, subject.opponents)
@@ -93,16 +93,16 @@ def verdict(subject: Subject) -> str:
         found, unit = numbers["cross_entropy_bits"], "bits per target"
         opponents = _baselines(numbers, 1.0)
     bleu = f" Its BLEU is {numbers['bleu']:.1f}." if numbers.get("bleu") is not None else ""
-    return f"{subject.name} needs {found:.3f} {unit} {where}{_compare(found, opponents)}.{bleu}"
+    return f"{subject.name} needs {found:.3f} {unit} {where}{_comparison(found, opponents)}.{bleu}"
 
 
-def _mask(name: str, numbers: dict[str, Any], where: str) -> str:
+def _masked_verdict(name: str, numbers: dict[str, Any], where: str) -> str:
     found, usual = numbers["accuracy"], numbers.get("unigram_accuracy")
     text = f"{name} ranks {found:.1%} of the masked tokens first {where}"
     if usual is not None:
         text += f", where always guessing the most frequent token is right for {usual:.1%}"
     bits = numbers["cross_entropy_bits"]
-    return f"{text}; it needs {bits:.3f} bits per masked token{_compare(bits, _baselines(numbers, 1.0))}."
+    return f"{text}; it needs {bits:.3f} bits per masked token{_comparison(bits, _baselines(numbers, 1.0))}."
 
 
 def _in_bits_per_byte(numbers: dict[str, Any], others: Sequence[Opponent]) -> dict[str, float]:
@@ -116,7 +116,7 @@ def _baselines(numbers: dict[str, Any], per: float) -> dict[str, float]:
     return {name: numbers[key] * per for name, key in keys.items() if numbers.get(key) is not None}
 
 
-def _compare(found: float, opponents: dict[str, float]) -> str:
+def _comparison(found: float, opponents: dict[str, float]) -> str:
     """Return a text such as ": it beats a (1.000), and loses to b (0.500)"; empty without opponents.
 
     Numbers that are equal at three decimals match.
@@ -125,11 +125,11 @@ def _compare(found: float, opponents: dict[str, float]) -> str:
     for name, bits in sorted(opponents.items(), key=lambda item: item[1]):
         gap = round(bits, 3) - round(found, 3)
         groups["beats" if gap > 0 else "loses to" if gap < 0 else "matches"].append(f"{name} ({bits:.3f})")
-    parts = [f"{verb} {_list(names)}" for verb, names in groups.items() if names]
+    parts = [f"{verb} {_list_text(names)}" for verb, names in groups.items() if names]
     if len(parts) > 1:
         parts[-1] = f"and {parts[-1]}"
     return f": it {', '.join(parts)}" if parts else ""
 
 
-def _list(names: list[str]) -> str:
+def _list_text(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,4 +1,4 @@
-"""The subjects of a report: runs with their training, evaluations, samples and insides."""
+"""The subjects of a report: runs with their training, evaluations, samples and introspection."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -109,11 +109,11 @@ def _with_unique_ids(svg: str) -> str:
     """Return `svg` with repeated ids numbered: matplotlib gives equal images, such as colour bars, the same id."""
     seen: Counter[str] = Counter()
 
-    def number_axis(match: re.Match[str]) -> str:
+    def number_id(match: re.Match[str]) -> str:
         seen[match[1]] += 1
         return match[0] if seen[match[1]] == 1 else f' id="{match[1]}-{seen[match[1]]}"'
 
-    return re.sub(r' id="([^"]*)"', number_axis, svg)
+    return re.sub(r' id="([^"]*)"', number_id, svg)
 
 
 def _literal(text: str) -> str:

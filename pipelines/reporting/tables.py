@@ -46,7 +46,7 @@ def training_table(subjects: Sequence[Subject]) -> Table:
     def facts(name: str) -> Callable[[Subject], str]:
         return lambda each: str(each.run.facts.get(name) or UNRECORDED)
 
-    def training_rows(cell: Callable[[Subject], str]) -> Callable[[Subject], str]:
+    def if_trained_here(cell: Callable[[Subject], str]) -> Callable[[Subject], str]:
         return lambda each: MISSING if each.imported else cell(each)
 
     cells: dict[str, Callable[[Subject], str]] = {
@@ -55,12 +55,12 @@ def training_table(subjects: Sequence[Subject]) -> Table:
         "context, tokens": lambda each: f"{each.run.recipe.model.context_length:,}",
         "imported from": lambda each: str(each.run.facts.get("imported_from", MISSING)),
         "started from": lambda each: str(each.run.facts.get("init_from", MISSING)),
-        "dataset": training_rows(facts("data")),
-        "tokens seen": training_rows(lambda each: f"{each.tokens_seen:,}"),
-        "training time": training_rows(lambda each: _duration(each.seconds)),
-        "tokens per second": training_rows(lambda each: f"{each.speed:,.0f}"),
-        "dtype": training_rows(lambda each: each.run.recipe.train.dtype),
-        "hardware": training_rows(facts("hardware")),
+        "dataset": if_trained_here(facts("data")),
+        "tokens seen": if_trained_here(lambda each: f"{each.tokens_seen:,}"),
+        "training time": if_trained_here(lambda each: _duration(each.seconds)),
+        "tokens per second": if_trained_here(lambda each: f"{each.speed:,.0f}"),
+        "dtype": if_trained_here(lambda each: each.run.recipe.train.dtype),
+        "hardware": if_trained_here(facts("hardware")),
         "date": lambda each: _date(each.run.facts.get("date")),
         "bytelm": facts("version"),
         "PyTorch": facts("torch"),

@@ -267,7 +267,7 @@ def _ratio(number: int, of: int) -> float:
 def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     seconds, size = summary["seconds"], summary["trained_on_bytes"]
     special, kind = summary["special_tokens"], kind_named(summary["model"])
-    rest = kind.made_of(summary["vocab_size"] - special, summary["merges"])
+    rest = kind.describe_entries(summary["vocab_size"] - special, summary["merges"])
     yield "entries", f"{summary['vocab_size']:,}: {special} special, {rest}"
     yield "pattern", summary["pattern"]
     rule = summary["split_rule"]

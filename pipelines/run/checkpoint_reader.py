@@ -10,7 +10,14 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
-from pipelines.run.manifest import DamagedCheckpointError, Shapes, check_run, read_manifest, verify, verify_shards
+from pipelines.run.manifest import (
+    DamagedCheckpointError,
+    Shapes,
+    check_run,
+    read_manifest,
+    read_verified,
+    verify_shards,
+)
 from pipelines.run.retention import checkpoint_folders, validation_losses
 
 MODEL, OPTIMIZER, RNG, AVERAGE = (
@@ -67,7 +74,7 @@ def read_checkpoint(folder: Path, settings: Mapping[str, Any], *names: str) -> C
         if part(name) in manifest.shapes:
             verify_shards(folder, manifest, part(name))
         elif name != AVERAGE or averages:
-            contents[name] = verify(folder, manifest, name)
+            contents[name] = read_verified(folder, manifest, name)
     return Checkpoint(folder, contents, manifest.shapes)
 
 

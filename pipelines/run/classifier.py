@@ -32,7 +32,7 @@ from pipelines.run.manifest import (
     flat,
     manifest_json,
     read_manifest,
-    verify,
+    read_verified,
 )
 from pipelines.run.text_ids import is_known
 from tokenizer import Tokenizer
@@ -129,8 +129,8 @@ def _verified_weights(folder: Path, settings: Mapping[str, Any]) -> bytes:
     """Return the content of model.safetensors, after labels.json and `settings` have been verified too."""
     try:
         manifest = read_manifest(folder)
-        verify(folder, manifest, LABELS)
-        weights = verify(folder, manifest, WEIGHTS)
+        read_verified(folder, manifest, LABELS)
+        weights = read_verified(folder, manifest, WEIGHTS)
     except DamagedCheckpointError as error:
         raise ValueError(f"{error}: run bytelm finetune again") from None
     defaults = _settings(ModelConfig(), FinetuneConfig(), {})

@@ -76,7 +76,7 @@ def manifest_sha256(folder: Path) -> str:
     return file_sha256(folder / MANIFEST)
 
 
-def verify(folder: Path, manifest: Manifest, name: str) -> bytes:
+def read_verified(folder: Path, manifest: Manifest, name: str) -> bytes:
     """Return the content of a listed file; DamagedCheckpointError if it is missing or differs from the manifest."""
     try:
         content = read_bytes(folder / name)

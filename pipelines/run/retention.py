@@ -10,11 +10,11 @@ from pipelines.recipes.config import TrainConfig
 STATE = "state.json"
 
 
-def retain(run: Path, newest: Path, config: TrainConfig) -> set[Path]:
+def checkpoints_to_keep(run: Path, newest: Path, config: TrainConfig) -> set[Path]:
     """Return the checkpoints that a run keeps after it wrote `newest`.
 
     A checkpoint with an unreadable state.json is neither best nor past a multiple of tokens. Checkpoints of later steps
-    go: they are damaged, and the run resumed before them.
+    are not kept: they are damaged, and the run resumed before them.
     """
     folders = checkpoint_folders(run)
     folders = folders[: folders.index(newest) + 1]

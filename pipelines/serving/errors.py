@@ -32,7 +32,7 @@ def blamed_on(param: str) -> Iterator[None]:
 
 
 def cut(text: str, most: int = MOST_QUOTED) -> str:
-    """Return a text without what exceeds `most` characters."""
+    """Return a text of at most `most` characters, the last one … if the text is cut."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

@@ -169,7 +169,7 @@ class PageApi:
             else:
                 if page.name not in self._writers:
                     self._writers[page.name] = await self.engine.call(partial(prepare, run.model, 1))
-                tokens = _in_steps(self.engine, answer(run, self._writers[page.name], generation, source))
+                tokens = _in_steps(self.engine, generate_target(run, self._writers[page.name], generation, source))
         return _Writing(tokens, cut=len(prompt) > len(generation.prompt_ids), stops=run.around.stops)
 
 
@@ -216,7 +216,7 @@ def _event(content: Json) -> str:
     return f"data: {json.dumps(content)}\n\n"
 
 
-def answer(
+def generate_target(
     run: LoadedRun, model: InferenceModel, asked: GenerationRequest, source: list[int]
 ) -> Iterator[GeneratedToken]:
     """Yield the tokens that an encoder-decoder generates for a source, after the ids of `asked`."""

@@ -63,7 +63,7 @@ class ModelRequest(Fields):
 
     @classmethod
     async def of(cls, request: Request) -> Self:
-        """Return the request in a JSON body. Raises RequestError for a body that is none."""
+        """Return the request in a JSON body. Raises RequestError for any other body."""
         try:
             fields = json.loads(await request.body())
         except (ValueError, RecursionError) as error:

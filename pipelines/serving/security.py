@@ -91,7 +91,7 @@ class Security:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
-        refusal = refuse(self.access, scope["method"], scope["path"], Headers(scope=scope))
+        refusal = find_refusal(self.access, scope["method"], scope["path"], Headers(scope=scope))
         if refusal is None:
             await self.app(scope, receive, send_with_headers)
             return
@@ -100,7 +100,7 @@ class Security:
         await error_response(status, message, challenge)(scope, receive, send_with_headers)
 
 
-def refuse(access: Access, method: str, path: str, headers: Headers) -> tuple[int, str] | None:
+def find_refusal(access: Access, method: str, path: str, headers: Headers) -> tuple[int, str] | None:
     """Return the HTTP status and the message of a refusal, or None if the request is allowed."""
     named = [host.lower() for host in headers.getlist("host")]
     if len(named) != 1 or named[0] not in access.hosts:

@@ -1,4 +1,4 @@
-"""The folder of a sweep: sweep.json holds what all of its runs have in common."""
+"""sweep.json: the settings that all runs of a sweep have in common."""
 
 import json
 from dataclasses import asdict
@@ -12,7 +12,7 @@ from pipelines.sweep.vocabularies import fingerprint
 SETTINGS = "sweep.json"
 
 
-def record(folder: Path) -> dict[str, Any] | None:
+def read_settings(folder: Path) -> dict[str, Any] | None:
     """Return the settings of the sweep in `folder`, as `settings_of` made them; None for a new sweep."""
     path = folder / SETTINGS
     if not path.exists():
@@ -41,7 +41,7 @@ def settings_of(budget: Budget, split_rule: str, held_out: list[bytes]) -> dict[
 
 def check_settings(folder: Path, settings: dict[str, Any]) -> None:
     """Raise ValueError if `folder` holds a sweep with other settings, or something else."""
-    earlier = record(folder)
+    earlier = read_settings(folder)
     if earlier is None:
         if any(path.name != ".lock" for path in folder.iterdir()):
             raise ValueError(f"{folder} is not empty and holds no sweep: choose another --out")

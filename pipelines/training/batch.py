@@ -63,7 +63,7 @@ class Batch:
             return self
         return self._index((slice(None), slice(count)))
 
-    def fill(self, size: int) -> "Batch":
+    def pad_to_multiple(self, size: int) -> "Batch":
         """Return the batch with its last row repeated, at weight 0, until `size` divides the number of rows."""
         count = len(self.inputs)
         rows = np.arange(-(-count // size) * size)

@@ -28,7 +28,7 @@ from lm.optim.optimizers import Optimizers
 from pipelines.recipes.config import TrainConfig
 from pipelines.run.checkpoint_reader import AVERAGE, MODEL, OPTIMIZER, RNG, part
 from pipelines.run.manifest import MANIFEST, Shapes, manifest_json
-from pipelines.run.retention import STATE, checkpoint_folders, retain
+from pipelines.run.retention import STATE, checkpoint_folders, checkpoints_to_keep
 from pipelines.training.parallel import ONE_PROCESS, OneProcess
 from tokenizer.formats.whole_files import make_folder, naming, publish
 
@@ -157,7 +157,7 @@ def _publish(
 
 
 def _remove_old(run: Path, newest: Path, config: TrainConfig) -> None:
-    keep = retain(run, newest, config)
+    keep = checkpoints_to_keep(run, newest, config)
     for old in checkpoint_folders(run):
         if old not in keep:
             shutil.rmtree(old)

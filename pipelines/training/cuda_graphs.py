@@ -1,7 +1,9 @@
-"""CUDA graphs of a compiled model: one launch for all kernels of a pass. Kernels of small models end within a launch.
+"""CUDA graphs of a compiled model: one launch for all kernels of a pass.
 
-Off by default, because it has not run on a GPU. A graph overwrites its outputs at its next call. The loss and the
-backward pass read them before that. Gradients outlive the call, so they have memory that no graph writes to.
+The kernels of a small model take less time than their launches. Off by default, because it has not run on a GPU.
+
+A graph overwrites its outputs at its next call. The loss and the backward pass read them before that. Gradients outlive
+the call, so they have memory that no graph writes to.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,8 +22,8 @@ def uses_graphs(config: TrainConfig, device: torch.device, kind: str, one_shape:
     return config.cuda_graphs and config.compile and device.type == "cuda" and kind == "none" and one_shape
 
 
-def capture(model: nn.Module) -> Callable[..., Tensor]:
-    """Return the model compiled to CUDA graphs. Each call ends the life of what the call before returned."""
+def compile_to_graphs(model: nn.Module) -> Callable[..., Tensor]:
+    """Return the model compiled to CUDA graphs. Each call overwrites the output of the call before."""
     compiled = torch.compile(model, mode="reduce-overhead")
 
     def forward(**tensors: Tensor) -> Tensor:

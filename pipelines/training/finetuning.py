@@ -264,7 +264,7 @@ def fit(
         optimizers.zero_grad()
         seen += len(batch)
         watch.update(step, float(loss.detach()))
-        progress(seen, watch.smooth_loss())
+        progress(seen, watch.smoothed_loss())
     model.eval()
 
 

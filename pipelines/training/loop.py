@@ -24,7 +24,7 @@ from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders
 from pipelines.training.batch import Batch
 from pipelines.training.checkpoints import CheckpointWriter, take_snapshot
-from pipelines.training.cuda_graphs import capture, own_gradients, uses_graphs
+from pipelines.training.cuda_graphs import compile_to_graphs, own_gradients, uses_graphs
 from pipelines.training.data import BlockData, Prefetcher, TrainingData
 from pipelines.training.loss import LossFunction, summed_loss
 from pipelines.training.micro_batch import micro_batch_rows
@@ -70,7 +70,7 @@ class Trainer:
         every_position = self._one_shape and model.config.architecture != "encoder"
         device = next(model.parameters()).device
         self._graphs = uses_graphs(config, device, self.parallel.kind, every_position)
-        forward = capture(model) if self._graphs else self.parallel.wrap(model, config.compile)
+        forward = compile_to_graphs(model) if self._graphs else self.parallel.wrap(model, config.compile)
         self.device = next(model.parameters()).device  # where FSDP has moved it
         if self.device.type == "cpu":
             keep_freed_memory()
@@ -189,9 +189,9 @@ class Trainer:
     def step(self) -> Step:
         """Take one optimizer step on the next batch.
 
-        The host waits for the device once, for the loss and the norm of the gradient, after it has queued all work: so
-        a GPU works on the update meanwhile. If the loss or gradient is not finite, the step leaves the weights
-        unchanged if the recipe skips such steps or float16 overflowed. Otherwise it raises NotFiniteError, and the
+        The host queues all work before it waits for the device, once, for the loss and the norm of the gradient. So a
+        GPU works on the update meanwhile. If the loss or gradient is not finite, a step leaves the weights unchanged,
+        provided that the recipe skips such steps or float16 overflowed. Otherwise it raises NotFiniteError, and the
         weights are no longer usable.
         """
         started = time.perf_counter()
@@ -202,7 +202,7 @@ class Trainer:
         weight = self.parallel.sum(float(batch.weights.sum()))
         if self._graphs:
             own_gradients(self._parameters)
-        batch, scale = self._shape(batch), self.loss_scale.factor()
+        batch, scale = self._to_one_shape(batch), self.loss_scale.factor()
         total = self.parallel.gradient(self.training_loss, batch, self.micro_batch, max(1.0, weight), scale)
         self.loss_scale.unscale(self.optimizers)
         total_norm = self.parallel.clip(self._parameters, self.config.grad_clip or math.inf)
@@ -239,8 +239,8 @@ class Trainer:
         self.optimizers.schedule(lr, decay)
         return lr * self.config.lr, decay * self.config.weight_decay
 
-    def _shape(self, batch: Batch) -> Batch:
-        return batch.fill(self.micro_batch) if self._one_shape else batch
+    def _to_one_shape(self, batch: Batch) -> Batch:
+        return batch.pad_to_multiple(self.micro_batch) if self._one_shape else batch
 
     def _log_training(self, step: Step) -> None:
         """Write a line of metrics.jsonl about the steps since the last line; `step` is the newest of them."""
@@ -285,7 +285,7 @@ class Trainer:
         """Return the nats and the number of targets of a source's validation split."""
         nats = weight = 0.0
         for batch in self.data.validation(source, self.config.validation_tokens, self.micro_batch):
-            nats += self.parallel.measure(self.loss, self._shape(batch))
+            nats += self.parallel.measure(self.loss, self._to_one_shape(batch))
             weight += float(batch.weights.sum())
         return self.parallel.sum(nats), self.parallel.sum(weight)
 

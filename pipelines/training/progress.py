@@ -42,13 +42,13 @@ class LossWatch:
         """Whether the smoothed loss has been above `first` for at least `DIVERGED` steps."""
         return self.above >= DIVERGED
 
-    def smooth_loss(self) -> float:
+    def smoothed_loss(self) -> float:
         """Return the mean in nats per target; nan before the first step."""
         return self.mean / (1.0 - SMOOTHING**self.steps) if self.steps else math.nan
 
     def update(self, step: int, loss: float) -> bool:
         """Add the loss of a step; return whether it is a spike."""
-        spike = self.steps >= BEFORE_SPIKES and loss > self.smooth_loss() + SPIKE * self._deviation()
+        spike = self.steps >= BEFORE_SPIKES and loss > self.smoothed_loss() + SPIKE * self._deviation()
         if spike:
             self.spikes.append(step)
         if self.steps == 0:
@@ -56,12 +56,12 @@ class LossWatch:
         self.steps += 1
         self.mean = SMOOTHING * self.mean + (1.0 - SMOOTHING) * loss
         self.square = SMOOTHING * self.square + (1.0 - SMOOTHING) * loss * loss
-        self.above = self.above + 1 if self.first is not None and self.smooth_loss() > self.first else 0
+        self.above = self.above + 1 if self.first is not None and self.smoothed_loss() > self.first else 0
         return spike
 
     def divergence(self) -> str:
         """Return the smoothed loss and the first loss as text."""
-        return f"the loss is {self.smooth_loss():.3f}, and was {self.first:.3f} at the first step"
+        return f"the loss is {self.smoothed_loss():.3f}, and was {self.first:.3f} at the first step"
 
     def as_list(self) -> list[Any]:
         """Return the fields for a checkpoint; `LossWatch(*fields)` restores them."""
@@ -69,7 +69,7 @@ class LossWatch:
 
     def _deviation(self) -> float:
         mean_square = self.square / (1.0 - SMOOTHING**self.steps)
-        return math.sqrt(max(0.0, mean_square - self.smooth_loss() ** 2))
+        return math.sqrt(max(0.0, mean_square - self.smoothed_loss() ** 2))
 
 
 @dataclass
@@ -130,7 +130,7 @@ class Progress:
 
         With `cross_entropy`, the loss is a plain cross-entropy, and the text includes its perplexity.
         """
-        loss = self.watch.smooth_loss()
+        loss = self.watch.smoothed_loss()
         shown = f", perplexity {perplexity_text(loss, ',.4g')}" if cross_entropy else ""
         return f"loss {loss:.3f}{shown}, lr {lr:.2g}"
 
@@ -183,7 +183,7 @@ class TrainingLog:
         """Add the loss of a step; print a message about a spike or a divergence."""
         at = self._at
         at.unlogged.append(loss)
-        smoothed = at.watch.smooth_loss()
+        smoothed = at.watch.smoothed_loss()
         if at.watch.update(at.step, loss):
             say(f"step {at.step:,}: the loss jumped to {loss:.3f}, from about {smoothed:.3f}")
         if at.watch.above == DIVERGED:
@@ -195,7 +195,7 @@ class TrainingLog:
         self._write(
             "train",
             math.fsum(at.unlogged) / len(at.unlogged),
-            smoothed_loss=at.watch.smooth_loss(),
+            smoothed_loss=at.watch.smoothed_loss(),
             lr=lr,
             grad_norm=at.grad_norm,
             tokens_per_s=round(self.tokens_per_second(), 1),

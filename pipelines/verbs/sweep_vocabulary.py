@@ -71,7 +71,7 @@ def sweep_vocabulary(
     from pipelines.run.folder import lock
     from pipelines.sweep.one_run import Work
     from pipelines.sweep.plan import HOUR_FLOPS, Budget, Vocabulary
-    from pipelines.sweep.sweep_file import check_settings, record, record_settings, settings_of
+    from pipelines.sweep.sweep_file import check_settings, read_settings, record_settings, settings_of
     from pipelines.sweep.vocabularies import held_out_documents, train_vocabularies, write_datasets
     from tokenizer.workers import thread_count
 
@@ -79,7 +79,7 @@ def sweep_vocabulary(
         say_on_stderr()
     wanted = [Vocabulary(kind, size) for kind in dict.fromkeys(kinds) for size in sorted({*(sizes or SIZES)})]
     share = HOUR_FLOPS / (len(wanted) * seeds)
-    earlier = record(out)
+    earlier = read_settings(out)
     budget = Budget(load_recipe(recipe), (earlier["flops"] if earlier else share) if flops is None else flops)
     for vocabulary in wanted:
         budget.tokens(vocabulary.size)  # refuses a budget of less than one step

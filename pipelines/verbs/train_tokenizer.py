@@ -184,7 +184,7 @@ def train_tokenizer(
 
 
 def _trace(tok: Tokenizer, counts: "PretokenCounts", trace: int, score: str) -> dict[str, Any]:
-    """Return the entry of the summary with the first `trace` merges, if there are to be any."""
+    """Return the entry of the summary with the first `trace` merges; empty if `trace` is 0."""
     if not trace:
         return {}
     from pipelines.reporting.merge_trace import trace_of

@@ -157,10 +157,10 @@ def _checkpoint(folder: Path) -> None:
 
 def _state(folder: Path) -> None:
     from pipelines.recipes.config import TrainConfig
-    from pipelines.run.retention import latest_checkpoint, retain
+    from pipelines.run.retention import checkpoints_to_keep, latest_checkpoint
 
     run = folder / "decoder"
-    retain(run, latest_checkpoint(run), TrainConfig(keep_best=True, keep_every_tokens=1))
+    checkpoints_to_keep(run, latest_checkpoint(run), TrainConfig(keep_best=True, keep_every_tokens=1))
 
 
 def _config(folder: Path) -> None:

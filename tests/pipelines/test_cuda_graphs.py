@@ -11,7 +11,7 @@ from lm.optim.optimizers import build_optimizers
 from lm.optim.settings import OptimizerSettings
 from pipelines.recipes.config import TrainConfig
 from pipelines.training.batch import Batch
-from pipelines.training.cuda_graphs import capture, own_gradients, uses_graphs
+from pipelines.training.cuda_graphs import compile_to_graphs, own_gradients, uses_graphs
 from pipelines.training.loss import summed_loss
 from pipelines.training.parallel import ONE_PROCESS
 
@@ -61,7 +61,7 @@ def test_gradients_of_micro_batches_add_up_in_memory_that_stays(model, graphs):
     assert all(parameter.grad is None for parameter in parameters)
     own_gradients(parameters)
     own = [parameter.grad for parameter in parameters]
-    loss = partial(summed_loss, model, capture(model), device=CPU, every_position=True, compiled=True)
+    loss = partial(summed_loss, model, compile_to_graphs(model), device=CPU, every_position=True, compiled=True)
     for _ in range(2):
         torch.testing.assert_close(ONE_PROCESS.gradient(loss, batch, 2, weight, 1.0), expected_loss)
         assert all(parameter.grad is gradient for parameter, gradient in zip(parameters, own, strict=True))

@@ -18,7 +18,7 @@ from pipelines.exchange.transformers_import import read_weights
 from pipelines.recipes.recipe import load_recipe
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
-from pipelines.run.manifest import read_manifest, verify
+from pipelines.run.manifest import read_manifest, read_verified
 from pipelines.verbs.export_hf import export_hf
 from pipelines.verbs.import_hf import import_hf
 from pipelines.verbs.report import report
@@ -246,7 +246,7 @@ def test_a_pipe_in_place_of_any_file_is_refused_without_being_opened(
         (gpt / "evaluation.json", lambda: read_evaluation(gpt)),
         (gpt / "config.toml", lambda: load_recipe(gpt / "config.toml")),
         (gpt / "tokenizer.json", lambda: Run(gpt).tokenizer()),
-        (weights, lambda: verify(weights.parent, read_manifest(weights.parent), weights.name)),
+        (weights, lambda: read_verified(weights.parent, read_manifest(weights.parent), weights.name)),
         (manifest, lambda: read_manifest(weights.parent)),
         (data / "dataset.json", lambda: TokenDataset(data)),
         (data / "manifest.json", lambda: problems(data)),

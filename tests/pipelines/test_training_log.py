@@ -114,7 +114,7 @@ def test_a_jump_of_the_loss_is_a_spike_and_noise_is_not():
     generator = np.random.default_rng(0)
     watch = LossWatch()
     assert not any(watch.update(step, 4.0 + 0.1 * generator.standard_normal()) for step in range(500))
-    assert watch.smooth_loss() == pytest.approx(4.0, abs=0.05)
+    assert watch.smoothed_loss() == pytest.approx(4.0, abs=0.05)
     again = LossWatch(*watch.as_list())
     assert watch.update(500, 6.0) and again.update(500, 6.0)
     assert watch.spikes == [500]

@@ -73,7 +73,7 @@ class BytePairs(Kind):
     def shortage(self, vocabulary: Vocabulary, options: Options) -> str:
         return f"the corpus ran out of pairs that occur at least {options.min_count} times"
 
-    def made_of(self, entries: int, merges: int) -> str:
+    def describe_entries(self, entries: int, merges: int) -> str:
         return f"256 bytes, {merges:,} merges"
 
     def reads(self, model: Any) -> bool:

@@ -76,7 +76,7 @@ class Kind:
         """Return the options of training with which tokens lose the least text."""
         return {}
 
-    def made_of(self, entries: int, merges: int) -> str:
+    def describe_entries(self, entries: int, merges: int) -> str:
         """Return what a number of ordinary entries are, for a table."""
         return f"{entries:,} {self.entries}"
 
