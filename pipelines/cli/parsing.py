@@ -80,8 +80,8 @@ def _refuse(options: Sequence[str], event: ParseErrorEvent) -> None:
         case BadValue():
             text = f"{event.argument.display_name()} needs a value: {_usage(event.argument)}"
         case InvalidChoice():
-            *others, last = event.choices
-            text = f"{event.argument.display_name()} is {event.value}, but must be {', '.join(others)} or {last}"
+            choices = " or ".join(filter(None, (", ".join(event.choices[:-1]), event.choices[-1])))
+            text = f"{event.argument.display_name()} is {event.value}, but must be {choices}"
         case InstantiationFailure():
             text = f"{event.argument.display_name()}: {event.message}" if event.argument else event.message
         case _:
