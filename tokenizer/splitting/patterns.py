@@ -35,6 +35,9 @@ class Pattern(namedtuple("_Pattern", ["regex", "name"], defaults=[None]), Splitt
 
     rewrites = False
 
+    def __reduce__(self) -> tuple[type[Pattern], tuple[str, str | None]]:
+        return type(self), (self.regex, self.name)  # the automaton is looked up again
+
     @property
     def splits_at_spaces(self) -> bool:
         """Return whether a pretoken always ends before a space or line feed that follows an ASCII letter or digit."""
