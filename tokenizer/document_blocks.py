@@ -11,7 +11,7 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 BLOCK_BYTES = 4 << 20
 LONGEST_PATH = 1 << 15
 NORMALIZED_BYTES = 1 << 20  # normalized at once
-SEARCHED_BYTES = 1 << 20  # searched at once for a place to cut
+SEARCHED_BYTES = 1 << 14  # searched at once for a place to cut
 
 
 @dataclass(frozen=True)
@@ -99,36 +99,37 @@ def cut(block: Block, target: int = BLOCK_BYTES) -> Iterator[Block]:
 
 
 def cut_within(block: Block, target: int = BLOCK_BYTES) -> Iterator[Block]:
-    """Yield blocks of about `target` bytes; long documents are cut into parts with the same pretokens.
-
-    A part ends before a space or line feed that follows an ASCII letter or digit. Every named pattern always ends a
-    pretoken there.
-    """
+    """Yield blocks of about `target` bytes; long documents are cut into parts with the same pretokens."""
     for piece in cut(block, target):
-        if piece.size <= 2 * target:
+        start, end = int(piece.offsets[0]), int(piece.offsets[-1])
+        if end - start <= 2 * target:
             yield piece
             continue
         assert len(piece.offsets) == 2
-        start, end = (int(x) for x in piece.offsets)
-        while start < end:
-            stop = _safe_place(block.data, min(start + target, end), end)
-            yield Block(block.data, np.array([start, stop], dtype=np.int64))
-            start = stop
+        places = safe_places(block.data[start:end], target)
+        for first, last in pairwise(chain([0], places, [end - start])):
+            yield Block(block.data, np.array([start + first, start + last], dtype=np.int64))
 
 
-def _safe_place(data: np.ndarray, place: int, end: int) -> int:
-    window = 4096  # searching fewer bytes takes as long
-    while place < end:
-        part = data[place - 1 : min(place + window, end)]
-        before, here = part[:-1], part[1:]
+def safe_places(data: np.ndarray, target: int) -> Iterator[int]:
+    """Yield ascending places that cut UTF-8 bytes into parts of about `target` bytes.
+
+    A place is before a space or line feed that follows an ASCII letter or digit. A pattern that `splits_at_spaces`
+    always ends a pretoken there. The search goes back from the end of a part; without a place, the part becomes longer.
+    """
+    start, wanted = 0, target
+    while wanted < len(data):
+        first = max(wanted - SEARCHED_BYTES, start) + 1
+        before, here = data[first - 1 : wanted], data[first : wanted + 1]
         letter = before | 0x20
         safe = (letter >= 97) & (letter <= 122) | (before >= 48) & (before <= 57)
-        safe &= (here == 32) | (here == 10)
-        if safe.any():
-            return place + int(np.argmax(safe))
-        place += window
-        window = min(2 * window, SEARCHED_BYTES)
-    return end
+        places = np.flatnonzero(safe & ((here == 32) | (here == 10)))
+        if len(places):
+            start = first + int(places[-1])
+            yield start
+            wanted = start + target
+        else:
+            wanted += SEARCHED_BYTES
 
 
 def cut_out(block: Block, spellings: re.Pattern[bytes] | None) -> Block:

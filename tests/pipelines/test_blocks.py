@@ -85,7 +85,7 @@ def test_a_long_document_is_encoded_in_pieces_to_the_same_bytes(tmp_path, text_f
     build_dataset([str(tmp_path / "long.txt")], out=tmp_path / "whole", **options)
     monkeypatch.setattr("pipelines.dataset.encoding.PIECE_BYTES", 1000)
     monkeypatch.setattr("pipelines.dataset.encoding.GROUP_BYTES", 8000)
-    monkeypatch.setattr("tokenizer.encoding.cutting.SEARCHED_BYTES", 500)
+    monkeypatch.setattr("tokenizer.document_blocks.SEARCHED_BYTES", 500)
     build_dataset([str(tmp_path / "long.txt")], out=tmp_path / "pieces", **options)
     assert files_of(tmp_path / "whole") == files_of(tmp_path / "pieces")
 
@@ -96,7 +96,7 @@ def test_a_long_document_that_cannot_be_cut_has_the_same_stream(tmp_path, text_f
     (tmp_path / "long.txt").write_bytes(b"".join(texts))
     monkeypatch.setattr("pipelines.dataset.encoding.PIECE_BYTES", 1000)
     monkeypatch.setattr("pipelines.dataset.encoding.GROUP_BYTES", 8000)
-    monkeypatch.setattr("tokenizer.encoding.cutting.SEARCHED_BYTES", 500)
+    monkeypatch.setattr("tokenizer.document_blocks.SEARCHED_BYTES", 500)
     data, corpus = tmp_path / "data", tmp_path / "long.txt"
     build_dataset([str(corpus)], tokenizer=tokenizer_folder, context_length=32, out=data)
     expected = expected_stream(corpus, Tokenizer.load(tokenizer_folder), "train")

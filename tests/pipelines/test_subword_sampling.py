@@ -124,7 +124,7 @@ def test_a_long_document_is_sampled_in_pieces_and_decodes_to_its_text(tmp_path, 
     (tmp_path / "long.txt").write_text(f"{text}\n{text}\n")
     monkeypatch.setattr("pipelines.dataset.encoding.PIECE_BYTES", 1000)
     monkeypatch.setattr("pipelines.dataset.encoding.GROUP_BYTES", 8000)
-    monkeypatch.setattr("tokenizer.encoding.cutting.SEARCHED_BYTES", 500)
+    monkeypatch.setattr("tokenizer.document_blocks.SEARCHED_BYTES", 500)
     for kind, options in OPTIONS.items():
         data = tmp_path / kind
         build_dataset([str(tmp_path / "long.txt")], tokenizer=tokenizers / kind, context_length=8, out=data, **options)

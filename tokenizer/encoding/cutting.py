@@ -1,58 +1,31 @@
-"""Places to cut a long text into pieces that encode to the same ids as the whole."""
+"""The part of a stream of text whose ids do not depend on the rest."""
 
 import numpy as np
 
-from tokenizer.document_blocks import single_block
+from tokenizer.document_blocks import safe_places, single_block
 from tokenizer.splitting.pretokenize import pretoken_ends
 from tokenizer.splitting.scanner import pretokens
 from tokenizer.splitting.splitter import Splitter
 
-# The search goes back this far from the wanted place; if it finds no cut, the piece becomes longer.
-SEARCHED_BYTES = 1 << 16
 # A pretoken depends on fewer pretokens after it than this, apart from runs that the next pretoken reads, too.
 LOOK_AHEAD = 128
 # Pretokens that more text cannot change are searched in this much of a text's end, then in 8 times as much.
 TAIL_BYTES = 1 << 10
 
 
-def safe_cuts(text: memoryview | bytes, pattern: Splitter, piece_bytes: int) -> list[int]:
-    """Return ascending byte offsets that cut `text` (UTF-8) into pieces of about `piece_bytes`.
-
-    A cut is between an ASCII letter and a space followed by an ASCII letter, for a pattern that `splits_at_spaces`:
-    it starts a pretoken there, whatever precedes, and none of its look-aheads crosses the cut. All named patterns do,
-    and so do BERT's words.
-    """
-    data = np.frombuffer(text, np.uint8)
-    cuts: list[int] = []
-    if not pattern.splits_at_spaces:
-        return cuts
-    wanted = piece_bytes
-    while wanted < len(data) - 1:
-        start = max(wanted - SEARCHED_BYTES, (cuts[-1] if cuts else 0) + 1)
-        window = data[start - 1 : wanted + 2]
-        letters = ((window | 0x20) - ord("a")) < 26
-        places = np.flatnonzero(letters[:-2] & (window[1:-1] == ord(" ")) & letters[2:])
-        if len(places):
-            cuts.append(start + int(places[-1]))
-            wanted = cuts[-1] + piece_bytes
-        else:
-            wanted += SEARCHED_BYTES
-    return cuts
-
-
 def decided_bytes(data: bytes, pattern: Splitter) -> int:
     """Return the length of a prefix of a text whose ids do not depend on what follows the text; 0 if none is known.
 
     Patterns with an automaton: up to the first pretoken near the end that depends on what follows. BERT's words: up to
-    the last white space or punctuation. SentencePiece's words: as in `safe_cuts`. Any other regex can depend on any
+    the last white space or punctuation. SentencePiece's words: as in `safe_places`. Any other regex can depend on any
     later text.
     """
     data = data[: _whole_characters(data)]
     if (divider := pattern.last_divider(data)) is not None:
         return divider
     if pattern.automaton is None:
-        cuts = safe_cuts(data, pattern, max(1, len(data) - 2))
-        return cuts[-1] if cuts else 0
+        places = safe_places(np.frombuffer(data, np.uint8), len(data) - 1) if pattern.splits_at_spaces else ()
+        return max(places, default=0)
     tail, ends = TAIL_BYTES, np.zeros(1, dtype=np.int64)
     while True:
         if len(data) > tail and len(ends) == 1:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from tokenizer.encoding.decoding import Decoder
+    from tokenizer.kernels.decode import Decoder
     from tokenizer.vocabulary import Vocabulary
     from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
@@ -120,7 +120,7 @@ class ByteDecoding:
 
     @cached_property
     def _decoder(self) -> Decoder:
-        from tokenizer.encoding.decoding import Decoder
+        from tokenizer.kernels.decode import Decoder
 
         return Decoder(self.by_id[: self._vocabulary.size])
 

@@ -67,12 +67,6 @@ def find_pair(pairs, key):
     return value
 
 
-@kernel
-def look_up_pair(pairs, left, right):
-    """As `find_pair`, callable from Python."""
-    return find_pair(pairs, pair_key(left, right))
-
-
 @inlined
 def insert_pair(pairs, key, value):
     """Insert a pair. Return whether it was new."""

@@ -378,6 +378,9 @@ class EncodingMethods(VocabularyMethods):
 
         The list is shorter if the text has no safe place to cut, and empty for a custom pattern.
         """
-        from tokenizer.encoding.cutting import safe_cuts
+        import numpy as np
 
-        return safe_cuts(text, self.vocabulary.pattern, piece_bytes)
+        from tokenizer.document_blocks import safe_places
+
+        splits = self.vocabulary.pattern.splits_at_spaces
+        return list(safe_places(np.frombuffer(text, np.uint8), piece_bytes)) if splits else []
