@@ -96,7 +96,7 @@ def predict_batches(
         scored = part.scored
         if scored.any():
             assert part.indices is not None
-            hidden = hidden_states(model, part.batch, device, scored)
+            hidden = hidden_states(model, part.batch, scored)
             targets = torch.from_numpy(part.batch.targets[scored]).to(device)
             write_scores(model, hidden, targets, part.indices[scored] - first, made, chosen)
         done += len(scored)
