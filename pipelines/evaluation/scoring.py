@@ -18,7 +18,6 @@ from pipelines.evaluation.windows import Windows
 from pipelines.training.batch import hidden_states, logits_in_parts
 from tokenizer import Tokenizer
 
-PSEUDO_POSITIONS = 2048
 DIVERGENCES = ("kl_bits", "reverse_kl_bits", "js_bits")
 
 
@@ -52,8 +51,8 @@ def score(
     for each in windows:
         batch = each.batch
         rows, columns = np.nonzero(each.scored)
-        hidden = hidden_states(model, batch, device, each.scored)
-        other_hidden = hidden_states(other, batch, device, each.scored) if other else None
+        hidden = hidden_states(model, batch, each.scored)
+        other_hidden = hidden_states(other, batch, each.scored) if other else None
         chunks: tuple[list[torch.Tensor], ...] = ([], [], [])
         for part, logits in logits_in_parts(model, hidden):
             places = batch.targets[rows[part], columns[part]], columns[part]

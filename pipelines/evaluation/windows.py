@@ -1,12 +1,13 @@
-"""The windows of a split: the inputs of a model, and the positions that are scored.
+"""The windows of a split or a text: the inputs of a model, and the positions that are scored.
 
 A decoder reads the stream in windows of its context length, `stride` tokens apart. Each token is scored once, in the
 first window that predicts it: chunked if the stride is the window, sliding if it is shorter. An encoder reads blocks
-with the masks of seed 0 and epoch 0, an encoder-decoder blocks with the spans of that seed and epoch, or pairs.
+with the masks of seed 0 and epoch 0, or masks one place of a block. An encoder-decoder reads blocks with the spans of
+that seed and epoch, or pairs.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -66,24 +67,40 @@ def windows_over(
     raise AssertionError(f"{type(objective).__name__} has no windows over {type(stream).__name__}")
 
 
-def decoder_windows(stream: TokenStream, objective: NextToken, stride: int, min_context: int = 1) -> Iterator[Windows]:
-    """Yield the windows of a decoder.
+def decoder_windows(
+    stream: TokenStream,
+    objective: NextToken,
+    stride: int,
+    min_context: int = 1,
+    *,
+    first: int = 1,
+    rolling: bool = False,
+) -> Iterator[Windows]:
+    """Yield the windows of a decoder that score the tokens of a stream from index `first` on.
 
     Positions with fewer than `min_context` tokens before them in their window are not scored. With `min_context` 1,
-    only the first token of the stream is not scored, because nothing precedes it.
+    only the first token of the stream is not scored, because nothing precedes it. If `rolling`, the last window moves
+    back until it is full, as in lm-eval.
     """
     window = objective.length
-    # The last window is the first one whose targets reach the end of the stream.
-    count = 1 + max(0, math.ceil((stream.tokens - 1 - window) / stride))
+    count = decoder_window_count(stream.tokens, window, stride)
     columns = np.arange(max(1, min(window, stream.tokens - 1)))  # a stream can be shorter than a window
     rows = windows_per_batch(window)
-    for first in range(0, count, rows):
-        starts = np.arange(first, min(first + rows, count)) * stride
+    for number in range(max(0, math.ceil((first - window) / stride)), count, rows):
+        starts = np.arange(number, min(number + rows, count)) * stride
+        already = np.where(starts > 0, starts - stride + window, 0)
+        if rolling:
+            starts = np.minimum(starts, max(0, stream.tokens - 1 - window))
         batch = objective.batch(stream, starts).columns(len(columns))
         indices = starts[:, None] + 1 + columns
-        already = np.where(starts > 0, starts - stride + window, 0)
-        scored = (batch.weights > 0) & (indices > already[:, None]) & (columns + 1 >= min_context)
-        yield Windows(batch, scored, batch.inputs, indices, first)
+        unscored = np.maximum(already, first - 1)[:, None]
+        scored = (batch.weights > 0) & (indices > unscored) & (columns + 1 >= min_context)
+        yield Windows(batch, scored, batch.inputs, indices, number)
+
+
+def decoder_window_count(tokens: int, window: int, stride: int) -> int:
+    """Return the number of windows over `tokens` tokens. The last one is the first whose targets reach the end."""
+    return 1 + max(0, math.ceil((tokens - 1 - window) / stride))
 
 
 def encoder_windows(stream: TokenStream, objective: MaskedToken) -> Iterator[Windows]:
@@ -96,6 +113,19 @@ def encoder_windows(stream: TokenStream, objective: MaskedToken) -> Iterator[Win
         previous = np.roll(batch.targets, 1, axis=1)
         previous[:, 1] = [int(stream.read(start - 1, 1)[0]) if start else -1 for start in starts.tolist()]
         yield Windows(batch, batch.weights > 0, previous, starts[:, None] + columns, first)
+
+
+def lone_mask_windows(
+    stream: TokenStream, objective: MaskedToken, starts: np.ndarray, columns: np.ndarray, ends: np.ndarray | None = None
+) -> Iterator[Windows]:
+    """Yield a block from each of `starts` (N,) of a stream, scored at its token `columns` (N,); see `alone`."""
+    rows = windows_per_batch(objective.positions)
+    for first in range(0, len(starts), rows):
+        part = slice(first, first + rows)
+        blocks = stream.gather(starts[part], objective.length)
+        batch = objective.alone(blocks, columns[part], None if ends is None else ends[part])
+        indices = starts[part, None] + np.arange(objective.positions) - 1
+        yield Windows(batch, batch.weights > 0, np.roll(batch.targets, 1, axis=1), indices, first)
 
 
 def span_windows(stream: TokenStream, objective: SpanCorruption) -> Iterator[Windows]:
@@ -111,6 +141,28 @@ def pair_windows(pairs: Pairs, objective: PairObjective) -> Iterator[Windows]:
     for first in range(0, len(pairs), BATCH_WINDOWS):
         batch = objective.batch(pairs, np.arange(first, min(first + BATCH_WINDOWS, len(pairs))))
         yield Windows(batch, batch.weights > 0, batch.inputs, first=first)
+
+
+def sequence_windows(
+    sequences: Sequence[np.ndarray], firsts: Sequence[int], source: Sequence[int] | None = None
+) -> Iterator[Windows]:
+    """Yield each sequence of ids as a window, scored from its index in `firsts` on; `indices` count all ids in order.
+
+    Padding is on the right, which is correct only for causal models. An encoder-decoder reads `source` with each.
+    """
+    lengths = np.array([len(ids) for ids in sequences])
+    offsets = np.cumsum(lengths) - lengths
+    rows = windows_per_batch(max(1, int(lengths.max(initial=1))))
+    for first in range(0, len(sequences), rows):
+        part = slice(first, first + rows)
+        ids = np.zeros((len(lengths[part]), int(lengths[part].max())), np.int64)
+        for row, sequence in zip(ids, sequences[part], strict=True):
+            row[: len(sequence)] = sequence
+        places = np.arange(1, ids.shape[1])
+        scored = (places >= np.array(firsts[part])[:, None]) & (places < lengths[part, None])
+        read = None if source is None else np.tile(np.array(source, np.int64), (len(ids), 1))
+        batch = Batch(ids[:, :-1], ids[:, 1:], scored.astype(np.float32), read)
+        yield Windows(batch, scored, batch.inputs, offsets[part, None] + places, first)
 
 
 def windows_per_batch(positions: int) -> int:

@@ -6,12 +6,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lm.metrics.predictions import NATS_PER_BIT, token_nll
+from lm.metrics.predictions import NATS_PER_BIT
 from lm.model import LanguageModel
 from pipelines.evaluation.inputs import dataset_of, objective_of, windows_of
 from pipelines.evaluation.windows import Windows, windows_over
 from pipelines.run.folder import Run
-from pipelines.training.batch import hidden_states
+from pipelines.training.batch import target_nats
 from tokenizer import END_OF_TEXT, PAD, Tokenizer
 
 SPLIT = "validation"
@@ -78,9 +78,7 @@ def _bits(model: LanguageModel, windows: Windows) -> list[float | None]:
     """Return the bits of the first MOST_TOKENS targets of the first window; None for positions that are not scored."""
     scored = np.zeros_like(windows.scored)
     scored[0, :MOST_TOKENS] = windows.scored[0, :MOST_TOKENS]
-    device = next(model.parameters()).device
-    logits = model.logits(hidden_states(model, windows.batch, device, scored)).float()
-    nats = token_nll(logits, torch.from_numpy(windows.batch.targets[scored]).to(device)).tolist()
+    nats = target_nats(model, windows.batch, scored).tolist()
     bits: list[float | None] = [None] * min(MOST_TOKENS, scored.shape[1])
     for place, value in zip(np.flatnonzero(scored[0]).tolist(), nats, strict=True):
         bits[place] = value / NATS_PER_BIT

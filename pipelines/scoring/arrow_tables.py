@@ -11,7 +11,7 @@ import pyarrow.parquet
 from pipelines.scoring.choices import ChoiceScores
 from pipelines.scoring.predictions import Predictions
 from pipelines.scoring.texts import TextScore
-from pipelines.scoring.windows import Array
+from pipelines.training.batch import Array
 from tokenizer import Tokenizer
 from tokenizer.formats.whole_files import whole_file
 

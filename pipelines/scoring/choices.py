@@ -3,17 +3,17 @@
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 
 import numpy as np
 
 from pipelines.cli.verbs import checks_arguments
+from pipelines.evaluation.windows import sequence_windows
 from pipelines.generation.prompts import source_ids
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.scoring.predictions import Predictions, predict
-from pipelines.scoring.texts import check_options, sentinel_ids, target_window, tokens_to_score
-from pipelines.scoring.windows import Array, Window, decoder_windows
+from pipelines.scoring.texts import check_options, sentinel_ids, target_sequence, tokens_to_score
+from pipelines.training.batch import Array
 
 
 @dataclass(frozen=True)
@@ -80,31 +80,36 @@ def rank_choices(
     context = text.rstrip()
     endings = [text[len(context) :] + choice for choice in choices]
     if architecture == "decoder":
-        source, windows = None, _continuations(run, context, endings, run.around.before if start else ())
+        source, sequences, firsts = None, *_continuations(run, context, endings, run.around.before if start else ())
     else:
-        source, windows = _targets(run, context, endings)
-    edges = np.cumsum([0, *(len(window.targets) for window in windows)])
-    placed = [replace(window, places=np.arange(*pair)) for window, pair in zip(windows, pairwise(edges), strict=True)]
-    made = predict(run.model, placed, int(edges[-1]), top=top, source=source, total=len(placed))
-    parts = [made.part(first, end) for first, end in pairwise(edges.tolist())]
+        source, sequences = _targets(run, context, endings)
+        firsts = [1] * len(sequences)
+    ends = np.cumsum([len(ids) for ids in sequences]).tolist()
+    windows = sequence_windows(sequences, firsts, source)
+    made = predict(run.model, windows, ends[-1], top=top, total=len(sequences))
+    scored = [ids[first:] for ids, first in zip(sequences, firsts, strict=True)]
+    parts = [made.part(end - len(ids), end) for ids, end in zip(scored, ends, strict=True)]
     return ChoiceScores(
         tuple(choices),
         np.array([math.fsum(part.log_probabilities) for part in parts]),
-        np.diff(edges),
+        np.array([len(ids) for ids in scored]),
         np.array([len(choice.encode()) for choice in choices]),
         np.array([bool((part.ranks == 1).all()) for part in parts]),
-        [window.targets for window in windows],
+        scored,
         parts,
     )
 
 
-def _continuations(run: LoadedRun, context: str, endings: Sequence[str], before: Sequence[int]) -> list[Window]:
-    """Return the window in which a decoder predicts each ending of the context, after the ids `before`."""
+def _continuations(
+    run: LoadedRun, context: str, endings: Sequence[str], before: Sequence[int]
+) -> tuple[list[Array], list[int]]:
+    """Return the ids of the context with each ending, after the ids `before`, and where the ending starts."""
     tok, length = run.tokenizer, run.config.model.context_length
     read = tok.encode(context, disallowed_special=())
     if not (before or read):
         raise ValueError("the text is empty, and no start token precedes the choices: give a text")
-    windows: list[Window] = []
+    sequences: list[Array] = []
+    firsts: list[int] = []
     for number, ending in enumerate(endings, 1):
         which = f"choice {number} of {len(endings)}"
         whole = tok.encode(context + ending, disallowed_special=())
@@ -127,16 +132,17 @@ def _continuations(run: LoadedRun, context: str, endings: Sequence[str], before:
                 stacklevel=3,
             )
             ids = ids[-length - 1 :]
-        windows += decoder_windows(np.array(ids), len(ids) - len(added), length, length)
-    return windows
+        sequences.append(np.array(ids))
+        firsts.append(len(ids) - len(added))
+    return sequences, firsts
 
 
-def _targets(run: LoadedRun, context: str, endings: Sequence[str]) -> tuple[list[int], list[Window]]:
-    """Return the ids of an encoder-decoder's source, and the window in which it predicts each ending."""
+def _targets(run: LoadedRun, context: str, endings: Sequence[str]) -> tuple[list[int], list[Array]]:
+    """Return the ids of an encoder-decoder's source, and each ending after the start token."""
     if not context:
         raise ValueError("the text is empty: give the source of the choices")
     (source,) = source_ids(run.tokenizer, [context], run.config.model, run.around)
     named = [(f"choice {number} of {len(endings)}", ending) for number, ending in enumerate(endings, 1)]
     allowed = sentinel_ids(run)
     ids = [(tokens_to_score(run, ending, name, allowed), name) for name, ending in named]
-    return source, [target_window(run, each, name) for each, name in ids]
+    return source, [target_sequence(run, each, name) for each, name in ids]

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import islice
 
 import numpy as np
 import torch
@@ -11,9 +10,8 @@ import torch
 from lm.metrics.predictions import token_scores
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
-from pipelines.evaluation.windows import windows_per_batch
-from pipelines.scoring.windows import Array, Window
-from pipelines.training.batch import logits_in_parts
+from pipelines.evaluation.windows import Windows, windows_per_batch
+from pipelines.training.batch import Array, hidden_states, logits_in_parts
 
 
 @dataclass(frozen=True)
@@ -53,31 +51,31 @@ class Predictions:
 
 def predict(
     model: LanguageModel,
-    windows: Iterable[Window],
+    windows: Iterable[Windows],
     count: int,
     *,
+    first: int = 0,
     top: int = 0,
-    source: list[int] | None = None,
     group: Array | None = None,
     total: int = 0,
 ) -> Predictions:
-    """Return the predictions of `count` tokens from the windows that contain them.
+    """Return the predictions of `count` tokens from the windows that score them.
 
-    Shorter windows of a batch are padded on the right, which is correct only for causal models. Raises ValueError if
-    logits are not finite.
+    Raises ValueError if logits are not finite.
 
     Args:
         model: The model, in evaluation mode.
         windows: Windows of the text.
         count: Number of tokens of the result.
+        first: Index of the first of these tokens in `Windows.indices`.
         top: Number of likeliest tokens to return for each prediction.
-        source: Ids of the source of an encoder-decoder.
         group: (V,) bool: tokens whose total probability to return.
         total: Number of windows, for the progress bar; one batch of windows shows none.
     """
     made = Predictions.unknown(count, min(top, model.config.vocab_size))
-    with Bar("scoring", total, "window") if total > windows_at_once(model) else nullcontext() as bar:
-        for done in predict_batches(model, windows, made, source=source, group=group):
+    at_once = windows_per_batch(model.config.context_length)
+    with Bar("scoring", total, "window") if total > at_once else nullcontext() as bar:
+        for done in predict_batches(model, windows, made, first=first, group=group):
             if bar:
                 bar.update(done)
     return made
@@ -85,45 +83,24 @@ def predict(
 
 @torch.inference_mode()
 def predict_batches(
-    model: LanguageModel,
-    windows: Iterable[Window],
-    made: Predictions,
-    *,
-    source: list[int] | None = None,
-    group: Array | None = None,
+    model: LanguageModel, windows: Iterable[Windows], made: Predictions, *, first: int = 0, group: Array | None = None
 ) -> Iterator[int]:
     """Write the predictions of windows to `made`, a batch at a time, and yield the number of windows done so far.
 
     See `predict` for the arguments.
     """
-    chosen = None if group is None else torch.from_numpy(np.flatnonzero(group)).to(model.embedding.weight.device)
-    done = 0
-    for batch in _batches(iter(windows), windows_at_once(model)):
-        _predict_batch(model, batch, source, chosen, made)
-        done += len(batch)
-        yield done
-
-
-def windows_at_once(model: LanguageModel) -> int:
-    """Return the number of windows in a batch."""
-    return windows_per_batch(model.config.context_length)
-
-
-def _predict_batch(
-    model: LanguageModel, batch: list[Window], source: list[int] | None, group: torch.Tensor | None, made: Predictions
-) -> None:
-    """Write the predictions of a batch of windows to `made`."""
     device = model.embedding.weight.device
-    width = max(len(window.inputs) for window in batch)
-    ids = np.zeros((len(batch), width), np.int64)
-    for row, window in enumerate(batch):
-        ids[row, : len(window.inputs)] = window.inputs
-    rows = np.concatenate([row * width + window.columns for row, window in enumerate(batch)])
-    targets = torch.from_numpy(np.concatenate([window.targets for window in batch])).to(device)
-    places = np.concatenate([window.places for window in batch])
-    read = None if source is None else torch.tensor([source], device=device).expand(len(batch), -1)
-    hidden = model(torch.from_numpy(ids).to(device), read, rows=torch.from_numpy(rows).to(device))
-    write_scores(model, hidden, targets, places, made, group)
+    chosen = None if group is None else torch.from_numpy(np.flatnonzero(group)).to(device)
+    done = 0
+    for part in windows:
+        scored = part.scored
+        if scored.any():
+            assert part.indices is not None
+            hidden = hidden_states(model, part.batch, scored)
+            targets = torch.from_numpy(part.batch.targets[scored]).to(device)
+            write_scores(model, hidden, targets, part.indices[scored] - first, made, chosen)
+        done += len(scored)
+        yield done
 
 
 def write_scores(
@@ -151,8 +128,3 @@ def write_scores(
             total = logits.gather(-1, targets[part, None]).squeeze(-1).double() - found.log_probabilities
             inside = logits.index_select(-1, group).double().logsumexp(dim=-1) - total
             made.group_log_probabilities[at] = inside.cpu().numpy()
-
-
-def _batches(windows: Iterator[Window], size: int) -> Iterator[list[Window]]:
-    while batch := list(islice(windows, size)):
-        yield batch

@@ -9,12 +9,20 @@ import numpy as np
 
 from lm.metrics.predictions import NATS_PER_BIT, bits, bits_per_byte, perplexity
 from pipelines.cli.verbs import checks_arguments
+from pipelines.dataset.reader import TokenStream
+from pipelines.evaluation.windows import (
+    Windows,
+    decoder_window_count,
+    decoder_windows,
+    lone_mask_windows,
+    sequence_windows,
+)
 from pipelines.generation.prompts import source_ids
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.scoring.predictions import Predictions, predict, predict_batches
-from pipelines.scoring.windows import Array, Window, decoder_windows, encoder_windows
 from pipelines.scoring.word_probabilities import Words, ends_of_words, pieces_of, word_beginnings, words_of
-from pipelines.training.objectives import require_special_tokens
+from pipelines.training.batch import Array
+from pipelines.training.objectives import MaskedToken, NextToken, require_special_tokens
 from tokenizer import CLS, MASK, SEP, sentinels
 
 SHORT_TEXT = 1000  # characters; shorter texts are encoded without loading numba
@@ -205,11 +213,12 @@ def _decoder_score(
     ids = np.concatenate((np.array(before, np.int64), own, np.zeros(int(words), np.int64)))
     made = predict(
         run.model,
-        decoder_windows(ids, len(before), length, stride, rolling),
+        decoder_windows(TokenStream([ids], length), NextToken(length), stride, first=len(before), rolling=rolling),
         len(ids) - len(before),
+        first=len(before),
         top=top,
         group=_word_beginnings(run) if words else None,
-        total=1 + max(0, -(-(len(ids) - 1 - length) // stride)),
+        total=decoder_window_count(len(ids), length, stride),
     )
     borders = made.group_log_probabilities if words else None
     scored = made.part(0, count)
@@ -239,37 +248,40 @@ def encoder_steps(run: LoadedRun, ids: Array, top: int) -> Iterator[TextScore | 
     yield text_result(run, ids, made, False, None, window=window, stride=stride)
 
 
-def masked_windows(run: LoadedRun, ids: Array, stride: int, masking: Masking) -> Iterator[Window]:
-    """Return a window for each of `ids` (T,), in which an encoder predicts it."""
+def masked_windows(run: LoadedRun, ids: Array, stride: int, masking: Masking) -> Iterator[Windows]:
+    """Return a window for each of `ids` (T,), in which an encoder predicts it.
+
+    A long text has several windows, `stride` apart, and the last one ends with the text. Each token uses the window
+    with the nearest centre.
+    """
     special = run.around.special
     require_special_tokens("an encoder", (CLS, SEP, MASK), special)
-    masked_to = np.arange(len(ids)) + 1
+    length = min(len(ids), run.config.model.context_length - 2)
+    starts = np.append(np.arange(0, len(ids) - length, stride), len(ids) - length)
+    # The midpoints between two centres. A centre is (length - 1) / 2 tokens after the start of its window.
+    borders = (starts[:-1] + starts[1:] + length - 1) // 2
+    tokens = np.arange(len(ids))
+    begins = starts[np.searchsorted(borders, tokens)]
+    ends = None
     if masking == "word":
-        masked_to = ends_of_words(pieces_of(run.tokenizer, ids.tolist()), np.zeros(len(ids), bool))
-    return encoder_windows(
-        ids,
-        masked_to,
-        first=special[CLS],
-        mask=special[MASK],
-        last=special[SEP],
-        length=run.config.model.context_length - 2,
-        stride=stride,
-    )
+        ends = ends_of_words(pieces_of(run.tokenizer, ids.tolist()), np.zeros(len(ids), bool)) - begins
+    objective = MaskedToken(length, special, run.config.model.vocab_size)
+    return lone_mask_windows(TokenStream([ids], length), objective, begins, tokens - begins, ends)
 
 
 def _target_score(run: LoadedRun, text: str, target: str, top: int, words: bool) -> TextScore:
     (source,) = source_ids(run.tokenizer, [text], run.config.model, run.around)
     ids = np.append(tokens_to_score(run, target, "the target", sentinel_ids(run)), run.around.stops[0])
-    window = target_window(run, ids, "--target with its end token")
+    windows = sequence_windows([target_sequence(run, ids, "--target with its end token")], [1], source)
     group = _word_beginnings(run) if words else None
-    made = predict(run.model, [window], len(ids), top=top, source=source, group=group)
+    made = predict(run.model, windows, len(ids), first=1, top=top, group=group)
     # A word is certain to end after the end token, so the last border is never read.
     borders = np.append(made.group_log_probabilities, np.nan) if words else None
     return text_result(run, ids, made, words, borders, target)
 
 
-def target_window(run: LoadedRun, ids: Array, name: str) -> Window:
-    """Return the window in which an encoder-decoder predicts the target `ids` (N,).
+def target_sequence(run: LoadedRun, ids: Array, name: str) -> Array:
+    """Return the start token and the target `ids` (N,) of an encoder-decoder.
 
     Raises ValueError if the target is longer than the context; the message calls it `name`.
     """
@@ -278,8 +290,7 @@ def target_window(run: LoadedRun, ids: Array, name: str) -> Window:
         most = config.context_length
         raise ValueError(f"{name} has {len(ids):,} tokens, and the model writes at most {most:,}: shorten it")
     assert run.around.start is not None  # source_ids requires it
-    columns = np.arange(len(ids))
-    return Window(np.append(np.int64(run.around.start), ids[:-1]), columns, ids, columns)
+    return np.append(np.int64(run.around.start), ids)
 
 
 def sentinel_ids(run: LoadedRun) -> set[int]:

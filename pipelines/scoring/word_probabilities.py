@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipelines.evaluation.white_space import WHITE_SPACE
-from pipelines.scoring.windows import Array
+from pipelines.training.batch import Array
 from tokenizer import Tokenizer
 
 

@@ -24,10 +24,10 @@ from lm.decoding.requests import GenerationRequest as GenerationRequest
 from lm.decoding.requests import check_ids
 from lm.decoding.slots import Slots, Text
 from lm.decoding.turns import Turns
+from pipelines.evaluation.windows import sequence_windows
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.text_ids import known_ids
 from pipelines.scoring.predictions import Predictions, predict
-from pipelines.scoring.windows import Window
 
 T = TypeVar("T")
 
@@ -272,12 +272,9 @@ class _Served:
             sequence.future.set_result(predictions)
 
     def _predict(self, sequences: list[_Sequence]) -> list[Predictions]:
-        windows, starts = [], [0]
-        for sequence in sequences:
-            ids, start = sequence.ids, starts[-1]
-            columns = np.arange(len(ids) - 1)
-            windows.append(Window(ids[:-1], columns, ids[1:], start + 1 + columns))
-            starts.append(start + len(ids))
+        ids = [sequence.ids for sequence in sequences]
+        starts = np.cumsum([0, *map(len, ids)]).tolist()
+        windows = sequence_windows(ids, [1] * len(ids))
         found = predict(self.run.model, windows, starts[-1], top=max(sequence.top for sequence in sequences))
         return [
             replace(

@@ -9,10 +9,13 @@ import torch
 from numpy.typing import ArrayLike
 
 from lm.masks import Mask
+from pipelines.dataset.reader import TokenStream
+from pipelines.evaluation.windows import decoder_windows
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.scoring.predictions import Predictions, write_scores
 from pipelines.scoring.texts import TextScore, text_result, text_tokens
-from pipelines.scoring.windows import Array, Window, decoder_windows
+from pipelines.training.batch import Array
+from pipelines.training.objectives import NextToken
 
 
 class IncrementalScorer:
@@ -62,26 +65,34 @@ class IncrementalScorer:
         for field in fields(Predictions):
             getattr(made, field.name)[: same - before] = getattr(self._made, field.name)[: same - before]
         self._ids, self._made = whole[:same], made
-        for window in decoder_windows(whole, same, self.window, self.stride):
-            places = window.places + (same - before)
-            self._predict(window, places, made)
-            self._ids = whole[: before + int(places[-1]) + 1]
-            yield None
-            if self._made is not made:
-                return
+        stream = TokenStream([whole], self.window)
+        for windows in decoder_windows(stream, NextToken(self.window), self.stride, first=same):
+            for number, scored in enumerate(windows.scored, windows.first):
+                if not scored.any():
+                    continue
+                columns = np.flatnonzero(scored)
+                begin = number * self.stride
+                self._predict(whole, begin, columns, made)
+                self._ids = whole[: begin + int(columns[-1]) + 2]
+                yield None
+                if self._made is not made:
+                    return
         yield text_result(
             self.run, own, made, False, None, before=self.run.around.before, window=self.window, stride=self.stride
         )
 
     @torch.inference_mode()
-    def _predict(self, window: Window, places: Array, made: Predictions) -> None:
-        """Write the predictions of a window to `made` at `places`, and its keys and values to the cache."""
+    def _predict(self, whole: Array, begin: int, columns: Array, made: Predictions) -> None:
+        """Write the predictions at `columns` (P,) of the window at `begin` to `made`, and fill the cache.
+
+        `whole` are the ids of the text after those before it.
+        """
         model, cache = self.run.model, self._cache
-        begin = int(places[0]) + len(self.before) - 1 - int(window.columns[0])
         # The first prediction needs the logits of the position before it, which the cache does not hold.
-        cache.crop(int(window.columns[0]) if begin == self._begin else 0)
+        cache.crop(int(columns[0]) if begin == self._begin else 0)
         self._begin, past = begin, cache.length
-        ids = torch.from_numpy(window.inputs[past:]).to(model.embedding.weight.device)[None]
+        targets = begin + 1 + columns
+        ids = torch.from_numpy(whole[begin + past : int(targets[-1])]).to(model.embedding.weight.device)[None]
         tokens = ids.shape[1]
         hidden = model.stack(
             model.embed(ids),
@@ -90,11 +101,12 @@ class IncrementalScorer:
             mask=Mask(),  # the cache masks
             positions=cache.positions(tokens),
             mixes=cache.mixes(tokens),
-            rows=torch.from_numpy(window.columns - past).to(ids.device),
+            rows=torch.from_numpy(columns - past).to(ids.device),
         )
         cache.advance(tokens)
         self.read += tokens
-        write_scores(model, hidden, torch.from_numpy(window.targets).to(ids.device), places, made)
+        wanted = torch.from_numpy(whole[targets]).to(ids.device)
+        write_scores(model, hidden, wanted, targets - len(self.before), made)
 
 
 class RecentTexts:

@@ -13,12 +13,13 @@ import torch
 
 from lm.introspection.attention_maps import attention_maps
 from lm.metrics.predictions import NATS_PER_BIT
+from pipelines.evaluation.windows import Windows
 from pipelines.generation.prompts import source_ids
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.scoring.display import LEVELS
 from pipelines.scoring.predictions import Predictions, predict
-from pipelines.scoring.texts import TextScore, score_text, sentinel_ids, target_window, text_tokens
-from pipelines.scoring.windows import Array, Window
+from pipelines.scoring.texts import TextScore, score_text, sentinel_ids, target_sequence, text_tokens
+from pipelines.training.batch import Array, Batch
 from pipelines.training.objectives import require_special_tokens
 from tokenizer import CLS, MASK, SEP
 
@@ -104,11 +105,12 @@ class PageModel:
         require_special_tokens("an encoder", (CLS, SEP, MASK), special)
         if any(not 0 <= place < len(ids) for place in places):
             raise ValueError(f"masked places must be from 0 to {len(ids) - 1}")
-        at = np.unique(np.array(places, np.int64))
-        inputs = np.concatenate(([special[CLS]], ids, [special[SEP]]))
-        inputs[at + 1] = special[MASK]
-        window = [Window(inputs, at + 1, ids[at], at)] if len(at) else []
-        return {"tokens": self.predicted(ids, predict(self.run.model, window, len(ids), top=TOP))}
+        scored = np.zeros((1, len(ids) + 2), bool)
+        scored[0, np.array(places, np.int64) + 1] = True
+        targets = np.concatenate(([special[CLS]], ids, [special[SEP]]))[None]
+        batch = Batch(np.where(scored, special[MASK], targets), targets, scored.astype(np.float32))
+        windows = Windows(batch, scored, np.roll(targets, 1, axis=1), np.arange(scored.size)[None])
+        return {"tokens": self.predicted(ids, predict(self.run.model, [windows], len(ids), first=1, top=TOP))}
 
     def predicted(self, ids: Array, made: Predictions) -> list[Json]:
         """Return tokens with their predictions; a token without a prediction has only `id` and `hex`."""
@@ -155,8 +157,8 @@ class PageModel:
         own = text_tokens(run, text).tolist()
         if self.architecture == "encoder-decoder":
             (source,) = source_ids(run.tokenizer, [text], config, run.around)
-            window = target_window(run, np.append(text_tokens(run, target or "", sentinel_ids(run)), 0), "the target")
-            return source[:most], window.inputs[:most].tolist()
+            ids = np.append(text_tokens(run, target or "", sentinel_ids(run)), 0)
+            return source[:most], target_sequence(run, ids, "the target")[:-1][:most].tolist()
         if self.architecture == "encoder":
             special = run.around.special
             require_special_tokens("an encoder", (CLS, SEP, MASK), special)

@@ -20,7 +20,6 @@ from pipelines.generation.prompts import source_ids
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.text_ids import known_ids
 from pipelines.scoring.texts import check_options, encoder_steps
-from pipelines.scoring.windows import Array
 from pipelines.serving.engine import Engine, GeneratedToken, GenerationRequest
 from pipelines.serving.errors import RequestError, blamed_on, error_body
 from pipelines.serving.growing_text import GrowingText
@@ -28,6 +27,7 @@ from pipelines.serving.incremental import RecentTexts, common_prefix
 from pipelines.serving.models import Service
 from pipelines.serving.page_answers import TOP, Json, PageModel, in_bits
 from pipelines.serving.requests import AttentionRequest, FillRequest, ScoreRequest, WriteRequest
+from pipelines.training.batch import Array
 
 DEFAULT_TOKENS = 60
 SUPERSEDED = object()

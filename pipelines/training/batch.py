@@ -1,6 +1,6 @@
 """Batches: arrays of token ids, targets and weights, one rank's rows of them, and the tensors that a model reads."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lm.metrics.predictions import token_nll
 from lm.model import LanguageModel
 
 ALIGNMENT = 16  # bytes, at least one element of any dtype
@@ -112,13 +113,12 @@ def loss_inputs(batch: Batch, every_position: bool = False) -> dict[str, Array]:
     return {name: np.pad(part, (0, -len(rows) % ROW_MULTIPLE)) for name, part in chosen.items()}
 
 
-def hidden_states(
-    model: Callable[..., Tensor], batch: Batch, device: torch.device, positions: Array | None = None
-) -> Tensor:
-    """Return the hidden states (B, P, width) of a batch; with `positions` (B, P) bool only those where it is True:
-    (N, width)."""
-    rows = {} if positions is None else {"rows": np.flatnonzero(positions)}
-    return model(**to_device(model_inputs(batch) | rows, device))
+def hidden_states(model: LanguageModel, batch: Batch, scored: Array) -> Tensor:
+    """Return the hidden states (N, width) of a batch at the positions where `scored` (B, P) bool is True."""
+    hidden: Tensor = model(
+        **to_device(model_inputs(batch) | {"rows": np.flatnonzero(scored)}, model.embedding.weight.device)
+    )
+    return hidden
 
 
 def logits_in_parts(model: LanguageModel, hidden: Tensor) -> Iterator[tuple[slice, Tensor]]:
@@ -126,6 +126,13 @@ def logits_in_parts(model: LanguageModel, hidden: Tensor) -> Iterator[tuple[slic
     for start in range(0, len(hidden), LOGIT_ROWS):
         part = slice(start, start + LOGIT_ROWS)
         yield part, model.logits(hidden[part]).float()
+
+
+def target_nats(model: LanguageModel, batch: Batch, scored: Array) -> Tensor:
+    """Return -ln p of the targets of a batch where `scored` (B, P) bool is True: float64 (N,)."""
+    hidden = hidden_states(model, batch, scored)
+    targets = torch.from_numpy(batch.targets[scored]).to(hidden.device)
+    return torch.cat([token_nll(logits, targets[part]) for part, logits in logits_in_parts(model, hidden)])
 
 
 def to_device(parts: Mapping[str, Array], device: torch.device) -> dict[str, Tensor]:

@@ -67,13 +67,17 @@ class MaskedToken:
         )
         return Batch(inputs, targets, weights, segments=document_numbers(targets, self._separator))
 
-    def alone(self, blocks: Array, columns: Array) -> Batch:
-        """Return blocks (B, T) in which only token `columns` (B,) of each is masked and a target."""
-        rows = np.arange(len(blocks))
+    def alone(self, blocks: Array, columns: Array, ends: Array | None = None) -> Batch:
+        """Return blocks (B, T) in which only token `columns` (B,) of each is a target.
+
+        Only this token is masked, or the tokens up to `ends` (B,), exclusive.
+        """
+        rows, places = np.arange(len(blocks)), np.arange(blocks.shape[1])
         edges = np.full((len(blocks), 1), self._cls), np.full((len(blocks), 1), self._sep)
         targets = np.concatenate([edges[0], blocks, edges[1]], axis=1)
         inputs, weights = targets.copy(), np.zeros(targets.shape, np.float32)
-        inputs[rows, columns + 1] = self._mask
+        ends = columns + 1 if ends is None else ends
+        inputs[:, 1:-1][(places >= columns[:, None]) & (places < ends[:, None])] = self._mask
         weights[rows, columns + 1] = 1
         return Batch(inputs, targets, weights, segments=document_numbers(targets, self._separator))
 

@@ -56,15 +56,6 @@ def test_divergences_from_two_runs_are_both_kept(tmp_path, run):
     assert {each.measured["against"] for each in evaluations_of(saved(run))} == set(map(str, others))
 
 
-def test_an_evaluation_of_version_0_1_stays_beside_a_new_one(run):
-    contents = evaluate(run)
-    del contents["measured"]
-    (run / "evaluation.json").write_text(json.dumps(contents))
-    assert evaluations_of(read_evaluation(run))[0].measured["checkpoint"] == contents["checkpoint"]
-    evaluate(run, stride=4)
-    assert contents["splits"]["validation"] in [each.numbers for each in evaluations_of(saved(run))]
-
-
 def test_an_evaluation_records_its_date_hardware_version_and_data(run):
     measured = evaluate(run)["measured"]["validation"]
     facts = Run(run).facts

@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 
 import bytelm
 from lm.text_statistics.kernels import hash_words
+from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.white_space import white_space
+from pipelines.evaluation.windows import decoder_windows
 from pipelines.run.folder import Run
-from pipelines.scoring.windows import decoder_windows
 from pipelines.scoring.word_probabilities import word_starts
+from pipelines.training.objectives import NextToken
 from pipelines.verbs.export_hf import export_hf
 from tests.pipelines.exchange_cases import AUTO
 from tests.pipelines.test_cli import assert_refused
@@ -109,12 +111,17 @@ def lm_eval_windows(tokens, prefix, length):
 def test_rolling_windows_are_those_of_lm_eval(count, length):
     tokens = list(range(100, 100 + count))
     ids = np.array([7, *tokens])
-    windows = list(decoder_windows(ids, 1, length, length, rolling=True))
-    found = [(each.inputs[: each.columns[-1] + 1].tolist(), each.targets.tolist()) for each in windows]
+    stream, found, indices = TokenStream([ids], length), [], []
+    for windows in decoder_windows(stream, NextToken(length), length, rolling=True):
+        for inputs, targets, scored, places in zip(
+            windows.batch.inputs, windows.batch.targets, windows.scored, windows.indices, strict=True
+        ):
+            columns = np.flatnonzero(scored)
+            found.append((inputs[: columns[-1] + 1].tolist(), targets[scored].tolist()))
+            indices += places[scored].tolist()
+            assert columns.tolist() == list(range(columns[-1] + 1))[-len(columns) :]
     assert found == lm_eval_windows(tokens, 7, length)
-    assert np.concatenate([each.places for each in windows]).tolist() == list(range(count))
-    for each in windows:
-        assert each.columns.tolist() == list(range(len(each.inputs)))[-len(each.targets) :]
+    assert indices == list(range(1, count + 1))
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])

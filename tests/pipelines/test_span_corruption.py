@@ -86,7 +86,8 @@ def test_flops_per_token_equal_those_that_torch_counts(recipe, data):
     config = replace(recipe.model, vocab_size=dataset.vocab_size, attention="reference")
     model = build_model(config, seed=0).eval()
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.logits(hidden_states(model, training.step(0, 0), torch.device("cpu")))
+        batch = training.step(0, 0)
+        model.logits(hidden_states(model, batch, np.ones(batch.inputs.shape, bool)))
     _, tokens = training.size(0, 0)
     assert training.flops_per_token(model) == pytest.approx(3 * counter.get_total_flops() / tokens)
 

@@ -22,7 +22,7 @@ from lm.decoding.generation import stream as generated
 from lm.decoding.packed import prepare
 from lm.decoding.sampling import draw
 from lm.metrics.intervals import interval, resampled_sums
-from lm.metrics.predictions import bits, entropy, token_nll
+from lm.metrics.predictions import bits, entropy
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream
@@ -31,7 +31,7 @@ from pipelines.evaluation.planning import EvaluationOptions
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import Stream, windows_per_batch
 from pipelines.run.folder import Run
-from pipelines.training.batch import hidden_states, logits_in_parts
+from pipelines.training.batch import target_nats
 from pipelines.training.objectives import NextToken
 
 SEED = 0
@@ -157,7 +157,8 @@ def entropy_calibration(
             steps.append(entropies)
             progress(first * window + len(steps) * len(prompts))
         own.append(torch.stack(steps, dim=-1).cpu().numpy())
-        real.append(_losses(model, batch.targets, hidden_states(model, batch, device, batch.weights > 0)))
+        nats = target_nats(model, batch, batch.weights > 0)
+        real.append(nats.view(batch.targets.shape).cpu().numpy())
     positions = _rows(bits(1) * np.concatenate(own), bits(1) * np.concatenate(real))
     return CalibratedEntropy(texts, tuple(positions), None, window, SEED)
 
@@ -178,13 +179,6 @@ def _entropies(model: LanguageModel, prompts: Tensor, tokens: int, sampler: torc
 
     for _ in generated(prepare(model), prompts, tokens, sampler=choose):
         yield found[-1]
-
-
-def _losses(model: LanguageModel, targets: np.ndarray, hidden: Tensor) -> np.ndarray:
-    """Return the loss of each of `targets` (B, P) in nats, (B, P) float64; `hidden` (B P, width) predicts them."""
-    rows = torch.from_numpy(targets).to(hidden.device).flatten()
-    nats = torch.cat([token_nll(logits, rows[part]) for part, logits in logits_in_parts(model, hidden)])
-    return nats.double().view(targets.shape).cpu().numpy()
 
 
 def _rows(own: np.ndarray, real: np.ndarray) -> list[Positions]:

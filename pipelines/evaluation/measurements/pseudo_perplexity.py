@@ -7,14 +7,14 @@ import numpy as np
 import torch
 
 from lm.metrics.baselines import Unigram
-from lm.metrics.predictions import perplexity, token_nll
+from lm.metrics.predictions import perplexity
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.split import ScoredSplit
-from pipelines.evaluation.windows import windows_per_batch
-from pipelines.training.batch import hidden_states
+from pipelines.evaluation.windows import lone_mask_windows
+from pipelines.training.batch import target_nats
 from pipelines.training.objectives import MaskedToken
 from tokenizer import Tokenizer
 
@@ -76,17 +76,11 @@ def pseudo_perplexity(
     ordinary = np.flatnonzero(~special)
     size = min(PSEUDO_POSITIONS, len(ordinary))
     chosen = np.sort(np.random.default_rng(0).choice(ordinary, size, replace=False))
-    device = next(model.parameters()).device
+    columns = chosen % objective.length
     total = 0.0
-    rows = windows_per_batch(objective.positions)
-    for start in range(0, size, rows):
-        numbers, columns = np.divmod(chosen[start : start + rows], objective.length)
-        batch = objective.alone(stream.gather(numbers * objective.length, objective.length), columns)
-        masked = batch.weights > 0
-        logits = model.logits(hidden_states(model, batch, device, masked)).float()
-        targets = torch.from_numpy(batch.targets[masked]).to(device)
-        total += float(token_nll(logits, targets).sum())
-        bar.update(min(start + rows, size))
+    for windows in lone_mask_windows(stream, objective, chosen - columns, columns):
+        total += float(target_nats(model, windows.batch, windows.scored).sum())
+        bar.update(windows.first + len(windows.scored))
     baseline = None
     if unigram:
         nats = unigram.nll(np.concatenate([stream.read(int(i), 1) for i in chosen]))
