@@ -262,7 +262,7 @@ def test_in_a_notebook_a_signal_that_ended_one_call_does_not_stop_the_next_train
 import contextlib, signal
 from pipelines.cli import process
 from pipelines.training.progress import Progress, stop_on_signals
-with contextlib.suppress(KeyboardInterrupt), process.handled(signal.SIGTERM, process.interrupt):
+with contextlib.suppress(KeyboardInterrupt), process.handle(signal.SIGTERM, process.interrupt):
     signal.raise_signal(signal.SIGTERM)
 with stop_on_signals(Progress()):
     print("trains")
