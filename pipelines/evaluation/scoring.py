@@ -59,7 +59,7 @@ def score(
             targets, positions = (torch.from_numpy(array).to(device) for array in places)
             nats, correct = predictions.update(logits, targets, positions)
             _check_finite(nats, names[0])
-            indices = None if each.indices is None else each.indices[rows[part], columns[part]]
+            indices = each.indices[rows[part], columns[part]]
             for observer in observers:
                 observer.update(Chunk(hidden[part], logits, targets, nats, indices))
             chunks[0].append(nats)

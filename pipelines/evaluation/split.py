@@ -28,8 +28,8 @@ class Chunk(NamedTuple):
     """int64 (N,)"""
     nats: Tensor
     """float64 (N,): -ln p of the targets"""
-    indices: np.ndarray | None
-    """int64 (N,): places in the stream, None if the targets are not a part of a stream"""
+    indices: np.ndarray
+    """int64 (N,): places in the stream, -1 if the targets are not a part of a stream"""
 
 
 @dataclass(frozen=True)

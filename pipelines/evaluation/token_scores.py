@@ -40,13 +40,12 @@ def scores_of(
     gaps: list[torch.Tensor],
 ) -> TokenScores:
     """Return the scores of the positions (rows, columns), each (N,), of `windows`. The tensors come in chunks."""
-    indices = np.full(len(rows), -1) if windows.indices is None else windows.indices[rows, columns]
     return TokenScores(
         windows.batch.targets[rows, columns].astype(np.int32),
         windows.previous[rows, columns].astype(np.int32),
         columns.astype(np.int32),
         (windows.first + rows).astype(np.int32),
-        indices,
+        windows.indices[rows, columns],
         torch.cat(nats).cpu().numpy(),
         torch.cat(correct).cpu().numpy(),
         torch.cat(gaps).cpu().numpy() if gaps else np.empty(0),

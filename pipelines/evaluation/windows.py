@@ -45,8 +45,8 @@ class Windows:
     """bool (B, P)"""
     previous: np.ndarray
     """int64 (B, P): the token before each target, -1 if there is none"""
-    indices: np.ndarray | None = None
-    """int64 (B, P): the place of each target in the stream; None if the targets are not a part of a stream"""
+    indices: np.ndarray
+    """int64 (B, P): the place of each target in the stream; -1 if the targets are not a part of a stream"""
     first: int = 0
     """number of the first window in the split"""
 
@@ -133,25 +133,27 @@ def span_windows(stream: TokenStream, objective: SpanCorruption) -> Iterator[Win
     rows = windows_per_batch(objective.positions + objective.source_positions)
     for first in range(0, stream.blocks, rows):
         batch = validation_batch(stream, objective, first, rows)
-        yield Windows(batch, batch.weights > 0, batch.inputs, first=first)
+        yield Windows(batch, batch.weights > 0, batch.inputs, np.full(batch.inputs.shape, -1), first)
 
 
 def pair_windows(pairs: Pairs, objective: PairObjective) -> Iterator[Windows]:
     """Yield all pairs, scored at every token of the target and at its end token."""
     for first in range(0, len(pairs), BATCH_WINDOWS):
         batch = objective.batch(pairs, np.arange(first, min(first + BATCH_WINDOWS, len(pairs))))
-        yield Windows(batch, batch.weights > 0, batch.inputs, first=first)
+        yield Windows(batch, batch.weights > 0, batch.inputs, np.full(batch.inputs.shape, -1), first)
 
 
 def sequence_windows(
-    sequences: Sequence[np.ndarray], firsts: Sequence[int], source: Sequence[int] | None = None
+    sequences: Sequence[np.ndarray], source: Sequence[int] | None = None, firsts: Sequence[int] | None = None
 ) -> Iterator[Windows]:
-    """Yield each sequence of ids as a window, scored from its index in `firsts` on; `indices` count all ids in order.
+    """Yield each sequence of ids as a window, scored from its index in `firsts` on, by default from 1.
+
+    `indices` count the ids of all sequences in order.
 
     Padding is on the right, which is correct only for causal models. An encoder-decoder reads `source` with each.
     """
     lengths = np.array([len(ids) for ids in sequences])
-    offsets = np.cumsum(lengths) - lengths
+    offsets, begins = np.cumsum(lengths) - lengths, np.array(firsts or [1] * len(sequences))
     rows = windows_per_batch(max(1, int(lengths.max(initial=1))))
     for first in range(0, len(sequences), rows):
         part = slice(first, first + rows)
@@ -159,7 +161,7 @@ def sequence_windows(
         for row, sequence in zip(ids, sequences[part], strict=True):
             row[: len(sequence)] = sequence
         places = np.arange(1, ids.shape[1])
-        scored = (places >= np.array(firsts[part])[:, None]) & (places < lengths[part, None])
+        scored = (places >= begins[part, None]) & (places < lengths[part, None])
         read = None if source is None else np.tile(np.array(source, np.int64), (len(ids), 1))
         batch = Batch(ids[:, :-1], ids[:, 1:], scored.astype(np.float32), read)
         yield Windows(batch, scored, batch.inputs, offsets[part, None] + places, first)

@@ -80,14 +80,14 @@ def rank_choices(
     context = text.rstrip()
     endings = [text[len(context) :] + choice for choice in choices]
     if architecture == "decoder":
-        source, sequences, firsts = None, *_continuations(run, context, endings, run.around.before if start else ())
+        source, pairs = None, _continuations(run, context, endings, run.around.before if start else ())
     else:
-        source, sequences = _targets(run, context, endings)
-        firsts = [1] * len(sequences)
+        source, pairs = _targets(run, context, endings)
+    sequences, firsts = zip(*pairs, strict=True)
     ends = np.cumsum([len(ids) for ids in sequences]).tolist()
-    windows = sequence_windows(sequences, firsts, source)
+    windows = sequence_windows(sequences, source, firsts)
     made = predict(run.model, windows, ends[-1], top=top, total=len(sequences))
-    scored = [ids[first:] for ids, first in zip(sequences, firsts, strict=True)]
+    scored = [ids[first:] for ids, first in pairs]
     parts = [made.part(end - len(ids), end) for ids, end in zip(scored, ends, strict=True)]
     return ChoiceScores(
         tuple(choices),
@@ -102,14 +102,13 @@ def rank_choices(
 
 def _continuations(
     run: LoadedRun, context: str, endings: Sequence[str], before: Sequence[int]
-) -> tuple[list[Array], list[int]]:
+) -> list[tuple[Array, int]]:
     """Return the ids of the context with each ending, after the ids `before`, and where the ending starts."""
     tok, length = run.tokenizer, run.config.model.context_length
     read = tok.encode(context, disallowed_special=())
     if not (before or read):
         raise ValueError("the text is empty, and no start token precedes the choices: give a text")
-    sequences: list[Array] = []
-    firsts: list[int] = []
+    sequences: list[tuple[Array, int]] = []
     for number, ending in enumerate(endings, 1):
         which = f"choice {number} of {len(endings)}"
         whole = tok.encode(context + ending, disallowed_special=())
@@ -132,17 +131,16 @@ def _continuations(
                 stacklevel=3,
             )
             ids = ids[-length - 1 :]
-        sequences.append(np.array(ids))
-        firsts.append(len(ids) - len(added))
-    return sequences, firsts
+        sequences.append((np.array(ids), len(ids) - len(added)))
+    return sequences
 
 
-def _targets(run: LoadedRun, context: str, endings: Sequence[str]) -> tuple[list[int], list[Array]]:
-    """Return the ids of an encoder-decoder's source, and each ending after the start token."""
+def _targets(run: LoadedRun, context: str, endings: Sequence[str]) -> tuple[list[int], list[tuple[Array, int]]]:
+    """Return the ids of an encoder-decoder's source, and each ending after the start token, with its index 1."""
     if not context:
         raise ValueError("the text is empty: give the source of the choices")
     (source,) = source_ids(run.tokenizer, [context], run.config.model, run.around)
     named = [(f"choice {number} of {len(endings)}", ending) for number, ending in enumerate(endings, 1)]
     allowed = sentinel_ids(run)
     ids = [(tokens_to_score(run, ending, name, allowed), name) for name, ending in named]
-    return source, [target_sequence(run, each, name) for each, name in ids]
+    return source, [(target_sequence(run, target, name), 1) for target, name in ids]

@@ -95,7 +95,6 @@ def predict_batches(
     for part in windows:
         scored = part.scored
         if scored.any():
-            assert part.indices is not None
             hidden = hidden_states(model, part.batch, scored)
             targets = torch.from_numpy(part.batch.targets[scored]).to(device)
             write_scores(model, hidden, targets, part.indices[scored] - first, made, chosen)

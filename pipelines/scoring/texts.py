@@ -272,7 +272,7 @@ def masked_windows(run: LoadedRun, ids: Array, stride: int, masking: Masking) ->
 def _target_score(run: LoadedRun, text: str, target: str, top: int, words: bool) -> TextScore:
     (source,) = source_ids(run.tokenizer, [text], run.config.model, run.around)
     ids = np.append(tokens_to_score(run, target, "the target", sentinel_ids(run)), run.around.stops[0])
-    windows = sequence_windows([target_sequence(run, ids, "--target with its end token")], [1], source)
+    windows = sequence_windows([target_sequence(run, ids, "--target with its end token")], source)
     group = _word_beginnings(run) if words else None
     made = predict(run.model, windows, len(ids), first=1, top=top, group=group)
     # A word is certain to end after the end token, so the last border is never read.

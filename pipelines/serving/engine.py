@@ -274,7 +274,7 @@ class _Served:
     def _predict(self, sequences: list[_Sequence]) -> list[Predictions]:
         ids = [sequence.ids for sequence in sequences]
         starts = np.cumsum([0, *map(len, ids)]).tolist()
-        windows = sequence_windows(ids, [1] * len(ids))
+        windows = sequence_windows(ids)
         found = predict(self.run.model, windows, starts[-1], top=max(sequence.top for sequence in sequences))
         return [
             replace(

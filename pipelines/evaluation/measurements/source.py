@@ -86,7 +86,6 @@ class SourceDivergence:
 
     def update(self, chunk: Chunk) -> None:
         logits, indices = chunk.logits, chunk.indices
-        assert indices is not None, "only a decoder has a source"
         order = self.source.order
         first = max(0, int(indices.min()) - order)
         symbols = self.symbol_of[self.stream.read(first, int(indices.max()) + 1 - first)]
