@@ -28,7 +28,7 @@ class BytePairs(Kind):
     options = ("max_token_length", "tie_break", "min_frequency")
     fixed_entries, kernels = 256, "merging"
 
-    def words(self, spelling: str) -> Splitter | None:
+    def splitter_of(self, spelling: str) -> Splitter | None:
         return None
 
     def accepts(self, splitter: Splitter) -> bool:
@@ -73,7 +73,7 @@ class BytePairs(Kind):
     def shortage(self, vocabulary: Vocabulary, options: Options) -> str:
         return f"the corpus ran out of pairs that occur at least {options.min_count} times"
 
-    def made_of(self, entries: int, merges: int) -> str:
+    def describe_entries(self, entries: int, merges: int) -> str:
         return f"256 bytes, {merges:,} merges"
 
     def reads(self, model: Any) -> bool:
