@@ -46,7 +46,7 @@ class Corpus:
         self.mapped_bytes = opened.reader.mapped_bytes
         self._total_bytes: int | None = None
         self._duplicates: bytes | None = None
-        self._plan = self._planned(parse_rule(split) if split else None)
+        self._plan = self._make_plan(parse_rule(split) if split else None)
         self.split_rule = str(self._plan.rule)
         made = (TRAIN,) if self._plan.rule == NONE else (TRAIN, VALIDATION)
         names = [*made, *(self._reader.own_splits if self._plan.rule == OWN else ())]
@@ -133,7 +133,7 @@ class Corpus:
             raise ValueError(f'{self.name} has no split "{split}": it has {", ".join(self.split_names)}')
         return (batch for name, batch in self.routed_batches() if name == split)
 
-    def _planned(self, wanted: Rule | None) -> SplitPlan:
+    def _make_plan(self, wanted: Rule | None) -> SplitPlan:
         """Return how documents are split. Reads no more of them than needed."""
         own = self._reader.own_splits
         if wanted == OWN and TRAIN not in own:

@@ -39,7 +39,7 @@ class ReadOptions:
         names = [field.name for field in fields(cls)]
         for name in options:
             if name not in names:
-                raise ValueError(f"there is no option {name!r} of a corpus: there are {', '.join(names[:-1])}")
+                raise ValueError(f"there is no option {name!r} of a corpus: choose from {', '.join(names[:-1])}")
         return cls(**options)
 
     def __post_init__(self) -> None:

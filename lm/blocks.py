@@ -97,22 +97,22 @@ class Block(Component):
         norm = self.mixer_norm
         update = self.mixer(self._normalize(x, norm), rotary, mix, value_embedding, self_rows)
         before = select_rows(x, self_rows)
-        x = self._added(before, update, norm)
+        x = self._add_residual(before, update, norm)
         if self.cross_attention is not None:
             assert self.cross_norm is not None and cross_attend is not None
             update = self.cross_attention.cross(self._normalize(x, self.cross_norm), cross_attend, rows)
-            x = self._added(select_rows(x, rows), update, self.cross_norm)
+            x = self._add_residual(select_rows(x, rows), update, self.cross_norm)
         if self.mlp is not None:
             assert self.mlp_norm is not None
             read = before if self.parallel else x
-            x = self._added(x, self.mlp(self._normalize(read, self.mlp_norm)), self.mlp_norm)
+            x = self._add_residual(x, self.mlp(self._normalize(read, self.mlp_norm)), self.mlp_norm)
         return x
 
     def _normalize(self, x: Tensor, norm: LayerNorm | RMSNorm) -> Tensor:
-        """Return the input of a sub-layer."""
+        """Return x as a sub-layer reads it: normalized with pre-norm, else unchanged."""
         return norm(x) if self.pre_norm else x
 
-    def _added(self, x: Tensor, update: Tensor, norm: LayerNorm | RMSNorm) -> Tensor:
+    def _add_residual(self, x: Tensor, update: Tensor, norm: LayerNorm | RMSNorm) -> Tensor:
         """Return the residual stream after a sub-layer's update."""
         x = x + self._drop(update)
         return x if self.pre_norm else norm(x)

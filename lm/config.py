@@ -26,7 +26,7 @@ WITHOUT_DROPOUT = ("flex", "closed_form")  # attention backends without dropout 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """The shape of a transformer. An impossible shape raises ValueError that names the field."""
+    """The shape of a transformer. Impossible shapes are errors that name the field."""
 
     architecture: Architecture = "decoder"
     """decoder: next token, causal. encoder: masked tokens, bidirectional. encoder-decoder: target from source"""

@@ -242,7 +242,7 @@ class CharacterVocabulary(Vocabulary):
         return self.ids[UNKNOWN]
 
     @property
-    def deciding(self):
+    def fingerprint_parts(self):
         return [("tokens", [*self.ids])]
 
     def pretoken_encoder(self):
@@ -264,7 +264,7 @@ class Characters(Kind):
     patterns, default_pattern, exact_pattern = ("characters",), "characters", "characters"
     needed_splitter = "characters"
 
-    def words(self, spelling):
+    def splitter_of(self, spelling):
         return SPLITTER if spelling == SPLITTER.spelling else None
 
     def accepts(self, splitter):

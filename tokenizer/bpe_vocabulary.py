@@ -239,10 +239,10 @@ class BytePairVocabulary(Vocabulary):
         return BY_MERGES if all_tokens_reachable(self.tokens, self.merges, self.byte_ids) else WHOLE_FIRST
 
     @property
-    def deciding(self) -> list[Part]:
+    def fingerprint_parts(self) -> list[Part]:
         import numpy as np
 
-        # Gaps are left out. Special tokens have a part of their own.
+        # Gaps are left out, and special tokens are another part.
         held = [(i, token) for i, token in enumerate(self.tokens) if token is not None]
         return [
             ("ids", [np.array([i for i, _ in held], dtype="<i8").tobytes()]),
@@ -256,7 +256,7 @@ class BytePairVocabulary(Vocabulary):
         flags = ("lstrip", "rstrip", "single_word", *(["normalized"] if self.normalizer else []))
         return digest_of(
             [
-                *self.deciding,
+                *self.fingerprint_parts,
                 ("pattern", [self.pattern.identity]),
                 special_token_part(self.special_tokens),
                 ("semantics", [self.semantics]),

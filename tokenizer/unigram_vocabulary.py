@@ -141,7 +141,7 @@ class UnigramVocabulary(Vocabulary):
         return [self.ids.get(f"<0x{byte:02X}>", -1) for byte in range(256)]
 
     @property
-    def deciding(self) -> list[Part]:
+    def fingerprint_parts(self) -> list[Part]:
         import struct
 
         return [

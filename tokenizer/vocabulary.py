@@ -1,4 +1,4 @@
-"""What every kind of vocabulary offers to encoding, decoding and files, as plain Python objects.
+"""The interface of vocabularies, for encoding, decoding and files, as plain Python objects.
 
 That is enough for short texts. Methods that need kernels import them, and values that compare vocabularies are computed
 on first use. `kinds/` says how vocabularies are trained, read and written.
@@ -50,7 +50,7 @@ class Vocabulary:
 
     kind: str
     units = "tokens"
-    """What messages call the tokens."""
+    """The name of tokens in messages."""
     is_lossless = False
     normalizer: str | None = None
     """Unicode normalization before `pattern` splits a text."""
@@ -154,7 +154,7 @@ class Vocabulary:
 
     @property
     @abstractmethod
-    def deciding(self) -> list[Part]:
+    def fingerprint_parts(self) -> list[Part]:
         """The parts of the fingerprint: everything that decides ids, without pattern and special tokens."""
 
     @cached_property
@@ -163,7 +163,7 @@ class Vocabulary:
         return digest_of(
             [
                 ("kind", [self.kind]),
-                *self.deciding,
+                *self.fingerprint_parts,
                 ("pattern", [self.pattern.identity]),
                 special_token_part(self.special_tokens),
                 *flag_parts(self.special_tokens, self.added_flags, ("lstrip", "rstrip", "single_word")),

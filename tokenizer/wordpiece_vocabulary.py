@@ -90,7 +90,7 @@ class WordPieceVocabulary(Vocabulary):
         return [(left.encode(), right.encode()) for left, right in self.learned_merges]
 
     @property
-    def deciding(self) -> list[Part]:
+    def fingerprint_parts(self) -> list[Part]:
         listed = sorted(self.ids.items(), key=lambda item: item[1])
         return [
             ("tokens", [f"{i} {token}" for token, i in listed]),

@@ -113,9 +113,9 @@ def _arrow_batches(path: AnyPath) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     source = pa.py_buffer(mapped)
     if mapped[: len(_ARROW_FILE)] != _ARROW_FILE:
         stream = pa.ipc.open_stream(source)
-        return stream.schema, _releasing(stream, mapped)
+        return stream.schema, _release_pages(stream, mapped)
     file = pa.ipc.open_file(source)
-    return file.schema, _releasing(map(file.get_batch, range(file.num_record_batches)), mapped)
+    return file.schema, _release_pages(map(file.get_batch, range(file.num_record_batches)), mapped)
 
 
 def _object_batches(path: ObjectPath) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
@@ -130,7 +130,7 @@ def _object_batches(path: ObjectPath) -> tuple[pa.Schema, Iterator[pa.RecordBatc
     return file.schema, map(file.get_batch, range(file.num_record_batches))
 
 
-def _releasing(batches: Iterable[pa.RecordBatch], mapped: mmap.mmap) -> Iterator[pa.RecordBatch]:
+def _release_pages(batches: Iterable[pa.RecordBatch], mapped: mmap.mmap) -> Iterator[pa.RecordBatch]:
     """Yield the batches, and release the file's pages after each one, so that a large file does not fill memory."""
     for batch in batches:
         yield batch

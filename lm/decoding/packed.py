@@ -81,7 +81,7 @@ class JointAttention(Attention):
         rows: Tensor | None = None,
     ) -> Tensor:
         q, k, v = self.joint(x).split(self.widths, dim=-1)
-        return self.mix(q, k, v, rotary, mix, value_embedding, rows)
+        return self.attend(q, k, v, rotary, mix, value_embedding, rows)
 
 
 class PackedLinear(nn.Module):

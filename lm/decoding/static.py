@@ -59,7 +59,7 @@ class StaticCache(KVCache):
     ) -> None:
         if not supports(stack.config):
             raise ValueError(
-                "a static cache needs a decoder with attention and without attention windows: give static=False or none"
+                "a static cache needs a decoder with attention and without attention windows: give static=False"
             )
         with torch.inference_mode(False):  # so that tensors can be used inside and outside of it
             self.column = torch.zeros(1, dtype=torch.int64, device=device)

@@ -83,9 +83,9 @@ class Attention(Mixer):
             q = F.linear(x, weights[0], biases[0])
             k = F.linear(x, weights[1], biases[1])
             v = F.linear(x, weights[2], biases[2])
-        return self.mix(q, k, v, rotary, mix, value_embedding, rows)
+        return self.attend(q, k, v, rotary, mix, value_embedding, rows)
 
-    def mix(
+    def attend(
         self,
         q: Tensor,
         k: Tensor,
@@ -95,7 +95,7 @@ class Attention(Mixer):
         value_embedding: Tensor | None,
         rows: Tensor | None,
     ) -> Tensor:
-        """Return the output of `forward` from projections (B, T, H x D) and (B, T, G x D)."""
+        """Return the output of `forward` from its projections: q (B, T, H x D), k and v (B, T, G x D)."""
         q, k = self.query_norm(_split_heads(q, self.heads)), self.key_norm(_split_heads(k, self.kv_heads))
         v = _split_heads(v, self.kv_heads)
         if value_embedding is not None:

@@ -98,7 +98,7 @@ def _run(arguments: list[str], end: Callable[[int], int] = int) -> int:
         if not _is_from_an_import(error):
             return _out_of_memory(verb, error)
         complain(verb, "there is not enough memory to load the libraries of this verb: close other programs")
-        return end(1)  # a library that is loaded in part can crash when Python ends
+        return end(1)  # a half-loaded library can crash when Python exits
     except (ValueError, OSError, FloatingPointError) as error:
         about_output = isinstance(error, OSError) and error.filename == STDOUT
         if about_output:
@@ -175,7 +175,7 @@ def _warn(verb: str, message: Warning | str) -> None:
 def _end_interrupted(verb: str, error: BaseException) -> int:
     """Print that a signal ended the verb, with the notes of `error`, and return the exit status.
 
-    Of the processes that torchrun starts, only the first prints it.
+    If torchrun started this process, only rank 0 prints it.
     """
     if is_first_process():
         complain(verb, ": ".join(["interrupted", *getattr(error, "__notes__", ())]))

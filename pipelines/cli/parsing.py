@@ -96,7 +96,7 @@ def _usage(argument: ArgumentDefinition) -> str:
 
 
 def _unknown(words: Sequence[str], options: Sequence[str]) -> str:
-    """Return what is wrong with the words that are no arguments, and the options that they resemble."""
+    """Return a message about the first word that is no argument, with the options that resemble it."""
     if not words:
         return ""
     word = words[0]

@@ -45,7 +45,7 @@ def preparation() -> str | None:
 
 
 def _is_being_imported(module: ModuleType) -> bool:
-    # Of a lazy module, which other ways of reading an attribute would import.
+    # Any other way to read an attribute of a lazy module would import the module.
     spec = object.__getattribute__(module, "__dict__").get("__spec__") if isinstance(module, ModuleType) else None
     return bool(getattr(spec, "_initializing", False))
 
@@ -54,7 +54,7 @@ def _is_being_imported(module: ModuleType) -> bool:
 def explain(command: str, quiet: bool) -> Iterator[None]:
     """Say on standard error what the command is doing, until `end` or the end of the block; nothing if `quiet`.
 
-    Of the processes that torchrun starts, only the first says anything.
+    If torchrun started this process, only rank 0 says anything.
     """
     global _lines
     doing("working")

@@ -97,7 +97,7 @@ def read_documents(folder: Path, split: dict[str, Any]) -> RecordedDocuments | N
     try:
         with pa.OSFile(str(path), "rb") as file:
             table = pa.ipc.open_stream(file).read_all()
-        numbers = [np.array(table[name].to_pylist(), np.int64) for name in ("bytes", "tokens")]  # to_numpy: pandas
+        numbers = [np.array(table[name].to_pylist(), np.int64) for name in ("bytes", "tokens")]  # to_numpy loads pandas
         found = RecordedDocuments(table["sha256"].to_pylist(), *numbers)
         sound = len(found.sizes) == split["documents"] and int(found.sizes.sum()) == split["bytes"]
         sound = sound and int(found.tokens.sum()) == split["encoded_tokens"]

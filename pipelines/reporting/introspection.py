@@ -97,13 +97,13 @@ class Inside:
 
     embedding: Embedding
     attention: Sequence[Attention] = ()
-    """of models with attention that read two tokens or more"""
+    """Empty for models without attention, and for those that read a single token."""
     scores: dict[str, np.ndarray] | None = None
     """(L, H) of every head, by the name of the score; of decoders and encoders"""
     circuits: Circuits | None = None
-    """of decoders without qk_norm"""
+    """None except for decoders without qk_norm."""
     paths: Paths | None = None
-    """of one-layer attention-only decoders"""
+    """None except for one-layer attention-only decoders."""
 
 
 def look_inside(run: Run, model: LanguageModel, seed: int = 0) -> Inside:

@@ -77,7 +77,7 @@ class MetricsLog:
 
     def write(self, **record: Any) -> None:
         line = json.dumps(record, allow_nan=False) + "\n"
-        with self._named():
+        with self._name_errors():
             self._file.write(line)
             self._file.flush()
         self._bytes += len(line)
@@ -115,17 +115,17 @@ class MetricsLog:
 
     def sync(self) -> None:
         """Write the lines through to the disk, so that no checkpoint outlives its metrics."""
-        with self._named():
+        with self._name_errors():
             os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        with self._named():
+        with self._name_errors():
             self._file.close()
         if self._events is not None:
             self._events.close()
 
     @contextmanager
-    def _named(self) -> Iterator[None]:
+    def _name_errors(self) -> Iterator[None]:
         """Name the file in an OSError, such as that of a full disk."""
         try:
             yield

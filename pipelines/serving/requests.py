@@ -30,7 +30,7 @@ class Fields(BaseModel):
         if not isinstance(fields, dict):
             return check(fields)
         fields = {name: value for name, value in fields.items() if value is not None}
-        for name in fields:  # pydantic would make an error of each, and a body has room for 300,000
+        for name in fields:  # pydantic would report every one, and a body has room for 300,000
             if name not in cls.model_fields:
                 raise RequestError(400, f"{cut(name)} is not a field of this request: leave it out", param=name)
         try:
@@ -128,11 +128,11 @@ class StreamOptions(Fields):
 
 
 def _several(prompt: Any) -> Any:
-    """Return a list of prompts for one prompt or several."""
+    """Return the prompts as a list, also a single one."""
     return prompt if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else [prompt]
 
 
-def _list(value: Any) -> Any:
+def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
@@ -153,7 +153,7 @@ class CompletionRequest(Sampling):
     n: int = _whole(1, MOST_CHOICES, 1)
     best_of: int | None = _whole(1, MOST_CHOICES)
     seed: int | None = _whole(-(2**63), 2**63 - 1)
-    stop: Annotated[list[Stop], BeforeValidator(_list)] = Field(
+    stop: Annotated[list[Stop], BeforeValidator(_as_list)] = Field(
         [],
         max_length=MOST_STOPS,
         fail_fast=True,
@@ -176,7 +176,7 @@ class CompletionRequest(Sampling):
         if self.best_of not in (None, self.n):
             raise RequestError(400, "best_of is not supported: leave it out, or give the value of n", param="best_of")
         if self.n * len(self.prompt or [None]) > MOST_CHOICES:
-            message = f"the request asks for more than {MOST_CHOICES:,} texts: send several"
+            message = f"the request asks for more than {MOST_CHOICES:,} texts: send several requests"
             raise RequestError(400, message, param="prompt")
         if self.stream_options is not None and not self.stream:
             raise RequestError(400, "stream_options needs stream: true", param="stream_options")

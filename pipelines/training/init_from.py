@@ -136,7 +136,7 @@ def check_same_model(recipe: Recipe, source: Run) -> None:
     """Raise ValueError, listing every field, if the recipe's model cannot take the weights of the run `source`."""
     ours, theirs = recipe.model, source.recipe.model
     free = FREE + ROTARY_FREQUENCIES if ours.context_length > theirs.context_length else FREE
-    wrong = [name for name in _differing(ours, theirs) if name not in free]
+    wrong = [name for name in _differences(ours, theirs) if name not in free]
     if not wrong:
         return
     listed = ", ".join(f"model.{name} {getattr(theirs, name)!r} (recipe: {getattr(ours, name)!r})" for name in wrong)
@@ -153,14 +153,14 @@ def differences(recipe: Recipe, source: Run) -> list[str]:
     """Return each field of the recipe's model, and the objective, that differs from the run `source`, as text."""
     ours, theirs = recipe.model, source.recipe.model
     found = [
-        f"model.{name} {getattr(ours, name)!r} (was {getattr(theirs, name)!r})" for name in _differing(ours, theirs)
+        f"model.{name} {getattr(ours, name)!r} (was {getattr(theirs, name)!r})" for name in _differences(ours, theirs)
     ]
     if recipe.objective != source.recipe.objective:
         found.insert(0, f"objective {recipe.objective!r} (was {source.recipe.objective!r})")
     return found
 
 
-def _differing(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
+def _differences(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
     """Return the names of all fields that differ. A default equals the number that it stands for."""
     ours = replace(ours, vocab_size=ours.vocab_size or theirs.vocab_size)
     pairs = {field.name: (getattr(ours, field.name), getattr(theirs, field.name)) for field in fields(ModelConfig)}

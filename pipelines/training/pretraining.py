@@ -94,11 +94,11 @@ def _train(recipe: Recipe, sources: Sources, out: Path, parallel: OneProcess, in
         _announce(out, trainer, machine, recipe, tokens_before)
         for line in (*mixture.lines(recipe.train.tokens), *start.lines(recipe)):
             say(line)
-        with _compiling():
+        with _explain_compilation_errors():
             at = trainer.train()
     if at.signal and at.tokens < recipe.train.tokens:
         saved = f"saved at step {at.step:,}, {at.share_of(recipe.train.tokens)}"
-        say(f"{out}: {saved}; {_resuming(out)} resumes it")
+        say(f"{out}: {saved}; {_resume_command(out)} resumes it")
         return 128 + at.signal if parallel.is_main else 0
     say(f"{out}: {at.summary()}")
     return 0
@@ -173,10 +173,10 @@ def _fit(recipe: Recipe, dataset: Dataset, out: Path, vocab_size: int) -> Recipe
     except ValueError as error:
         if not (out / "config.toml").exists():
             raise
-        raise ValueError(f"{error}; or resume the run with its own settings: {_resuming(out)}") from None
+        raise ValueError(f"{error}; or resume the run with its own settings: {_resume_command(out)}") from None
 
 
-def _resuming(out: Path) -> str:
+def _resume_command(out: Path) -> str:
     """Return the command that resumes the run in `out`."""
     return f"bytelm pretrain --out {shlex.quote(str(out))}"
 
@@ -248,7 +248,7 @@ def _extension(recipe: Recipe, before: int) -> str:
 
 
 @contextmanager
-def _compiling() -> Iterator[None]:
+def _explain_compilation_errors() -> Iterator[None]:
     """Turn an error of torch.compile, such as a missing C++ compiler, into a ValueError."""
     try:
         yield

@@ -47,8 +47,8 @@ def evaluate(
 ) -> Any:
     """Measure runs on held-out text and add the numbers to evaluation.json in each run folder; return its contents.
 
-    Returns a dict for one run (a path), and a list of dicts for a list of runs. If a run has no numbers, the others are
-    still measured, and then a ValueError names this run.
+    Returns a dict for one run (a path), and a list of dicts for a list of runs. If the logits of a run are not finite,
+    the other runs are still measured, and then the error names this run. Raises ValueError for such a run.
 
     Args:
         data: Folder of a dataset, or its URI in an object store; default: the dataset that the run was trained on. A

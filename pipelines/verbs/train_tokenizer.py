@@ -165,7 +165,7 @@ def train_tokenizer(
         elif source:
             least = None if save_counts else min_count  # saved counts are useful even if they are too many to merge
             texts = held_out.apart_from_training(source)
-            counted = _counted(texts, splitter, threads, spare, spill_folder, least, phases, cut_at)
+            counted = _count(texts, splitter, threads, spare, spill_folder, least, phases, cut_at)
         if save_counts:
             counted.save(save_counts)
         frequent = counted.at_least(min_count) if min_count > 1 else counted
@@ -305,7 +305,7 @@ def _open(
     return open_corpus(corpus, split=split, **reading)
 
 
-def _counted(
+def _count(
     texts: "Iterator[pa.RecordBatch]",
     pattern: str,
     threads: int | None,

@@ -85,7 +85,7 @@ def schedules(draw):
 
 
 def run(slots, schedule, **options):
-    """Return the tokens of each request of a schedule. Three requests after another have one owner.
+    """Return the tokens of each request of a schedule. Three consecutive requests have one owner.
 
     Texts of the first owner therefore give way to those of the next, and are read again later.
     """

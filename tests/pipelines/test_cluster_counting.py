@@ -72,7 +72,7 @@ def test_whole_outputs_are_reused_and_damaged_ones_made_again(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [{"files": ["counts"]}, {"facts": 3}, {"key": 1}, {"files": {"counts": 1}}])
-def test_a_marker_with_wrong_fields_and_a_right_checksum_is_no_output(tmp_path, wrong):
+def test_a_marker_with_wrong_fields_is_no_output_even_if_its_checksum_matches(tmp_path, wrong):
     source = write_jsonl(tmp_path / "a.jsonl", [f"text number {n}" for n in range(100)])
     before, _ = counted(tmp_path / "ranges", source, 500)
     marker = output_prefix(tmp_path / "ranges", 1).with_suffix(".json")

@@ -402,7 +402,7 @@ def test_the_cross_entropy_and_its_parts_cover_the_same_tokens(in_process, marko
     ) in " ".join(done.stdout.split())
 
 
-def test_the_options_read_from_the_source_of_measurements_are_their_fields():
+def test_the_options_found_in_the_source_of_a_measurement_are_its_fields():
     fields_of_all = {each.name: each.default for kind in kinds() for each in fields(kind)}
     assert {option.name: option.default for option in options()} == fields_of_all
     assert inspect.signature(evaluate).parameters.keys() >= fields_of_all.keys()

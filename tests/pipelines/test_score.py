@@ -541,7 +541,7 @@ def test_verbs_and_functions_agree(trained_gpt, capsys):
 
 
 @given(st.text(st.sampled_from("ab\t\n\x1c \x85\xa0\u1680\u2003\u2028\u3000é漢"), min_size=1))
-def test_a_word_is_a_text_between_white_space_of_unicode_in_every_verb(text):
+def test_unicode_white_space_separates_words_in_every_verb(text):
     words, data = text.split(), np.frombuffer(text.encode(), np.uint8)
     pieces = [character.encode() for character in text]
     starts = word_starts(pieces, np.zeros(len(pieces), bool))

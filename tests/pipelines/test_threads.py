@@ -299,7 +299,7 @@ def test_a_killed_run_with_threads_ends_with_the_same_bits(recipe, dataset_folde
 
 
 class FirstProduct(TorchDispatchMode):
-    """Keeps the functions of ours that are on the stack at the first matrix product."""
+    """Records our functions on the stack at the first matrix product."""
 
     calls = None
 

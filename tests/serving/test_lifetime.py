@@ -22,7 +22,7 @@ LONG = {"prompt": "import", "max_tokens": 20, "n": 1000, "temperature": 1}
 
 
 class CountingEngine(Engine):
-    """An engine that counts its open texts, and all that it ever opened."""
+    """An engine that counts its open texts, and all texts that it has opened."""
 
     open = opened = 0
 

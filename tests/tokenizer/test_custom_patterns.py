@@ -250,7 +250,7 @@ def test_any_automaton_splits_as_the_regex_module_does(regex, texts):
         r"a{200}|[\s\S]",
     ],
 )
-def test_a_regex_that_no_automaton_can_run_gives_the_matches_of_the_regex_module(regex):
+def test_a_regex_without_an_automaton_gives_the_matches_of_the_regex_module(regex):
     with warnings.catch_warnings(record=True):
         warnings.simplefilter("always")
         try:

@@ -1,1 +1,1 @@
-"""Vocabulary files: tokenizer.json, tiktoken ranks, vocab.json with merges.txt."""
+"""Vocabulary files: tokenizer.json, tiktoken ranks, SentencePiece models, vocab.txt, vocab.json with merges.txt."""

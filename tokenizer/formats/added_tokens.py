@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from pathlib import Path
 
-from tokenizer.formats.spelled_vocabulary import expect, is_id, show
+from tokenizer.formats.spelled_vocabulary import expect, is_id, quote
 from tokenizer.formats.strict_json import read_json
 
 TYPE_CHECKING = False
@@ -91,12 +91,12 @@ def _parse_added_tokens(added: list[tuple[str, Any]]) -> IdsAndFlags:
     for field, token in added:
         expect(isinstance(token, dict), f"has {field}, which is not an object")
         spelling, i = token.get("content"), token.get("id")
-        expect(isinstance(spelling, str) and spelling != "", f"has {field}.content = {show(spelling)}")
-        expect(is_id(i), f"has {field}.id = {show(i)}")
-        name = f"{field} ({show(spelling)})"
+        expect(isinstance(spelling, str) and spelling != "", f"has {field}.content = {quote(spelling)}")
+        expect(is_id(i), f"has {field}.id = {quote(i)}")
+        name = f"{field} ({quote(spelling)})"
         for flag, value in _SPECIAL.items():
             given = token.get(flag, value)
-            expect(isinstance(given, bool), f"has {name} with {flag} = {show(given)}")
+            expect(isinstance(given, bool), f"has {name} with {flag} = {quote(given)}")
             if given != value:
                 flags.setdefault(spelling, {})[flag] = given
         expect(spelling not in listed, f"has {name} twice")

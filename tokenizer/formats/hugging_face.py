@@ -12,7 +12,7 @@ from tokenizer.byte_level import BY_MERGES, WHOLE_FIRST, spell
 from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
 from tokenizer.formats.length_settings import length_fields, parse_length_settings
 from tokenizer.formats.other_kinds import ONLY, refuse_other_bpe, refuse_tekken
-from tokenizer.formats.spelled_vocabulary import build_vocabulary, expect, is_unicode, show
+from tokenizer.formats.spelled_vocabulary import build_vocabulary, expect, is_unicode, quote
 from tokenizer.splitting.chains import BEHAVIORS, Chain
 from tokenizer.splitting.patterns import NAMES, Pattern, refuse_misread_by_tokenizers, resolve_pattern
 
@@ -68,21 +68,21 @@ def tokenizer_json(vocabulary: BytePairVocabulary) -> Iterator[str]:
         if token is None and i not in special:
             continue
         yield separator
-        yield from [encode(special[i])] if token is None else _quote(token, encode)
+        yield from [encode(special[i])] if token is None else _json_string(token, encode)
         yield f": {i}"
         separator = ",\n      "
     yield '\n    },\n    "merges": ['
     separator = "\n      [\n        "
     for left, right, _ in merges:
         yield separator
-        yield from _quote(tokens[left], encode)
+        yield from _json_string(tokens[left], encode)
         yield ",\n        "
-        yield from _quote(tokens[right], encode)
+        yield from _json_string(tokens[right], encode)
         separator = "\n      ],\n      [\n        "
     yield f"\n      ]\n    ]{after}\n" if merges else f"]{after}\n"
 
 
-def _quote(token: bytes, encode: Callable[[str], str]) -> Iterator[str]:
+def _json_string(token: bytes, encode: Callable[[str], str]) -> Iterator[str]:
     """Yield a spelled token as a JSON string, in parts."""
     if len(token) <= _PART_BYTES:
         yield encode(spell(token))
@@ -113,7 +113,7 @@ def parse_tokenizer_json(content: Any) -> BytePairVocabulary:
     # Checked first: files with another model differ in most other fields, too.
     expect(
         model.get("type") == "BPE" or ("type" not in model and "merges" in model),
-        f"has a model of type {show(model.get('type'))}, which is not supported ({ONLY})",
+        f"has a model of type {quote(model.get('type'))}, which is not supported ({ONLY})",
     )
     refuse_other_bpe(content, model)
     decoder = content.get("decoder")
@@ -123,9 +123,9 @@ def parse_tokenizer_json(content: Any) -> BytePairVocabulary:
     )
     normalizer = _parse_normalizer(content.get("normalizer"))
     pattern = _parse_pre_tokenizer(content.get("pre_tokenizer"))
-    expect(not model.get("dropout"), f"has model.dropout = {show(model.get('dropout'))}, which is not supported")
+    expect(not model.get("dropout"), f"has model.dropout = {quote(model.get('dropout'))}, which is not supported")
     ignore_merges = model.get("ignore_merges", False)
-    expect(isinstance(ignore_merges, bool), f"has model.ignore_merges = {show(ignore_merges)}")
+    expect(isinstance(ignore_merges, bool), f"has model.ignore_merges = {quote(ignore_merges)}")
     special, flags = parse_added_tokens_field(content, model.get("vocab"))
     return build_vocabulary(
         model.get("vocab"),
@@ -163,7 +163,7 @@ def _parse_pre_tokenizer(pre_tokenizer: Any) -> Pattern | Chain:
     kinds = [type_of(step) for step in steps]
     expect(
         kinds.count("ByteLevel") == 1 and {*kinds} <= {"ByteLevel", "Split", "Digits", "Punctuation"},
-        f"has the pre_tokenizer {show(' + '.join(kinds))}; supported are Split, Digits, Punctuation and one ByteLevel",
+        f"has the pre_tokenizer {quote(' + '.join(kinds))}; supported are Split, Digits, Punctuation and one ByteLevel",
     )
     steps = [_parse_step(step) for step in steps]
     byte_level = steps[kinds.index("ByteLevel")]
@@ -179,7 +179,7 @@ def _parse_pre_tokenizer(pre_tokenizer: Any) -> Pattern | Chain:
     for step in steps:
         expect(
             step.get("behavior", "Isolated") in BEHAVIORS,
-            f"has a {step['type']} with behavior {show(step.get('behavior'))}, which is not supported: it drops text",
+            f"has a {step['type']} with behavior {quote(step.get('behavior'))}, which is not supported: it drops text",
         )
     chain = Chain(steps)
     chain.check()
@@ -193,10 +193,10 @@ def _parse_step(step: dict[str, Any]) -> dict[str, Any]:
     parsed: dict[str, Any] = {"type": kind}
     for flag in flags.get(kind, ()):
         parsed[flag] = step.get(flag, flag == "use_regex")
-        expect(isinstance(parsed[flag], bool), f"has a {kind} with {flag} = {show(parsed[flag])}")
+        expect(isinstance(parsed[flag], bool), f"has a {kind} with {flag} = {quote(parsed[flag])}")
     if kind in ("Split", "Punctuation"):
         parsed["behavior"] = step.get("behavior", "Isolated")
-        expect(parsed["behavior"] in (*BEHAVIORS, "Removed"), f"has a {kind} with behavior {show(parsed['behavior'])}")
+        expect(parsed["behavior"] in (*BEHAVIORS, "Removed"), f"has a {kind} with behavior {quote(parsed['behavior'])}")
     if kind == "Split":
         parsed["pattern"] = _parse_split_pattern(step.get("pattern"))
     return parsed
@@ -240,11 +240,11 @@ def parse_post_processor(processor: Any, special: dict[str, int]) -> dict[str, A
                     and isinstance(token[0], str)
                     and type(token[1]) is int
                     and special.get(token[0]) == token[1],
-                    f"has a post_processor {kind} with {name} = {show(token)}, which {_NOT_ADDED}",
+                    f"has a post_processor {kind} with {name} = {quote(token)}, which {_NOT_ADDED}",
                 )
         elif kind == "ByteLevel":
             flags = [step.get(flag, True) for flag in ("add_prefix_space", "trim_offsets", "use_regex")]
-            expect(set(map(type, flags)) == {bool}, f"has a post_processor ByteLevel with {show(flags)}")
+            expect(set(map(type, flags)) == {bool}, f"has a post_processor ByteLevel with {quote(flags)}")
         else:
             expect(processor is None, f"has a post_processor of type {kind}, which is not supported")
     return dict(processor) if processor is not None else None
@@ -279,7 +279,7 @@ def _check_template(template: dict[str, Any], special: dict[str, int]) -> None:
             and all(isinstance(spelling, str) for spelling in spellings)
             and [special.get(spelling) for spelling in spellings] == ids
             and token.get("id") == name,
-            f"{label} with special_tokens[{show(name)}] = {show(token)}, which {_NOT_ADDED}",
+            f"{label} with special_tokens[{quote(name)}] = {quote(token)}, which {_NOT_ADDED}",
         )
     for field in ("single", "pair"):
         pieces: Any = template.get(field)
@@ -293,7 +293,7 @@ def _check_template(template: dict[str, Any], special: dict[str, int]) -> None:
                 and value["id"] in known
                 and type(value.get("type_id")) is int
                 and 0 <= value["type_id"] < 2**32,
-                f"{label} with {show(piece)} in {field}, which is neither a sequence nor one of its special_tokens",
+                f"{label} with {quote(piece)} in {field}, which is neither a sequence nor one of its special_tokens",
             )
 
 
@@ -305,4 +305,4 @@ def _single_item(field: Any) -> tuple[Any, Any]:
 def type_of(field: Any) -> str:
     """Return a field's "type", or the field itself if it is not an object, as a short text."""
     kind = field.get("type") if isinstance(field, dict) else field
-    return kind if isinstance(kind, str) and len(kind) <= 80 else show(kind)
+    return kind if isinstance(kind, str) and len(kind) <= 80 else quote(kind)

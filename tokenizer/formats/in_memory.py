@@ -8,7 +8,7 @@ from tokenizer.arguments import check_iterable
 from tokenizer.bpe_vocabulary import LONGEST_RANKED_TOKEN, BytePairVocabulary
 from tokenizer.byte_level import BY_RANKS, spell
 from tokenizer.formats.other_kinds import refuse_marked_words
-from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, check_largest_id, expect, is_id, show
+from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, check_largest_id, expect, is_id, quote
 from tokenizer.special import check_special_tokens
 from tokenizer.splitting.patterns import Pattern, resolve_pattern
 
@@ -66,12 +66,12 @@ def vocabulary_of_ranks(
 def checked_ranks(ranks: object) -> dict[bytes, int]:
     """Return ranks as a new dict. Raises ValueError unless they map non-empty bytes to distinct ids."""
     if not isinstance(ranks, Mapping) or not ranks:
-        raise ValueError(f"ranks must be a dict from bytes to id with all 256 single bytes, not {show(ranks)}")
+        raise ValueError(f"ranks must be a dict from bytes to id with all 256 single bytes, not {quote(ranks)}")
     seen: dict[int, bytes] = {}
     for token, rank in ranks.items():
-        expect(isinstance(token, bytes) and token != b"", f"ranks: the token {show(token)} is not bytes, or is empty")
-        expect(is_id(rank), f"ranks: the rank {show(rank)} of {show(token)} is not an id below {LARGEST_ID}")
-        expect(rank not in seen, f"ranks: {show(seen.get(rank))} and {show(token)} have the same rank {rank}")
+        expect(isinstance(token, bytes) and token != b"", f"ranks: the token {quote(token)} is not bytes, or is empty")
+        expect(is_id(rank), f"ranks: the rank {quote(rank)} of {quote(token)} is not an id below {LARGEST_ID}")
+        expect(rank not in seen, f"ranks: {quote(seen.get(rank))} and {quote(token)} have the same rank {rank}")
         seen[rank] = token
     return dict(ranks)
 
@@ -109,7 +109,7 @@ def _spell(token: Any) -> Any:
 
 def _items(ids: Any) -> Iterable[tuple[Any, Any]]:
     if not isinstance(ids, Mapping) or not all(isinstance(token, (str, bytes)) for token in ids):
-        raise ValueError(f"must be a dict from token to id, not {show(ids)}")
+        raise ValueError(f"must be a dict from token to id, not {quote(ids)}")
     return ids.items()
 
 

@@ -5,7 +5,7 @@ transformers writes them after a call with truncation=True or padding=True. They
 
 from __future__ import annotations
 
-from tokenizer.formats.spelled_vocabulary import expect, is_unicode, show
+from tokenizer.formats.spelled_vocabulary import expect, is_unicode, quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ def parse_length_settings(content: dict[str, Any]) -> dict[str, Any]:
         given = content.get(field)
         if given is None:
             continue
-        expect(isinstance(given, dict), f"has a {field} that is not an object: {show(given)}")
+        expect(isinstance(given, dict), f"has a {field} that is not an object: {quote(given)}")
         for name, fits in checks.items():
             if name not in given:
                 expect(name in _OPTIONAL[field], f"has a {field} without {name}")
                 continue
-            expect(fits(given[name]), f"has {field}.{name} = {show(given[name])}, which is not supported")
+            expect(fits(given[name]), f"has {field}.{name} = {quote(given[name])}, which is not supported")
         settings[field] = {name: given[name] for name in checks if name in given}
     return settings
 

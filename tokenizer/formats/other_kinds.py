@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tokenizer.formats.spelled_vocabulary import expect, show
+from tokenizer.formats.spelled_vocabulary import expect, quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,15 +28,15 @@ def refuse_marked_words(ids: Iterable[str], merges: Sequence[Any], special_token
         marked = {token for token in [*ids, *parts] if len(token) == 1 + len(mark) and has_mark(token, mark)}
         made = {line.replace(" ", "") for line in lines if len(line) == 2 + len(mark)}
         unmade = marked.difference(made, special_tokens)
-        expect(not unmade, f"has the token {show(min(unmade, default=''))}, which no merge makes: {mark} {meaning}")
+        expect(not unmade, f"has the token {quote(min(unmade, default=''))}, which no merge makes: {mark} {meaning}")
 
 
 def refuse_other_bpe(content: dict[str, Any], model: dict[str, Any]) -> None:
     """Raise ValueError if the BPE of a tokenizer.json marks words, or is SentencePiece's."""
     for field, meaning in (("end_of_word_suffix", _MARKS_ENDS), ("continuing_subword_prefix", _MARKS_PARTS)):
-        expect(not model.get(field), f"has model.{field} = {show(model.get(field))}, which {meaning}")
+        expect(not model.get(field), f"has model.{field} = {quote(model.get(field))}, which {meaning}")
     fallback = model.get("byte_fallback")
-    expect(not fallback, f"has model.byte_fallback = {show(fallback)}, {SENTENCEPIECE_BPE}")
+    expect(not fallback, f"has model.byte_fallback = {quote(fallback)}, {SENTENCEPIECE_BPE}")
     for field, steps in (("pre_tokenizer", "pretokenizers"), ("decoder", "decoders")):
         step = content.get(field)
         inner = step.get(steps, [step]) if isinstance(step, dict) else []

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tokenizer.formats.number_text import read_number
 from tokenizer.formats.other_kinds import ONLY, SENTENCEPIECE_BPE
-from tokenizer.formats.spelled_vocabulary import LARGEST_ID, expect, show
+from tokenizer.formats.spelled_vocabulary import LARGEST_ID, expect, quote
 from tokenizer.formats.strict_json import read_bytes
 from tokenizer.formats.unigram_files import LONGEST_PIECE
 from tokenizer.formats.whole_files import whole_file
@@ -143,7 +143,7 @@ def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
             f"keeps the white space U+{ord(c):04X}, at which tokenizers cuts words",
         )
     for piece, i in vocabulary.matches.items():
-        expect(MARK not in piece[1:], f"has pieces[{i}] = {show(piece)} with a mark after its start")
+        expect(MARK not in piece[1:], f"has pieces[{i}] = {quote(piece)} with a mark after its start")
     fallback: list[dict[str, Any]] = [
         {"type": "Replace", "pattern": {"String": MARK}, "content": " "},
         {"type": "ByteFallback"},
@@ -173,7 +173,7 @@ def as_of_folder(
     sentinels = tokenizer_config.get("extra_ids", _T5_SENTINELS)
     expect(
         type(sentinels) is int and 0 <= sentinels <= MOST_SENTINELS,
-        f"has tokenizer_config.json beside it with extra_ids = {show(sentinels)}, not from 0 to {MOST_SENTINELS:,}",
+        f"has tokenizer_config.json beside it with extra_ids = {quote(sentinels)}, not from 0 to {MOST_SENTINELS:,}",
     )
     return _as_t5(vocabulary, sentinels)
 
@@ -247,7 +247,7 @@ def _check_pieces(pieces: list[str], types: list[int], byte_fallback: bool) -> N
     seen: dict[str, int] = {}
     for number, piece in enumerate(pieces):
         expect(
-            piece not in seen, f"has the piece {show(piece)} twice, as pieces[{seen.get(piece)}] and pieces[{number}]"
+            piece not in seen, f"has the piece {quote(piece)} twice, as pieces[{seen.get(piece)}] and pieces[{number}]"
         )
         seen[piece] = number
     expect(types.count(UNKNOWN) == 1, f"has {types.count(UNKNOWN)} unknown pieces instead of one")
@@ -274,4 +274,4 @@ def _text(value: Value, where: str) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise ValueError(f"has {where} = {show(value)}, which is not UTF-8") from None
+        raise ValueError(f"has {where} = {quote(value)}, which is not UTF-8") from None

@@ -14,7 +14,7 @@ from tokenizer.formats.sentencepiece_files import (
     UNIGRAM,
     parse_model,
 )
-from tokenizer.formats.spelled_vocabulary import expect, show
+from tokenizer.formats.spelled_vocabulary import expect, quote
 from tokenizer.formats.wire_format import message
 from tokenizer.sentencepiece_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, SentencePieceVocabulary
 from tokenizer.splitting.character_map import CharacterMap
@@ -83,7 +83,7 @@ def _all_pieces(vocabulary: UnigramVocabulary) -> list[str]:
     assert all(pieces[i] == spelling for spelling, i in special.items()), "special ids follow those of the pieces"
     for spelling, flags in vocabulary.added_flags.items():
         for flag in FLAGS:
-            expect(not flags.get(flag), f"has the added token {show(spelling)} with {flag}")
+            expect(not flags.get(flag), f"has the added token {quote(spelling)} with {flag}")
     return pieces
 
 
@@ -104,7 +104,7 @@ def _piece(piece: str, score: float, kind: int) -> bytes:
     try:
         return message((numbers["piece"], piece.encode()), (numbers["score"], score), (numbers["type"], kind))
     except OverflowError:
-        raise ValueError(f"has the score {score} of {show(piece)}, which float32 cannot store") from None
+        raise ValueError(f"has the score {score} of {quote(piece)}, which float32 cannot store") from None
 
 
 def _character_map(words: MetaspaceWords) -> CharacterMap | None:
@@ -117,7 +117,7 @@ def _character_map(words: MetaspaceWords) -> CharacterMap | None:
         steps = steps[:-2]
     maps = [step.characters for step in steps if isinstance(step, Precompiled)]
     for step in steps:
-        expect(isinstance(step, Precompiled), f"has the normalizer {show(step.field)}")
+        expect(isinstance(step, Precompiled), f"has the normalizer {quote(step.field)}")
     expect(len(maps) < 2, "has two character maps")
     characters = maps[0] if maps else None
     kept = [c for c in COMMON_WHITE_SPACE if words.normalize(f"a{c}a") not in ("a a", "aa")]

@@ -126,15 +126,15 @@ def _entries(vocab: dict[str, Any], special: dict[str, int]) -> int:
 
 def _raise_for_id(vocab: dict[str, Any], special: dict[str, int], vocab_field: str) -> NoReturn:
     for spelling, i in [*vocab.items(), *special.items()]:
-        expect(is_id(i), f"has the id {show(i)} for {show(spelling)} in {vocab_field}")
+        expect(is_id(i), f"has the id {quote(i)} for {quote(spelling)} in {vocab_field}")
     check_largest_id(max([*vocab.values(), *special.values()], default=-1), _entries(vocab, special))
     taken: dict[int, str] = {}
     for spelling, i in vocab.items():
-        expect(i not in taken, f"gives the id {i} twice in {vocab_field}: {show(taken.get(i))} and {show(spelling)}")
+        expect(i not in taken, f"gives the id {i} twice in {vocab_field}: {quote(taken.get(i))} and {quote(spelling)}")
         taken[i] = spelling
-        expect(special.get(spelling, i) == i, f"gives {show(spelling)} the ids {i} and {special.get(spelling)}")
+        expect(special.get(spelling, i) == i, f"gives {quote(spelling)} the ids {i} and {special.get(spelling)}")
     for spelling, i in special.items():
-        expect(taken.get(i, spelling) == spelling, f"gives the id {i} to {show(taken.get(i))} and {show(spelling)}")
+        expect(taken.get(i, spelling) == spelling, f"gives the id {i} to {quote(taken.get(i))} and {quote(spelling)}")
     raise AssertionError("the bulk check of ids is stricter than the check of each entry")
 
 
@@ -147,7 +147,7 @@ def _check_spellings(ids: dict[str, int], vocab_field: str) -> None:
         character = error.args[0]
         spelling = next(spelling for spelling in ids if character in spelling)
         raise ValueError(
-            f"has {show(spelling)} in {vocab_field}, whose character {character!r} spells no byte "
+            f"has {quote(spelling)} in {vocab_field}, whose character {character!r} spells no byte "
             "(is it a special token that is missing in added_tokens?)"
         ) from None
 
@@ -192,12 +192,12 @@ def _raise_for_merge(merges: list[Any], ids: dict[str, int]) -> NoReturn:
         pair = merge.split(" ") if isinstance(merge, str) else merge
         expect(
             isinstance(pair, list) and len(pair) == 2 and all(isinstance(part, str) for part in pair),
-            f"has merge {number}, which is not a pair: {show(merge)}",
+            f"has merge {number}, which is not a pair: {quote(merge)}",
         )
         left, right = pair
-        named = f"merge {number} ({show(left)}, {show(right)})"
+        named = f"merge {number} ({quote(left)}, {quote(right)})"
         for part in (left, right, left + right):
-            expect(part in ids, f"has {named} with {show(part)}, which the vocabulary lacks")
+            expect(part in ids, f"has {named} with {quote(part)}, which the vocabulary lacks")
         expect((left, right) not in seen, f"has {named} twice")
         seen.add((left, right))
     raise ValueError("has merges of two kinds: lists and strings")
@@ -217,7 +217,7 @@ def is_unicode(text: str) -> bool:
     return True
 
 
-def show(value: Any) -> str:
+def quote(value: Any) -> str:
     """Return a value's repr for a message, shortened to 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

@@ -9,7 +9,7 @@ from tokenizer.formats.added_tokens import added_tokens_field, parse_added_token
 from tokenizer.formats.hugging_face import parse_post_processor, type_of
 from tokenizer.formats.length_settings import length_fields, parse_length_settings
 from tokenizer.formats.number_text import number_text, read_number
-from tokenizer.formats.spelled_vocabulary import check_ids, expect, is_unicode, show
+from tokenizer.formats.spelled_vocabulary import check_ids, expect, is_unicode, quote
 from tokenizer.splitting.character_map import CharacterMap
 from tokenizer.splitting.metaspace_splitter import ALWAYS, FIRST, NEVER, MetaspaceWords
 from tokenizer.splitting.normalizers import MARK, REGEXES, Normalizer, Precompiled, Replace, Strip
@@ -72,21 +72,21 @@ def parse_unigram_json(content: dict[str, Any]) -> UnigramVocabulary:
     model = content["model"]
     pattern = _parse_words(content)
     byte_fallback = model.get("byte_fallback", False)
-    expect(isinstance(byte_fallback, bool), f"has model.byte_fallback = {show(byte_fallback)}")
+    expect(isinstance(byte_fallback, bool), f"has model.byte_fallback = {quote(byte_fallback)}")
     for field in ("alpha", "nbest_size"):
-        expect(model.get(field) is None, f"has model.{field} = {show(model.get(field))}: sampling is not supported")
+        expect(model.get(field) is None, f"has model.{field} = {quote(model.get(field))}: sampling is not supported")
     pieces, scores = _parse_vocab(model.get("vocab"))
     ids = {piece: i for i, piece in enumerate(pieces)}
     special, flags = parse_added_tokens_field(content, ids)
     for spelling, given in flags.items():
         expect(
             not given.get("normalized"),
-            f"has the added token {show(spelling)} with normalized, which is not supported",
+            f"has the added token {quote(spelling)} with normalized, which is not supported",
         )
     unknown = model.get("unk_id")
     expect(
         type(unknown) is int and 0 <= unknown < len(pieces),
-        f"has model.unk_id = {show(unknown)}, not the id of one of its {len(pieces):,} pieces",
+        f"has model.unk_id = {quote(unknown)}, not the id of one of its {len(pieces):,} pieces",
     )
     check_ids(ids, special, "model.vocab")
     if byte_fallback:
@@ -127,15 +127,15 @@ def _parse_vocab(vocab: Any) -> tuple[list[str], list[float]]:
 
 def _parse_unusual(i: int, entry: Any, scores: dict[str, float]) -> None:
     """Add the entry model.vocab[i], whose score is a whole number; ValueError for any other entry."""
-    expect(isinstance(entry, list) and len(entry) == 2, f"has model.vocab[{i}] = {show(entry)}")
+    expect(isinstance(entry, list) and len(entry) == 2, f"has model.vocab[{i}] = {quote(entry)}")
     piece, score = entry
-    expect(isinstance(piece, str) and piece != "", f"has model.vocab[{i}] with the piece {show(piece)}")
-    expect(is_unicode(piece), f"has {show(piece)} in model.vocab[{i}], a piece with a lone surrogate")
+    expect(isinstance(piece, str) and piece != "", f"has model.vocab[{i}] with the piece {quote(piece)}")
+    expect(is_unicode(piece), f"has {quote(piece)} in model.vocab[{i}], a piece with a lone surrogate")
     expect(len(piece) <= LONGEST_PIECE, f"has a piece of {len(piece):,} characters in model.vocab[{i}]")
     if type(score) is int:
         score = read_number(str(score))
-    expect(type(score) is float and math.isfinite(score), f"has model.vocab[{i}] with the score {show(score)}")
-    expect(piece not in scores, f"has the piece {show(piece)} twice in model.vocab; the second is number {i}")
+    expect(type(score) is float and math.isfinite(score), f"has model.vocab[{i}] with the score {quote(score)}")
+    expect(piece not in scores, f"has the piece {quote(piece)} twice in model.vocab; the second is number {i}")
     scores[piece] = score
 
 
@@ -144,7 +144,7 @@ def _parse_words(content: dict[str, Any]) -> MetaspaceWords:
     kinds = [type_of(step) for step in steps]
     expect(
         kinds in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]),
-        f"has the pre_tokenizer {show(' + '.join(kinds))}; with Unigram, Metaspace alone or after WhitespaceSplit is "
+        f"has the pre_tokenizer {quote(' + '.join(kinds))}; with Unigram, Metaspace alone or after WhitespaceSplit is "
         "supported",
     )
     prepend, cuts = _parse_metaspace(steps[-1], "pre_tokenizer")
@@ -168,18 +168,18 @@ def _parse_metaspace(step: dict[str, Any], where: str) -> tuple[str, bool]:
     replacement = step.get("replacement", MARK)
     expect(
         replacement == MARK,
-        f"has a {where} Metaspace with replacement = {show(replacement)}; only {MARK!r} is supported",
+        f"has a {where} Metaspace with replacement = {quote(replacement)}; only {MARK!r} is supported",
     )
     old = step.get("add_prefix_space", True)
-    expect(isinstance(old, bool), f"has a {where} Metaspace with add_prefix_space = {show(old)}")
+    expect(isinstance(old, bool), f"has a {where} Metaspace with add_prefix_space = {quote(old)}")
     prepend, cuts = step.get("prepend_scheme", ALWAYS), step.get("split", True)
-    expect(prepend in (ALWAYS, FIRST, NEVER), f"has a {where} Metaspace with prepend_scheme = {show(prepend)}")
+    expect(prepend in (ALWAYS, FIRST, NEVER), f"has a {where} Metaspace with prepend_scheme = {quote(prepend)}")
     expect(
         old or prepend == NEVER,
         f"has a {where} Metaspace with add_prefix_space = False, but prepend_scheme is not 'never', which tokenizers "
         "requires",
     )
-    expect(isinstance(cuts, bool), f"has a {where} Metaspace with split = {show(cuts)}")
+    expect(isinstance(cuts, bool), f"has a {where} Metaspace with split = {quote(cuts)}")
     return prepend, cuts
 
 
@@ -191,7 +191,7 @@ def _parse_normalizer(step: Any) -> Normalizer:
         return Replace(*_parse_replace(step, "a normalizer", tuple(REGEXES)))
     if kind == "Strip":
         sides = step.get("strip_left"), step.get("strip_right")
-        expect({*map(type, sides)} == {bool}, f"has a normalizer Strip with {show(sides)}")
+        expect({*map(type, sides)} == {bool}, f"has a normalizer Strip with {quote(sides)}")
         return Strip(*sides)
     raise ValueError(
         f"has a normalizer of type {kind}, which is not supported (with Unigram Precompiled, Replace and Strip are)"
@@ -202,7 +202,7 @@ def _parse_character_map(compiled: Any) -> CharacterMap:
     from base64 import b64decode
 
     field = "normalizer.precompiled_charsmap"
-    expect(isinstance(compiled, str), f"has {field} = {show(compiled)}")
+    expect(isinstance(compiled, str), f"has {field} = {quote(compiled)}")
     try:
         decoded = b64decode(compiled, validate=True)
     except ValueError:
@@ -216,16 +216,16 @@ def _parse_character_map(compiled: Any) -> CharacterMap:
 def _parse_replace(step: dict[str, Any], where: str, regexes: tuple[str, ...]) -> tuple[str, bool, str]:
     """Return the pattern of a Replace, whether it is a regular expression, and the new text."""
     pattern, content = step.get("pattern"), step.get("content")
-    expect(isinstance(pattern, dict) and len(pattern) == 1, f"has {where} Replace with pattern = {show(pattern)}")
+    expect(isinstance(pattern, dict) and len(pattern) == 1, f"has {where} Replace with pattern = {quote(pattern)}")
     assert isinstance(pattern, dict)
     ((kind, find),) = pattern.items()
     expect(
         (kind == "String" and isinstance(find, str) and find != "" and is_unicode(find))
         or (kind == "Regex" and find in regexes),
-        f"has {where} Replace with pattern = {show(pattern)}, which is not supported",
+        f"has {where} Replace with pattern = {quote(pattern)}, which is not supported",
     )
     if not isinstance(content, str) or not is_unicode(content):
-        raise ValueError(f"has {where} Replace with content = {show(content)}")
+        raise ValueError(f"has {where} Replace with content = {quote(content)}")
     return find, kind == "Regex", content
 
 
@@ -245,11 +245,11 @@ def _parse_decoder(decoder: Any) -> list[dict[str, Any]]:
             fields = {name: step.get(name) for name in ("content", "start", "stop")}
             expect(
                 isinstance(fields["content"], str) and len(fields["content"]) == 1 and is_unicode(fields["content"]),
-                f"has a decoder Strip with content = {show(fields['content'])}",
+                f"has a decoder Strip with content = {quote(fields['content'])}",
             )
             for name in ("start", "stop"):
                 count = fields[name]
-                expect(type(count) is int and 0 <= count < 2**31, f"has a decoder Strip with {name} = {show(count)}")
+                expect(type(count) is int and 0 <= count < 2**31, f"has a decoder Strip with {name} = {quote(count)}")
         else:
             expect(kind in ("ByteFallback", "Fuse"), f"has a decoder of type {kind}, which is not supported")
             fields = {}

@@ -8,7 +8,7 @@ from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
 from tokenizer.formats.hugging_face import parse_post_processor, type_of
 from tokenizer.formats.length_settings import length_fields, parse_length_settings
-from tokenizer.formats.spelled_vocabulary import LARGEST_ID, check_ids, expect, is_unicode, show
+from tokenizer.formats.spelled_vocabulary import LARGEST_ID, check_ids, expect, is_unicode, quote
 from tokenizer.splitting.bert_words import BertWords
 from tokenizer.wordpiece_vocabulary import CONTINUATION, LONGEST_WORD, UNKNOWN, WordPieceVocabulary
 
@@ -59,13 +59,13 @@ def parse_wordpiece_json(content: dict[str, Any]) -> WordPieceVocabulary:
     pre_tokenizer = type_of(content.get("pre_tokenizer"))
     expect(pre_tokenizer == "BertPreTokenizer", f"has the pre_tokenizer {pre_tokenizer}, not supported ({_ONLY})")
     prefix = model.get("continuing_subword_prefix", CONTINUATION)
-    expect(isinstance(prefix, str) and is_unicode(prefix), f"has model.continuing_subword_prefix = {show(prefix)}")
+    expect(isinstance(prefix, str) and is_unicode(prefix), f"has model.continuing_subword_prefix = {quote(prefix)}")
     longest = model.get("max_input_chars_per_word", LONGEST_WORD)
-    expect(type(longest) is int and 0 <= longest < 2**31, f"has model.max_input_chars_per_word = {show(longest)}")
+    expect(type(longest) is int and 0 <= longest < 2**31, f"has model.max_input_chars_per_word = {quote(longest)}")
     cleanup = _parse_decoder(content.get("decoder"), prefix)
     special, flags = parse_added_tokens_field(content, model.get("vocab"))
     unknown = model.get("unk_token", UNKNOWN)
-    expect(isinstance(unknown, str), f"has model.unk_token = {show(unknown)}")
+    expect(isinstance(unknown, str), f"has model.unk_token = {quote(unknown)}")
     return build_wordpiece(
         model.get("vocab"),
         special,
@@ -90,17 +90,17 @@ def build_wordpiece(
     expect(isinstance(ids, dict), f"has no {field}, or it is not an object")
     check_ids(ids, special, field)
     for token in ids:
-        expect(is_unicode(token), f"has {show(token)} in {field}, a token with a lone surrogate")
-        expect(len(token) <= LONGEST_TOKEN, f"has a token of {len(token):,} characters in {field}: {show(token)}")
+        expect(is_unicode(token), f"has {quote(token)} in {field}, a token with a lone surrogate")
+        expect(len(token) <= LONGEST_TOKEN, f"has a token of {len(token):,} characters in {field}: {quote(token)}")
     for spelling, given in rules.get("added_flags", {}).items():
         expect(
             not given.get("normalized"),
-            f"has the added token {show(spelling)} with normalized, which is not supported",
+            f"has the added token {quote(spelling)} with normalized, which is not supported",
         )
     unknown = rules.get("unknown", UNKNOWN)
     expect(
         unknown in ids,
-        f"has no {show(unknown)} in {field}, the token of words that cannot be spelled: is it a WordPiece vocabulary?",
+        f"has no {quote(unknown)} in {field}, the token of words that cannot be spelled: is it a WordPiece vocabulary?",
     )
     return WordPieceVocabulary(ids=ids, special_tokens=special, pattern=pattern, **rules)
 
@@ -118,7 +118,7 @@ def parse_vocab_txt(text: str) -> dict[str, int]:
         token = line.rstrip(WHITE_SPACE) or line
         expect(token != "", f"has an empty line, number {number + 1}: every line is a token")
         expect(
-            token not in ids, f"has the token {show(token)} twice, in lines {ids.get(token, 0) + 1} and {number + 1}"
+            token not in ids, f"has the token {quote(token)} twice, in lines {ids.get(token, 0) + 1} and {number + 1}"
         )
         ids[token] = number
     return ids
@@ -150,7 +150,7 @@ def _words(given: dict[str, Any], where: str) -> BertWords:
     strip = given.get("strip_accents")
     options["strip_accents"] = options["lowercase"] if strip is None else strip
     for option, value in options.items():
-        expect(isinstance(value, bool), f"has {where} with {_OPTIONS.get(option, option)} = {show(value)}")
+        expect(isinstance(value, bool), f"has {where} with {_OPTIONS.get(option, option)} = {quote(value)}")
     return BertWords(**options)
 
 
@@ -161,7 +161,7 @@ def _parse_decoder(decoder: Any, prefix: str) -> bool:
     found, cleanup = (decoder or {}).get("prefix", prefix), (decoder or {}).get("cleanup", True)
     expect(
         found == prefix,
-        f"has a decoder with the prefix {show(found)}, but model.continuing_subword_prefix {show(prefix)}",
+        f"has a decoder with the prefix {quote(found)}, but model.continuing_subword_prefix {quote(prefix)}",
     )
-    expect(isinstance(cleanup, bool), f"has a decoder with cleanup = {show(cleanup)}")
+    expect(isinstance(cleanup, bool), f"has a decoder with cleanup = {quote(cleanup)}")
     return bool(cleanup)

@@ -28,7 +28,7 @@ class BytePairs(Kind):
     options = ("max_token_length", "tie_break", "min_frequency")
     fixed_entries, kernels = 256, "merging"
 
-    def words(self, spelling: str) -> Splitter | None:
+    def splitter_of(self, spelling: str) -> Splitter | None:
         return None
 
     def accepts(self, splitter: Splitter) -> bool:

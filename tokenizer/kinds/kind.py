@@ -1,4 +1,4 @@
-"""What every kind of vocabulary offers to training, files and reports."""
+"""The interface of kinds of vocabularies, for training, files and reports."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Kind:
 
     name: str
     title: str
-    """What reports call it."""
+    """The name in reports."""
     entries = "word pieces"
-    """What its entries are."""
+    """The ordinary entries in reports, in the plural."""
     is_lossless = False
     """Whether ids decode exactly to the text."""
     merges = False
@@ -45,13 +45,13 @@ class Kind:
     fixed_entries = 0
     """Number of ordinary entries that every vocabulary has."""
     phase = "merge"
-    """What training is called after the counting."""
+    """The phase of training that follows counting."""
     kernels: str | None = None
     """The part of `first_use.PARTS` that training waits for."""
 
     @abstractmethod
-    def words(self, spelling: str) -> Splitter | None:
-        """Return the splitter with this spelling, None if it is that of another kind or a regular expression."""
+    def splitter_of(self, spelling: str) -> Splitter | None:
+        """Return the splitter with this spelling; None for a regular expression or the splitter of another kind."""
 
     @abstractmethod
     def accepts(self, splitter: Splitter) -> bool:
@@ -61,7 +61,7 @@ class Kind:
         """Raise ValueError for options with which no vocabulary of this kind can be trained."""
 
     def least_entries(self, options: Options) -> tuple[str, int]:
-        """Return the entries that training needs without special tokens, in words and as a number."""
+        """Return what training needs at least, without special tokens: in words, and the number of entries."""
         return "an entry", 1
 
     @abstractmethod

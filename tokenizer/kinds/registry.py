@@ -57,5 +57,5 @@ def resolve_splitter(spelling: str | Splitter) -> Splitter:
     """Return the splitter with this `spelling`: words of some kind, or else the pattern from `resolve_pattern`."""
     if isinstance(spelling, Splitter):
         return spelling
-    words = (kind.words(spelling) for kind in all_kinds()) if isinstance(spelling, str) else ()
-    return next((splitter for splitter in words if splitter is not None), None) or resolve_pattern(spelling)
+    splitters = (kind.splitter_of(spelling) for kind in all_kinds()) if isinstance(spelling, str) else ()
+    return next((splitter for splitter in splitters if splitter is not None), None) or resolve_pattern(spelling)

@@ -31,7 +31,7 @@ class Unigram(Kind):
     options = ("pieces",)
     phase = "prune"
 
-    def words(self, spelling: str) -> Splitter | None:
+    def splitter_of(self, spelling: str) -> Splitter | None:
         return metaspace_of(spelling)
 
     def accepts(self, splitter: Splitter) -> bool:

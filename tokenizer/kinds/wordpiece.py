@@ -26,7 +26,7 @@ class WordPiece(Kind):
     needed_splitter = "words: bert-uncased or bert-cased"
     options = ("min_frequency", "limit_alphabet", "alphabet_order", "score")
 
-    def words(self, spelling: str) -> Splitter | None:
+    def splitter_of(self, spelling: str) -> Splitter | None:
         from tokenizer.splitting.bert_words import words_of
 
         return words_of(spelling)

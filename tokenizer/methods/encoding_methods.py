@@ -119,9 +119,9 @@ class EncodingMethods(VocabularyMethods):
         """
         if isinstance(pieces, (str, bytes, bytearray, memoryview)) or not isinstance(pieces, Iterable):
             raise ValueError(f"pieces must be an iterable of texts, not a {type(pieces).__name__}; encode takes a text")
-        return self._streamed(map(text_bytes, pieces), *self._special.sets(allowed_special, disallowed_special))
+        return self._stream(map(text_bytes, pieces), *self._special.sets(allowed_special, disallowed_special))
 
-    def _streamed(self, pieces: Iterable[bytes], allowed: frozenset[str], disallowed: frozenset[str]) -> Iterator[int]:
+    def _stream(self, pieces: Iterable[bytes], allowed: frozenset[str], disallowed: frozenset[str]) -> Iterator[int]:
         for start, run in runs_of_text(self._special.stream(pieces, allowed, disallowed)):
             with offset_by(start):
                 yield from [run] if isinstance(run, int) else self._texts_at(start).to_stream(run)

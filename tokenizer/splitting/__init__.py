@@ -1,1 +1,1 @@
-"""Pre-tokenization: split patterns and the scanners that find where pretokens end."""
+"""Pre-tokenization: splitters of texts into pretokens, their normalizers and their automata."""

@@ -75,7 +75,7 @@ class BertWords(namedtuple("_BertWords", ["lowercase", "strip_accents", "clean_t
             if word:
                 yield word.encode()
 
-    def rewritten(self, block: Block) -> tuple[Block, np.ndarray]:
+    def rewrite(self, block: Block) -> tuple[Block, np.ndarray]:
         """Return the block of joined words, and the end of each word, int64 (`kernels/bert_words.py`)."""
         from tokenizer.splitting.bert_blocks import words_of_block
 

@@ -114,11 +114,11 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
                 if word:
                     yield word.replace(MARK, " ").encode()
 
-    def rewritten(self, block: Block) -> tuple[Block, np.ndarray]:
+    def rewrite(self, block: Block) -> tuple[Block, np.ndarray]:
         """Return the block of joined words, and the end of each word, int64. A kernel has the usual normalizers."""
         from tokenizer.splitting.metaspace_blocks import has_kernel, metaspace_block
 
-        return metaspace_block(block, self) if has_kernel(self) else super().rewritten(block)
+        return metaspace_block(block, self) if has_kernel(self) else super().rewrite(block)
 
 
 _NAME = "metaspace"

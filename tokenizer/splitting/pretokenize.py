@@ -46,7 +46,7 @@ def pretokenize(block: Block, splitter: Splitter) -> tuple[Block, Iterator[np.nd
     """Return a block and its `pretoken_ends`. The block is a new one if the splitter rewrites the text."""
     if not splitter.rewrites:
         return block, pretoken_ends(block, splitter)
-    block, ends = splitter.rewritten(block)
+    block, ends = splitter.rewrite(block)
     return block, (ends[first : first + WORDS_CHUNK] for first in range(0, len(ends), WORDS_CHUNK))
 
 

@@ -44,8 +44,8 @@ class _UnsupportedError(Exception):
 def compile_automaton(pattern: str) -> Automaton | None:
     """Return the automaton of a regex, or None if only the `regex` module can run it.
 
-    A regex has an automaton if every code point begins a match, no match is empty, any text takes linear time, and
-    nothing but `\\Z` looks further than at the next code point. Raises ValueError as `parse` does.
+    A regex has an automaton if every code point begins a match, no match is empty, and any text takes linear time. Only
+    `\\Z` may look further ahead than the next code point. Raises ValueError as `parse` does.
     """
     tree = parse(pattern)
     try:
@@ -294,11 +294,11 @@ class _States:
 
 
 def _check_look_ahead(states: _States) -> None:
-    """Refuse a regex that reads ahead of a match, by any number of code points, in vain, unless the next match follows.
+    """Refuse a regex whose scan may read any distance beyond a match, unless the next match covers this text.
 
-    Otherwise texts would take quadratic time, or a pretoken could depend on text far behind it. So this follows a scan
-    after its mark and, beside it, the scan that would start at the mark. Wherever the first can go round in circles,
-    the second must go on, too, and must find longer and longer matches.
+    Otherwise text would be read again for every match, in quadratic time, or a pretoken could depend on text far behind
+    it. The check follows two scans over the same text: one beyond its mark, and the scan that starts at this mark.
+    Wherever the first can loop, the second must go on, too, with longer and longer matches.
     """
     todo: list[Pair] = []
     seen: set[Pair] = set()

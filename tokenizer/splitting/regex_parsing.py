@@ -87,8 +87,9 @@ Node = Set | Repeat | Group | Text
 def parse(pattern: str) -> Group:
     """Return the tree of a pattern.
 
-    Raises ValueError, which names the pattern and the cause, for an unknown property, a set inside a character class, a
-    flag that other engines lack, recursion, and a pattern that is too long, too deeply nested or too large.
+    Raises ValueError, which names the pattern and the cause. The causes are an unknown property, a set inside a
+    character class, a flag that other engines lack, recursion, and a pattern that is too long, too deeply nested or too
+    large.
     """
     try:
         return _Parser(pattern).tree()

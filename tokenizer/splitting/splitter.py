@@ -1,4 +1,4 @@
-"""What every splitter of texts into pretokens offers to encoding, training and files."""
+"""The interface of splitters of texts into pretokens, for encoding, training and files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Splitter:
 
     @property
     def spelling(self) -> str | None:
-        """The text from which `resolve_splitter` makes it again; None if no vocabulary is trained on it."""
+        """The text that `resolve_splitter` reads; None if no vocabulary is trained with this splitter."""
         return None
 
     @property
@@ -51,8 +51,8 @@ class Splitter:
     def pretokens(self, text: bytes) -> Iterator[bytes]:
         """Yield the pretokens of one text in order."""
 
-    def rewritten(self, block: Block) -> tuple[Block, np.ndarray]:
-        """Return the block of joined pretokens, and the end of each pretoken, int64. Here in plain Python."""
+    def rewrite(self, block: Block) -> tuple[Block, np.ndarray]:
+        """Return the block of joined pretokens, and the end of each pretoken, int64. This one is plain Python."""
         import numpy as np
 
         from tokenizer.document_blocks import block_of
@@ -66,5 +66,5 @@ class Splitter:
         return block_of(documents), np.cumsum(lengths, dtype=np.int64)
 
     def last_divider(self, data: bytes) -> int | None:
-        """Return the last place of a text that ends a pretoken, whatever surrounds it; None if this is not known."""
+        """Return the last place in a text where a pretoken ends, whatever surrounds the text; None if unknown."""
         return None

@@ -53,11 +53,11 @@ class SentencePieceText(
         if normalized:
             yield normalized
 
-    def rewritten(self, block: Block) -> tuple[Block, np.ndarray]:
+    def rewrite(self, block: Block) -> tuple[Block, np.ndarray]:
         """Return the block of normalized documents, and the ends of the non-empty ones, int64, by a kernel."""
         from tokenizer.splitting.sentencepiece_blocks import has_kernel, normalized_block
 
-        return normalized_block(block, self) if has_kernel(self) else super().rewritten(block)
+        return normalized_block(block, self) if has_kernel(self) else super().rewrite(block)
 
     def normalize(self, text: bytes) -> bytes:
         """Return the normalized text."""
