@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipelines.reporting.svg import INK, LINE, SERIES, SOFT, new_figure, style
-from pipelines.sweep.summary import mark
+from pipelines.sweep.summary import vocabularies_to_mark
 from tokenizer.formats.whole_files import whole_file
 from tokenizer.kinds.registry import KINDS
 
@@ -64,7 +64,7 @@ def _draw_bits(axes: Axes, kind: str, rows: list[Any], best: Mapping[str, Any]) 
     for row in rows:
         runs = list(row["runs"].values())
         axes.plot([row["size"]] * len(runs), runs, linestyle="", marker=".", markersize=3, color=INK, alpha=0.5)
-    good = {marked["size"] for marked in mark(best)}
+    good = {marked["size"] for marked in vocabularies_to_mark(best)}
     points = [(size, mean) for size, mean in zip(sizes, means, strict=True) if size in good]
     axes.plot(*zip(*points, strict=True), **RING, color=colour)
 

@@ -54,7 +54,7 @@ def _best(repeats: Repeats[Vocabulary], among: Sequence[Vocabulary]) -> dict[str
     return {**repeats.best(among)._asdict(), "not_significantly_worse": listed}
 
 
-def mark(best: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def vocabularies_to_mark(best: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the vocabularies to mark for an entry of `best`: the best, and any that is not significantly worse."""
     return best["not_significantly_worse"] or [best]
 
@@ -81,8 +81,10 @@ HEADS = ("kind", "entries", "bits per byte", "B/token", "embedding", "tokens", "
 
 
 def cells(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Return the rows of the table under HEADS. A * marks the vocabularies that are `marked`."""
-    good = {(marked["kind"], marked["size"]) for best in summary["best"].values() for marked in mark(best)}
+    """Return the rows of the table under HEADS. A * marks the vocabularies that `vocabularies_to_mark` returns."""
+    good = {
+        (marked["kind"], marked["size"]) for best in summary["best"].values() for marked in vocabularies_to_mark(best)
+    }
     return [
         (
             row["kind"],
@@ -139,7 +141,7 @@ def _recommendation(best: Mapping[str, Any], sizes: Sequence[int]) -> str:
     """Return a phrase about the best of a kind. It says if this is the largest or smallest of the `sizes` tried."""
     once = " in one run" if best["not_significantly_worse"] is None else ""
     ends = {max(sizes): ", the largest tried", min(sizes): ", the smallest tried"} if len(sizes) > 1 else {}
-    others = [f"{marked['size']:,}" for marked in mark(best) if marked["size"] != best["size"]]
+    others = [f"{marked['size']:,}" for marked in vocabularies_to_mark(best) if marked["size"] != best["size"]]
     also = f"; {_list_text(others)} not significantly worse" if others else ""
     return f"{best['kind']}: {best['size']:,} entries{once}{ends.get(best['size'], '')}{also}"
 

@@ -20,7 +20,7 @@ PLAIN_BYTES = 1 << 15  # of text, which plain Python encodes in less time than t
 class DropoutEncoder:
     """Encodes texts by merges, some of which are dropped at random.
 
-    The first `plain_bytes` bytes of text are encoded in plain Python, later texts by `encoding.drawing`.
+    The first `plain_bytes` bytes of text are encoded in plain Python, later texts by `encoding.segmentation_sampling`.
     tables: returns the tables of the kernels.
     """
 

@@ -30,7 +30,8 @@ Path = list[tuple[str, int]]  # texts and ids
 class Segmentations:
     """The segmentations of all texts over one vocabulary. Sums of scores are float64, from left to right.
 
-    `sample` encodes the first `plain_bytes` bytes of text in plain Python, later texts by `encoding.drawing`.
+    `sample` encodes the first `plain_bytes` bytes of text in plain Python, and later texts by
+    `encoding.segmentation_sampling`.
     tables: returns the tables of the kernels.
     """
 

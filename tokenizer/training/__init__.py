@@ -1,1 +1,1 @@
-"""Training: pretoken counts to a merge list."""
+"""Training: pretoken counts to a merge list, WordPiece tokens or Unigram pieces."""
