@@ -52,7 +52,7 @@ def is_compiled(kernel: Dispatcher) -> bool:
             return False
         here = kernel.targetctx.codegen().magic_tuple()
         return any(processor == here for _, processor, _ in cache._cache_file._load_index())
-    except OSError:
+    except (OSError, ImportError):  # ImportError: its file names a module that has moved
         return False
     except (AttributeError, TypeError, ValueError):
         return True

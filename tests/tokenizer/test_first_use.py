@@ -126,3 +126,25 @@ measure(np.array([0], np.uint32), np.array([0, 1]), 0, 1)
         with (folder / changed).open("a", encoding="utf-8") as file:
             file.write("ANOTHER_CONSTANT = 1\n")
         assert run(code, tmp_path / "cache") == ["compiled measure"], changed
+
+
+def test_kernels_are_compiled_again_after_a_module_of_their_arguments_has_moved(tmp_path):
+    import tokenizer
+
+    folder = tmp_path / "tokenizer"
+    shutil.copytree(Path(tokenizer.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    kernel = "from tokenizer.kernels.tools import kernel\n@kernel\ndef first(pair): return pair.left\n"
+    (folder / "kernels" / "toy.py").write_text(kernel)
+    for name, places in (("places", "Places"), ("moved", "Places"), ("moved", "Pair")):
+        for old in folder.glob("kernels/types_*.py"):
+            old.unlink()
+        types = f"from typing import NamedTuple\nclass {places}(NamedTuple):\n    left: int\n    right: int\n"
+        (folder / "kernels" / f"types_{name}.py").write_text(types)
+        code = f"""
+sys.path.insert(0, {str(tmp_path)!r})
+from tokenizer.kernels.toy import first
+from tokenizer.kernels.types_{name} import {places}
+print(first({places}(1, 2)))
+"""
+        assert run(code, tmp_path / "cache") == ["compiled first", "1"], (name, places)
+        assert run(code, tmp_path / "cache") == ["1"]

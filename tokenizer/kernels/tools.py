@@ -35,15 +35,20 @@ _FunctionCache = getattr(caching, "FunctionCache", None)
 class _Cache(_FunctionCache or object):
     """Cache that loads kernels without initializing numba's compiler library.
 
-    numba's own cache does so first, which imports SciPy if installed and is the slowest step before a kernel runs.
+    numba's own cache does so first, which imports SciPy if installed and is the slowest step before a kernel runs. A
+    file that names classes which have moved since is emptied, so the kernel is compiled again.
     """
 
     def load_overload(self, signature, target):
         try:
             with self._guard_against_spurious_io_errors():
                 return self._load_overload(signature, target)
-        except (AttributeError, TypeError):  # other names or arguments
-            return super().load_overload(signature, target)
+        except (AttributeError, TypeError, ImportError):  # other names or arguments in numba, or a class that has moved
+            try:
+                return super().load_overload(signature, target)
+            except (AttributeError, ImportError):
+                self.flush()
+                return None
 
 
 def kernel(function: Callable):
