@@ -33,15 +33,26 @@ def activity() -> str:
 
 def preparation() -> str | None:
     """Return what this process is importing or compiling, if anything."""
-    compiler = sys.modules.get("numba.core.compiler_lock")
     kernels = sys.modules.get("tokenizer.first_use")
     for name, module in [*sys.modules.items()]:  # the outermost import comes first
         package = name.partition(".")[0]
         if package not in OURS and _is_being_imported(module):
             return f"importing {NAMES.get(package, package)}"
-    if (compiler and compiler.global_compiler_lock.is_locked()) or (kernels and kernels.is_compiling()):
+    if _is_numba_compiling() or (kernels and kernels.is_compiling()):
         return "compiling kernels, once"
     return None
+
+
+def _is_numba_compiling() -> bool:
+    """Return whether another thread compiles a kernel: it holds numba's lock."""
+    compiler = sys.modules.get("numba.core.compiler_lock")
+    lock = getattr(
+        getattr(compiler, "global_compiler_lock", None), "_lock", None
+    )  # its is_locked sees this thread only
+    if lock is None or not lock.acquire(blocking=False):
+        return lock is not None
+    lock.release()
+    return False
 
 
 def _is_being_imported(module: ModuleType) -> bool:

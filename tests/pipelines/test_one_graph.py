@@ -61,7 +61,7 @@ def validate(trainer):
     for batch in trainer.data.validation(
         source, 800, trainer.micro_batch
     ):  # 25 blocks: 3 whole micro-batches, and 1 block
-        trainer.loss(trainer._shaped(batch))
+        trainer.loss(trainer._to_one_shape(batch))
     trainer.model.train()
 
 
