@@ -1,4 +1,4 @@
-"""Attention: the sub-layer in which each position reads the values of those that its query matches.
+"""Attention: the sub-layer in which each position reads the values of the positions that its query matches.
 
 Axes: B sequences, T positions, S key positions, H query heads, G key-value heads, D features a head.
 """

@@ -118,7 +118,7 @@ def longest_matches(text: Array, offsets: Array, others: Iterable[tuple[Array, A
     text (N,) uint8; offsets (D + 1,) int64, the starts of its documents, and N. `others` yields more pairs of text and
     offsets. No match spans two documents of any text. Returns (N,) int32.
 
-    Each of `others` is joined to the text in turn; time and memory are those of the suffix array of both.
+    Each of `others` is joined to the text in turn; each takes the time and memory of a suffix array of both.
     """
     matches = np.zeros(len(text), np.int32)
     absent = np.flatnonzero(np.bincount(text, minlength=256) == 0)

@@ -40,8 +40,8 @@ def parse(
 ) -> T:
     """Call `target`, the function of `verb`, with the command-line `arguments`, and return its result.
 
-    `defaults` replace those of its parameters. --help prints the help, whose description ends with `more`, and exits
-    with status 0. A mistake in the command line raises UsageError.
+    `defaults` replace the defaults of its parameters. --help prints the help, whose description ends with `more`,
+    and exits with status 0. A mistake in the command line raises UsageError.
     """
     target = inspect.unwrap(target)  # the function beneath @verb has the annotations of the command line
     prog = f"bytelm {verb}"

@@ -59,7 +59,7 @@ def evaluations_of(contents: dict[str, Any] | None) -> list[Evaluation]:
 def with_evaluations(contents: dict[str, Any] | None, run: str, added: list[Evaluation]) -> dict[str, Any]:
     """Return the contents of evaluation.json with the evaluations `added`.
 
-    A replaced evaluation passes on the numbers that its successor lacks, such as those of compressors.
+    A replaced evaluation passes on the numbers that its successor lacks, such as compressor sizes.
     """
     known = evaluations_of(contents)
     count = len(contents["splits"]) if contents else 0

@@ -43,7 +43,7 @@ class Groups:
     def __init__(
         self, nats: np.ndarray, sizes: np.ndarray | None, per_byte: bool = True, original: bool = False
     ) -> None:
-        """nats (N,). sizes: bytes (N,), None if unknown; those of the original text if `original`."""
+        """nats (N,). sizes: bytes (N,), None if unknown; with `original`, bytes of the original text."""
         self.nats, self.sizes, self.per_byte, self.original = nats, sizes, per_byte, original
 
     def of(self, groups: np.ndarray, count: int) -> list[Group | None]:

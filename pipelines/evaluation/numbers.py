@@ -28,7 +28,7 @@ def results() -> tuple[type[Result], ...]:
 
 @cache
 def numbers() -> dict[str, Number]:
-    """Return the numbers among those of a split, by their keys."""
+    """Return the entries of a split that are numbers to read, by key."""
     return {name: number for result in results() if not result.key for name, number in result.numbers().items()}
 
 
@@ -44,7 +44,7 @@ def results_of(entry: Mapping[str, Any]) -> list[Result]:
 
 
 def sentences_of(entry: Mapping[str, Any], above: bool | None = None) -> list[str]:
-    """Return the sentences about the results of a split; those above or below the numbers, if `above` is given."""
+    """Return the sentences about the results of a split; with `above`, only the ones above or below the numbers."""
     chosen = [each for each in results_of(entry) if above is None or each.above == above]
     return [sentence for each in chosen for sentence in each.sentences(entry["tokens"])]
 

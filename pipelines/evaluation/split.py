@@ -57,4 +57,4 @@ class ScoredSplit(Split):
     is_code: bool
     """Whether the loss is a code length, so that the split has bits per byte"""
     intervals: dict[str, Interval | None]
-    """The intervals of numbers; a measurement adds those of its own"""
+    """Intervals of numbers; a measurement adds its own"""

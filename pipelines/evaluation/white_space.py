@@ -1,4 +1,4 @@
-"""White space: the characters that separate words, in every verb. They are those of Unicode (`str.isspace`)."""
+"""White space of Unicode (`str.isspace`): the characters that separate words, in every verb."""
 
 import re
 

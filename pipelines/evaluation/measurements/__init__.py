@@ -56,7 +56,7 @@ def with_options(function: F) -> F:
 
 
 def measurements(given: Mapping[str, Any] | None = None) -> tuple[Measurement, ...]:
-    """Return every measurement, with those of its options that are in `given`."""
+    """Return every measurement, with its options from `given`; the others keep their defaults."""
     given = given or {}
     names = ((kind, [each.name for each in fields(kind) if each.name in given]) for kind in kinds())
     return tuple(kind(**{name: given[name] for name in own}) for kind, own in names)

@@ -2,7 +2,7 @@
 
 A match is a string of L bytes that occurs in one document of the split and in one training document. A byte is inside
 if a match contains it. A token is inside if all its bytes are; special tokens have no bytes and are outside. A training
-dataset without separators is one document. If the tokenizer loses text, the bytes are those of the decoded text.
+dataset without separators is one document. If the tokenizer loses text, the decoded text is compared.
 """
 
 from collections.abc import Callable, Iterator
