@@ -221,7 +221,9 @@ def open_corpus(
             suffix: suffixes to read in folders and globs instead of the four above: ".md", or a list. A .csv or .tsv
                 file has a document per row, in the column `text_column`. A .json file must be an array of texts or
                 objects. Every other file is one document.
-            encoding: the encoding of text files, such as "utf-16" or "latin-1"; UTF-8 by default.
+            encoding: the encoding of text files, such as "utf-8", "utf-16" or "latin-1". By default each file is UTF-8,
+                or has the encoding that is found in it: by its byte-order mark, by the places of NULs, or by a good
+                guess from its letters. `Corpus.dropped.encodings` names these files.
 
     A byte-order mark at the start of a text file is not part of its text, unless `invalid` is "bytes".
 

@@ -28,7 +28,7 @@ class ReadOptions:
     """suffixes of the files to read in folders and globs; default: `corpora.input_files.FORMATS`"""
 
     encoding: str | None = None
-    """encoding of text files; by default UTF-8"""
+    """encoding of text files; by default found in each file (see `corpora.open_corpus`)"""
 
     first_bytes: int | None = None
     """how much of a text file to read, in bytes of UTF-8; all of it by default"""

@@ -16,7 +16,7 @@ from pipelines.cli.corpus_arguments import (
     refuse_with_pairs,
     say_left_out,
 )
-from pipelines.cli.display import Bar, write
+from pipelines.cli.display import Bar, answer, write
 from pipelines.cli.dry_run import check_dry_run, plan_tokenizer
 from pipelines.cli.errors import UsageError
 from pipelines.cli.named_tokenizers import load_compared
@@ -149,6 +149,8 @@ def train_tokenizer(
     if dry_run:
         plan_tokenizer(vocab_size, training_bytes, _split_rule(source, counts), splitter, out, save_counts)
         plan_counting(engine, source, (address, threads), memory, out)
+        if source:
+            say_left_out(None, source.skipped_files, say=answer)
         return None
     spill_folder = spill_folder or next(folder for folder in out.absolute().parents if folder.is_dir())
     spare = _spare_memory(memory, source, splitter)
@@ -204,7 +206,7 @@ def _print(summary: dict[str, Any], source: "Corpus | PairTexts | None", as_json
 
         show_trace(summary["trace"])
     if source:
-        say_left_out(source.dropped.counts(), source.skipped_files)
+        say_left_out(source.dropped, source.skipped_files)
 
 
 def _spare_memory(memory: int | None, source: "Corpus | PairTexts | None", pattern: str) -> int | None:
