@@ -41,7 +41,7 @@ def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator
     size = number = 0
     try:
         columns = next(rows)
-        column = columns.index(choose_column(columns, path, options.text_column))
+        column = columns.index(choose_column(columns, path, options.text_column, nested=False).name)
         for number, row in enumerate(filter(None, rows), 1):
             if len(row) <= column:
                 if documents:

@@ -44,7 +44,11 @@ class ReadingOptions(TypedDict, total=False):
 
     text_column: Annotated[
         str | None,
-        _reading("Column of tables, JSON and CSV that holds the text.", "text, or the only column", metavar="NAME"),
+        _reading(
+            "Column of tables, JSON and CSV that holds the text, or a field in it: doc.text, messages[].content.",
+            "text, or the only column",
+            metavar="NAME",
+        ),
     ]
     invalid: Annotated[
         Literal["error", "replace", "skip", "bytes"],
@@ -64,9 +68,8 @@ class ReadingOptions(TypedDict, total=False):
         ),
     ]
     encoding: Annotated[
-        str | None, 
+        str | None,
         _reading("Encoding of text files, such as utf-8, utf-16 or latin-1.", "found for each file", metavar="NAME"),
-    
     ]
 
 
@@ -87,9 +90,7 @@ def refuse_with_pairs(reading: ReadingOptions) -> None:
 SHOWN_FILES = 3
 
 
-def say_left_out(
-    dropped: "Dropped | None", skipped_files: Mapping[str, int], say: Callable[[str], None] = say
-) -> None:
+def say_left_out(dropped: "Dropped | None", skipped_files: Mapping[str, int], say: Callable[[str], None] = say) -> None:
     """Print what a corpus leaves out and why, and which files are not UTF-8.
 
     `dropped` is None before a pass, `skipped_files` has the number of files of each suffix.

@@ -176,7 +176,9 @@ def assemble(
     entries = {name: asdict(split) for name, split in splits.items()}
     texts = {name: split.hashes_sha256 for name, split in splits.items()}
     separator_id = separator_of(tokenizer) if separator else None
-    return write_description(folder, corpus, tokenizer, context_length, separator_id, corpus.dropped, entries, texts, sampler)
+    return write_description(
+        folder, corpus, tokenizer, context_length, separator_id, corpus.dropped, entries, texts, sampler
+    )
 
 
 def shard_tasks(

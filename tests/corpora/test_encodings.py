@@ -2,7 +2,7 @@
 
 import gzip
 import json
-import os
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -38,7 +38,7 @@ def test_a_text_in_any_common_encoding_is_read_and_its_encoding_is_named(tmp_pat
     (tmp_path / "e.txt").write_text(text, encoding="utf-8")
     found, dropped = read(tmp_path, suffix=[".txt", ".csv", ".jsonl"])
     assert found == [text] * 5
-    assert [os.path.basename(name) for name in dropped.encodings] == ["a.txt", "b.txt.gz", "c.csv", "d.jsonl"]
+    assert [Path(name).name for name in dropped.encodings] == ["a.txt", "b.txt.gz", "c.csv", "d.jsonl"]
     assert dropped.invalid_documents == 0
     for name in dropped.encodings.values():
         assert text.encode(name) == text.encode(encoding)
@@ -51,7 +51,7 @@ def test_utf16_and_utf32_are_read_and_never_taken_for_another_encoding(tmp_path,
     (tmp_path / "b.jsonl").write_bytes("".join(f'{{"text": "{x}"}}\n' for x in "aé😀" * 9).encode(encoding))
     found, dropped = read(tmp_path)
     assert found == sorted([text, *"aé😀" * 9])
-    assert {os.path.basename(file): name[:6] for file, name in dropped.encodings.items()} == {
+    assert {Path(file).name: name[:6] for file, name in dropped.encodings.items()} == {
         "a.txt": encoding[:6],
         "b.jsonl": encoding[:6],
     }
@@ -85,7 +85,9 @@ def test_damaged_utf8_is_not_taken_for_another_encoding(tmp_path):
 
 def test_a_poor_guess_is_not_taken_but_named(tmp_path):
     (tmp_path / "a.txt").write_bytes("Müller".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"a\.txt is not UTF-8 at byte 1 \(0xfc\): name its --encoding \(it may be \S+\)"):
+    with pytest.raises(
+        ValueError, match=r"a\.txt is not UTF-8 at byte 1 \(0xfc\): name its --encoding \(it may be \S+\)"
+    ):
         read(tmp_path)
 
 
@@ -119,4 +121,4 @@ def test_any_bytes_are_decoded_completely_or_refused(tmp_path, data):
     if encoding := dropped.encodings.get(str(tmp_path / "a.txt")):
         data = data.decode(encoding).removeprefix("\ufeff").encode()
     expected = [data.removeprefix(b"\xef\xbb\xbf").decode()] if data else []
-    assert sorted(filter(None, expected + ["so that the corpus is not empty"])) == found
+    assert sorted(filter(None, [*expected, "so that the corpus is not empty"])) == found

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from corpora import open_corpus, open_pairs
-from tests.corpora.helpers import everything, jsonl
+from tests.corpora.helpers import everything
 
 
 def texts(*specs, **options):
@@ -90,7 +90,7 @@ def test_a_json_file_is_an_array_of_texts_or_objects(tmp_path):
     assert read([{"body": "a", "id": "x"}], text_column="body") == ["a"]
     with pytest.raises(ValueError, match=r"a\.json holds an object, not an array.*JSON lines"):
         read({"text": "a"})
-    with pytest.raises(ValueError, match=r"element 2 of .*a\.json is a number, not a text"):
+    with pytest.raises(ValueError, match=r"element 2 of .*a\.json is a number, not a string"):
         read(["a", 1])
     with pytest.raises(ValueError, match=r'a\.json has no column "body"'):
         read([{"text": "a"}], text_column="body")
