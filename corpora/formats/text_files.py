@@ -72,6 +72,15 @@ def text_pieces(path: AnyPath, options: ReadOptions, start: int = 0, stop: int |
     yield from pieces
 
 
+def found_encoding(path: AnyPath) -> str | None:
+    """Return the encoding of a text file if it is not UTF-8."""
+    try:
+        next(text_pieces(path, ReadOptions()), None)
+    except OtherEncoding as other:
+        return other.encoding
+    return None
+
+
 def _check_utf8(piece: bytes) -> None:
     """Raise OtherEncoding for the first piece of a text that is surely in another encoding than UTF-8."""
     try:

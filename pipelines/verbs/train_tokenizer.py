@@ -146,23 +146,21 @@ def train_tokenizer(
     source = _open(corpus, pairs, split, reading, counts)
     splitter = pattern or kind_named(model).default_pattern
     training_bytes = None if counts or source is None else _training_bytes(source)  # None: counted already
+    where = address, threads
     if dry_run:
         plan_tokenizer(vocab_size, training_bytes, _split_rule(source, counts), splitter, out, save_counts)
-        plan_counting(engine, source, (address, threads), memory, out)
-        if source:
-            say_left_out(None, source.skipped_files, say=answer)
+        plan_counting(engine, source, where, memory, out)
+        say_left_out(None, source.skipped_files if source else {}, say=answer)
         return None
     spill_folder = spill_folder or next(folder for folder in out.absolute().parents if folder.is_dir())
     spare = _spare_memory(memory, source, splitter)
-    held_out = HeldOut()
     shown = nullcontext() if as_json else Bar("counting", training_bytes, "B")
     with resumable(counts_folder(out), "ranges"), shown as bar:
-        phases = Phases(bar, training_bytes)
+        phases, held_out = Phases(bar, training_bytes), HeldOut()
         if counts:
             counted = _combine(counts, pattern, spare, spill_folder, phases)
             held_out.take(source.batches("validation") if source and source.split_rule != "none" else ())
         elif engine == "ray" and isinstance(source, Corpus):
-            where = address, threads
             counted = count_on_ray(source, splitter, where, cut_at, spare, spill_folder, out, held_out, phases)
         elif source:
             least = None if save_counts else min_count  # saved counts are useful even if they are too many to merge
