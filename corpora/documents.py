@@ -35,7 +35,7 @@ def too_long(origin: object, what: str, options: ReadOptions) -> DocumentError:
     return DocumentError(
         "long",
         f"{origin} {what}, above the limit of {options.max_document:,} bytes a document: raise it with "
-        "--max-document, or leave such documents out with --invalid skip",
+        "`max_document`, or leave such documents out with `invalid='skip'`",
     )
 
 
@@ -283,7 +283,7 @@ def _without_invalid(
                 where = f"in row {row}, at byte {offset} of its text"
             raise ValueError(
                 f"{chunk.origin} is not UTF-8 {where} (0x{data[offset]:02x}): convert it, or choose what to do with "
-                "such documents (--invalid replace, skip or bytes, which --pairs does not take)"
+                "such documents (`invalid='replace'`, skip or bytes, which `pairs` does not take)"
             )
     return pa.concat_arrays(kept) if kept else pa.array([], pa.large_binary())
 

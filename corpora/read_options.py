@@ -55,7 +55,7 @@ class ReadOptions:
         if self.encoding is not None:
             object.__setattr__(self, "encoding", _encoding(self.encoding))
             if self.invalid == "bytes":
-                raise ValueError("--invalid bytes keeps bytes unchanged, and --encoding decodes them: leave one out")
+                raise ValueError("`invalid='bytes'` keeps bytes unchanged, and `encoding` decodes them: leave one out")
 
 
 def _suffixes(suffixes: str | Sequence[str]) -> tuple[str, ...]:
@@ -92,5 +92,5 @@ def choose_column(columns: list[str], origin: object, wanted: str | None) -> str
         return column
     raise ValueError(
         f'{origin} has no column "{column}": choose one of its columns ({", ".join(columns) or "none"}) with '
-        "--text-column or --pairs"
+        "`text_column` or `pairs`"
     )

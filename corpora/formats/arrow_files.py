@@ -163,7 +163,7 @@ def column_chunks(
             if not _holds_text(documents.type):
                 raise ValueError(
                     f'column "{column}" of {origin} holds {documents.type}, not text: choose another with '
-                    "--text-column or --pairs"
+                    "`text_column` or `pairs`"
                 )
             try:
                 documents = _validate(documents)

@@ -208,7 +208,7 @@ def _is_object_per_line(lines: bytes, objects: int) -> bool:
 def _late(origin: str, column: str, unexpected: str) -> str:
     return (
         f'the first lines of {origin} have only "{column}", and later lines have "{unexpected}": choose one with '
-        "--text-column"
+        "`text_column`"
     )
 
 
@@ -238,7 +238,7 @@ def _parse_line(
         return DocumentError(
             "invalid",
             f'"{column}" in line {number} of {origin} is {_json_type(text)}, not a string: '
-            "fix the line, or choose another column with --text-column or --pairs",
+            "fix the line, or choose another column with `text_column` or `pairs`",
         )
     document = None if text is None else _encode(text, f"line {number} of {origin}", is_utf8, policy)
     return document if isinstance(document, DocumentError) else pa.array([document], pa.large_binary())
@@ -273,7 +273,7 @@ def _elements(path: AnyPath, options: ReadOptions) -> tuple[list[Any], bool]:
             raise DocumentError(
                 "long",
                 f"{path} is longer than {options.max_document:,} bytes, and a .json file is read as a whole: convert "
-                "it to JSON lines (.jsonl), or raise --max-document",
+                "it to JSON lines (.jsonl), or raise `max_document`",
             )
     text, is_utf8 = _decode(b"".join(pieces))
     try:
@@ -329,7 +329,7 @@ def _encode(text: str, what: str, is_utf8: bool, policy: str) -> bytes | Documen
             return DocumentError(
                 "invalid",
                 f"{what} has the lone surrogate \\u{ord(character):04x}, which UTF-8 cannot encode: fix it, or choose "
-                "what to do with such documents (--invalid replace, skip or bytes; not with --pairs)",
+                "what to do with such documents (`invalid='replace'`, skip or bytes; not with `pairs`)",
             )
     return b"".join(document)
 

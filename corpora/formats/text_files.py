@@ -102,7 +102,7 @@ def _start(sample: bytes, path: AnyPath, options: ReadOptions) -> int:
     if options.invalid == "bytes":
         return 0
     if encoding := _other_unicode(sample):
-        raise DocumentError("invalid", f"{path} is not UTF-8, but looks like {encoding}: add --encoding {encoding}")
+        raise DocumentError("invalid", f"{path} is not UTF-8, but looks like {encoding}: add `encoding='{encoding}'`")
     return len(codecs.BOM_UTF8) if sample.startswith(codecs.BOM_UTF8) else 0
 
 
@@ -131,7 +131,7 @@ def _decode(pieces: Iterator[bytes], path: AnyPath, encoding: str, invalid: str)
             raise DocumentError(
                 "invalid",
                 f"{path} is not {encoding} after byte {done:,} ({getattr(error, 'reason', error)}): name "
-                "another --encoding, or choose what to do with such documents (--invalid replace or skip)",
+                "another `encoding`, or choose what to do with such documents (`invalid='replace'` or skip)",
             ) from error
         done += len(piece or b"")
         if at_start and encoded:

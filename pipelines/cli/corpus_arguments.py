@@ -66,17 +66,17 @@ class ReadingOptions(TypedDict, total=False):
 
 
 def need_validation(split: str | None, work: str) -> None:
-    """Raise ValueError for --split none, which leaves no validation text; `work` is what needs some."""
+    """Raise ValueError for `split='none'`, which leaves no validation text; `work` is what needs some."""
     if split == "none":
-        raise ValueError(f"--split none leaves no validation text, which {work} needs: give hash:0.05 or tail:0.1")
+        raise ValueError(f"`split='none'` leaves no validation text, which {work} needs: give hash:0.05 or tail:0.1")
 
 
 def refuse_with_pairs(reading: ReadingOptions) -> None:
-    """Raise ValueError for options that --pairs does not take."""
+    """Raise ValueError for options that `pairs` does not take."""
     if reading.get("text_column") is not None:
-        raise ValueError("--text-column names one column, but --pairs reads two: leave --text-column out")
+        raise ValueError("`text_column` names one column, but `pairs` reads two: leave `text_column` out")
     if (invalid := reading.get("invalid", "error")) != "error":
-        raise ValueError(f"--invalid {invalid} does not work with --pairs: convert the files to UTF-8 first")
+        raise ValueError(f"`invalid='{invalid}'` does not work with `pairs`: convert the files to UTF-8 first")
 
 
 def say_left_out(
@@ -92,4 +92,4 @@ def say_left_out(
     if counts:
         say("left out: " + ", ".join(counts))
     if skipped_files:
-        say(f"skipped: {describe_skipped(skipped_files)} (--suffix names the suffixes to read)")
+        say(f"skipped: {describe_skipped(skipped_files)} (`suffix` names the suffixes to read)")

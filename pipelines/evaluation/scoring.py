@@ -90,5 +90,5 @@ def _check_finite(nats: torch.Tensor, name: str) -> None:
     """Raise ValueError if losses (N,) of the model `name` are NaN, as they are if a logit is not finite."""
     if bool(nats.isnan().any()):
         raise ValueError(
-            f"{name}: the model's logits are not finite: its training diverged, choose an earlier --checkpoint"
+            f"{name}: the model's logits are not finite: its training diverged, choose an earlier `checkpoint`"
         )
