@@ -139,7 +139,7 @@ class Corpus:
         if wanted == OWN and TRAIN not in own:
             raise ValueError(
                 f"{self.name} has no own splits ({', '.join(own) or 'nothing in it is named train'}): "
-                "leave --split out, or give hash:0.05 or tail:0.1"
+                "leave `split` out, or give hash:0.05 or tail:0.1"
             )
         if wanted == NONE:
             self._count(1, only_train=False)

@@ -39,7 +39,7 @@ def too_long(origin: object, what: str, options: ReadOptions) -> DocumentError:
     return DocumentError(
         "long",
         f"{origin} {what}, above the limit of {options.max_document:,} bytes a document: raise it with "
-        "--max-document, or leave such documents out with --invalid skip",
+        "`max_document`, or leave such documents out with `invalid='skip'`",
     )
 
 
@@ -327,11 +327,11 @@ def _without_invalid(
         elif policy == "replace":
             kept.append(pa.array([bytes(data).decode(errors="replace").encode()], pa.large_binary()))
         else:
-            remedy = "name its --encoding" if chunk.first_row is None else "convert it, or name the file's --encoding"
+            remedy = "name its `encoding`" if chunk.first_row is None else "convert it, or name the file's `encoding`"
             guess = f" (it may be {encoding})" if encoding else ""
             raise ValueError(
                 f"{place} is not UTF-8 at {where}: {remedy}{guess}, or choose what to do with such documents "
-                "(--invalid replace, skip or bytes, which --pairs does not take)"
+                "(`invalid='replace'`, skip or bytes, which `pairs` does not take)"
             )
     return pa.concat_arrays(kept) if kept else pa.array([], pa.large_binary())
 

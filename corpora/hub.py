@@ -113,7 +113,7 @@ class Hub:
                 return FileNotFoundError(f"{self._name} has no such revision on the hub: check the part after @")
         if "scripts are no longer supported" in message:
             return ValueError(
-                f"{self._name} is made by a script, which `datasets` no longer runs: try its converted form, "
+                f"{self._name} is made by a script, which the package datasets no longer runs: try its converted form, "
                 f"hub:{self._repository}@refs/convert/parquet"
             )
         if _is_network_error(error):

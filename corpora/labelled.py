@@ -78,12 +78,12 @@ def read_labelled(path: Path, text_field: str = "text", label_field: str = "labe
     texts, labels, empty = [], [], 0
     first: dict[type, tuple[str, Label]] = {}  # the first label of each type, and its place
     for place, row in rows:
-        text = _field(row, text_field, place, (str, type(None)), "a text", "--text-field")
+        text = _field(row, text_field, place, (str, type(None)), "a text", "`text_field`")
         if not text:
             empty += 1
             continue
         texts.append(_encodable(text, text_field, place))
-        label = _field(row, label_field, place, (str, int), "a string or a whole number", "--label-field")
+        label = _field(row, label_field, place, (str, int), "a string or a whole number", "`label_field`")
         labels.append(_encodable(label, label_field, place) if isinstance(label, str) else label)
         first.setdefault(type(label), (place, label))
         if len(first) > 1:

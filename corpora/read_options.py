@@ -56,7 +56,7 @@ class ReadOptions:
         if self.encoding is not None:
             object.__setattr__(self, "encoding", _encoding(self.encoding))
             if self.invalid == "bytes":
-                raise ValueError("--invalid bytes keeps bytes unchanged, and --encoding decodes them: leave one out")
+                raise ValueError("`invalid='bytes'` keeps bytes unchanged, and `encoding` decodes them: leave one out")
 
 
 def _suffixes(suffixes: str | Sequence[str]) -> tuple[str, ...]:
@@ -153,5 +153,5 @@ def choose_column(columns: list[str], origin: object, wanted: str | None, nested
         return Column(name, steps)
     raise ValueError(
         f'{origin} has no column "{name}": choose one of its columns ({", ".join(columns) or "none"}) with '
-        "--text-column or --pairs"
+        "`text_column` or `pairs`"
     )

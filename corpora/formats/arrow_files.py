@@ -165,7 +165,7 @@ def column_chunks(
             elif not _holds_text(documents.type):
                 raise ValueError(
                     f'column "{column.name}" of {origin} holds {documents.type}, not text: choose another with '
-                    "--text-column or --pairs"
+                    "`text_column` or `pairs`"
                 )
             try:
                 documents = _validate(documents)
@@ -190,7 +190,7 @@ def _inner_texts(
             texts.append(column.text(value))
         except ValueError as error:
             raise ValueError(
-                f'"{column.name}" in row {number} of {origin} is {error}: choose another with --text-column or --pairs'
+                f'"{column.name}" in row {number} of {origin} is {error}: choose another with `text_column` or `pairs`'
             ) from None
     return pa.array(texts, pa.large_string())
 

@@ -102,7 +102,7 @@ def _chunk(documents: list[bytes], path: AnyPath, split: str | None, last: int) 
 def _too_long(what: str, options: ReadOptions) -> ValueError:
     return ValueError(
         f"{what} above the limit of {options.max_document:,} bytes a document, so the rows after it cannot be found: "
-        "raise the limit with --max-document, or look for a missing quotation mark"
+        "raise the limit with `max_document`, or look for a missing quotation mark"
     )
 
 

@@ -210,7 +210,7 @@ def _is_object_per_line(lines: bytes, objects: int) -> bool:
 def _late(origin: str, column: Column, unexpected: str) -> str:
     return (
         f'the first lines of {origin} have only "{column.name}", and later lines have "{unexpected}": choose one with '
-        "--text-column"
+        "`text_column`"
     )
 
 
@@ -242,7 +242,7 @@ def _parse_line(
         return DocumentError(
             "invalid",
             f'"{column.name}" in line {number} of {origin} is {error}: '
-            "fix the line, or choose another column with --text-column or --pairs",
+            "fix the line, or choose another column with `text_column` or `pairs`",
         )
     document = None if text is None else _encode(text, f"line {number} of {origin}", is_utf8, policy)
     return document if isinstance(document, DocumentError) else pa.array([document], pa.large_binary())
@@ -277,7 +277,7 @@ def _elements(path: AnyPath, options: ReadOptions) -> tuple[list[Any], bool]:
             raise DocumentError(
                 "long",
                 f"{path} is longer than {options.max_document:,} bytes, and a .json file is read as a whole: convert "
-                "it to JSON lines (.jsonl), or raise --max-document",
+                "it to JSON lines (.jsonl), or raise `max_document`",
             )
     text, is_utf8 = _decode(b"".join(pieces))
     try:
@@ -338,6 +338,6 @@ def _encode(text: str, what: str, is_utf8: bool, policy: str) -> bytes | Documen
             return DocumentError(
                 "invalid",
                 f"{what} has the lone surrogate \\u{ord(character):04x}, which UTF-8 cannot encode: fix it, or choose "
-                "what to do with such documents (--invalid replace, skip or bytes; not with --pairs)",
+                "what to do with such documents (`invalid='replace'`, skip or bytes; not with `pairs`)",
             )
     return b"".join(document)

@@ -95,7 +95,7 @@ def _check_unicode(sample: bytes, path: AnyPath, encoding: str) -> None:
     """Raise DocumentError for UTF-16 and UTF-32 that `encoding` would read as other characters."""
     found = unicode_encoding(sample)
     if found and not encoding.startswith(found[:6]):
-        raise DocumentError("invalid", f"{path} is not {encoding}, but looks like {found}: leave --encoding out")
+        raise DocumentError("invalid", f"{path} is not {encoding}, but looks like {found}: leave `encoding` out")
 
 
 def whole_lines(pieces: Iterable[bytes], limit: int, too_long: ValueError) -> Iterator[bytes]:
@@ -138,7 +138,7 @@ def _decode(pieces: Iterator[bytes], path: AnyPath, encoding: str, invalid: str)
             raise DocumentError(
                 "invalid",
                 f"{path} is not {encoding} after byte {done:,} ({getattr(error, 'reason', error)}): name "
-                "another --encoding, or choose what to do with such documents (--invalid replace or skip)",
+                "another `encoding`, or choose what to do with such documents (`invalid='replace'` or skip)",
             ) from error
         done += len(piece or b"")
         if at_start and encoded:

@@ -74,17 +74,17 @@ class ReadingOptions(TypedDict, total=False):
 
 
 def need_validation(split: str | None, work: str) -> None:
-    """Raise ValueError for --split none, which leaves no validation text; `work` is what needs some."""
+    """Raise ValueError for `split='none'`, which leaves no validation text; `work` is what needs some."""
     if split == "none":
-        raise ValueError(f"--split none leaves no validation text, which {work} needs: give hash:0.05 or tail:0.1")
+        raise ValueError(f"`split='none'` leaves no validation text, which {work} needs: give hash:0.05 or tail:0.1")
 
 
 def refuse_with_pairs(reading: ReadingOptions) -> None:
-    """Raise ValueError for options that --pairs does not take."""
+    """Raise ValueError for options that `pairs` does not take."""
     if reading.get("text_column") is not None:
-        raise ValueError("--text-column names one column, but --pairs reads two: leave --text-column out")
+        raise ValueError("`text_column` names one column, but `pairs` reads two: leave `text_column` out")
     if (invalid := reading.get("invalid", "error")) != "error":
-        raise ValueError(f"--invalid {invalid} does not work with --pairs: convert the files to UTF-8 first")
+        raise ValueError(f"`invalid='{invalid}'` does not work with `pairs`: convert the files to UTF-8 first")
 
 
 SHOWN_FILES = 3
@@ -104,9 +104,9 @@ def say_left_out(dropped: "Dropped | None", skipped_files: Mapping[str, int], sa
         for reason in dropped.reasons:
             say(f"  {reason}")
         for encoding in sorted(set(dropped.encodings.values())):
-            say(f"not UTF-8 but read as {encoding}: {_files_in(encoding, dropped.encodings)} (--encoding overrules)")
+            say(f"not UTF-8 but read as {encoding}: {_files_in(encoding, dropped.encodings)} (`encoding` overrules)")
     if skipped_files:
-        say(f"skipped: {describe_skipped(skipped_files)} (--suffix names the suffixes to read)")
+        say(f"skipped: {describe_skipped(skipped_files)} (`suffix` names the suffixes to read)")
 
 
 def _files_in(encoding: str, encodings: Mapping[str, str]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from pipelines.cli.escapes import safe
+from pipelines.cli.escapes import message, safe
 from pipelines.cli.waiting import doing
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def say(text: str) -> None:
     """Print a message on one line, without interpreting markup."""
     from pipelines.cli.console import messages, print_on
 
-    print_on(messages, safe(text), markup=False)
+    print_on(messages, message(text), markup=False)
 
 
 def say_on_stderr() -> None:
@@ -58,7 +58,7 @@ def answer(text: str) -> None:
     """Print a line of a result, without interpreting markup."""
     from pipelines.cli.console import print_on, results
 
-    print_on(results, safe(text), markup=False)
+    print_on(results, message(text), markup=False)
 
 
 def write(text: str, end: str = "\n") -> None:

@@ -54,7 +54,7 @@ def show_text(score: TextScore, tok: Tokenizer, limit: int) -> None:
     for row in _rows(shown, results.width):
         _print_row(row)
     if left := len(cells) - len(shown):
-        answer(f"... and {count_text(left, 'word' if score.words else 'token')} more; --limit 0 shows all")
+        answer(f"... and {count_text(left, 'word' if score.words else 'token')} more; `limit=0` shows all")
     _print_legend(unscored=any(cell.level < 0 for cell in shown))
     answer("")
     if score.words is None:

@@ -138,7 +138,7 @@ def _make_partial(partial: Path, *parts: str) -> None:
 
 def _require_shared(partial: Path) -> None:
     if not partial.is_dir():
-        raise OSError(f"{partial}, made by process 0, is not here: all nodes must share the file system of --out")
+        raise OSError(f"{partial}, made by process 0, is not here: all nodes must share the file system of `out`")
 
 
 def _publish(

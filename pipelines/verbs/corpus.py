@@ -12,7 +12,7 @@ from pipelines.cli.process import Stdout
 if TYPE_CHECKING:
     from corpora import CorpusSummary
 
-OUT_OF_MEMORY = "lower --max-document"
+OUT_OF_MEMORY = "lower `max_document`"
 
 
 def list_corpora() -> None:
@@ -46,7 +46,7 @@ def show(
         excerpts: Number of documents whose beginnings to print.
     """
     if excerpts < 0:
-        raise ValueError(f"--excerpts is {excerpts}, but must not be negative")
+        raise ValueError(f"`excerpts` is {excerpts}, but must not be negative")
     from corpora import open_corpus, summarize
     from pipelines.cli.console import results
 

@@ -24,10 +24,10 @@ def runs(
 ) -> list[dict[str, Any]]:
     """List the runs in folders and below: state, objective, progress and loss.
 
-    `state` is training, finished, stopped (bytelm pretrain --out RUN resumes it), imported, or damaged (`why` gives the
-    reason). Tokens and losses are as of the newest checkpoint, or as of now if the run is training. Losses are in nats
-    per target; the training loss is the mean of the last logged steps. `date` is when the newest checkpoint was saved,
-    in UTC. Classifiers of bytelm finetune are not listed.
+    A run is training, finished, stopped (pretraining into the same folder resumes it), imported, or damaged (a line
+    gives the reason). Tokens and losses are as of the newest checkpoint, or as of now if the run is training. Losses
+    are in nats per target, the training loss as the mean of the last logged steps. The date is when the newest
+    checkpoint was saved. Classifiers of bytelm finetune are not listed.
 
     Args:
         folders: Folders to search; default: the working folder.

@@ -50,8 +50,8 @@ def test_parquet_has_the_same_texts_and_any_kind_of_whole_number(tmp_path):
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        ('{"text": "a", "label": 1}\n{"text": "b"}\n', 'line 2 of .* has no field "label": it has text; .* --label-f'),
-        ('{"words": "a", "label": 1}\n', 'line 1 of .* has no field "text": it has words, label; .* --text-field'),
+        ('{"text": "a", "label": 1}\n{"text": "b"}\n', 'line 2 of .* has no field "label": it has text; .* `label_f'),
+        ('{"words": "a", "label": 1}\n', 'line 1 of .* has no field "text": it has words, label; .* `text_field'),
         ('{"text": ["a"], "label": 1}\n', r"\"text\" in line 1 of .* is \['a'\], not a text"),
         ('{"text": "a", "label": 0.5}\n', '"label" in line 1 of .* is 0.5, not a string or a whole number'),
         ('{"text": "a", "label": null}\n', '"label" in line 1 of .* is None, not a string'),

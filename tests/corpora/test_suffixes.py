@@ -28,9 +28,9 @@ def test_suffixes_choose_the_files_of_a_folder_and_the_others_are_counted(tmp_pa
     assert texts(tmp_path) == ["h.txt\n"]
     assert texts(tmp_path / "**" / "*.rst", suffix=".rst") == ["sub/c.rst\n"]
     assert texts(tmp_path / "**", suffix=".rst") == ["sub/c.rst\n"]
-    with pytest.raises(ValueError, match=r"sub holds no .* file, but 1 \.rst; if they are text, add --suffix, such as"):
+    with pytest.raises(ValueError, match=r"sub holds no .* file, but 1 \.rst; if they are text, add `suffix`, such as"):
         open_corpus(str(tmp_path / "sub"))
-    with pytest.raises(ValueError, match=r"a\.md is not a .* file: if it is text, add --suffix \.md"):
+    with pytest.raises(ValueError, match=r"a\.md is not a .* file: if it is text, add `suffix='\.md'`"):
         open_corpus(str(tmp_path / "a.md"))
 
 
@@ -104,7 +104,7 @@ def test_texts_in_another_encoding_are_decoded_as_a_stream(tmp_path):
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode("latin-1")))
     assert texts(tmp_path, encoding="latin-1") == [text]
     (tmp_path / "b.txt").write_bytes(b"\x00\xd8x")  # half a surrogate pair
-    with pytest.raises(ValueError, match=r"b\.txt is not utf-16-le after byte 3 .*name another --encoding"):
+    with pytest.raises(ValueError, match=r"b\.txt is not utf-16-le after byte 3 .*name another `encoding`"):
         texts(tmp_path / "b.txt", encoding="utf-16-le")
     (tmp_path / "c.txt").write_text("read\n", encoding="utf-16-le")
     assert texts(tmp_path / "?.txt", encoding="utf-16-le", invalid="skip") == ["read\n"]
@@ -127,7 +127,7 @@ def test_a_byte_order_mark_is_not_part_of_a_text(tmp_path):
 def test_a_binary_file_among_texts_is_an_invalid_document(tmp_path):
     (tmp_path / "a.txt").write_text("text")
     (tmp_path / "b.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(range(256)) * 40)
-    with pytest.raises(ValueError, match=r"b\.txt is not UTF-8 at byte 0 \(0x89\).*--invalid replace, skip or bytes"):
+    with pytest.raises(ValueError, match=r"b\.txt is not UTF-8 at byte 0 \(0x89\).*`invalid='replace'`, skip or bytes"):
         texts(tmp_path)
     corpus = open_corpus(str(tmp_path), split="hash:0.5", invalid="skip")
     assert [text for part in everything(corpus).values() for text in part] == ["text"]
