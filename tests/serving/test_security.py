@@ -224,7 +224,7 @@ def test_what_is_not_an_origin_is_refused(origin):
 
 @pytest.mark.parametrize("origin", ["http://user@a", "http://a:x", "http://a?b", "http://a#b", "http://a b", "//a"])
 def test_an_origin_with_more_than_scheme_host_and_port_is_refused(origin):
-    with pytest.raises(ValueError, match="--allow-origin"):
+    with pytest.raises(ValueError, match="`allow_origin="):
         access_to("127.0.0.1", 8000, origins=[origin])
 
 
@@ -267,5 +267,5 @@ def test_a_weak_token_or_one_that_is_no_header_is_refused(text, tmp_path):
 
 def test_a_token_file_that_cannot_be_read_is_named(tmp_path):
     for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(ValueError, match=f"--token-file {path} cannot be read"):
+        with pytest.raises(ValueError, match=f"`token_file='{path}'` cannot be read"):
             read_token(path)
