@@ -98,7 +98,8 @@ def table(
     out = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         numbers = index > 0 and not text
-        out.add_column(escape(column), justify="right" if numbers else "left", no_wrap=0 < index < len(columns) - text)
+        fixed = 0 < index < len(columns) - text
+        out.add_column(escape(column), justify="right" if numbers else "left", no_wrap=fixed, overflow="fold")
     for row in rows:
         out.add_row(*(escape(safe(cell)) for cell in row))
     print_on(to or results, out)

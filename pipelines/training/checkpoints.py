@@ -16,6 +16,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -149,6 +150,7 @@ def _publish(
     shapes: Mapping[str, Shapes] | None = None,
 ) -> None:
     """Write state.json and the manifest of `files`, then give the folder its final name."""
+    state = {**state, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     files[STATE] = _write(partial / STATE, (json.dumps(state, allow_nan=False) + "\n").encode())
     _write(partial / MANIFEST, manifest_json(files, settings, shapes).encode())
     if folder.exists():

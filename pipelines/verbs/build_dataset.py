@@ -120,6 +120,7 @@ def build_dataset(
             answer(f"would remove {deduplicate} duplicates first")
         if engine == "ray" and shard_size and not isinstance(source, PairCorpus):
             plan_encoding(source, tok, shard_size, address, threads, work)
+        say_left_out(None, source.skipped_files, say=answer)
         return None
     # A cluster on this machine alone would not upload faster.
     send_all = partial(send_on_ray, address=address) if engine == "ray" and address else None
@@ -142,7 +143,7 @@ def build_dataset(
     if shard_size:
         remove_outputs(work)
     (_print_pairs if pairs else _print_blocks)(out, info)
-    say_left_out(info["corpus"]["dropped"], source.skipped_files)
+    say_left_out(source.dropped, source.skipped_files)
     return info
 
 

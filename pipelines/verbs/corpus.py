@@ -59,7 +59,7 @@ def show(
     rows = [(name, f"{s.documents:,}", f"{s.bytes:,}") for name, s in found.splits.items()]
     table(("split", "documents", "bytes"), [*rows, ("all", f"{found.documents:,}", f"{found.bytes:,}")])
     answer(f"splits: {found.split_description}")
-    say_left_out(found.dropped.counts(), found.skipped_files, say=answer)
+    say_left_out(found.dropped, found.skipped_files, say=answer)
     for excerpt in found.excerpts:
         results.rule(style="dim", characters="-")
         answer(excerpt)

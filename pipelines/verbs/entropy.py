@@ -93,7 +93,7 @@ def entropy(
             progress=bar.phase,
         )
     for source in sources:
-        say_left_out(source.dropped.counts(), source.skipped_files)
+        say_left_out(source.dropped, source.skipped_files)
     if out is not None:
         from pipelines.reporting.entropy_page import write_entropy_page
 

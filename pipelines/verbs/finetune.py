@@ -35,7 +35,7 @@ def finetune(
     Raises ValueError for a run that is no encoder, and for texts that teach or test nothing.
 
     Args:
-        data: Texts to train on, each with its label: .jsonl, also .gz, .xz or .zst, or .parquet.
+        data: Texts to train on, each with its label: .jsonl, .csv or .tsv, also .gz, .xz or .zst, or .parquet.
         test: Texts to test on. By default a part of `data` is held out.
         out: Folder of the classifier.
         text_field: Field of a row that holds the text.

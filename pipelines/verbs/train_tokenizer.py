@@ -16,7 +16,7 @@ from pipelines.cli.corpus_arguments import (
     refuse_with_pairs,
     say_left_out,
 )
-from pipelines.cli.display import Bar, write
+from pipelines.cli.display import Bar, answer, write
 from pipelines.cli.dry_run import check_dry_run, plan_tokenizer
 from pipelines.cli.errors import UsageError
 from pipelines.cli.named_tokenizers import load_compared
@@ -146,21 +146,21 @@ def train_tokenizer(
     source = _open(corpus, pairs, split, reading, counts)
     splitter = pattern or kind_named(model).default_pattern
     training_bytes = None if counts or source is None else _training_bytes(source)  # None: counted already
+    where = address, threads
     if dry_run:
         plan_tokenizer(vocab_size, training_bytes, _split_rule(source, counts), splitter, out, save_counts)
-        plan_counting(engine, source, (address, threads), memory, out)
+        plan_counting(engine, source, where, memory, out)
+        say_left_out(None, source.skipped_files if source else {}, say=answer)
         return None
     spill_folder = spill_folder or next(folder for folder in out.absolute().parents if folder.is_dir())
     spare = _spare_memory(memory, source, splitter)
-    held_out = HeldOut()
     shown = nullcontext() if as_json else Bar("counting", training_bytes, "B")
     with resumable(counts_folder(out), "ranges"), shown as bar:
-        phases = Phases(bar, training_bytes)
+        phases, held_out = Phases(bar, training_bytes), HeldOut()
         if counts:
             counted = _combine(counts, pattern, spare, spill_folder, phases)
             held_out.take(source.batches("validation") if source and source.split_rule != "none" else ())
         elif engine == "ray" and isinstance(source, Corpus):
-            where = address, threads
             counted = count_on_ray(source, splitter, where, cut_at, spare, spill_folder, out, held_out, phases)
         elif source:
             least = None if save_counts else min_count  # saved counts are useful even if they are too many to merge
@@ -204,7 +204,7 @@ def _print(summary: dict[str, Any], source: "Corpus | PairTexts | None", as_json
 
         show_trace(summary["trace"])
     if source:
-        say_left_out(source.dropped.counts(), source.skipped_files)
+        say_left_out(source.dropped, source.skipped_files)
 
 
 def _spare_memory(memory: int | None, source: "Corpus | PairTexts | None", pattern: str) -> int | None:

@@ -252,7 +252,7 @@ def test_a_bad_file_among_many_small_ones_is_named_replaced_or_skipped(tmp_path)
     with pytest.raises(ValueError, match=r"0000\.txt has 7 bytes, above the limit of 6 bytes"):
         open_corpus(str(tmp_path / "a"), max_document=6, split="tail")
     (tmp_path / "a" / "0300.jsonl").write_bytes(jsonl(["a", "b" * 100]))
-    with pytest.raises(ValueError, match=r"0300\.jsonl in row 2 has 100 bytes of text, above the limit"):
+    with pytest.raises(ValueError, match=r"row 2 of .*0300\.jsonl has 100 bytes of text, above the limit"):
         everything(open_corpus(str(tmp_path / "a"), max_document=60))
 
 

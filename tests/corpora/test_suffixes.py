@@ -7,7 +7,7 @@ import json
 import pytest
 
 from corpora import open_corpus, open_pairs
-from tests.corpora.helpers import everything, jsonl
+from tests.corpora.helpers import everything
 
 
 def texts(*specs, **options):
@@ -56,7 +56,7 @@ def test_rows_of_csv_are_documents_with_their_line_ends_quotes_and_empty_cells(t
     with pytest.raises(ValueError, match=r"row 1 of .*a\.csv is not CSV \(unexpected end of data\)"):
         texts(tmp_path, suffix=".csv")
     (tmp_path / "a.csv").write_bytes(b"text\ncaf\xe9\ntea\n")
-    with pytest.raises(ValueError, match=r"a\.csv is not UTF-8 in row 1, at byte 3"):
+    with pytest.raises(ValueError, match=r"row 1 of .*a\.csv is not UTF-8 at byte 3"):
         texts(tmp_path, suffix=".csv")
     assert texts(tmp_path, suffix=".csv", invalid="skip") == ["tea"]
 
@@ -90,30 +90,13 @@ def test_a_json_file_is_an_array_of_texts_or_objects(tmp_path):
     assert read([{"body": "a", "id": "x"}], text_column="body") == ["a"]
     with pytest.raises(ValueError, match=r"a\.json holds an object, not an array.*JSON lines"):
         read({"text": "a"})
-    with pytest.raises(ValueError, match=r"element 2 of .*a\.json is a number, not a text"):
+    with pytest.raises(ValueError, match=r"element 2 of .*a\.json is a number, not a string"):
         read(["a", 1])
     with pytest.raises(ValueError, match=r'a\.json has no column "body"'):
         read([{"text": "a"}], text_column="body")
     (tmp_path / "a.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match=r"a\.json is not JSON"):
         texts(tmp_path, suffix=".json")
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
-def test_utf16_and_utf32_are_named_and_read(tmp_path, encoding):
-    text = "One line, été\nanother, 😀\n" * 30_000
-    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
-    with pytest.raises(
-        ValueError, match=r"a\.txt is not UTF-8, but looks like utf-(16|32)\S*: add `encoding='"
-    ) as raised:
-        texts(tmp_path)
-    named = str(raised.value).split("'")[-2]
-    assert texts(tmp_path, encoding=named) == [text]
-    (tmp_path / "a.txt").unlink()
-    (tmp_path / "a.jsonl").write_bytes(jsonl(["a", "été 😀"] * 20).decode().encode(encoding))
-    with pytest.raises(ValueError, match=rf"a\.jsonl .* looks like {named}: add `encoding='{named}'`"):
-        texts(tmp_path)
-    assert set(texts(tmp_path, encoding=named)) == {"a", "été 😀"}
 
 
 def test_texts_in_another_encoding_are_decoded_as_a_stream(tmp_path):

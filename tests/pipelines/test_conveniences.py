@@ -88,7 +88,7 @@ def test_a_schedule_longer_than_the_run_is_named_by_the_run_and_its_dry_run(in_p
 
 
 def test_an_export_has_a_model_card_whose_code_loads_it(trained_gpt, tmp_path):
-    measured = evaluate(trained_gpt)["splits"]["validation"]
+    measured = evaluate(trained_gpt).to_json()["splits"]["validation"]
     card = (export_hf(trained_gpt, out=tmp_path / "out") / "README.md").read_text()
     front = card.split("---\n")[1]
     assert "library_name: transformers" in front

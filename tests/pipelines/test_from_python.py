@@ -266,7 +266,7 @@ def test_a_uri_is_refused_for_compare_and_for_runs_of_pretrain(capsys):
 
 def test_a_report_and_an_evaluation_take_a_run_as_a_string(trained_gpt, tmp_path):
     run = shutil.copytree(trained_gpt, tmp_path / "gpt")
-    assert bytelm.evaluate(str(run))["splits"]["validation"]["tokens"] > 0
+    assert bytelm.evaluate(str(run)).validation.tokens > 0
     page = bytelm.report(str(run), out=str(tmp_path / "page.html"), samples=False, inside=False)
     assert page == tmp_path / "page.html" and page.exists()
 

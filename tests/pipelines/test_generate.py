@@ -161,7 +161,7 @@ def test_a_text_with_masks_that_is_too_long_is_refused(trained_bert):
 
 def test_evaluate_passes_beams_and_length_penalty_to_the_search(trained_translator):
     def found(**options):
-        examples = evaluate(trained_translator, device="cpu", **options)["splits"]["validation"]["examples"]
+        examples = evaluate(trained_translator, device="cpu", **options).to_json()["splits"]["validation"]["examples"]
         return [example["hypothesis"] for example in examples], [example["source"] for example in examples]
 
     hypotheses, sources = found(beams=4)

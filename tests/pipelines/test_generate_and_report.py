@@ -95,7 +95,7 @@ def test_the_report_is_one_file_that_needs_nothing_else(trained_gpt, trained_ber
 
 
 def test_the_report_shows_the_numbers_of_evaluation_json(trained_gpt, tmp_path):
-    numbers = evaluate(trained_gpt)["splits"]["validation"]
+    numbers = evaluate(trained_gpt).to_json()["splits"]["validation"]
     text = report([trained_gpt], out=tmp_path / "report.html", **PLAIN).read_text(encoding="utf-8")
     assert f"{numbers['perplexity']:,.2f}" in text
     assert f"{numbers['bits_per_byte']:,.3f}" in text

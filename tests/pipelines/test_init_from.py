@@ -64,7 +64,7 @@ def first_validation(run):
 
 
 def evaluated(run, data):
-    return evaluate(run, data=data, beams=0)["splits"]["validation"]["cross_entropy"]
+    return evaluate(run, data=data, beams=0).validation.cross_entropy
 
 
 def same(first, second):

@@ -288,8 +288,8 @@ def test_evaluate_scores_each_source_and_their_weighted_mean(tmp_path, in_proces
     assert list(result["splits"]) == ["validation", "validation/data", "validation/prose"]
     mean, *sources = result["splits"].values()
     for folder, numbers in zip(mixture, sources, strict=True):
-        alone = evaluate(shutil.copytree(trained_mixture, tmp_path / folder.name), data=folder)["splits"]["validation"]
-        assert numbers == alone
+        alone = evaluate(shutil.copytree(trained_mixture, tmp_path / folder.name), data=folder)
+        assert numbers == alone.validation.to_json()
     for key in ("cross_entropy", "accuracy", "entropy_bits"):
         assert mean[key] == pytest.approx(0.7 * sources[0][key] + 0.3 * sources[1][key], rel=1e-12)
     assert mean["perplexity"] == pytest.approx(math.exp(mean["cross_entropy"]), rel=1e-12)
@@ -338,6 +338,6 @@ def test_masked_tokens_and_spans_train_and_evaluate_on_a_mixture(tmp_path, small
         model = replace(small_recipe.model, architecture=architecture, context_length=context)
         recipe = with_train(replace(small_recipe, objective=objective, model=model), tokens=2560)
         assert pretrain(recipe, data={sentinel_dataset: 1, other: 1}, out=tmp_path / architecture) == 0
-        mean, *sources = evaluate(tmp_path / architecture)["splits"].values()
+        mean, *sources = evaluate(tmp_path / architecture).to_json()["splits"].values()
         assert mean["cross_entropy"] == pytest.approx(sum(each["cross_entropy"] for each in sources) / 2, rel=1e-12)
         assert mean["bits_per_byte"] is None

@@ -9,7 +9,7 @@ import pytest
 
 from corpora.object_store import ObjectPath
 from pipelines.dataset.stored import local_copy
-from pipelines.evaluation.evaluation_file import read_evaluation
+from pipelines.evaluation.results import Evaluation
 from pipelines.run.folder import Run
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.dataset import verify_dataset
@@ -158,8 +158,8 @@ def test_a_run_on_a_bucket_is_the_run_on_the_folder_and_resumes_from_anywhere(
         for folder in (tmp_path / "other", trained_gpt)
     )
     assert ours == theirs
-    assert evaluate(tmp_path / "other")["splits"] == evaluate(trained_gpt)["splits"]
-    assert read_evaluation(tmp_path / "other")["measured"]["validation"]["data"] == uri
+    assert evaluate(tmp_path / "other").to_json()["splits"] == evaluate(trained_gpt).to_json()["splits"]
+    assert Evaluation.read(tmp_path / "other").validation.measured.data == uri
 
 
 def test_a_mixture_names_its_sources_in_buckets(stored, dataset_folder, small_recipe, tmp_path):

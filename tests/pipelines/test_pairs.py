@@ -299,7 +299,7 @@ def test_flops_per_token_of_a_batch_are_close_to_the_average_over_all_pairs(data
 
 
 def test_the_model_learns_to_reverse_words(run):
-    numbers = evaluate(run, splits=("test",), device="cpu")["splits"]["test"]
+    numbers = evaluate(run, splits=("test",), device="cpu").to_json()["splits"]["test"]
     assert numbers["exact_match"] > 0.9
     assert numbers["bleu"] is not None
     assert numbers["accuracy"] > 0.95
@@ -345,7 +345,7 @@ def test_pairs_longer_than_the_context_are_cut_and_counted(tmp_path, recipe, dat
     longer = sum(len(ids) >= 4 for ids in datasets.load_from_disk(str(data))["train"]["source_ids"])
     assert f"{longer:,} of 1,500 pairs are longer than 4 tokens" in " ".join(printed.readouterr().out.split())
     held_out = sum(len(ids) >= 4 for ids in datasets.load_from_disk(str(data))["validation"]["source_ids"])
-    assert evaluate(tmp_path / "run", beams=0)["splits"]["validation"]["cut"] == held_out
+    assert evaluate(tmp_path / "run", beams=0).validation.cut == held_out
 
 
 @pytest.mark.parametrize("beams", [-1, 101, 10**9])

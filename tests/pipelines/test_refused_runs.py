@@ -159,7 +159,7 @@ def test_a_moved_dataset_is_remembered(tmp_path, small_recipe, dataset_folder, t
     with pytest.raises(ValueError, match="does not exist any more: name another with `data`"):
         evaluate(out)
     assert pretrain(small_recipe, data=data, out=out) == 0
-    assert evaluate(out)["data"] == str(data)
+    assert evaluate(out).to_json()["data"] == str(data)
 
 
 def test_no_gpu_is_a_clear_error(tmp_path, small_recipe, dataset_folder):

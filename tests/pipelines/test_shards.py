@@ -155,7 +155,7 @@ def test_training_and_evaluation_are_those_of_one_file(tmp_path, trained_gpt, sm
         return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
 
     assert losses(out) == losses(trained_gpt)
-    ours, theirs = (evaluate(run, data=sharded_folder)["splits"]["validation"] for run in (out, trained_gpt))
+    ours, theirs = (evaluate(run, data=sharded_folder).to_json()["splits"]["validation"] for run in (out, trained_gpt))
     assert ours["cross_entropy"] == theirs["cross_entropy"]
 
 

@@ -17,11 +17,10 @@ from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.decoded_text import decode, decoded_tokens
 from pipelines.evaluation.documents import StreamText
 from pipelines.evaluation.groups import Group, Groups
-from pipelines.evaluation.inputs import training_data_of
 from pipelines.evaluation.measurement import Measurement, Result, Section, Table
-from pipelines.evaluation.planning import EvaluationOptions
+from pipelines.evaluation.planning import EvaluationOptions, training_data_of
 from pipelines.evaluation.split import ScoredSplit
-from pipelines.evaluation.token_scores import TokenScores
+from pipelines.evaluation.windows import TokenScores
 from pipelines.run.folder import Run
 from tokenizer import Tokenizer
 

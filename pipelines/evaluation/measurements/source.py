@@ -11,7 +11,7 @@ from lm.metrics.predictions import bits, kl_from_source
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.measurement import Measurement, Result, number
-from pipelines.evaluation.split import Chunk, Split
+from pipelines.evaluation.split import Chunk, ScoredSplit, Split
 from pipelines.training.objectives import NextToken
 from tokenizer import Tokenizer
 
@@ -103,7 +103,7 @@ class SourceDivergence:
         self.loss += bits(float(chunk.nats[rows].sum()))
         self.rows += len(p)
 
-    def result(self) -> SourceNumbers:
+    def result(self, split: ScoredSplit) -> SourceNumbers:
         """Return the means, and the entropy rate of the source.
 
         The expected cross-entropy of the model at these tokens is the sum of entropy and divergence.

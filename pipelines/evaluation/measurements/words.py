@@ -8,15 +8,14 @@ import numpy as np
 from lm.metrics.intervals import interval
 from lm.metrics.predictions import perplexity
 from pipelines.dataset.reader import TokenStream
-from pipelines.evaluation.confidence import Sampling
-from pipelines.evaluation.core import Interval
+from pipelines.evaluation.confidence import Interval, Sampling
 from pipelines.evaluation.decoded_text import stream_text
 from pipelines.evaluation.documents import StreamText
 from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.planning import EvaluationOptions
 from pipelines.evaluation.split import ScoredSplit
-from pipelines.evaluation.token_scores import TokenScores
 from pipelines.evaluation.white_space import white_space
+from pipelines.evaluation.windows import TokenScores
 from pipelines.run.folder import Run
 from tokenizer import Tokenizer
 
