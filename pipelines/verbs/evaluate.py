@@ -2,6 +2,10 @@
 
 `pipelines.evaluation.core` has the results of every split, and `pipelines.evaluation.measurements` all others, with
 their options. `pipelines.evaluation.evaluation_file` has the layout of evaluation.json.
+
+Examples:
+    bytelm evaluate runs/gpt
+    bytelm evaluate runs/gpt --corpus other-text/ --explain
 """
 
 import json
@@ -12,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 import tyro
 
 from pipelines.cli.arguments import Device, Dtype, check_writable
-from pipelines.cli.corpus_arguments import ReadingOptions
+from pipelines.cli.corpus_arguments import READING, ReadingOptions
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.evaluation.measurement import Measurement, Table
@@ -23,6 +27,16 @@ if TYPE_CHECKING:
     from pipelines.evaluation.planning import Plan
 
 ENVIRONMENT = PASSIVE_THREADS
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {
+    "Text": ("runs data corpus splits against", ""),
+    "Reading a corpus": ("", " ".join(READING)),
+    "Windows": ("stride", "min_context"),
+    "Model": ("checkpoint device dtype", ""),
+    "Measurements": ("breakdown compressors memorisation entropy_calibration unit", "memory beams length_penalty"),
+    "Output": ("explain json", ""),
+}
 
 
 @verb
