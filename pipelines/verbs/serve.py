@@ -1,4 +1,9 @@
-"""Use: serve runs in the browser and through OpenAI's completions API."""
+"""Use: serve runs in the browser and through OpenAI's completions API.
+
+Examples:
+    bytelm serve runs/gpt
+    bytelm serve runs/gpt runs/bert --port 9000
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
