@@ -1,7 +1,7 @@
 """Who can reach the server: its address, and the checks of every request (Host header, origin, JSON body, token).
 
 A page of another site can make its reader's browser send requests to a server on this machine. It cannot read the
-answers, because the server sends CORS headers only to the origins that --allow-origin names. A site whose name resolves
+answers, because the server sends CORS headers only to the origins that `allow_origin` names. A site whose name resolves
 to this machine (DNS rebinding) could read them, so the Host header must be an allowed name. (Starlette's
 TrustedHostMiddleware ignores the port and a second Host header, and it answers in plain text.)
 """
@@ -56,7 +56,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
-        raise ValueError(f"--host {host} is not an address of this machine: {error}") from None
+        raise ValueError(f"`host='{host}'` is not an address of this machine: {error}") from None
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -65,7 +65,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         bound.close()
         raise ValueError(
-            f"cannot listen on {host}, port {port} ({error.strerror}): choose another --port or --host"
+            f"cannot listen on {host}, port {port} ({error.strerror}): choose another `port` or `host`"
         ) from None
     return bound
 
@@ -80,7 +80,7 @@ def access_to(
     """
     for name in names:
         if not name or set(name) & set("/@?# ") or (":" in name and not name.startswith("[")):
-            raise ValueError(f"--allow-host {name!r} is not a host name: leave out scheme, port and path")
+            raise ValueError(f"`allow_host={name!r}` is not a host name: leave out scheme, port and path")
     hosts = {*LOCAL_NAMES, *(name.lower() for name in names)}
     if not is_any(address):
         hosts.add(f"[{address}]" if ":" in address else address.lower())
@@ -95,7 +95,7 @@ def _origin(text: str) -> str:
     found = re.fullmatch(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?", text.lower())
     if found is None:
         raise ValueError(
-            f"--allow-origin {text!r} is not an origin: give scheme, host and port, such as http://localhost:3000"
+            f"`allow_origin={text!r}` is not an origin: give scheme, host and port, such as http://localhost:3000"
         )
     scheme, host, port = found.groups()
     implied = {"http": ":80", "https": ":443"}.get(scheme)
@@ -109,12 +109,12 @@ def read_token(path: Path) -> str:
             mode = os.fstat(file.fileno()).st_mode
             text = file.read(10_000).decode("ascii", "replace").strip()
     except OSError as error:
-        raise ValueError(f"--token-file {path} cannot be read: {error.strerror}") from None
+        raise ValueError(f"`token_file='{path}'` cannot be read: {error.strerror}") from None
     if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ValueError(f"other users may read or change {path}, the --token-file: run chmod 600 {path}")
+        raise ValueError(f"other users may read or change {path}, the `token_file`: run chmod 600 {path}")
     if len(text) < LEAST_TOKEN or not re.fullmatch("[A-Za-z0-9._~+/=-]+", text):
         raise ValueError(
-            f"{path}, the --token-file, must hold one line of at least {LEAST_TOKEN} letters, digits and ._~+/=-: "
+            f"{path}, the `token_file`, must hold one line of at least {LEAST_TOKEN} letters, digits and ._~+/=-: "
             f"run (umask 077; openssl rand -hex 32 > {path})"
         )
     return text
@@ -167,11 +167,15 @@ def find_refusal(access: Access, method: str, path: str, headers: Headers) -> tu
     if len(named) != 1 or named[0] not in access.hosts:
         return (
             403,
-            f"the Host header {', '.join(named)!r} is not allowed: add its name with --allow-host, without the port",
+            f"the Host header {', '.join(named)!r} is not allowed: `bytelm serve --allow-host NAME`, without the port, "
+            "admits a name",
         )
     own = headers.get("sec-fetch-site", "none") in ("same-origin", "none")
     if not own and headers.get("origin") not in access.origins:
-        return 403, "requests from pages of other sites are not allowed: name the site with --allow-origin"
+        return (
+            403,
+            "requests from pages of other sites are not allowed: name the site with `bytelm serve --allow-origin`",
+        )
     reads = method in ("GET", "HEAD")
     is_page = reads and (path == "/" or path.startswith(PAGE))
     if access.token is not None and not is_page:

@@ -1,4 +1,9 @@
-"""Training: train a classifier from a trained encoder and labelled texts."""
+"""Training: train a classifier from a trained encoder and labelled texts.
+
+Examples:
+    bytelm finetune runs/bert --data reviews.jsonl --out classifier
+    bytelm finetune runs/bert --data train.jsonl --test test.jsonl --out labels
+"""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +18,16 @@ from pipelines.recipes.config import FinetuneConfig
 ENVIRONMENT = PASSIVE_THREADS
 
 SETTINGS = FinetuneConfig()
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {
+    "Texts": ("run data test text_field label_field", "held_out"),
+    "Training": (
+        "epochs batch_size lr device seed",
+        "warmup weight_decay dropout pooling grad_clip dtype from_scratch compare_scratch",
+    ),
+    "Output": ("out overwrite", ""),
+}
 
 
 @verb
@@ -35,12 +50,12 @@ def finetune(
     Raises ValueError for a run that is no encoder, and for texts that teach or test nothing.
 
     Args:
-        data: Texts to train on, each with its label: .jsonl, also .gz, .xz or .zst, or .parquet.
-        test: Texts to test on. By default a part of --data is held out.
+        data: Texts to train on, each with its label: .jsonl, .csv or .tsv, also .gz, .xz or .zst, or .parquet.
+        test: Texts to test on. By default a part of `data` is held out.
         out: Folder of the classifier.
         text_field: Field of a row that holds the text.
         label_field: Field that holds its label, a string or a whole number.
-        held_out: Share of the texts to hold out by their hash, without --test.
+        held_out: Share of the texts to hold out by their hash, without `test`.
         from_scratch: Start from random weights instead of the run's.
         compare_scratch: Also train the same model from random weights, which doubles the time.
         overwrite: Replace an existing classifier.

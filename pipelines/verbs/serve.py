@@ -1,4 +1,9 @@
-"""Use: serve runs in the browser and through OpenAI's completions API."""
+"""Use: serve runs in the browser and through OpenAI's completions API.
+
+Examples:
+    bytelm serve runs/gpt
+    bytelm serve runs/gpt runs/bert --port 9000
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,8 +38,8 @@ def serve(
 ) -> None:
     """Serve runs until Ctrl-C: a page for browsers, and OpenAI's completions API for programs.
 
-    A model is named after its run's folder. Only this machine can reach the server, unless --host or --allow-host
-    admits others. Requests then need the access token in the printed address, or the one in --token-file.
+    A model is named after its run's folder. Only this machine can reach the server, unless `host` or `allow_host`
+    admits others. Requests then need the access token in the printed address, or the one in `token_file`.
 
     Args:
         runs: Folders of runs.
@@ -47,7 +52,7 @@ def serve(
     if not runs:
         raise ValueError("name at least one run folder")
     if not 0 <= port < 65536:
-        raise ValueError(f"--port is {port}, but must be from 0 to 65535")
+        raise ValueError(f"`port` is {port}, but must be from 0 to 65535")
     folders = _folders(runs)
     try:
         import pydantic as pydantic

@@ -154,7 +154,7 @@ def test_an_address_to_listen_on_is_a_name_of_the_server():
 
 @pytest.mark.parametrize("name", ["http://box.lan", "box.lan:8000", "box.lan/x", "", "a b", "user@box"])
 def test_a_name_with_more_than_a_host_is_refused(name):
-    with pytest.raises(ValueError, match="--allow-host"):
+    with pytest.raises(ValueError, match="`allow_host="):
         access_to("127.0.0.1", 8000, [name])
 
 
@@ -224,7 +224,7 @@ def test_what_is_not_an_origin_is_refused(origin):
 
 @pytest.mark.parametrize("origin", ["http://user@a", "http://a:x", "http://a?b", "http://a#b", "http://a b", "//a"])
 def test_an_origin_with_more_than_scheme_host_and_port_is_refused(origin):
-    with pytest.raises(ValueError, match="--allow-origin"):
+    with pytest.raises(ValueError, match="`allow_origin="):
         access_to("127.0.0.1", 8000, origins=[origin])
 
 
@@ -267,5 +267,5 @@ def test_a_weak_token_or_one_that_is_no_header_is_refused(text, tmp_path):
 
 def test_a_token_file_that_cannot_be_read_is_named(tmp_path):
     for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(ValueError, match=f"--token-file {path} cannot be read"):
+        with pytest.raises(ValueError, match=f"`token_file='{path}'` cannot be read"):
             read_token(path)
