@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from lm.config import ModelConfig
-from lm.optim.settings import OptimizerKind
+from lm.optim.optimizer_settings import OptimizerKind
 from lm.presets import PRESETS
 from pipelines.cli.arguments import AsJson
 from pipelines.cli.display import answer, quantity, table, write
