@@ -50,7 +50,7 @@ def score(
                 _show(Chunk(batch, batch.indices[at], hidden[part], logits, targets, nats), watching, failed)
             done += len(rows)
             bar.update(done)
-    whole = {each.name: getattr(split, each.name) for each in fields(split)}
+    whole = {field.name: getattr(split, field.name) for field in fields(split)}
     return ScoredSplit(**whole, predictions=predictions.result(), tokens=TokenScores.join(tokens))
 
 

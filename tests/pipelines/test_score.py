@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import bytelm
 from lm.text_statistics.kernels import hash_words
 from pipelines.dataset.reader import TokenStream
-from pipelines.evaluation.white_space import white_space
+from pipelines.evaluation.decoded_text import white_space
 from pipelines.evaluation.windows import decoder_windows
 from pipelines.run.folder import Run
 from pipelines.scoring.word_probabilities import word_starts
