@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from lm.optim.optimizer_settings import OptimizerKind
 from lm.optim.schedules import ends_at_peak, multiplier, weight_decay_multiplier
-from lm.optim.settings import OptimizerKind
 from lm.values import check_fields
 
 Device = Literal["auto", "cpu", "cuda", "mps"]

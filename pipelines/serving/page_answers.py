@@ -20,7 +20,7 @@ from pipelines.scoring.predictions import Predictions, predict
 from pipelines.scoring.texts import TextScore, score_text, sentinel_ids, target_sequence, text_tokens
 from pipelines.serving.models import ServedModel
 from pipelines.training.batch import Array, Batch
-from pipelines.training.objectives import require_special_tokens
+from pipelines.training.batch_objectives import require_special_tokens
 from tokenizer import CLS, MASK, SEP
 
 TOP = 10  # candidates at each position

@@ -110,11 +110,11 @@ def build_dataset(
     if pairs and deduplicate:
         raise ValueError("`deduplicate` is for blocks: leave it out, since pairs keep their duplicates")
     from corpora import PairCorpus, open_corpus, open_pairs
-    from pipelines.cluster.datasets import plan_encoding, send_on_ray, write_shards_on_ray
-    from pipelines.dataset.blocks import write_blocks
+    from pipelines.cluster.dataset_tasks import plan_encoding, send_on_ray, write_shards_on_ray
+    from pipelines.dataset.block_dataset import write_blocks
+    from pipelines.dataset.encoding import SamplingEncoder
     from pipelines.dataset.outputs import remove_outputs
-    from pipelines.dataset.pairs import write_pairs
-    from pipelines.dataset.random_segmentation import SamplingEncoder
+    from pipelines.dataset.pair_dataset import write_pairs
     from pipelines.dataset.shards import write_shards
     from pipelines.dataset.stored import new_dataset, refuse_existing, work_folder
 

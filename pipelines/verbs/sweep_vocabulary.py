@@ -83,8 +83,15 @@ def sweep_vocabulary(
     from pipelines.recipes.recipe import load_recipe
     from pipelines.run.folder import lock
     from pipelines.sweep.one_run import Work
-    from pipelines.sweep.plan import HOUR_FLOPS, Budget, Vocabulary
-    from pipelines.sweep.sweep_file import check_settings, read_settings, record_settings, settings_of
+    from pipelines.sweep.plan import (
+        HOUR_FLOPS,
+        Budget,
+        Vocabulary,
+        check_settings,
+        read_settings,
+        record_settings,
+        settings_of,
+    )
     from pipelines.sweep.vocabularies import held_out_documents, train_vocabularies, write_datasets
     from tokenizer.workers import thread_count
 
@@ -242,7 +249,7 @@ def _summary(work: "Work", made: "list[Vocabulary]", seeds: int) -> dict[str, An
     from pipelines.cli.waiting import doing
     from pipelines.sweep.lost_text import lost_bits
     from pipelines.sweep.plan import SweepRun
-    from pipelines.sweep.summary import summarize
+    from pipelines.sweep.sweep_summary import summarize
     from tokenizer import Tokenizer
 
     doing("measuring lost text")
@@ -258,7 +265,7 @@ def _summary(work: "Work", made: "list[Vocabulary]", seeds: int) -> dict[str, An
 def _show(summary: dict[str, Any], out: Path) -> None:
     """Print the table and the conclusions."""
     from pipelines.cli.display import answer, say, table
-    from pipelines.sweep.summary import HEADS, cells, sentences
+    from pipelines.sweep.sweep_summary import HEADS, cells, sentences
 
     table(HEADS, cells(summary))
     for sentence in sentences(summary):

@@ -147,7 +147,7 @@ def train_tokenizer(
     _check(model, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
     check_engine(engine, address, threads, without={"`pairs`": pairs, "`counts`": counts})
     from corpora import Corpus
-    from pipelines.cluster.counting import count_on_ray, counts_folder, plan_counting, remove_range_counts
+    from pipelines.cluster.counting_tasks import count_on_ray, counts_folder, plan_counting, remove_range_counts
     from pipelines.reporting.tokenizer_summary import HeldOut, summarize
     from tokenizer.training.train import Options, TrainingOptions
 
