@@ -45,7 +45,7 @@ def score(
                 at = rows[part], columns[part]
                 targets, positions = (torch.from_numpy(a).to(device) for a in (batch.batch.targets[at], columns[part]))
                 nats, correct = predictions.update(logits, targets, positions)
-                check_finite(nats, split.plan.run, "choose an earlier --checkpoint")
+                check_finite(nats, split.plan.run, "choose an earlier `checkpoint`")
                 tokens.append(batch.scores(*at, nats.cpu().numpy(), correct.cpu().numpy()))
                 _show(Chunk(batch, batch.indices[at], hidden[part], logits, targets, nats), watching, failed)
             done += len(rows)

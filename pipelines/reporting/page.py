@@ -29,7 +29,7 @@ from pipelines.reporting.tokenizer_facts import TokenizerFacts
 def write_page(subjects: Sequence[Subject], path: Path) -> None:
     """Write the page to a temporary file first, so that `path` never holds half a page."""
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: name the file to write with --out")
+        raise ValueError(f"{path} is a folder: name the file to write with `out`")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,

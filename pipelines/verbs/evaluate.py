@@ -56,7 +56,7 @@ def evaluate(
         data: Folder of a dataset, or its URI in an object store; default: the dataset that the run was trained on. A
             run on a mixture is scored on each of its sources, and gets their mean weighted by their shares.
         corpus: Names of corpora, files, folders, globs or URIs to score instead of a dataset. A corpus with its own
-            splits is scored by --splits, any other as a whole.
+            splits is scored by `splits`, any other as a whole.
         against: Folder of a run to compare with on the same documents: the difference with its 95 % interval. Runs with
             the same tokenizer also get the divergence; others are compared in bits per byte, masked models in bits per
             byte of masked text.
@@ -71,12 +71,12 @@ def evaluate(
     chosen = measurements(reading)
     given = {name: value for name, value in reading.items() if name in ReadingOptions.__annotations__}
     if not splits:
-        raise ValueError("--splits names no split: leave it out, or name some, such as validation test")
+        raise ValueError("`splits` names no split: leave it out, or name some, such as validation test")
     if given and not corpus:
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ValueError(f"{named}: for reading a corpus; name one with --corpus, or leave it out")
+        named = ", ".join(f"`{name}`" for name in given)
+        raise ValueError(f"{named}: for reading a corpus; name one with `corpus`, or leave it out")
     if corpus and data:
-        raise ValueError("--data and --corpus both name a text to score: give one of them")
+        raise ValueError("`data` and `corpus` both name a text to score: give one of them")
     folders = _writable_folders([runs] if isinstance(runs, Path) else list(runs))
     from pipelines.cli.display import say_on_stderr, write
     from pipelines.evaluation.planning import EvaluationOptions, plans_of
@@ -186,7 +186,7 @@ def _show(planned: Sequence[Sequence["Plan"]], results: Sequence["Evaluation"], 
         sources = f"{newest.checkpoint}, {newest.data}, {newest.hardware}"
         say(f"saved in {plans[0].run.folder / 'evaluation.json'} ({sources})")
     if not explain:
-        say("--explain defines the numbers")
+        say("`explain` defines the numbers")
 
 
 def _show_sections(measured: Measured, chosen: Sequence[Measurement], explain: bool) -> None:

@@ -154,7 +154,7 @@ def test_only_an_export_or_an_imported_run_is_replaced(trained_gpt, tmp_path):
         export_onnx(trained_gpt, out=tmp_path / "new.onnx", overwrite=True)
     for make, source, out in ((export_hf, trained_gpt, "hf"), (import_hf, str(tmp_path / "hf"), "run")):
         make(source, out=tmp_path / out)
-        with pytest.raises(ValueError, match="--overwrite"):
+        with pytest.raises(ValueError, match="`overwrite`"):
             make(source, out=tmp_path / out)
         make(source, out=tmp_path / out, overwrite=True)
     with pytest.raises(ValueError, match="exists already"):

@@ -254,11 +254,11 @@ def test_a_uniform_model_has_a_perplexity_of_the_vocabulary(tmp_path, trained_gp
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stride": 0}, "--stride is 0, but must be from 1 to the window of 32"),
-        ({"stride": 33}, "--stride is 33"),
-        ({"min_context": -1}, "--min-context is -1"),
-        ({"min_context": 100}, "--min-context is 100"),
-        ({"splits": ()}, "--splits names no split"),
+        ({"stride": 0}, "`stride` is 0, but must be from 1 to the window of 32"),
+        ({"stride": 33}, "`stride` is 33"),
+        ({"min_context": -1}, "`min_context` is -1"),
+        ({"min_context": 100}, "`min_context` is 100"),
+        ({"splits": ()}, "`splits` names no split"),
         ({"splits": ("tset",)}, "has no split 'tset'; it has train, validation"),
         ({"device": "cuda"}, "PyTorch sees no GPU"),
     ],

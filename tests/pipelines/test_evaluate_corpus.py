@@ -160,11 +160,11 @@ def test_the_perplexity_per_word_of_wikitext_2_follows_its_definition(run, share
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"unit": "word"}, "--unit word counts the words of a corpus: name one with --corpus"),
-        ({"corpus": ("x",), "compressors": True}, "--compressors needs a training split"),
-        ({"corpus": ("x",), "unit": "word", "min_context": 2}, "leave --min-context out"),
-        ({"suffix": (".md",)}, "--suffix: for reading a corpus; name one with --corpus"),
-        ({"corpus": ("x",), "data": "y"}, "--data and --corpus both name a text"),
+        ({"unit": "word"}, "`unit='word'` counts the words of a corpus: name one with `corpus`"),
+        ({"corpus": ("x",), "compressors": True}, "`compressors` needs a training split"),
+        ({"corpus": ("x",), "unit": "word", "min_context": 2}, "leave `min_context` out"),
+        ({"suffix": (".md",)}, "`suffix`: for reading a corpus; name one with `corpus`"),
+        ({"corpus": ("x",), "data": "y"}, "`data` and `corpus` both name a text"),
     ],
 )
 def test_options_that_do_not_fit_a_corpus_are_refused(trained_gpt, options, message):
@@ -179,5 +179,5 @@ def test_other_files_are_read_by_their_suffix(run, tmp_path):
 
 
 def test_runs_on_pairs_take_no_corpus(trained_translator, corpus):
-    with pytest.raises(ValueError, match="was trained on pairs, and --corpus names a text"):
+    with pytest.raises(ValueError, match="was trained on pairs, and `corpus` names a text"):
         evaluate(trained_translator, corpus=(str(corpus),))

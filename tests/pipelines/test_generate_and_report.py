@@ -51,7 +51,7 @@ def test_an_encoder_without_a_mask_says_what_to_do(trained_bert):
     [{"temperature": 0.0}, {"temperature": 1e-300}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.5}, {"tokens": 0}],
 )
 def test_conflicting_options_are_refused_by_name(trained_gpt, options):
-    with pytest.raises(ValueError, match="--" + next(iter(options)).replace("_", "-")):
+    with pytest.raises(ValueError, match=f"`{next(iter(options))}`"):
         generate(trained_gpt, prompt="x", **options)
 
 

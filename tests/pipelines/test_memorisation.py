@@ -160,7 +160,7 @@ def test_the_training_text_may_have_moved(tmp_path, small_recipe, dataset_folder
     data.rename(tmp_path / "moved")
     found = evaluate(tmp_path / "gpt", data=tmp_path / "moved", memorisation=True).to_json()["splits"]["validation"]
     assert found["memorisation"]["training"] == str((tmp_path / "moved").resolve())
-    with pytest.raises(ValueError, match="gpt has no dataset to search for memorised text: name its dataset with --d"):
+    with pytest.raises(ValueError, match="gpt has no dataset to search for memorised text: name its dataset with `d"):
         evaluate(tmp_path / "gpt", corpus=(str(text_folder),), memorisation=True)
 
 

@@ -108,10 +108,10 @@ def test_only_a_dataset_is_overwritten_and_only_with_the_option(stored, text_fol
     uri, bucket = stored
     before = objects_below(bucket, "data/")
     options = {"tokenizer": tokenizer_folder, "context_length": 16}
-    with pytest.raises(ValueError, match=rf"{uri} exists already: choose another --out \(or replace .* --overwrite\)"):
+    with pytest.raises(ValueError, match=rf"{uri} exists already: choose another `out` \(or replace .* `overwrite`\)"):
         build_dataset([str(text_folder)], out=uri, **options)
     bucket.put("other/file.txt", b"mine")
-    with pytest.raises(ValueError, match=r"/other holds other objects, such as file\.txt: choose another --out"):
+    with pytest.raises(ValueError, match=r"/other holds other objects, such as file\.txt: choose another `out`"):
         build_dataset([str(text_folder)], out=f"{bucket.uri}/other", overwrite=True, **options)
     assert objects_below(bucket, "data/") == before
     assert objects_below(bucket, "other/") == {"file.txt": b"mine"}

@@ -72,7 +72,7 @@ def test_an_encoder_fills_masks_in_its_own_spelling(encoder):
         assert [mask["position"] for mask in found] == (read[0] == 3).nonzero()[:, 0].tolist()
         for mask, probabilities in zip(found, expected, strict=True):
             assert mask["probabilities"][0] == pytest.approx(probabilities.max().item(), rel=1e-4)
-    with pytest.raises(ValueError, match="--prompt has no <mask>: put it where"):
+    with pytest.raises(ValueError, match="`prompt` has no <mask>: put it where"):
         generate(run, prompt="import <|mask|>", device="cpu")
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
+from pipelines.cli.escapes import as_options
 from pipelines.evaluation.measurement import Measurement
 
 FOLDER = Path(__file__).parent
@@ -44,7 +45,7 @@ def options() -> Iterator[inspect.Parameter]:
                     ast.unparse(field.target),
                     inspect.Parameter.KEYWORD_ONLY,
                     default=ast.literal_eval(field.value),
-                    annotation=Annotated[kind, tyro.conf.arg(help=words)],
+                    annotation=Annotated[kind, tyro.conf.arg(help=as_options(words))],
                 )
 
 

@@ -87,7 +87,7 @@ class SharedText(Result):
     """Rows of LENGTHS"""
 
     def parts(self) -> list[Table | str]:
-        share = "all" if self.sampled == 1 else f"a sample of {self.sampled:.1%}, limited by --memory:"
+        share = "all" if self.sampled == 1 else f"a sample of {self.sampled:.1%}, limited by `memory`:"
         return [
             Table(
                 "matches with the training text",
@@ -110,19 +110,19 @@ class Memorisation(Measurement):
     """Find the text that also occurs in the training text, and compare the loss on it with the loss on the rest. Needs
     the extra "entropy"."""
     memory: int = 2_000_000_000
-    """Memory limit of --memorisation in bytes. A text that needs more is sampled."""
+    """Memory limit of `memorisation` in bytes. A text that needs more is sampled."""
 
     def check(self, run: Run, options: EvaluationOptions) -> None:
         if not self.memorisation:
             return
         if self.memory < LEAST_MEMORY:
-            raise ValueError(f"--memory is {self.memory:,} bytes, but must be at least 1M")
+            raise ValueError(f"`memory` is {self.memory:,} bytes, but must be at least 1M")
         if find_spec("pydivsufsort") is None:
-            raise ValueError("--memorisation needs the package pydivsufsort: pip install 'bytelm[entropy]'")
+            raise ValueError("`memorisation` needs the package pydivsufsort: pip install 'bytelm[entropy]'")
         if run.recipe.objective == "sequence-pairs":
-            raise ValueError(f"{run.folder} was trained on pairs, and --memorisation needs a text: leave it out")
+            raise ValueError(f"{run.folder} was trained on pairs, and `memorisation` needs a text: leave it out")
         if options.corpus and training_data_of(run) is None:
-            raise ValueError(f"{run.folder} has no dataset to search for memorised text: name its dataset with --data")
+            raise ValueError(f"{run.folder} has no dataset to search for memorised text: name its dataset with `data`")
 
     def measure(self, split: ScoredSplit) -> SharedText | None:
         if not self.memorisation:

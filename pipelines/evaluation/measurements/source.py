@@ -67,7 +67,7 @@ class SourceDivergence:
     """Sums up the entropy of a synthetic source, the divergence of a model from it, and the loss at the same tokens.
 
     Only positions whose context is known count: the `order` tokens before them are symbols. A separator between
-    documents cuts the context. Without one (--no-separator), the first symbols of a document count as if they
+    documents cuts the context. Without one (`separator=False`), the first symbols of a document count as if they
     continued the document before.
     """
 
