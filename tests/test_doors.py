@@ -451,7 +451,7 @@ def test_adding_a_verb_takes_its_module(house, tmp_path):
 def test_adding_a_measurement_takes_its_module(house, tmp_path, trained_gpt):
     house.add("pipelines/evaluation/measurements/ranks.py", RANKS)
     run = shutil.copytree(trained_gpt, tmp_path / "gpt", ignore=shutil.ignore_patterns("evaluation.json"))
-    assert "Rank up to which a token is among the likeliest" in house.bytelm("evaluate", "--help")
+    assert "Rank up to which a token is among the likeliest" in " ".join(house.bytelm("evaluate", "--help").split())
     printed = house.bytelm("evaluate", run, "--within", 10, "--explain")
     numbers = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))["splits"]["validation"]
     (_, first), (_, within) = numbers["rank_counts"]

@@ -1,4 +1,9 @@
-"""Text: encode a corpus into blocks of token ids."""
+"""Text: encode a corpus into blocks of token ids.
+
+Examples:
+    bytelm build-dataset stdlib --tokenizer words --context-length 256 --out data
+    bytelm build-dataset text.jsonl --tokenizer words --pairs en de --out pairs
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,6 +14,7 @@ import tyro
 
 from pipelines.cli.arguments import Address, DatasetPlace, DryRun, Engine, TokenizerPath, TokenizerPattern, check_engine
 from pipelines.cli.corpus_arguments import (
+    READING,
     CorpusNames,
     PairColumns,
     ReadingOptions,
@@ -40,6 +46,15 @@ Deduplicate = Annotated[
         "documents that share three quarters of their runs of five words. duplicates.jsonl lists them."
     ),
 ]
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {
+    "Corpus": ("corpus split deduplicate", "pairs"),
+    "Reading files": READING,
+    "Tokens": ("tokenizer context_length", "pattern separator sample dropout seed"),
+    "Output": ("out shard_size overwrite dry_run", ""),
+    "Workers": ("threads", "engine address"),
+}
 
 
 @verb

@@ -2,6 +2,10 @@
 
 `pipelines.evaluation.measurements` has the results and the options of all measurements, and
 `pipelines.evaluation.results` the layout of evaluation.json.
+
+Examples:
+    bytelm evaluate runs/gpt
+    bytelm evaluate runs/gpt --corpus other-text/ --explain
 """
 
 import json
@@ -12,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import tyro
 
 from pipelines.cli.arguments import Device, Dtype, check_writable
-from pipelines.cli.corpus_arguments import ReadingOptions
+from pipelines.cli.corpus_arguments import READING, ReadingOptions
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.evaluation.measurement import Measurement, Table
@@ -24,6 +28,16 @@ if TYPE_CHECKING:
     from pipelines.evaluation.results import Evaluation
 
 ENVIRONMENT = PASSIVE_THREADS
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {
+    "Text": ("runs data corpus splits against", ""),
+    "Reading a corpus": ("", " ".join(READING)),
+    "Windows": ("stride", "min_context"),
+    "Model": ("checkpoint device dtype", ""),
+    "Measurements": ("breakdown compressors memorisation entropy_calibration unit", "memory beams length_penalty"),
+    "Output": ("explain json", ""),
+}
 
 
 @verb

@@ -1,4 +1,9 @@
-"""Measurement: compare kinds and sizes of vocabularies in bits per byte at equal compute."""
+"""Measurement: compare kinds and sizes of vocabularies in bits per byte at equal compute.
+
+Examples:
+    bytelm sweep-vocabulary my-text/ --out sweep --dry-run
+    bytelm sweep-vocabulary stdlib --kinds bpe unigram --sizes 1k 4k --out sweep
+"""
 
 import json
 import math
@@ -8,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from pipelines.cli.arguments import AsJson, DryRun, Model
-from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule, need_validation
+from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, SplitRule, need_validation
 from pipelines.cli.dry_run import check_dry_run
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
@@ -25,6 +30,14 @@ OUT_OF_MEMORY = "lower `workers`, or choose a smaller `recipe`"
 
 PICTURE = "bits-per-byte.png"
 SIZES = tuple(2**power for power in range(9, 17))  # 512 to 65,536
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {
+    "Corpus": ("corpus split", ""),
+    "Reading files": READING,
+    "Runs": ("kinds sizes seeds recipe", "flops workers"),
+    "Output": ("out dry_run json", ""),
+}
 
 
 @verb

@@ -1,4 +1,9 @@
-"""Text: show the tokens of a text or a file."""
+"""Text: show the tokens of a text or a file.
+
+Examples:
+    bytelm tokenize "The quick brown fox" --tokenizer tokenizer
+    bytelm tokenize --file poem.txt --tokenizer tokenizer --json
+"""
 
 import json
 from collections.abc import Iterator

@@ -103,7 +103,7 @@ class Divergences:
 
 @dataclass(frozen=True, kw_only=True)
 class Against(Measurement):
-    """The comparison with the run of --against."""
+    """The comparison with the run `against`."""
 
     result = Comparison
 
