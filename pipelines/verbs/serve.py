@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from pipelines.cli.arguments import Checkpoint, Device, Dtype
+from pipelines.cli.arguments import Checkpoint, Device, Dtype, RunFolders
 from pipelines.cli.display import answer
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
+
+if TYPE_CHECKING:
+    from pipelines.cli.arguments import AnyRun
 
 # PyTorch and oneDNN cache code for each shape of a matrix product, by default for 1,024 shapes. A server meets new
 # shapes all the time: smaller caches keep its memory flat and cost no time.
@@ -20,7 +23,7 @@ ENVIRONMENT = PASSIVE_THREADS | SHAPE_CACHES
 
 @verb
 def serve(
-    runs: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")],
+    runs: RunFolders,
     *,
     port: int = 8000,
     host: str = "127.0.0.1",
@@ -40,11 +43,12 @@ def serve(
         host: Address to listen on; 0.0.0.0 for all addresses of this machine.
         allow_host: Host name, without the port, that other machines use for this one. Repeat it for more names.
     """
-    if not runs:
+    named = list(runs) if isinstance(runs, Sequence) else [runs]
+    if not named:
         raise ValueError("name at least one run folder")
     if not 0 <= port < 65536:
         raise ValueError(f"`port` is {port}, but must be from 0 to 65535")
-    folders = _folders(runs)
+    folders = _by_name(named)
     try:
         import pydantic as pydantic
         import starlette as starlette
@@ -77,13 +81,15 @@ def serve(
             serve_until_interrupted(app, bound, stopping)
 
 
-def _folders(runs: Sequence[Path]) -> dict[str, Path]:
-    """Return the folders by name. Raises ValueError if two have the same name."""
-    folders: dict[str, Path] = {}
+def _by_name(runs: "Sequence[AnyRun]") -> "dict[str, AnyRun]":
+    """Return the runs by the names of their folders. Raises ValueError if two have the same name."""
+    folders: dict[str, AnyRun] = {}
     for folder in runs:
-        name = folder.resolve().name
+        name = Path(folder).resolve().name
         if name in folders:
-            raise ValueError(f"{folders[name]} and {folder} are both named {name}: rename one of the folders")
+            raise ValueError(
+                f"{Path(folders[name])} and {Path(folder)} are both named {name}: rename one of the folders"
+            )
         folders[name] = folder
     return folders
 

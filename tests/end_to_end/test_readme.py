@@ -25,6 +25,7 @@ DOCS = [
         "python.md",
         "tokenizer-methods.md",
         "training.md",
+        "training-loop.md",
     )
 ]
 TEXT = "\n".join([README, *DOCS])
