@@ -26,7 +26,7 @@ from pipelines.run.text_ids import TextIds, text_ids
 from tokenizer import CLS, MASK, SEP, Tokenizer
 
 if TYPE_CHECKING:
-    from pipelines.scoring.choices import ChoiceScores
+    from pipelines.evaluation.results import Evaluation
     from pipelines.scoring.texts import TextScore
 
 OPTIONS = "newest", "auto", "float32"
@@ -88,17 +88,19 @@ class LoadedRun:
 
         return bytelm.generate(self, prompt=prompt, **options)
 
-    def score(self, text: str, **options: Any) -> "TextScore | ChoiceScores":
-        """Return what `bytelm.score` returns for this run, with its `options`: the surprisal of each token."""
+    def score(self, text: str, **options: Any) -> "TextScore":
+        """Return what `bytelm.score_text` returns for this run, with its `options`: the surprisal of each token."""
         import bytelm
 
-        return bytelm.score(self, text, **options)
+        return bytelm.score_text(self, text, **options)
 
-    def evaluate(self, **options: Any) -> Any:
+    def evaluate(self, **options: Any) -> "Evaluation":
         """Return what `bytelm.evaluate` returns for this run, with its `options`; evaluation.json keeps it."""
         import bytelm
 
-        return bytelm.evaluate(self, **options)
+        evaluation = bytelm.evaluate(self, **options)
+        assert not isinstance(evaluation, list)  # one run, one evaluation
+        return evaluation
 
     def metrics(self, split: Literal["train", "validation"] = "train") -> dict[str, np.ndarray]:
         """Return the log of the training as columns, one row for each logged step: `pandas.DataFrame(run.metrics())`.

@@ -106,9 +106,8 @@ reveal_type(bytelm.train_tokenizer("a.txt", vocab_size=1000, out="tok"))
 reveal_type(bytelm.pretrain("gpt-tiny", data="data", out="runs/gpt", train={"tokens": 100_000}))
 reveal_type(run.metrics()["loss"])
 reveal_type(run.features("text", layer=2))
-evaluation = bytelm.evaluate(run)
-assert not isinstance(evaluation, list)
-reveal_type(evaluation.splits["validation"])
+reveal_type(run.score("text").bits_per_byte)
+reveal_type(run.evaluate().splits["validation"])
 reveal_type(ModelConfig(layers=2).head_features)
 """
     lines = checked(program, python, tmp_path)
@@ -122,6 +121,7 @@ reveal_type(ModelConfig(layers=2).head_features)
         "pipelines.run.loaded_run.LoadedRun",
         "numpy.ndarray[Any, Any]",
         "torch._tensor.Tensor",
+        "float | None",
         "pipelines.evaluation.results.SplitEvaluation",
         "int",
     ], lines
