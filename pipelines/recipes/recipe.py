@@ -4,7 +4,8 @@ A recipe is the name of a file in `recipes/`, or a path. A run's config.toml is 
 table `[run]` of facts about the run.
 """
 
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -81,6 +82,18 @@ def load_recipe(name: str | Path) -> Recipe:
         )
     recipe: Recipe = _build(Recipe, read_toml(path), str(path), "", ignore=("run", "description"))
     return recipe
+
+
+def changed(recipe: Recipe, model: Mapping[str, object], train: Mapping[str, object]) -> Recipe:
+    """Return a recipe with other values of fields of its model and its training; ValueError for an unknown field."""
+    for table, config, given in (("model", recipe.model, model), ("train", recipe.train, train)):
+        known = [field.name for field in fields(config)]
+        for name in [name for name in given if name not in known]:
+            nearest = get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
+            raise ValueError(f"`{table}` has no field {name!r}: {hint}")
+    model_fields, train_fields = dict[str, Any](model), dict[str, Any](train)
+    return replace(recipe, model=replace(recipe.model, **model_fields), train=replace(recipe.train, **train_fields))
 
 
 def save_config(path: Path, recipe: Recipe, run: dict[str, Any]) -> None:
