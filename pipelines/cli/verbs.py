@@ -7,14 +7,13 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lm.values import check_value
-from pipelines.cli.errors import UsageError
+from pipelines.cli.errors import UsageError, nearest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -60,8 +59,8 @@ def _checked_options(function: Callable[..., Any], options: Any, given: Mapping[
     """Return keyword arguments, given as `Unpack` of a TypedDict, with the types of `options`."""
     hints = get_type_hints(get_args(options)[0])
     for name in given.keys() - hints.keys():
-        nearest = get_close_matches(name, hints, n=1)
-        hint = f": did you mean {nearest[0]}?" if nearest else ""
+        similar = nearest(name, hints)
+        hint = f": did you mean {' or '.join(similar)}?" if similar else ""
         raise TypeError(f"{function.__name__}() has no argument {name}{hint}")
     return {name: _check(value, hints[name], name) for name, value in given.items()}
 
