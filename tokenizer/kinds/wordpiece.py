@@ -24,7 +24,7 @@ class WordPiece(Kind):
     merges, kernels = True, "merging"
     patterns = default_pattern, exact_pattern = "bert-uncased", "bert-cased"
     needed_splitter = "words: bert-uncased or bert-cased"
-    options = ("min_frequency", "limit_alphabet", "alphabet_order", "score")
+    options = ("min_frequency", "limit_alphabet", "alphabet_order", "merge_by")
 
     def splitter_of(self, spelling: str) -> Splitter | None:
         from tokenizer.splitting.bert_words import words_of
