@@ -180,7 +180,7 @@ class Counter:
         for rank in self.counts:
             self.counts[rank] += int((ranks <= rank).sum())
 
-    def result(self):
+    def result(self, split):
         counts = tuple(self.counts.items())
         return RankShare(counts[-1][1] / self.tokens, counts)
 
@@ -346,7 +346,7 @@ def losses(run: Path) -> list[float]:
 
 def test_adding_an_optimizer_takes_its_module_and_its_name(house, tmp_path, dataset_folder):
     house.add("lm/optim/lion.py", LION)
-    house.register("lm/optim/settings.py", '["adamw", "muon"]', '["adamw", "muon", "lion"]')
+    house.register("lm/optim/optimizer_settings.py", '["adamw", "muon"]', '["adamw", "muon", "lion"]')
     run = tmp_path / "run"
     model = ("--model.layers", 1, "--model.width", 32, "--model.heads", 2, "--model.context-length", 32)
     train = ("--train.tokens", 12_800, "--train.batch-tokens", 256, "--train.warmup-tokens", 1024, "--train.lr", 0.02)

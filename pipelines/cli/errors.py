@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from pipelines.cli import waiting
-from pipelines.cli.escapes import safe
+from pipelines.cli.escapes import as_options, safe
 
 
 class UsageError(ValueError):
@@ -14,8 +14,9 @@ class UsageError(ValueError):
 
 def complain(command: str, text: str) -> None:
     """Print one line about the `bytelm` command `command` to standard error."""
+    text = safe(as_options(text))
     with waiting.pause_line(), suppress(OSError):
-        print(f"bytelm {command}: {safe(text)}" if command else f"bytelm: {safe(text)}", file=sys.stderr)
+        print(f"bytelm {command}: {text}" if command else f"bytelm: {text}", file=sys.stderr)
 
 
 def nearest(word: str, names: Iterable[str]) -> list[str]:
@@ -26,7 +27,7 @@ def nearest(word: str, names: Iterable[str]) -> list[str]:
     from difflib import SequenceMatcher
 
     def likeness(name: str) -> float:
-        return SequenceMatcher(None, word, name).ratio()
+        return SequenceMatcher(None, word.lstrip("-"), name.lstrip("-")).ratio()
 
     def parts(text: str) -> str:
         return "-" + text.lstrip("-").replace("_", "-").replace(".", "-")

@@ -46,7 +46,7 @@ def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
             if name in further:
                 bound.arguments[name] = _checked_options(function, kinds[name], value)
             else:
-                bound.arguments[name] = _check(value, kinds[name], name)
+                bound.arguments[name] = _check(value, kinds[name], f"`{name}`")
         refuse_uris(function, bound.arguments)
         return function(*bound.args, **bound.kwargs)
 
@@ -59,10 +59,10 @@ def _checked_options(function: Callable[..., Any], options: Any, given: Mapping[
     """Return keyword arguments, given as `Unpack` of a TypedDict, with the types of `options`."""
     hints = get_type_hints(get_args(options)[0])
     for name in given.keys() - hints.keys():
-        similar = nearest(name, hints)
-        hint = f": did you mean {' or '.join(similar)}?" if similar else ""
-        raise TypeError(f"{function.__name__}() has no argument {name}{hint}")
-    return {name: _check(value, hints[name], name) for name, value in given.items()}
+        similar = " or ".join(f"`{each}`" for each in nearest(name, hints))
+        hint = f": did you mean {similar}?" if similar else ""
+        raise TypeError(f"{function.__name__}() has no argument `{name}`{hint}")
+    return {name: _check(value, hints[name], f"`{name}`") for name, value in given.items()}
 
 
 def _check(value: Any, annotation: Any, name: str) -> Any:
@@ -70,18 +70,20 @@ def _check(value: Any, annotation: Any, name: str) -> Any:
     return check_value(_convert(annotation, value), _accept(annotation), name)
 
 
-def refuse_uris(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+def refuse_uris(function: Callable[..., Any], given: Mapping[str, Any], metavars: bool = False) -> None:
     """Raise UsageError if one of the arguments `given` to the verb `function` is a URI but must be a local path.
 
-    An argument that may be a URI must be given as a string, because a Path drops a slash.
+    An argument that may be a URI must be given as a string, because a Path drops a slash. `metavars`: whether the error
+    names positional arguments as the command line does.
     """
     for name, parameter in inspect.signature(function).parameters.items():
         kinds = _kinds(_plain(parameter.annotation))
         if not given.get(name) or not any(Path in (kind, _items(kind)) for kind in kinds):
             continue
-        metavars = [rule.metavar for rule in get_args(parameter.annotation) if getattr(rule, "metavar", None)]
-        positional = parameter.kind is not parameter.KEYWORD_ONLY and metavars
-        option = metavars[0].split()[0] if positional else f"--{name.replace('_', '-')}"
+        option = f"`{name}`"
+        if metavars and parameter.kind is not parameter.KEYWORD_ONLY:
+            shown = [rule.metavar for rule in get_args(parameter.annotation) if getattr(rule, "metavar", None)]
+            option = shown[0].split()[0] if shown else option
         for path in [given[name]] if isinstance(given[name], (str, Path)) else given[name]:
             if str not in kinds:
                 refuse_uri(option, path)
@@ -94,7 +96,7 @@ def refuse_uri(option: str, path: Path) -> None:
     if match := _URI.match(path.as_posix()):
         uri = f"{match[1]}://{path.as_posix()[match.end() :]}"
         raise UsageError(
-            f"{option} is {uri}, but must be a local path: only a CORPUS, --out of build-dataset, --data of pretrain "
+            f"{option} is {uri}, but must be a local path: only a corpus, `out` of build-dataset, `data` of pretrain "
             "and evaluate, and dataset verify take URIs"
         )
 

@@ -20,16 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from corpora import Corpus, Dropped
+from corpora import Corpus
 from corpora.corpus import RANGE_BYTES
 from corpora.splits import TRAIN
 from pipelines.dataset.arrow import Progress, describe_split, id_dtype
-from pipelines.dataset.blocks import BlockFile, block_features, check_splits, write_description
+from pipelines.dataset.block_dataset import BlockFile, block_features, check_splits, write_description
 from pipelines.dataset.document_records import hashes_sha256, joined_documents, write_documents
 from pipelines.dataset.encoded_range import EncodedRange, EncodedSplit, encode_range
-from pipelines.dataset.encoding import separator_of
+from pipelines.dataset.encoding import SamplingEncoder, separator_of
 from pipelines.dataset.outputs import NewFile, key_of, output_file, output_prefix, whole_output
-from pipelines.dataset.random_segmentation import SamplingEncoder
 from tokenizer import Tokenizer
 
 ARROW = "arrow"
@@ -155,9 +154,9 @@ def assemble(
     `run` calls `write_shard` for each shard: by default one after the other, on a cluster in parallel. Shards are
     written beside the encoded ranges; complete ones are reused. Raises ValueError if a split has less than one block.
     """
-    dropped = Dropped()
+    corpus.dropped.reset()
     for output in encoded:
-        dropped.add(output.dropped)
+        corpus.dropped.add(output.dropped)
     parts = {
         name: found
         for name in corpus.split_names
@@ -176,7 +175,9 @@ def assemble(
     entries = {name: asdict(split) for name, split in splits.items()}
     texts = {name: split.hashes_sha256 for name, split in splits.items()}
     separator_id = separator_of(tokenizer) if separator else None
-    return write_description(folder, corpus, tokenizer, context_length, separator_id, dropped, entries, texts, sampler)
+    return write_description(
+        folder, corpus, tokenizer, context_length, separator_id, corpus.dropped, entries, texts, sampler
+    )
 
 
 def shard_tasks(

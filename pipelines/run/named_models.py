@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lm.config import ModelConfig
-from lm.optim.settings import OptimizerKind
+from lm.optim.optimizer_settings import OptimizerKind
 from lm.presets import PRESETS
 from pipelines.cli.errors import did_you_mean
 from pipelines.recipes.recipe import load_recipe, recipe_names

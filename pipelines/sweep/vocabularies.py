@@ -5,7 +5,7 @@ The training split is counted once per kind, and all sizes train on these counts
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from corpora import Corpus
 from pipelines.cli.display import Bar, say
 from pipelines.dataset.arrow import id_dtype
-from pipelines.dataset.blocks import write_blocks
+from pipelines.dataset.block_dataset import write_blocks
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.files import whole_folder
 from pipelines.reporting.training_phases import Phases
@@ -37,7 +37,7 @@ def held_out_documents(corpus: Corpus) -> list[bytes]:
         for text in batch.column(0).cast(pa.large_binary()):
             sample.add(text.as_py())
     if not sample.documents:
-        raise ValueError(f"the validation split of {corpus.name} is empty: for so few documents use --split tail:0.1")
+        raise ValueError(f"the validation split of {corpus.name} is empty: for so few documents use `split='tail:0.1'`")
     sample.trim()
     return [text for _, _, text in sorted(sample.documents, key=lambda each: each[1])]
 
@@ -75,11 +75,6 @@ def _cut(text: bytes, most: int) -> bytes:
     return text[: lines or most]
 
 
-def fingerprint(documents: Iterable[bytes]) -> str:
-    """Return the SHA-256 of documents and their boundaries."""
-    return hashlib.sha256(b"".join(hashlib.sha256(document).digest() for document in documents)).hexdigest()
-
-
 def stream_of(documents: Sequence[bytes], tokenizer: Tokenizer, context_length: int) -> TokenStream:
     """Return the tokens of documents, each after a separator. The last block may be short, so no text is left out."""
     encoded = tokenizer.encode_arrow(pa.array(documents, pa.large_binary()))
@@ -108,10 +103,10 @@ def train_vocabularies(
             except ValueError as error:
                 why = str(error).partition(":")[0]  # the remedies after it are options of train-tokenizer
                 if strict:
-                    raise ValueError(f"--sizes {vocabulary.size} for {kind}: {why}") from None
+                    raise ValueError(f"`sizes={vocabulary.size}` for {kind}: {why}") from None
                 say(f"left out {vocabulary.name}: {why}")
     if not trained and len(missing) == len(wanted):
-        raise ValueError(f"none of the default sizes suits {corpus.name}: give some with --sizes")
+        raise ValueError(f"none of the default sizes suits {corpus.name}: give some with `sizes`")
     return trained
 
 
@@ -131,7 +126,7 @@ def write_datasets(
     made = [vocabulary for vocabulary in wanted if _is_made(folder, vocabulary)]
     texts = {TokenDataset(folder / vocabulary.name).info["corpus"]["fingerprint"] for vocabulary in made}
     if len(texts) > 1:
-        raise ValueError(f"{folder} has datasets of different texts, so the corpus has changed: choose another --out")
+        raise ValueError(f"{folder} has datasets of different texts, so the corpus has changed: choose another `out`")
     return made
 
 

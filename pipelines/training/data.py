@@ -18,7 +18,7 @@ from lm.model import LanguageModel
 from lm.optim.schedules import batch_size
 from pipelines.cli.display import say
 from pipelines.cli.waiting import doing
-from pipelines.dataset.pairs import PairDataset, Pairs
+from pipelines.dataset.pair_dataset import PairDataset, Pairs
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.dataset.stored import local_copy
 from pipelines.recipes.config import TrainConfig
@@ -26,8 +26,8 @@ from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
 from pipelines.run.sources import Sources
 from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard, join
+from pipelines.training.batch_objectives import PairObjective, StreamObjective, make_objective
 from pipelines.training.mixture import Apportionment, Dataset, Mixture
-from pipelines.training.objectives import PairObjective, StreamObjective, make_objective
 from pipelines.training.seeding import generators
 from tokenizer import Tokenizer
 
@@ -283,8 +283,8 @@ def open_sources(sources: Sources, objective: str) -> Mixture:
     """Return the datasets of a run; ValueError if they cannot be mixed."""
     if len(sources) > 1 and objective == "sequence-pairs":
         raise ValueError(
-            "--data names a mixture, but sequence-pairs sorts pairs by length: build one dataset of all pairs "
-            "(bytelm build-dataset CORPUS CORPUS ... --pairs)"
+            "`data` names a mixture, but sequence-pairs sorts pairs by length: build one dataset of all pairs "
+            "(build-dataset takes several corpora)"
         )
     return Mixture([open_dataset(folder, objective) for folder in sources], list(sources.values()))
 
@@ -295,8 +295,8 @@ def check_tokenizer(dataset: Dataset, run: Run) -> None:
     if dataset.tokenizer_fingerprint != fingerprint:
         raise ValueError(
             f"{dataset.place} was built with another tokenizer than {run.folder} "
-            f"({dataset.tokenizer_fingerprint[:16]}, not {fingerprint[:16]}): build a dataset with the run's tokenizer "
-            f"(bytelm build-dataset ... --tokenizer {run.folder})"
+            f"({dataset.tokenizer_fingerprint[:16]}, not {fingerprint[:16]}): build a dataset with "
+            f"`tokenizer='{run.folder}'`"
         )
 
 

@@ -13,7 +13,7 @@ import tyro
 
 from lm.config import SUBJECTS as MODEL_SUBJECTS
 from lm.config import ModelConfig
-from lm.optim.settings import OptimizerKind
+from lm.optim.optimizer_settings import OptimizerKind
 from lm.presets import PRESETS
 from pipelines.cli.arguments import AsJson
 from pipelines.cli.display import answer, quantity, table, write

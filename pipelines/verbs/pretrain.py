@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = PASSIVE_THREADS
 RecipeOptions = Annotated[Recipe, tyro.conf.arg(name="")]
-OUT_OF_MEMORY = "choose a smaller --train.micro-batch, context or model"
+OUT_OF_MEMORY = "choose a smaller `train.micro_batch`, context or model"
 
 # Options by subject: those of --help, and those of --help-all alone.
 HELP = {

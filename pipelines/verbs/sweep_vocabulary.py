@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pipelines.sweep.plan import Budget, SweepRun, Vocabulary
 
 ENVIRONMENT = PASSIVE_THREADS
-OUT_OF_MEMORY = "lower --workers, or choose a smaller --recipe"
+OUT_OF_MEMORY = "lower `workers`, or choose a smaller `recipe`"
 
 PICTURE = "bits-per-byte.png"
 SIZES = tuple(2**power for power in range(9, 17))  # 512 to 65,536
@@ -68,7 +68,7 @@ def sweep_vocabulary(
         kinds: Kinds of vocabulary. bpe splits as cl100k, wordpiece as bert-cased, unigram at white space.
         sizes: Numbers of entries; default: powers of two from 512 to 65536 that suit the text.
         seeds: Number of runs per vocabulary, with the seeds 0, 1 and so on. One seed gives no intervals and no test.
-        flops: FLOPs of each run, by default as many as in the sweep in --out; all runs of a new sweep take about an
+        flops: FLOPs of each run, by default as many as in the sweep in `out`; all runs of a new sweep take about an
             hour on 2 cores.
         recipe: Recipe of a decoder, by name or .toml file. It decides the model, batches and learning rate.
         workers: Number of runs to train at a time, each in one thread; default: one per core.
@@ -83,8 +83,15 @@ def sweep_vocabulary(
     from pipelines.recipes.recipe import load_recipe
     from pipelines.run.folder import lock
     from pipelines.sweep.one_run import Work
-    from pipelines.sweep.plan import HOUR_FLOPS, Budget, Vocabulary
-    from pipelines.sweep.sweep_file import check_settings, read_settings, record_settings, settings_of
+    from pipelines.sweep.plan import (
+        HOUR_FLOPS,
+        Budget,
+        Vocabulary,
+        check_settings,
+        read_settings,
+        record_settings,
+        settings_of,
+    )
     from pipelines.sweep.vocabularies import held_out_documents, train_vocabularies, write_datasets
     from tokenizer.workers import thread_count
 
@@ -129,16 +136,16 @@ def _check(kinds: tuple[Model, ...], sizes: tuple[int, ...], seeds: int, workers
     """Raise ValueError for options out of range."""
     for kind in kinds:
         if kind not in KINDS:
-            raise ValueError(f"--kinds has {kind!r}, but the kinds are {', '.join(KINDS)}")
+            raise ValueError(f"`kinds` has {kind!r}, but the kinds are {', '.join(KINDS)}")
     if not kinds:
-        raise ValueError(f"--kinds names no kind: leave it out, or choose from {', '.join(KINDS)}")
+        raise ValueError(f"`kinds` names no kind: leave it out, or choose from {', '.join(KINDS)}")
     for size in sizes:
         if size < 1:
-            raise ValueError(f"--sizes has {size}, but a vocabulary has at least one entry")
+            raise ValueError(f"`sizes` has {size}, but a vocabulary has at least one entry")
     if seeds < 1:
-        raise ValueError(f"--seeds is {seeds}, but must be at least 1")
+        raise ValueError(f"`seeds` is {seeds}, but must be at least 1")
     if workers is not None and workers < 1:
-        raise ValueError(f"--workers is {workers}, but must be at least 1")
+        raise ValueError(f"`workers` is {workers}, but must be at least 1")
 
 
 def _warn_of_schedules(budget: "Budget", wanted: "list[Vocabulary]") -> None:
@@ -242,7 +249,7 @@ def _summary(work: "Work", made: "list[Vocabulary]", seeds: int) -> dict[str, An
     from pipelines.cli.waiting import doing
     from pipelines.sweep.lost_text import lost_bits
     from pipelines.sweep.plan import SweepRun
-    from pipelines.sweep.summary import summarize
+    from pipelines.sweep.sweep_summary import summarize
     from tokenizer import Tokenizer
 
     doing("measuring lost text")
@@ -258,7 +265,7 @@ def _summary(work: "Work", made: "list[Vocabulary]", seeds: int) -> dict[str, An
 def _show(summary: dict[str, Any], out: Path) -> None:
     """Print the table and the conclusions."""
     from pipelines.cli.display import answer, say, table
-    from pipelines.sweep.summary import HEADS, cells, sentences
+    from pipelines.sweep.sweep_summary import HEADS, cells, sentences
 
     table(HEADS, cells(summary))
     for sentence in sentences(summary):

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import chi2_contingency
 
 from corpora import open_corpus
-from pipelines.dataset.pairs import PairDataset
+from pipelines.dataset.pair_dataset import PairDataset
 from pipelines.dataset.reader import TokenDataset
 from pipelines.verbs.build_dataset import build_dataset
 from tests.pipelines.test_blocks import files_of
@@ -157,9 +157,9 @@ def test_pairs_are_sampled_on_both_sides(tmp_path):
     [
         ("bpe", {"alpha": 0.1}, "only Unigram pieces have scores"),
         ("unigram", {"dropout": 0.1}, "dropout is for BPE"),
-        ("unigram", {"alpha": -1.0}, "--alpha is -1.0, but must be a number of at least 0"),
+        ("unigram", {"alpha": -1.0}, "`alpha` is -1.0, but must be a number of at least 0"),
         ("bpe", {"dropout": 1.5}, "dropout must be a probability"),
-        ("bpe", {"alpha": 0.1, "dropout": 0.1}, "only one of --alpha and --dropout"),
+        ("bpe", {"alpha": 0.1, "dropout": 0.1}, "only one of `alpha` and `dropout`"),
     ],
 )
 def test_options_that_do_not_fit_the_tokenizer_are_refused_at_once(tmp_path, tokenizers, kind, options, message):

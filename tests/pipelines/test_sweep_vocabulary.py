@@ -23,7 +23,7 @@ from pipelines.sweep.lost_text import lost_bits
 from pipelines.sweep.one_run import Work, finish
 from pipelines.sweep.picture import figure_of
 from pipelines.sweep.plan import Budget, SweepRun, Vocabulary
-from pipelines.sweep.summary import sentences, summarize, tao_size
+from pipelines.sweep.sweep_summary import sentences, summarize, tao_size
 from pipelines.sweep.vocabularies import HELD_OUT_BYTES, LONGEST_DOCUMENT, held_out_documents
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.pretrain import pretrain
@@ -116,7 +116,7 @@ def test_the_code_length_is_that_of_the_verbs(swept, tiny, text_folder, tmp_path
     held_out = held_out_documents(open_corpus(str(text_folder)))
     (tmp_path / "held-out.jsonl").write_text("".join(json.dumps({"text": each.decode()}) + "\n" for each in held_out))
     numbers = evaluate(tmp_path / "run", corpus=(str(tmp_path / "held-out.jsonl"),))
-    measured = next(iter(numbers["splits"].values()))["bits_per_byte"]
+    measured = next(iter(numbers.splits.values())).bits_per_byte
     result = json.loads((out / "results" / f"{run.name}.json").read_text())
     assert result["bits_per_byte"] == pytest.approx(measured, rel=1e-5)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.tokenizer.test_bert_words import hard_strings
 from tokenizer import PretokenCounts, Tokenizer, count_pretokens
-from tokenizer.splitting.bert_words import NAMED_WORDS
+from tokenizer.splitting.bert_splitter import NAMED_WORDS
 
 pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out")
 EVERYTHING = 10_000  # more entries than these corpora give
@@ -131,5 +131,5 @@ def test_the_search_for_min_frequency_reports_its_progress():
 def test_another_score_is_refused():
     with pytest.raises(ValueError, match="merge_by must be frequency or likelihood, not 'pmi'"):
         Tokenizer.train(["a"], 300, kind="wordpiece", merge_by="pmi")
-    with pytest.raises(ValueError, match="merge_by is not an option of bpe"):
+    with pytest.raises(ValueError, match="`merge_by` is not an option of bpe"):
         Tokenizer.train(["a"], 300, merge_by="likelihood")

@@ -27,12 +27,12 @@ class WordPiece(Kind):
     options = ("min_frequency", "limit_alphabet", "alphabet_order", "merge_by")
 
     def splitter_of(self, spelling: str) -> Splitter | None:
-        from tokenizer.splitting.bert_words import words_of
+        from tokenizer.splitting.bert_splitter import words_of
 
         return words_of(spelling)
 
     def accepts(self, splitter: Splitter) -> bool:
-        from tokenizer.splitting.bert_words import BertWords
+        from tokenizer.splitting.bert_splitter import BertWords
 
         return isinstance(splitter, BertWords)
 
@@ -58,7 +58,7 @@ class WordPiece(Kind):
         if len(tokens) > options.vocab_size:
             raise ValueError(
                 f"vocab_size must be at least {len(tokens)}: the words have {len(alphabet)} characters, {len(later)} "
-                "of them within words; or keep only the most frequent with limit_alphabet (--limit-alphabet)"
+                "of them within words; or keep only the most frequent with `limit_alphabet`"
             )
         wanted = options.vocab_size - len(tokens)
         least = None if options.merge_by == "likelihood" and options.min_frequency is None else options.min_count

@@ -9,7 +9,7 @@ from typing import Literal, TypedDict
 
 import numpy as np
 
-from tokenizer.arguments import check_callable, whole_number
+from tokenizer.argument_checks import check_callable, whole_number
 from tokenizer.byte_level import BYTE_ORDERS
 from tokenizer.kinds.registry import KINDS, all_kinds, kind_named, resolve_splitter
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS, check_special_tokens
@@ -84,9 +84,8 @@ class Options:
         for field in fields(self):
             kinds = [kind.name for kind in all_kinds() if field.name in kind.options]  # empty for options of all kinds
             if kinds and self.kind not in kinds and getattr(self, field.name) not in (None, field.default):
-                option = "all --pieces options" if field.name == "pieces" else f"--{field.name.replace('_', '-')}"
-                others = f"leave out {option}, or choose {' or '.join(kinds)}"
-                raise ValueError(f"{field.name} is not an option of {self.kind}: {others}")
+                others = f"leave out `{field.name}`, or choose {' or '.join(kinds)}"
+                raise ValueError(f"`{field.name}` is not an option of {self.kind}: {others}")
         kind_named(self.kind).check(self)
         self._check_size()
 

@@ -2,7 +2,7 @@
 
 Blocks cut the stream of a split (`pipelines.dataset.encoding`) every T tokens; only the tail of the last block is
 dropped. The same corpus and tokenizer give byte-identical files, whatever the number of threads and the corpus's batch
-sizes. Training documents may have random segmentations (`pipelines.dataset.random_segmentation`). Splits other than
+sizes. Training documents may have random segmentations (`pipelines.dataset.encoding`). Splits other than
 train also record the SHA-256, bytes and tokens of each document (`pipelines.dataset.document_records`).
 """
 
@@ -29,8 +29,7 @@ from pipelines.dataset.arrow import (
 )
 from pipelines.dataset.dataset_manifest import write_manifest
 from pipelines.dataset.document_records import RecordedDocuments, document_hashes, write_documents
-from pipelines.dataset.encoding import BATCH_TOKENS, encode_batch, separator_of
-from pipelines.dataset.random_segmentation import SamplingEncoder
+from pipelines.dataset.encoding import BATCH_TOKENS, SamplingEncoder, encode_batch, separator_of
 from pipelines.dataset.reader import DATA_FILE, write_info
 from pipelines.files import write_json
 from tokenizer import Tokenizer
@@ -236,9 +235,9 @@ def check_splits(corpus: Corpus, context_length: int, tokens: Mapping[str, int])
         raise ValueError(f"the corpus {corpus.name} has no text")
     for name in ("train", "validation", *tokens):
         if name not in tokens:
-            raise ValueError(f"the split {name} of {corpus.name} is empty: for so few documents use --split tail:0.1")
+            raise ValueError(f"the split {name} of {corpus.name} is empty: for so few documents use `split='tail:0.1'`")
         if tokens[name] < context_length:
             raise ValueError(
                 f"the context of {context_length} tokens is longer than the split {name} of {corpus.name}, which has "
-                f"{tokens[name]}: use a shorter --context-length or more text"
+                f"{tokens[name]}: use a shorter `context_length` or more text"
             )

@@ -17,7 +17,7 @@ from corpora import PairCorpus
 from corpora.splits import TRAIN
 from pipelines.dataset.arrow import ArrowFile, Progress, TextFingerprint, describe_split, id_dtype, read_ahead, text_of
 from pipelines.dataset.dataset_manifest import write_manifest
-from pipelines.dataset.random_segmentation import SamplingEncoder
+from pipelines.dataset.encoding import SamplingEncoder
 from pipelines.dataset.reader import DATA_FILE, DatasetFolder, write_info
 from pipelines.files import write_json
 from tokenizer import Tokenizer
@@ -150,7 +150,7 @@ def write_pairs(
             writer.file.close()
     for name in dict.fromkeys(("train", "validation", *summaries)):
         if name not in summaries or not summaries[name].pairs:
-            raise ValueError(f"the split {name} of {corpus.name} has no pair: give more pairs, or --split hash:0.2")
+            raise ValueError(f"the split {name} of {corpus.name} has no pair: give more pairs, or `split='hash:0.2'`")
     write_json(folder / "dataset_dict.json", {"splits": list(summaries)})
     texts = {name: (summary.source_sha256, summary.target_sha256) for name, summary in summaries.items()}
     info = {
