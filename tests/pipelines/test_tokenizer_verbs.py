@@ -309,7 +309,7 @@ def test_tokenize_shows_the_best_and_random_segmentations_of_unigram(in_process,
     tok = Tokenizer.train([TEXT, "a few words more"] * 20, 60, kind="unigram")
     tok.save(tmp_path / "unigram")
     command = ("tokenize", TEXT, "--json", "--tokenizer", tmp_path / "unigram")
-    best = [{"ids": ids, "merge_by": score} for ids, score in tok.encode_nbest(TEXT, 3)]
+    best = [{"ids": ids, "score": score} for ids, score in tok.encode_nbest(TEXT, 3)]
     assert json.loads(in_process(*command, "--nbest", "3").stdout) == best
     for seed in (0, 1):
         ids = json.loads(in_process(*command, "--alpha", "0.2", "--seed", str(seed)).stdout)
