@@ -212,7 +212,7 @@ def wordpiece_run(tmp_path_factory, text_folder, small_recipe):
     from pipelines.verbs.train_tokenizer import train_tokenizer
 
     folder = tmp_path_factory.mktemp("wordpiece")
-    train_tokenizer([str(text_folder)], vocab_size=600, model="wordpiece", out=folder / "tok")
+    train_tokenizer([str(text_folder)], vocab_size=600, kind="wordpiece", out=folder / "tok")
     build_dataset([str(text_folder)], tokenizer=folder / "tok", context_length=32, out=folder / "data")
     pretrain(small_recipe, data=folder / "data", out=folder / "run")
     return folder / "run"

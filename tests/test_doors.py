@@ -489,7 +489,7 @@ def test_adding_a_kind_of_vocabulary_takes_its_module_and_its_name(house, tmp_pa
     corpus, tokenizer, dataset, run = (tmp_path / name for name in ("corpus.txt", "tokenizer", "dataset", "run"))
     corpus.write_text("".join(f"the {number} cats sat on {number * 7} mats\n" for number in range(2000)))
     assert "characters" in house.bytelm("train-tokenizer", "--help")
-    house.bytelm("train-tokenizer", corpus, "--model", "characters", "--vocab-size", 64, "--out", tokenizer)
+    house.bytelm("train-tokenizer", corpus, "--kind", "characters", "--vocab-size", 64, "--out", tokenizer)
     vocab = json.loads((tokenizer / "tokenizer.json").read_text())["model"]["vocab"]
     text = "the ζ cats"
     ids = json.loads(house.bytelm("tokenize", text, "--tokenizer", tokenizer, "--json"))

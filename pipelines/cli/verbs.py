@@ -8,7 +8,6 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
-from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from types import NoneType, UnionType
@@ -16,7 +15,7 @@ from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_orig
 
 from lm.values import check_value
 from pipelines.cli.arguments import OR_LOADED
-from pipelines.cli.errors import UsageError
+from pipelines.cli.errors import UsageError, nearest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -72,7 +71,8 @@ def _refuse_unknown(function: Callable[..., Any], options: Collection[str], name
     parameters = inspect.signature(function).parameters
     known = {*parameters, *options}
     for name in [name for name in named if name not in known]:
-        hint = [f": did you mean `{nearest}`?" for nearest in get_close_matches(name, known, n=1)]
+        similar = " or ".join(f"`{known_name}`" for known_name in nearest(name, known))
+        hint = [f": did you mean {similar}?"] if similar else []
         for parameter in parameters.values():
             kinds = [parameter.annotation, *get_args(parameter.annotation)]
             for config in [kind for kind in kinds if is_dataclass(kind) and name in kind.__dataclass_fields__]:

@@ -14,6 +14,7 @@ import tomli_w
 
 from lm.config import ModelConfig
 from lm.values import check_fields, check_value
+from pipelines.cli.errors import did_you_mean
 from pipelines.files import read_toml, write_whole
 from pipelines.recipes.config import TrainConfig
 
@@ -75,8 +76,7 @@ def load_recipe(name: str | Path) -> Recipe:
     """
     path = RECIPES / f"{name}.toml" if str(name) in recipe_names() else Path(name)
     if not path.exists() or path.is_dir():
-        nearest = get_close_matches(str(name), recipe_names(), n=1)
-        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+        hint = did_you_mean(str(name), recipe_names())
         raise ValueError(
             f"there is no recipe {str(name)!r}: {hint}recipes are {', '.join(recipe_names())}, or a .toml file"
         )

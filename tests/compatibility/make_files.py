@@ -100,7 +100,7 @@ def make_unigram() -> list[int]:
     from pipelines.verbs.train_tokenizer import train_tokenizer
     from tokenizer import Tokenizer
 
-    train_tokenizer(["text.jsonl"], vocab_size=80, model="unigram", out=Path("unigram"))
+    train_tokenizer(["text.jsonl"], vocab_size=80, kind="unigram", out=Path("unigram"))
     return Tokenizer.load("unigram").encode(UNIGRAM_TEXT)
 
 

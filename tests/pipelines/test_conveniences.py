@@ -188,7 +188,7 @@ def test_a_shell_completes_verbs_and_options(bytelm, tmp_path):
         ("params gpt2 --model.laye", 3, "--model.layers"),
         ("generate x --qui", 3, "--quiet"),
         ("sweep-vocabulary x --reci", 3, "--recipe"),  # a name, while that of pretrain has fields
-        ("train-tokenizer x --mode", 3, "--model"),
+        ("train-tokenizer x --kin", 3, "--kind"),
     ):
         command = ["bash", "-c", ask.format(words, position)]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

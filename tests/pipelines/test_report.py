@@ -248,7 +248,7 @@ def test_the_page_says_which_of_two_runs_is_better(tmp_path, gpt):
 
 def test_the_page_says_what_speaks_against_a_comparison(tmp_path, gpt, text_folder, small_recipe):
     """The other run's tokenizer loses text, which makes its task easier."""
-    words = {"model": "wordpiece", "pattern": "bert-uncased", "vocab_size": 512, "out": tmp_path / "words"}
+    words = {"kind": "wordpiece", "pattern": "bert-uncased", "vocab_size": 512, "out": tmp_path / "words"}
     train_tokenizer([str(text_folder)], **words)
     build_dataset([str(text_folder)], tokenizer=tmp_path / "words", context_length=32, out=tmp_path / "data")
     recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=256, warmup_tokens=0))

@@ -98,7 +98,7 @@ def test_the_text_of_the_run_that_a_run_started_from_counts_too(tmp_path, run, c
 
 def test_a_tokenizer_that_loses_text_recognises_its_training_text(tmp_path, corpus, text_folder):
     folder, _ = corpus
-    train_tokenizer([str(text_folder)], vocab_size=600, model="wordpiece", pattern="bert-uncased", out=tmp_path / "tok")
+    train_tokenizer([str(text_folder)], vocab_size=600, kind="wordpiece", pattern="bert-uncased", out=tmp_path / "tok")
     build_dataset([str(text_folder)], tokenizer=tmp_path / "tok", context_length=32, out=tmp_path / "data")
     build_dataset(
         [str(folder)], tokenizer=tmp_path / "tok", context_length=8, split="tail:0.1", out=tmp_path / "scored"

@@ -98,7 +98,7 @@ def test_a_validation_without_a_target_is_left_out_with_a_warning(tmp_path, smal
     for split, documents in texts.items():
         lines = "".join(json.dumps({"text": text}) + "\n" for text in documents)
         (tmp_path / "my" / f"{split}.jsonl").write_text(lines)
-    made = {"model": "wordpiece", "pattern": "bert-cased", "vocab_size": 512, "out": tmp_path / "tok"}
+    made = {"kind": "wordpiece", "pattern": "bert-cased", "vocab_size": 512, "out": tmp_path / "tok"}
     train_tokenizer([str(tmp_path / "my")], **made)
     build_dataset([str(tmp_path / "my")], tokenizer=tmp_path / "tok", context_length=8, out=tmp_path / "data")
     model = replace(small_recipe.model, architecture="encoder", context_length=10)
