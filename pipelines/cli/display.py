@@ -88,14 +88,16 @@ def table(
 ) -> None:
     """Print an aligned table. Columns after the first are right-aligned numbers, or with `text` left-aligned words.
 
-    It is a result, or goes to the console `to`.
+    Without `columns` it has no heads. It is a result, or goes to the console `to`.
     """
     from rich.markup import escape
     from rich.table import Table
 
     from pipelines.cli.console import print_on, results
 
-    out = Table(box=None, pad_edge=False, header_style="bold")
+    rows = list(rows)
+    out = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(columns))
+    columns = columns or [""] * max(map(len, rows))
     for index, column in enumerate(columns):
         numbers = index > 0 and not text
         out.add_column(escape(column), justify="right" if numbers else "left", no_wrap=0 < index < len(columns) - text)

@@ -14,6 +14,7 @@ from pipelines.reporting.samples import Sample, samples_of
 from pipelines.reporting.tokenizer_facts import TokenizerFacts, tokenizer_facts
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
+from pipelines.run.retention import checkpoint_folders
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ def subject_of(folder: Path, samples: bool = True, inside: bool = True, name: st
     run = Run(folder)
     # Read the files first, so that a damaged one is reported before the model is loaded.
     metrics, evaluations = run.metrics(), evaluations_of(read_evaluation(run.folder))
-    model = load_trained(run, needs="float64").model
+    model = load_trained(run, checkpoint=_evaluated(run, evaluations), needs="float64").model
     doing(f"looking at {run.name}")
     return Subject(
         run,
@@ -99,6 +100,13 @@ def subject_of(folder: Path, samples: bool = True, inside: bool = True, name: st
         passage_of(run, model) if samples else None,
         look_inside(run, model) if inside else None,
     )
+
+
+def _evaluated(run: Run, evaluations: Sequence[Evaluation]) -> str:
+    """Return the checkpoint that was evaluated last, or the newest one if that one does not exist any more."""
+    name = str(evaluations[0].measured.get("checkpoint")) if evaluations else ""
+    known = {folder.name for folder in checkpoint_folders(run.folder)}
+    return name.removeprefix("step-") if name in known else "newest"
 
 
 def opponents_of(evaluations: Sequence[Evaluation]) -> list[Opponent]:
