@@ -96,24 +96,25 @@ def check_enough(text: TextFacts, name: str) -> None:
 
 
 def choose(text: TextFacts, budget: Budget) -> Choice:
-    """Return the choice for a text: the largest model that trains on enough tokens."""
-    choices = [_choice(text, budget, size) for size in SIZES]
-    enough = [
-        choice for choice in choices[1:] if tokens_for(choice, text, budget) >= TOKENS_PER_PARAMETER * choice.parameters
-    ]
-    return [choices[0], *enough][-1]
+    """Return the choice for a text: the largest model for which budget and text have enough tokens."""
+    smallest, *larger = (_choice(text, budget, size) for size in SIZES)
+    enough = [choice for choice in larger if _tokens(choice, text, budget) >= TOKENS_PER_PARAMETER * choice.parameters]
+    return [smallest, *enough][-1]
 
 
 def tokens_for(choice: Choice, text: TextFacts, budget: Budget) -> float:
+    """Return about how many tokens a model trains on: as asked, or in the time, but at most `EPOCHS` epochs."""
+    return budget.tokens or _tokens(choice, text, budget)
+
+
+def _tokens(choice: Choice, text: TextFacts, budget: Budget) -> float:
     """Return about how many tokens a model trains on within the budget and `EPOCHS` epochs."""
-    if budget.tokens:
-        return budget.tokens
     return min(budget.tokens_of(choice.parameters), EPOCHS * text.train_bytes / bytes_per_token(choice.vocab_size))
 
 
 def bytes_per_token(vocab_size: int) -> float:
     """Return about how many bytes of text a token has."""
-    return 1.0 if vocab_size <= BYTE_VOCABULARY else 1.0 + 0.17 * (vocab_size // 256).bit_length() ** 1.4
+    return 1.0 if vocab_size <= BYTE_VOCABULARY else 1.0 + 0.25 * (vocab_size // 256).bit_length() ** 1.4
 
 
 def _choice(text: TextFacts, budget: Budget, size: Size) -> Choice:

@@ -49,7 +49,7 @@ class Record:
         if self.text and self.text != text.fingerprint:
             raise ValueError(
                 f"{out} was made from another text than {name} is now (or from other splits or reading options): "
-                "choose another --out"
+                "choose another `out`"
             )
 
     def check_budget(self, out: Path, kind: Kind, minutes: float | None, tokens: int | None) -> None:
@@ -58,12 +58,12 @@ class Record:
         if before is None:
             return
         if tokens and tokens < before.tokens:
-            less, more = f"--tokens {tokens}", f"{before.tokens:,} tokens"
+            less, more = f"`tokens={tokens}`", f"{before.tokens:,} tokens"
         elif minutes and before.minutes and minutes < before.minutes:
-            less, more = f"--minutes {minutes:g}", f"{before.minutes:g} minutes"
+            less, more = f"`minutes={minutes:g}`", f"{before.minutes:g} minutes"
         else:
             return
         raise ValueError(
             f"{out / kind} is a training of {more}, which {less} would shorten: leave the option out, give more, or "
-            "choose another --out"
+            "choose another `out`"
         )

@@ -11,10 +11,10 @@ from pipelines.cli.corpus_arguments import say_left_out
 from pipelines.cli.display import Bar, say
 from pipelines.cli.process import resumable
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluation.evaluation_file import read_evaluation
 from pipelines.evaluation.measure import measure
 from pipelines.evaluation.measurements import measurements
 from pipelines.evaluation.planning import EvaluationOptions, plan
+from pipelines.evaluation.results import Evaluation, SplitEvaluation
 from pipelines.first_model.choices import (
     EPOCHS,
     Budget,
@@ -65,13 +65,13 @@ class Job:
         return self.minutes or (before and before.minutes) or MINUTES
 
 
-def run(job: Job, dry_run: bool = False) -> dict[str, dict[str, Any]]:
-    """Do all steps that are not done yet; return the evaluation.json of each model, {} for a dry run."""
+def run(job: Job, dry_run: bool = False) -> dict[str, Evaluation]:
+    """Do all steps that are not done yet; return the evaluation of each model, {} for a dry run."""
     started = time.monotonic()
     source = open_corpus(job.corpus, **job.reading)
     with Bar("reading", source.text_bytes_estimate, "B") as bar:
         text = facts_of(source, bar.update)
-    say_left_out(source.dropped.counts(), source.skipped_files)
+    say_left_out(source.dropped, source.skipped_files)
     check_enough(text, source.name)
     record = Record.read(job.out)
     record.check_text(job.out, text, source.name)
@@ -90,7 +90,7 @@ def run(job: Job, dry_run: bool = False) -> dict[str, dict[str, Any]]:
         for kind in job.kinds:
             _train(job, kind, choice, record, dataset)
         compressors = text.bytes <= MOST_COMPRESSED_BYTES
-        evaluations: dict[str, dict[str, Any]] = {
+        evaluations: dict[str, Evaluation] = {
             kind: _evaluate(job.out / kind, compressors and kind == "gpt") for kind in job.kinds
         }
         _report(job, evaluations)
@@ -173,25 +173,31 @@ def _tokens(job: Job, before: Asked | None, recipe: Recipe, dataset: TokenDatase
     return round(min(60 * job.minutes_of(before) * speed, most))
 
 
-def _evaluate(folder: Path, compressors: bool) -> dict[str, Any]:
+def _evaluate(folder: Path, compressors: bool) -> Evaluation:
     """Return the evaluation of the best checkpoint of a run; an earlier one is reused if it measured the same."""
     options: dict[str, Any] = {"checkpoint": "best", "dtype": "auto"}
     more = {"compressors": True} if compressors else {}
     _step(f"evaluation of {folder.name}", command("evaluate", folder, **options, **more))
-    run = Run(folder)
-    earlier = read_evaluation(run.folder)
-    if earlier:
-        numbers = earlier["splits"].get("validation", {})
-        same = earlier.get("checkpoint") == best_checkpoint(folder).name
-        same = same and earlier.get("dataset_fingerprint") == run.facts["dataset_fingerprint"]
-        same = same and numbers.get("window") == numbers.get("stride")
-        if same and numbers["min_context"] == 1 and ("compressors" in numbers) >= compressors:
-            say(f"{folder / 'evaluation.json'} exists already")
-            return earlier
-    return measure(plan(folder, EvaluationOptions(**options, measurements=measurements(more))))
+    earlier = Evaluation.read(folder)
+    known = earlier.splits.get("validation") if earlier else None
+    if earlier and known and _is_current(known, folder) and (known.compressors is not None) >= compressors:
+        say(f"{folder / 'evaluation.json'} exists already")
+        return earlier
+    evaluation, failures = measure(plan(folder, EvaluationOptions(**options, measurements=measurements(more))))
+    if failures:
+        raise failures[0]
+    return evaluation
 
 
-def _report(job: Job, evaluations: Mapping[str, dict[str, Any]]) -> None:
+def _is_current(known: SplitEvaluation, folder: Path) -> bool:
+    """Whether an evaluation is of the best checkpoint, on the dataset of the run, in windows without overlap."""
+    measured = known.measured
+    same_text = measured.dataset_fingerprint == Run(folder).facts["dataset_fingerprint"]
+    same_weights = measured.checkpoint == best_checkpoint(folder).name
+    return same_text and same_weights and known.window == known.stride and known.min_context == 1
+
+
+def _report(job: Job, evaluations: Mapping[str, Evaluation]) -> None:
     """Write report.html, and print its main numbers and samples."""
     path = job.out / "report.html"
     folders = [job.out / kind for kind in evaluations]

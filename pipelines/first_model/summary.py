@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from corpora.splits import TRAIN, VALIDATION
 from lm.metrics.predictions import NATS_PER_BIT
@@ -11,6 +10,7 @@ from pipelines.cli.display import answer, count_text, duration, perplexity_text,
 from pipelines.cli.escapes import safe
 from pipelines.cluster import counting, datasets
 from pipelines.evaluation.numbers import value_of
+from pipelines.evaluation.results import Evaluation, SplitEvaluation
 from pipelines.first_model.choices import EPOCHS, Budget, Choice, Kind, bytes_per_token, recipe_name, tokens_for
 from pipelines.first_model.text_facts import TextFacts
 from pipelines.reporting.page import trained_on, verdict
@@ -98,7 +98,7 @@ def seconds_of_steps(text: TextFacts, choice: Choice, budget: Budget, kinds: Seq
     return seconds | {"report": REPORT_SECONDS * len(kinds)}
 
 
-def print_results(subjects: Sequence[Subject], evaluations: Mapping[str, Mapping[str, Any]]) -> None:
+def print_results(subjects: Sequence[Subject], evaluations: Mapping[str, Evaluation]) -> None:
     """Print the main numbers of the models, and what they wrote."""
     table(
         ("", *(subject.name for subject in subjects)),
@@ -108,13 +108,12 @@ def print_results(subjects: Sequence[Subject], evaluations: Mapping[str, Mapping
             ("tokens/s", *(f"{subject.speed:,.0f}" for subject in subjects)),
         ],
     )
-    numbers = {kind: each["splits"]["validation"] for kind, each in evaluations.items()}
-    if "gpt" in numbers:
+    if "gpt" in evaluations:
         answer("")
-        _print_next_token(numbers["gpt"])
-    if "bert" in numbers:
+        _print_next_token(evaluations["gpt"].validation)
+    if "bert" in evaluations:
         answer("")
-        _print_masked(numbers["bert"])
+        _print_masked(evaluations["bert"].validation)
     for subject in subjects:
         for sample in subject.samples[:1]:
             results.print(f"\n[bold]{subject.name}[/bold]: {sample.title}")
@@ -125,30 +124,24 @@ def print_results(subjects: Sequence[Subject], evaluations: Mapping[str, Mapping
         answer(f"{verdict(subject)} {trained_on(subject)}")
 
 
-def _print_next_token(gpt: Mapping[str, Any]) -> None:
-    per_byte = gpt["tokens"] / gpt["bytes"]
-    rows = [("gpt", gpt["cross_entropy_bits"], gpt["bits_per_byte"])]
-    for name in ("bigram", "unigram"):
-        bits = gpt[f"{name}_cross_entropy_bits"]
+def _print_next_token(gpt: SplitEvaluation) -> None:
+    per_byte = gpt.tokens / gpt.bytes
+    rows = [("gpt", gpt.cross_entropy_bits, gpt.bits_per_byte)]
+    for name, bits in (("bigram", gpt.bigram_cross_entropy_bits), ("unigram", gpt.unigram_cross_entropy_bits)):
         rows.append((name, bits, bits * per_byte))
     cells = [
         (name, f"{bits:.3f}", perplexity_text(bits * NATS_PER_BIT, ",.1f"), f"{bpb:.3f}") for name, bits, bpb in rows
     ]
-    for name, bits in (gpt.get("compressors") or {}).items():
-        cells.append((name, "-", "-", f"{bits['alone']:.3f}"))
-        cells.append((f"{name}, given train", "-", "-", f"{bits['given_train']:.3f}"))
+    for name, size in (gpt.compressors.sizes if gpt.compressors else {}).items():
+        cells.append((name, "-", "-", f"{size.alone:.3f}"))
+        cells.append((f"{name}, given train", "-", "-", f"{size.given_train:.3f}"))
     table(("next token", "cross-entropy (bits)", "perplexity", "bits per byte"), cells)
 
 
-def _print_masked(bert: Mapping[str, Any]) -> None:
+def _print_masked(bert: SplitEvaluation) -> None:
     rows = [
-        ("bert", bert["cross_entropy_bits"], bert["accuracy"], value_of("pseudo_perplexity", bert)),
-        (
-            "unigram",
-            bert["unigram_cross_entropy_bits"],
-            bert["unigram_accuracy"],
-            value_of("unigram_pseudo_perplexity", bert),
-        ),
+        ("bert", bert.cross_entropy_bits, bert.accuracy, "pseudo_perplexity"),
+        ("unigram", bert.unigram_cross_entropy_bits, bert.unigram_accuracy, "unigram_pseudo_perplexity"),
     ]
-    cells = [(name, f"{bits:.3f}", f"{right:.1%}", ppl) for name, bits, right, ppl in rows]
+    cells = [(name, f"{bits:.3f}", f"{right:.1%}", value_of(key, bert)) for name, bits, right, key in rows]
     table(("masked tokens", "cross-entropy (bits)", "accuracy", "pseudo-perplexity"), cells)

@@ -113,7 +113,7 @@ def whole_checkpoint(run: Path, settings: Mapping[str, Any], which: str, *names:
     if which == "best":
         folder = best_checkpoint(run)
     elif not which.isdecimal():
-        raise ValueError(f"--checkpoint is {which!r}: give newest, best, or the number of a step")
+        raise ValueError(f"`checkpoint` is {which!r}: give newest, best, or the number of a step")
     elif int(which) not in folders:
         steps = ", ".join(f"{step:,}" for step in folders) or "none"
         raise ValueError(f"{run} has no checkpoint of step {int(which):,}: its checkpoints are of {steps}")

@@ -49,7 +49,7 @@ def best_checkpoint(run: Path) -> Path:
     """Return the checkpoint of a run with the lowest validation loss; ValueError if none has one."""
     losses = validation_losses(checkpoint_folders(run))
     if not losses:
-        raise ValueError(f"no checkpoint of {run} has a validation loss: train with --train.keep-best")
+        raise ValueError(f"no checkpoint of {run} has a validation loss: train with `train.keep_best`")
     return min(losses, key=losses.__getitem__)
 
 

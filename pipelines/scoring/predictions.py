@@ -118,7 +118,7 @@ def write_scores(
     for part, logits in logits_in_parts(model, hidden):
         found = token_scores(logits, targets[part], made.top_ids.shape[1])
         if bool(found.log_probabilities.isnan().any()):  # one logit that is not finite makes its whole row NaN
-            raise ValueError("the model's logits are not finite: its training diverged, choose an earlier --checkpoint")
+            raise ValueError("the model's logits are not finite: its training diverged, choose an earlier `checkpoint`")
         at = places[part]
         for name, values in found._asdict().items():
             getattr(made, name)[at] = values.cpu().numpy()

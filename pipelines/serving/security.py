@@ -50,7 +50,7 @@ def access_to(address: str, port: int, names: Iterable[str] = ()) -> Access:
     """
     for name in names:
         if not name or set(name) & set("/@?# ") or (":" in name and not name.startswith("[")):
-            raise ValueError(f"--allow-host {name!r} is not a host name: leave out scheme, port and path")
+            raise ValueError(f"`allow_host={name!r}` is not a host name: leave out scheme, port and path")
     hosts = {*LOCAL_NAMES, *(name.lower() for name in names)}
     if not is_any(address):
         hosts.add(f"[{address}]" if ":" in address else address.lower())
@@ -106,7 +106,8 @@ def find_refusal(access: Access, method: str, path: str, headers: Headers) -> tu
     if len(named) != 1 or named[0] not in access.hosts:
         return (
             403,
-            f"the Host header {', '.join(named)!r} is not allowed: add its name with --allow-host, without the port",
+            f"the Host header {', '.join(named)!r} is not allowed: `bytelm serve --allow-host NAME`, without the port, "
+            "admits a name",
         )
     if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
         return 403, "requests from pages of other sites are not allowed"

@@ -36,7 +36,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except (OSError, UnicodeError) as error:
-        raise ValueError(f"--host {host} is not an address of this machine: {error}") from None
+        raise ValueError(f"`host='{host}'` is not an address of this machine: {error}") from None
     bound = socket.socket(family, kind, protocol)
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -45,7 +45,7 @@ def bound_socket(host: str, port: int) -> socket.socket:
     except OSError as error:
         bound.close()
         raise ValueError(
-            f"cannot listen on {host}, port {port} ({error.strerror}): choose another --port or --host"
+            f"cannot listen on {host}, port {port} ({error.strerror}): choose another `port` or `host`"
         ) from None
     return bound
 

@@ -2,11 +2,14 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.verbs.train import train
+
+if TYPE_CHECKING:
+    from pipelines.evaluation.results import Evaluation
 
 ENVIRONMENT = PASSIVE_THREADS
 
@@ -14,7 +17,7 @@ MINUTES = 1.4
 
 
 @verb
-def demo(out: Path = Path("bytelm-demo"), *, minutes: float = MINUTES, fresh: bool = False) -> dict[str, Any]:
+def demo(out: Path = Path("bytelm-demo"), *, minutes: float = MINUTES, fresh: bool = False) -> "dict[str, Evaluation]":
     """Run `bytelm train` on Python's standard library, with a small GPT and a small BERT.
 
     Finished steps of an earlier demo in the folder are reused, and an interrupted step is resumed.
@@ -26,6 +29,6 @@ def demo(out: Path = Path("bytelm-demo"), *, minutes: float = MINUTES, fresh: bo
     """
     if fresh and out.exists():
         if not (out / "tokenizer").exists():
-            raise ValueError(f"{out} is not a folder of this demo: remove it yourself, or choose another --out")
+            raise ValueError(f"{out} is not a folder of this demo: remove it yourself, or choose another `out`")
         shutil.rmtree(out)
     return train(["stdlib"], out=out, kind=("gpt", "bert"), minutes=minutes)

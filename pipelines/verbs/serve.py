@@ -31,7 +31,7 @@ def serve(
 ) -> None:
     """Serve runs until Ctrl-C: a page for browsers, and OpenAI's completions API for programs.
 
-    A model is named after its run's folder. Only this machine can reach the server, unless --host or --allow-host
+    A model is named after its run's folder. Only this machine can reach the server, unless `host` or `allow_host`
     admits others. Requests then need the access token in the printed address.
 
     Args:
@@ -43,7 +43,7 @@ def serve(
     if not runs:
         raise ValueError("name at least one run folder")
     if not 0 <= port < 65536:
-        raise ValueError(f"--port is {port}, but must be from 0 to 65535")
+        raise ValueError(f"`port` is {port}, but must be from 0 to 65535")
     folders = _folders(runs)
     try:
         import pydantic as pydantic

@@ -1,13 +1,16 @@
 """Training: train and evaluate a model on your text with one command, from the vocabulary to a report."""
 
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from pipelines.cli.arguments import DryRun
 from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule, need_validation
 from pipelines.cli.errors import UsageError
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
+
+if TYPE_CHECKING:
+    from pipelines.evaluation.results import Evaluation
 
 ENVIRONMENT = PASSIVE_THREADS
 OUT_OF_MEMORY = "lower --max-document"
@@ -24,9 +27,9 @@ def train(
     split: SplitRule = None,
     dry_run: DryRun = False,
     **reading: Unpack[ReadingOptions],
-) -> dict[str, dict[str, Any]]:
+) -> "dict[str, Evaluation]":
     """Choose a vocabulary, a context and a model for a text and this machine, train the model, evaluate it, and write
-    a report; return the content of evaluation.json by kind of model.
+    a report; return the Evaluation of each model by its kind: `train(...)["gpt"].validation.bits_per_byte`.
 
     Prints what it chooses, how long each step takes, and the command that does each step alone. The same command
     resumes after an interruption. With more minutes or tokens it trains the models longer.
@@ -38,10 +41,10 @@ def train(
         tokens: Tokens to train each model on, instead of a time.
     """
     if not kind:
-        raise ValueError("--kind names no model: leave it out, or give gpt, bert or both")
+        raise ValueError("`kind` names no model: leave it out, or give gpt, bert or both")
     if minutes is not None and tokens is not None:
-        raise UsageError("--minutes and --tokens both say how long to train: give one of them")
-    for option, value in (("--minutes", minutes), ("--tokens", tokens)):
+        raise UsageError("`minutes` and `tokens` both say how long to train: give one of them")
+    for option, value in (("`minutes`", minutes), ("`tokens`", tokens)):
         if value is not None and not 0 < value < float("inf"):
             raise ValueError(f"{option} is {value:g}, but must be above 0")
     need_validation(split, "the evaluation")

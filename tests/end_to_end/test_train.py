@@ -161,7 +161,8 @@ def test_the_same_command_resumes_a_training_that_was_stopped(text_folder, tmp_p
 def test_python_returns_the_evaluations(copied, monkeypatch):
     monkeypatch.chdir(copied)
     found = bytelm.train("my text", out="my", tokens=4000)
-    assert found["gpt"] == json.loads((copied / "my" / "gpt" / "evaluation.json").read_text())
+    written = json.loads((copied / "my" / "gpt" / "evaluation.json").read_text())
+    assert found["gpt"].validation.bits_per_byte == written["splits"]["validation"]["bits_per_byte"]
 
 
 @pytest.mark.slow

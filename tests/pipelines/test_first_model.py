@@ -64,9 +64,8 @@ def test_every_text_and_budget_gives_a_valid_recipe(size, typical, budget):
 
 
 @given(small=st.integers(LEAST_BYTES * 2, 10**11), more=st.integers(0, 10**11), budget=budgets)
-def test_more_text_never_gives_fewer_entries_or_a_smaller_model(small, more, budget):
+def test_more_text_never_gives_a_model_of_the_same_size_fewer_entries(small, more, budget):
     less, choice = choose(text_of(small), budget), choose(text_of(small + more), budget)
-    assert choice.size.layers >= less.size.layers
     if choice.size == less.size:
         assert choice.vocab_size >= less.vocab_size
 
@@ -93,7 +92,8 @@ def test_a_gpu_gets_a_larger_model_than_a_laptop():
     text = text_of(2_000_000_000)
     assert choose(text, LAPTOP).size == SIZES[0]
     assert choose(text, GPU).size == SIZES[-1]
-    assert choose(text_of(1_000_000), GPU).size == SIZES[0]  # the text is too short for more
+    too_short = text_of(500_000)
+    assert choose(too_short, GPU).size == choose(too_short, replace(GPU, tokens=10**9)).size == SIZES[0]
 
 
 def test_short_documents_get_a_short_context():

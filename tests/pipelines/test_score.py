@@ -501,7 +501,7 @@ def test_a_model_whose_logits_are_not_finite_has_no_score(trained_gpt):
     run = bytelm.load_run(trained_gpt, device="cpu")
     with torch.no_grad():
         run.model.stack.final_norm.weight[0] = math.nan
-    with pytest.raises(ValueError, match="logits are not finite: its training diverged, choose an earlier --checkp"):
+    with pytest.raises(ValueError, match="logits are not finite: its training diverged, choose an earlier `checkp"):
         bytelm.score_text(run, "import os")
 
 

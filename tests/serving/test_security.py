@@ -154,7 +154,7 @@ def test_an_address_to_listen_on_is_a_name_of_the_server():
 
 @pytest.mark.parametrize("name", ["http://box.lan", "box.lan:8000", "box.lan/x", "", "a b", "user@box"])
 def test_a_name_with_more_than_a_host_is_refused(name):
-    with pytest.raises(ValueError, match="--allow-host"):
+    with pytest.raises(ValueError, match="`allow_host="):
         access_to("127.0.0.1", 8000, [name])
 
 

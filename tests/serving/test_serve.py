@@ -72,7 +72,7 @@ def test_a_port_in_use_is_refused_in_one_sentence(trained_gpt, in_process):
         (("RUN", "--port", "65536"), "from 0 to 65535"),
         (("RUN", "--host", "no.such.name.invalid"), "--host no.such.name.invalid is not an address"),
         (("RUN", "--host", "192.0.2.1"), "cannot listen on 192.0.2.1"),
-        (("RUN", "--port", "0", "--allow-host", "http://box"), "--allow-host 'http://box' is not a host name"),
+        (("RUN", "--port", "0", "--allow-host", "http://box"), "--allow-host http://box is not a host name"),
         (("nowhere",), "nowhere is not a run"),
     ],
 )

@@ -14,7 +14,7 @@ from pipelines.evaluation.documents import StreamText
 from pipelines.evaluation.groups import Groups, NamedGroup
 from pipelines.evaluation.measurement import Measurement, Result, Section, Table
 from pipelines.evaluation.split import ScoredSplit
-from pipelines.evaluation.token_scores import TokenScores
+from pipelines.evaluation.windows import TokenScores
 from pipelines.training.objectives import SpanCorruption
 from tokenizer import Tokenizer
 

@@ -151,13 +151,13 @@ class Compressors(Measurement):
         if not self.compressors:
             return
         if run.recipe.objective == "sequence-pairs":
-            raise ValueError(f"{run.folder} was trained on pairs, and --compressors needs a text: leave it out")
+            raise ValueError(f"{run.folder} was trained on pairs, and `compressors` needs a text: leave it out")
         if options.corpus:
-            raise ValueError("--compressors needs a training split: name a dataset with --data instead of --corpus")
+            raise ValueError("`compressors` needs a training split: name a dataset with `data` instead of `corpus`")
         if not run.tokenizer().is_lossless:
             raise ValueError(
                 f"{run.folder} has a tokenizer that loses text, such as case or unknown words: its dataset does not "
-                "hold the text to compress; leave --compressors out"
+                "hold the text to compress; leave `compressors` out"
             )
 
     def measure(self, split: ScoredSplit) -> CompressedText | None:

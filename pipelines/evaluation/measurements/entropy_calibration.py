@@ -105,7 +105,7 @@ class EntropyCalibration(Measurement):
     def check(self, run: Run, options: EvaluationOptions) -> None:
         texts = self.entropy_calibration
         if texts < 0 or texts == 1:
-            raise ValueError(f"--entropy-calibration is {texts}, but must be at least 2 texts, or 0 to leave it out")
+            raise ValueError(f"`entropy_calibration` is {texts}, but must be at least 2 texts, or 0 to leave it out")
 
     def measure(self, split: ScoredSplit) -> CalibratedEntropy | None:
         texts, window = self.entropy_calibration, split.plan.windows.window

@@ -11,7 +11,7 @@ from lm.metrics.predictions import bits, kl_from_source
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.measurement import Measurement, Result, number
-from pipelines.evaluation.split import Chunk, Split
+from pipelines.evaluation.split import Chunk, ScoredSplit, Split
 from pipelines.training.objectives import NextToken
 from tokenizer import Tokenizer
 
@@ -67,7 +67,7 @@ class SourceDivergence:
     """Sums up the entropy of a synthetic source, the divergence of a model from it, and the loss at the same tokens.
 
     Only positions whose context is known count: the `order` tokens before them are symbols. A separator between
-    documents cuts the context. Without one (--no-separator), the first symbols of a document count as if they
+    documents cuts the context. Without one (`separator=False`), the first symbols of a document count as if they
     continued the document before.
     """
 
@@ -103,7 +103,7 @@ class SourceDivergence:
         self.loss += bits(float(chunk.nats[rows].sum()))
         self.rows += len(p)
 
-    def result(self) -> SourceNumbers:
+    def result(self, split: ScoredSplit) -> SourceNumbers:
         """Return the means, and the entropy rate of the source.
 
         The expected cross-entropy of the model at these tokens is the sum of entropy and divergence.

@@ -40,9 +40,12 @@ class Translations(Result):
 
     section = Section("Translations", "Some pairs, evenly spread over the split.")
 
-    beams: int = number("beams", "Hypotheses that beam search keeps.", 0)
+    beams: int = number("beams", "Hypotheses that beam search keeps.", 0, setting=True)
     length_penalty: float = number(
-        "length penalty", "Beam search divides the log-probability of a target by its length to this power.", 2
+        "length penalty",
+        "Beam search divides the log-probability of a target by its length to this power.",
+        2,
+        setting=True,
     )
     bleu: float | None = number(
         "BLEU", "Cased corpus BLEU (0 to 100) of the targets from beam search, by sacrebleu.", 1, headline=True
