@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from corpora import open_corpus
 from pipelines.cli.corpus_arguments import say_left_out
 from pipelines.cli.display import Bar, say
 from pipelines.cli.process import resumable
+from pipelines.cli.shell import command
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.measure import measure
 from pipelines.evaluation.measurements import measurements
@@ -26,15 +27,15 @@ from pipelines.first_model.choices import (
     recipe_name,
     with_tokens,
 )
-from pipelines.first_model.commands import command, pretrain_command
 from pipelines.first_model.record import Asked, Record
 from pipelines.first_model.summary import MOST_COMPRESSED_BYTES, print_choice, print_results
 from pipelines.first_model.text_facts import facts_of
 from pipelines.machine import choose_machine
-from pipelines.recipes.recipe import Recipe
+from pipelines.recipes.recipe import Recipe, load_recipe
 from pipelines.reporting.page import write_page
 from pipelines.reporting.subject import subject_of
 from pipelines.run.folder import Run
+from pipelines.run.manifest import flat
 from pipelines.run.retention import best_checkpoint
 from pipelines.training.mixture import Mixture
 from pipelines.training.pretraining import fit_to_data
@@ -160,6 +161,13 @@ def _train(job: Job, kind: Kind, choice: Choice, record: Record, dataset: TokenD
     _step(f"{kind}: {PREDICTS[kind]}", pretrain_command(name, recipe, data=job.out / "data", out=folder))
     if pretrain(recipe, data=job.out / "data", out=folder):
         raise KeyboardInterrupt
+
+
+def pretrain_command(name: str, recipe: Recipe, data: Path, out: Path) -> str:
+    """Return the command that trains `recipe`, a variant of the recipe `name`."""
+    base, changed = flat(asdict(load_recipe(name))), flat(asdict(recipe))
+    changes = {field: value for field, value in changed.items() if value != base[field]}
+    return command("pretrain", name, data=data, out=out, **changes)
 
 
 def _tokens(job: Job, before: Asked | None, recipe: Recipe, dataset: TokenDataset) -> int:

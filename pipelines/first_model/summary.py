@@ -7,8 +7,8 @@ from corpora.splits import TRAIN, VALIDATION
 from lm.metrics.predictions import NATS_PER_BIT
 from pipelines.cli.console import messages, results
 from pipelines.cli.display import answer, count_text, duration, perplexity_text, quantity, table
+from pipelines.cli.dry_run import COUNTED_PER_SECOND, ENCODED_PER_SECOND
 from pipelines.cli.escapes import safe
-from pipelines.cluster import counting, datasets
 from pipelines.evaluation.numbers import value_of
 from pipelines.evaluation.results import Evaluation, SplitEvaluation
 from pipelines.first_model.choices import EPOCHS, Budget, Choice, Kind, bytes_per_token, recipe_name, tokens_for
@@ -86,8 +86,8 @@ def seconds_of_steps(text: TextFacts, choice: Choice, budget: Budget, kinds: Seq
     """Return about how many seconds each step takes on this machine."""
     cores, per_token = os.cpu_count() or 1, 2 * choice.parameters / budget.flops_per_second
     seconds = {
-        "vocabulary": START_SECONDS + text.train_bytes / counting.BYTES_PER_SECOND / cores,
-        "dataset": START_SECONDS + text.bytes / datasets.BYTES_PER_SECOND / cores,
+        "vocabulary": START_SECONDS + text.train_bytes / COUNTED_PER_SECOND / cores,
+        "dataset": START_SECONDS + text.bytes / ENCODED_PER_SECOND / cores,
     }
     for kind in kinds:
         seconds[kind] = START_SECONDS + 3 * per_token * tokens_for(choice, text, budget)

@@ -1,7 +1,9 @@
 """The speed of a training on this machine, measured before the training begins."""
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -17,7 +19,7 @@ from pipelines.training.mixture import Mixture
 from tokenizer import Tokenizer
 
 WARM_UP_STEPS = 2
-MEASURED_SECONDS = 3.0
+MEASURED_STEPS, MEASURED_SECONDS = 30, 3.0  # whichever ends first
 # A step that would take longer than this is not measured, but computed from the speed of matrix products.
 LONGEST_STEP = 5.0
 # Share of the speed of a large matrix product that training reaches: 0.35 to 0.5 for the recipes that come with bytelm.
@@ -45,10 +47,10 @@ def training_flops(machine: Machine) -> float:
     return UTILISATION * measured_flops(machine.device, machine.dtype, *settings)
 
 
-def training_speed(recipe: Recipe, mixture: Mixture) -> Speed:
+def training_speed(recipe: Recipe, mixture: Mixture, facts: Mapping[str, Any] | None = None) -> Speed:
     """Return the speed of training `recipe` on `mixture`, from a few steps of a model that is thrown away.
 
-    A model whose steps take many seconds is not built.
+    A model whose steps take many seconds is not built. For `facts` see `make_objective`.
     """
     doing("measuring the speed of training")
     machine = choose_machine(recipe.train.device, recipe.train.dtype, half=True)
@@ -58,14 +60,16 @@ def training_speed(recipe: Recipe, mixture: Mixture) -> Speed:
     recipe = replace(recipe, train=replace(recipe.train, compile=False))  # compilation takes longer than the steps
     model = build_model(recipe.model, recipe.train.seed).to(machine.device)
     model.compute_dtype = machine.dtype
-    data = open_training_data(recipe, mixture, Tokenizer.load(mixture.first.folder))
+    data = open_training_data(recipe, mixture, Tokenizer.load(mixture.first.folder), facts=facts)
     trainer = Trainer(None, model, data, recipe.train)
     try:
         for _ in range(WARM_UP_STEPS):
             trainer.step()
         started, warm = time.perf_counter(), trainer.at.tokens
-        while time.perf_counter() - started < MEASURED_SECONDS:
+        for _ in range(MEASURED_STEPS):
             trainer.step()
+            if time.perf_counter() - started > MEASURED_SECONDS:
+                break
         return Speed((trainer.at.tokens - warm) / (time.perf_counter() - started), measured=True)
     finally:
         trainer.batches.close()

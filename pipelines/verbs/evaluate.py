@@ -5,15 +5,16 @@
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import tyro
 
 from pipelines.cli.arguments import Device, Dtype, check_writable
 from pipelines.cli.corpus_arguments import ReadingOptions
 from pipelines.cli.process import PASSIVE_THREADS
+from pipelines.cli.shell import command
 from pipelines.cli.verbs import verb
 from pipelines.evaluation.measurement import Measurement, Table
 from pipelines.evaluation.measurements import measurements, with_options
@@ -107,6 +108,11 @@ def evaluate(
     if failures:
         raise failures[0] if len(failures) == 1 else ValueError("; ".join(map(str, failures)))
     return results[0] if isinstance(runs, Path) else results
+
+
+def next_step(given: Mapping[str, Any], _: Any) -> str:
+    """Return the command that follows: it shows the numbers of the runs on a page."""
+    return command("report", *([given["runs"]] if isinstance(given["runs"], Path) else given["runs"]))
 
 
 Measured = list[tuple[Sequence["Plan"], "Evaluation"]]

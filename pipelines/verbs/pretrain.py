@@ -1,13 +1,12 @@
 """Training: train the model of a recipe on a dataset."""
 
-import shlex
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from inspect import unwrap
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -15,6 +14,7 @@ from pipelines.cli.arguments import DryRun
 from pipelines.cli.errors import UsageError
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
+from pipelines.cli.shell import command
 from pipelines.cli.verbs import refuse_uri, verb
 from pipelines.cli.waiting import is_first_process
 from pipelines.recipes.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
@@ -64,6 +64,11 @@ def pretrain(
         print_plan(recipe, sources, out, init_from)
         return 0
     return train(recipe, sources, out, parallel, init_from)
+
+
+def next_step(given: Mapping[str, Any], status: int) -> str:
+    """Return the command that follows a finished training."""
+    return command("evaluate", given["out"]) if status == 0 and is_first_process() else ""
 
 
 def main(arguments: list[str]) -> int:
@@ -119,11 +124,6 @@ def main(arguments: list[str]) -> int:
         # Beneath the checks for callers in Python, which do not know the objects that stand for datasets in a bucket.
         run = unwrap(pretrain)
         status: int = run(recipe, data=sources, out=out, init_from=init_from, parallel=parallel, dry_run=dry_run)
-        if status == 0 and not dry_run and is_first_process():
-            from pipelines.cli.display import say
-
-            path = shlex.quote(str(out))
-            say(f"next: bytelm evaluate {path}, or bytelm generate {path} --prompt TEXT")
         return status
 
     more = "" if rest is not arguments else f"RECIPE is a .toml file, or one of\n{recipe_descriptions()}"

@@ -1,12 +1,14 @@
 """Training: train and evaluate a model on your text with one command, from the vocabulary to a report."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from pipelines.cli.arguments import DryRun
 from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule, need_validation
 from pipelines.cli.errors import UsageError
 from pipelines.cli.process import PASSIVE_THREADS
+from pipelines.cli.shell import command
 from pipelines.cli.verbs import verb
 
 if TYPE_CHECKING:
@@ -55,3 +57,11 @@ def train(
     kinds = tuple(dict.fromkeys(kind))
     job = Job(corpus=corpus, out=out, kinds=kinds, minutes=minutes, tokens=tokens, reading=options)
     return run(job, dry_run)
+
+
+def next_step(given: Mapping[str, Any], evaluations: "dict[str, Evaluation]") -> str:
+    """Return the command that follows: it lets the model write, or fill a mask."""
+    kind, evaluation = next(iter(evaluations.items()))
+    step = int(evaluation.validation.measured.checkpoint.removeprefix("step-"))
+    prompt = "The" if kind == "gpt" else "The <|mask|> of"
+    return command("generate", given["out"] / kind, checkpoint=step, prompt=prompt)

@@ -1,14 +1,17 @@
 """What `bytelm train` chooses for a text and a budget."""
 
 import json
+import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from corpora import open_corpus
+from pipelines.cli.shell import command
 from pipelines.first_model.choices import (
     BYTE_VOCABULARY,
     EPOCHS,
@@ -22,7 +25,7 @@ from pipelines.first_model.choices import (
     tokens_for,
     with_tokens,
 )
-from pipelines.first_model.commands import command, pretrain_command
+from pipelines.first_model.steps import pretrain_command
 from pipelines.first_model.text_facts import TextFacts, facts_of
 from pipelines.recipes.recipe import Recipe
 
@@ -149,7 +152,7 @@ def test_a_command_reads_back_as_its_words():
 
 def test_a_pretrain_command_names_every_changed_field():
     recipe = recipe_for("gpt", replace(choose(text_of(10**6), LAPTOP), size=SIZES[1], context_length=128))
-    words = shlex.split(pretrain_command("gpt-tiny", with_tokens(recipe, 5000), data="d", out="o"))
+    words = shlex.split(pretrain_command("gpt-tiny", with_tokens(recipe, 5000), data=Path("d"), out=Path("o")))
     assert words[:7] == ["bytelm", "pretrain", "gpt-tiny", "--data", "d", "--out", "o"]
     changed = dict(zip(words[7:-1:2], words[8::2], strict=True))
     assert changed == {
@@ -163,3 +166,41 @@ def test_a_pretrain_command_names_every_changed_field():
         "--train.checkpoint-every-tokens": "1000",
     }
     assert words[-1] == "--train.keep-best"
+
+
+def test_each_next_command_leads_from_a_text_to_a_report(text_folder, tmp_path, in_process):
+    words = ["train-tokenizer", str(text_folder), "--vocab-size", "400", "--split", "tail:0.2", "--out", "my own/tok"]
+    verbs = []
+    while words:
+        verbs.append(words[0])
+        few = ["--train.tokens", "2k", "--train.warmup-tokens", "100", "--model.layers", "1"]
+        done = in_process(*words, *(few if words[0] == "pretrain" else ()))
+        assert done.returncode == 0, done.stderr
+        following = [line for line in done.stdout.splitlines() if line.startswith("next: bytelm ")]
+        words = shlex.split(following[0])[2:] if following else []
+    assert verbs == ["train-tokenizer", "build-dataset", "pretrain", "evaluate", "report"]
+    assert (tmp_path / "my own" / "gpt" / "report.html").exists()
+
+
+def test_a_dry_run_and_json_have_no_next_command(text_folder, in_process):
+    words = ["train-tokenizer", text_folder, "--vocab-size", "300", "--out", "tok"]
+    for more in ("--dry-run", "--json"):
+        assert "next:" not in in_process(*words, more).stdout
+
+
+@pytest.mark.parametrize(
+    ("recipe", "how"), [("gpt-tiny", "measured over a few steps"), ("gpt2-124m", "from the speed of matrix products")]
+)
+def test_a_dry_run_tells_the_time_of_a_training(dataset_folder, tmp_path, in_process, recipe, how):
+    options = ("--model.context-length", "32", "--out", "run", "--dry-run")
+    done = in_process("pretrain", recipe, "--data", dataset_folder, *options)
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"; training takes about [\d:]+, at [\d.]+ k?tok/s \({how}\)$", done.stdout, re.M), done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_tells_the_time_of_counting_and_encoding(text_folder, tokenizer_folder, in_process):
+    counting = in_process("train-tokenizer", text_folder, "--vocab-size", "300", "--out", "tok", "--dry-run")
+    options = ("--tokenizer", tokenizer_folder, "--context-length", "32", "--out", "data", "--dry-run")
+    for done in (counting, in_process("build-dataset", text_folder, *options)):
+        assert re.search(r"^would take about 0:0\d, at [13]0 MB/s on each of \d+ cores?$", done.stdout, re.M), done

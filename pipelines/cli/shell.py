@@ -1,25 +1,14 @@
-"""The command that does one step of `bytelm train` alone."""
+"""Command lines of `bytelm` as text that a shell reads back."""
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from pipelines.recipes.recipe import load_recipe
-from pipelines.run.manifest import flat
-
 
 def command(verb: str, *words: str | Path, **options: Any) -> str:
-    """Return a command line that a shell reads back. Options that are None are left out."""
+    """Return the command line of a verb. Options that are None are left out."""
     return shlex.join(["bytelm", verb, *map(str, words), *_words(options)])
-
-
-def pretrain_command(name: str, recipe: Any, **options: Any) -> str:
-    """Return the command that trains `recipe`, a variant of the recipe `name`."""
-    base, changed = flat(asdict(load_recipe(name))), flat(asdict(recipe))
-    changes = {field: value for field, value in changed.items() if value != base[field]}
-    return command("pretrain", name, **options, **changes)
 
 
 def _words(options: Mapping[str, Any]) -> list[str]:
