@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup demo test test-slow test-serve test-page fuzz bench bench-pretrain gpu lint constraints clean
+.PHONY: help setup demo test test-slow test-serve test-page fuzz bench bench-pretrain gpu lint docs constraints clean
 
 help:
 	@echo "make demo        bytelm train on Python's standard library: a GPT, a BERT and a report (in bytelm-demo/)"
@@ -17,6 +17,7 @@ help:
 	@echo "make bench-pretrain TEXT=FILE"
 	@echo "                 pretraining beside transformers and litgpt, in an hour or two"
 	@echo "make gpu         checks and speeds on a GPU in four stages of nine minutes, without a virtual environment"
+	@echo "make docs        these pages as a site in build/docs/site/, in a minute; after make demo with its report"
 	@echo "make setup       only the virtual environment in .venv/ with the bytelm command"
 
 setup: .venv/.ready
@@ -56,6 +57,9 @@ bench-pretrain: .venv/.ready-bench .venv-litgpt/.ready
 gpu:
 	benchmarks/gpu.sh $(STAGES)
 
+docs: .venv/.ready-docs
+	$(BIN)/python docs/build_site.py
+
 lint: .venv/.ready-test
 	@echo "== linter"
 	$(BIN)/ruff check .
@@ -87,6 +91,11 @@ lint: .venv/.ready-test
 	$(PIP) install --constraint constraints.txt --editable '.[fuzz]'
 	@touch $@
 
+.venv/.ready-docs: .venv/.ready
+	@echo "== the packages for the site"
+	$(PIP) install --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
 .venv/.ready-bench: .venv/.ready
 	@echo "== the peers that the benchmark measures"
 	$(PIP) install --constraint constraints.txt --editable '.[bench]'
@@ -107,7 +116,7 @@ lint: .venv/.ready-test
 	@touch $@
 
 # The newest versions that pass the tests become the pinned ones.
-constraints: .venv/.ready-page .venv/.ready-bench
+constraints: .venv/.ready-page .venv/.ready-bench .venv/.ready-docs
 	@{ echo "# Versions that the tests pass with; made by make constraints."; \
 	   $(PIP) freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.new
 	@mv constraints.new constraints.txt

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 from pipelines.cli.display import perplexity_text
 from pipelines.evaluation.measurement import Number, Result
 from pipelines.evaluation.measurements import kinds
+from pipelines.evaluation.measurements.predictions import PER_BYTE
 
 if TYPE_CHECKING:
     from pipelines.evaluation.results import SplitEvaluation
 
 OVERFLOW = "A perplexity above 1.8e308 is written as a power of e. In JSON it is null, because no float holds it."
-PER_BYTE = ("bits_per_byte", "bits_per_original_byte", "masked_bits_per_byte")
 
 
 @cache
@@ -34,10 +34,10 @@ def keys() -> frozenset[str]:
 
 
 def headline(evaluation: "SplitEvaluation") -> str:
-    """Return the numbers that people quote: "perplexity 12.30 (11.90 to 12.80), 1.2345 bits per byte"."""
-    per_byte = next((key for key in PER_BYTE if evaluation.entries.get(key) is not None), None)
-    text = f"perplexity {with_interval('perplexity', evaluation)}"
-    return text if per_byte is None else f"{text}, {with_interval(per_byte, evaluation)} {in_words(per_byte)}"
+    """Return the numbers that people quote: "perplexity 12.30, 1.2345 bits per byte"."""
+    known = [key for key in PER_BYTE if evaluation.entries.get(key) is not None]
+    per_byte = (f"{value_of(key, evaluation)} {in_words(key)}" for key in known)
+    return ", ".join([f"perplexity {value_of('perplexity', evaluation)}", *per_byte])
 
 
 def sentences_of(evaluation: "SplitEvaluation", above: bool | None = None) -> list[str]:
@@ -70,7 +70,7 @@ def format_number(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:,.{numbers()[key].digits if key in numbers() else 4}f}"
+        return f"{value:,.{numbers()[key].digits}f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

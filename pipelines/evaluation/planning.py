@@ -13,9 +13,9 @@ from pipelines.evaluation.measurements import measurements
 from pipelines.evaluation.windows import Objective, Stream, WindowSettings
 from pipelines.files import distinct_names
 from pipelines.run.folder import Run
+from pipelines.training.batch_objectives import make_objective
 from pipelines.training.data import check_tokenizer, open_dataset
 from pipelines.training.mixture import Dataset
-from pipelines.training.objectives import make_objective
 from tokenizer import Tokenizer
 
 
@@ -116,20 +116,20 @@ def dataset_of(run: Run, data: AnyPath | None) -> Dataset:
 
 def _own_dataset(run: Run) -> AnyPath:
     if not run.sources:
-        raise ValueError(f"{run.folder} was imported and has no dataset: name one to measure it on with --data")
+        raise ValueError(f"{run.folder} was imported and has no dataset: name one to measure it on with `data`")
     if len(run.sources) > 1:
         named = ", ".join(map(str, run.sources))
-        raise ValueError(f"{run.folder} was trained on several datasets: name one with --data ({named})")
+        raise ValueError(f"{run.folder} was trained on several datasets: name one with `data` ({named})")
     [data] = run.sources
     if not data.exists():
-        raise ValueError(f"the dataset of the run, {data}, does not exist any more: name another with --data")
+        raise ValueError(f"the dataset of the run, {data}, does not exist any more: name another with `data`")
     return data
 
 
 def corpus_of(run: Run, specs: Sequence[str], splits: Sequence[str], reading: Mapping[str, Any]) -> CorpusText:
     """Return a corpus encoded for a run; ValueError for a run on pairs. `reading` are options of `open_corpus`."""
     if run.recipe.objective == "sequence-pairs":
-        raise ValueError(f"{run.folder} was trained on pairs, and --corpus names a text: give a dataset with --data")
+        raise ValueError(f"{run.folder} was trained on pairs, and `corpus` names a text: give a dataset with `data`")
     return CorpusText(specs, run, window_of(run), splits, reading)
 
 
@@ -149,17 +149,17 @@ def windows_of(run: Run, dataset: Dataset | CorpusText, stride: int | None, min_
     window, objective = window_of(run), run.recipe.objective
     if objective != "next-token" and (stride is not None or min_context != 1):
         raise ValueError(
-            f"{run.folder} was trained on {objective}: it reads whole blocks or pairs, so --stride and --min-context "
+            f"{run.folder} was trained on {objective}: it reads whole blocks or pairs, so `stride` and `min_context` "
             "do not apply"
         )
     whole_blocks = objective in ("masked-token", "span-corruption")
     if whole_blocks and isinstance(dataset, TokenDataset) and dataset.context_length != window:
         raise ValueError(
             f"{run.folder} reads blocks of {window} tokens, but {dataset.place} has blocks of "
-            f"{dataset.context_length}: build a dataset with --context-length {window}"
+            f"{dataset.context_length}: build a dataset with `context_length={window}`"
         )
     stride = window if stride is None else stride
-    for name, value in (("--stride", stride), ("--min-context", min_context)):
+    for name, value in (("`stride`", stride), ("`min_context`", min_context)):
         if not 1 <= value <= window:
             raise ValueError(f"{name} is {value}, but must be from 1 to the window of {window} tokens")
     return WindowSettings(window, stride, min_context)

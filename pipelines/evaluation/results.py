@@ -60,13 +60,13 @@ class SplitEvaluation:
     @classmethod
     def from_json(cls, split: str, entry: Mapping[str, Any], measured: Measured) -> "SplitEvaluation":
         """Return the evaluation in an entry of evaluation.json; ValueError if one is damaged, or Numbers missing."""
-        found: list[Result | None] = []
+        read: list[Result | None] = []
         for kind in results():
             if kind.key:
-                found.append(kind.from_json(entry[kind.key]) if kind.key in entry else None)
+                read.append(kind.from_json(entry[kind.key]) if kind.key in entry else None)
             elif kind is Numbers or any(entry.get(name) is not None for name in kind.__dataclass_fields__):
-                found.append(kind.from_json(entry))
-        return cls(split, tuple(result for result in found if result is not None), measured)
+                read.append(kind.from_json(entry))
+        return cls(split, tuple(result for result in read if result is not None), measured)
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry of the split. `overflow` names perplexities that are null because no float holds them."""

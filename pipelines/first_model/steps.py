@@ -193,7 +193,7 @@ def _evaluate(folder: Path, compressors: bool) -> Evaluation:
         return earlier
     evaluation, failures = measure(plan(folder, EvaluationOptions(**options, measurements=measurements(more))))
     if failures:
-        raise failures[0]
+        raise ValueError("; ".join(map(str, failures)))
     return evaluation
 
 

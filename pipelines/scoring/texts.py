@@ -22,7 +22,7 @@ from pipelines.run.loaded_run import LoadedRun
 from pipelines.scoring.predictions import Predictions, predict, predict_batches
 from pipelines.scoring.word_probabilities import Words, ends_of_words, pieces_of, word_beginnings, words_of
 from pipelines.training.batch import Array
-from pipelines.training.objectives import MaskedToken, NextToken, require_special_tokens
+from pipelines.training.batch_objectives import MaskedToken, NextToken, require_special_tokens
 from tokenizer import CLS, MASK, SEP, sentinels
 
 SHORT_TEXT = 1000  # characters; shorter texts are encoded without loading numba
@@ -343,7 +343,7 @@ def text_result(
     """
     tok = run.tokenizer
     pieces = pieces_of(tok, ids.tolist())
-    found = words_of(pieces, ~tok.ordinary[ids], predictions.log_probabilities, borders) if words else None
+    own_words = words_of(pieces, ~tok.ordinary[ids], predictions.log_probabilities, borders) if words else None
     pseudo = run.config.model.architecture == "encoder"
     return TextScore(
         "pseudo-log-likelihood" if pseudo else "log-likelihood",
@@ -352,7 +352,7 @@ def text_result(
         tok.token_byte_lengths[ids].astype(np.int64) if tok.is_lossless else None,
         None if text is None else len(text.encode()),
         predictions,
-        found,
+        own_words,
         before,
         window,
         stride,

@@ -56,7 +56,9 @@ def test_utf16_and_utf32_are_read_and_never_taken_for_another_encoding(tmp_path,
         "b.jsonl": encoding[:6],
     }
     for name in ("latin-1", "utf-8"):
-        with pytest.raises(ValueError, match=rf"a\.txt is not \S+, but looks like {encoding[:6]}\S*: leave --encoding"):
+        with pytest.raises(
+            ValueError, match=rf"a\.txt is not \S+, but looks like {encoding[:6]}\S*: leave `encoding` out"
+        ):
             read(tmp_path / "a.txt", encoding=name)
     (tmp_path / "a.txt").rename(tmp_path / "b.txt")
     assert read(tmp_path / "b.txt", encoding=encoding)[0] == [text]
@@ -68,7 +70,7 @@ def test_an_encoding_that_is_given_is_not_overruled(tmp_path):
     found, dropped = read(tmp_path, encoding="koi8-r")
     assert found == [text.encode("cp1251").decode("koi8-r")]
     assert dropped.encodings == {}
-    with pytest.raises(ValueError, match=r"a\.txt is not utf-8 after byte 0 .*name another --encoding"):
+    with pytest.raises(ValueError, match=r"a\.txt is not utf-8 after byte 0 .*name another `encoding`"):
         read(tmp_path, encoding="utf-8")
     assert read(tmp_path, invalid="bytes")[0] == [text.encode("cp1251")]
 
@@ -77,7 +79,7 @@ def test_damaged_utf8_is_not_taken_for_another_encoding(tmp_path):
     data = (TEXTS["cp1252"] * 20).encode()
     for place in (len(data) // 2, 3):
         (tmp_path / "a.txt").write_bytes(data[:place] + b"\xff" + data[place:])
-        with pytest.raises(ValueError, match=rf"a\.txt is not UTF-8 at byte {place} \(0xff\): name its --encoding, or"):
+        with pytest.raises(ValueError, match=rf"a\.txt is not UTF-8 at byte {place} \(0xff\): name its `encoding`, or"):
             read(tmp_path)
         found, dropped = read(tmp_path, invalid="replace")
         assert (found[0].count("\ufffd"), dropped.encodings) == (1, {})
@@ -86,7 +88,7 @@ def test_damaged_utf8_is_not_taken_for_another_encoding(tmp_path):
 def test_a_poor_guess_is_not_taken_but_named(tmp_path):
     (tmp_path / "a.txt").write_bytes("Müller".encode("latin-1"))
     with pytest.raises(
-        ValueError, match=r"a\.txt is not UTF-8 at byte 1 \(0xfc\): name its --encoding \(it may be \S+\)"
+        ValueError, match=r"a\.txt is not UTF-8 at byte 1 \(0xfc\): name its `encoding` \(it may be \S+\)"
     ):
         read(tmp_path)
 

@@ -135,7 +135,7 @@ def test_csv_is_read_with_its_quotes_and_lines_in_any_encoding(tmp_path, separat
     [
         ("text,label\na\n", "row 1 of .* has 1 cells, but the first row names 2: fix it"),
         ("text,label\na,b,c\n", "row 1 of .* has 3 cells, but the first row names 2: fix it"),
-        ("words,label\na,b\n", 'row 1 of .* has no field "text": it has words, label; choose with --text-field'),
+        ("words,label\na,b\n", 'row 1 of .* has no field "text": it has words, label; choose with `text_field`'),
         ('text,label\n"a" b,c\n', r"row 1 of .* is not CSV \(.*\): fix it"),
         ("text,label\n", r"holds no text \(0 empty rows\)"),
         ("", r"holds no text \(0 empty rows\)"),

@@ -14,19 +14,11 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DOCS = [
-    (ROOT / "docs" / name).read_text(encoding="utf-8")
-    for name in (
-        "corpora.md",
-        "models.md",
-        "evaluation.md",
-        "scoring.md",
-        "entropy.md",
-        "python.md",
-        "tokenizer-methods.md",
-        "training.md",
-    )
-]
+ELSEWHERE = {"serving"}  # tests/serving/test_docs.py
+FIRST = ("corpora", "models", "evaluation", "scoring", "entropy", "python", "tokenizer-methods", "training")
+OTHERS = sorted(path for path in (ROOT / "docs").rglob("*.md") if path.stem not in FIRST)
+PAGES = [*(ROOT / "docs" / f"{name}.md" for name in FIRST), *OTHERS]
+DOCS = [page.read_text(encoding="utf-8") for page in PAGES if page.stem not in ELSEWHERE]
 TEXT = "\n".join([README, *DOCS])
 COMMANDS = re.findall(r"^bytelm .*$", "\n".join(re.findall(r"```sh\n(.*?)```", TEXT, re.S)), re.M)
 DOCUMENTS = 15  # of 10 kB
@@ -108,9 +100,3 @@ def test_the_make_targets_exist():
     targets = (ROOT / "Makefile").read_text()
     for name in re.findall(r"make ([a-z-]+)", README):
         assert re.search(rf"^{name}:", targets, re.M), name
-
-
-def test_every_relative_link_leads_to_a_file():
-    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")):
-        for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / link).exists(), f"{page.name}: {link}"

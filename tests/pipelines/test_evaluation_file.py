@@ -152,10 +152,8 @@ def test_the_command_prints_names_definitions_and_the_file(in_process, run):
 def test_the_command_prints_perplexity_and_bits_per_byte_before_the_table(in_process, run, tmp_path, trained_bert):
     numbers = evaluate(run).validation
     first, second, *_ = in_process("evaluate", run, "--quiet").stdout.splitlines()
-    low, high = numbers.intervals.bounds["perplexity"]
-    assert first.startswith(f"validation: perplexity {numbers.perplexity:,.2f} ({low:,.2f} to {high:,.2f}), ")
-    assert f"{numbers.bits_per_byte:,.4f} (" in first and first.endswith("bits per byte")
-    assert second == ""
+    quoted = f"validation: perplexity {numbers.perplexity:,.2f}, {numbers.bits_per_byte:.4f} bits per byte"
+    assert (first, second) == (quoted, "")
     bert = shutil.copytree(trained_bert, tmp_path / "bert")
     first, second, third, *_ = in_process("evaluate", run, bert, "--quiet").stdout.splitlines()
     assert first.startswith("gpt, validation: perplexity ") and second.startswith("bert, validation: perplexity ")
@@ -171,7 +169,8 @@ def test_an_evaluation_reads_well_in_a_notebook(evaluated):
     assert evaluation.validation.bits_per_byte == numbers["bits_per_byte"]
     assert evaluation.validation.bleu is None  # a number that this run has not
     assert evaluation.validation.intervals.bounds["accuracy"] == tuple(numbers["intervals"]["accuracy"])
-    assert repr(evaluation).startswith(f"evaluation of gpt\n  validation: perplexity {numbers['perplexity']:,.2f} (")
+    quoted = f"validation: perplexity {numbers['perplexity']:,.2f}, {numbers['bits_per_byte']:.4f} bits per byte"
+    assert repr(evaluation) == f"evaluation of gpt\n  {quoted}"
     assert "validation" in dir(evaluation) and "bits_per_byte" in dir(evaluation.validation)
     with pytest.raises(AttributeError, match="the evaluation has no split 'test'; it has validation"):
         evaluation.test  # noqa: B018

@@ -226,7 +226,7 @@ def test_sources_that_do_not_fit_together_are_refused_by_name(
         sentinel_dataset: "have different tokenizers",
         prose(
             tmp_path / "long", other_dataset, 64
-        ): "have blocks of 32 and 64 tokens: build both with one `context_length`",
+        ): "have blocks of 32 and 64 tokens: build both with one --context-length",
         prose(
             tmp_path / "bare", other_dataset, separator=False
         ): "has a separator before each document: build both with the same separator option",

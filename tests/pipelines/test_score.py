@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import bytelm
 from lm.text_statistics.kernels import hash_words
 from pipelines.dataset.reader import TokenStream
-from pipelines.evaluation.white_space import white_space
+from pipelines.evaluation.decoded_text import white_space
 from pipelines.evaluation.windows import decoder_windows
 from pipelines.run.folder import Run
 from pipelines.scoring.word_probabilities import word_starts
-from pipelines.training.objectives import NextToken
+from pipelines.training.batch_objectives import NextToken
 from pipelines.verbs.export_hf import export_hf
 from tests.pipelines.exchange_cases import AUTO
 from tests.pipelines.test_cli import assert_refused

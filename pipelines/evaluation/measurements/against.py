@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,6 +12,7 @@ from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.confidence import FEWEST_CONTEXTS, FEWEST_DOCUMENTS, Sampling, draw
 from pipelines.evaluation.documents import Key, StreamText, document_keys
 from pipelines.evaluation.measurement import Measurement, Observer, Result, number
+from pipelines.evaluation.measurements.predictions import PER_BYTE, Numbers
 from pipelines.evaluation.scoring import check_finite, score
 from pipelines.evaluation.split import Chunk, ScoredSplit, Split
 from pipelines.evaluation.windows import TokenScores, Windows
@@ -25,15 +25,12 @@ NO_DIVERGENCE = (
     "divergence."
 )
 SEEDS = "training seeds not counted"
-UNITS = {
-    "bits_per_byte": "bits per byte",
-    "bits_per_original_byte": "bits per byte of the original",
-    "masked_bits_per_byte": "bits per byte of masked text",
-}
+UNITS = {key: Numbers.numbers()[key].name for key in PER_BYTE}
 ROUNDING = 1e-3  # bytes; sums of fractions of bytes are inexact
 
 
-class Gap(NamedTuple):
+@dataclass(frozen=True)
+class Gap:
     """The difference of two runs: run minus other, negative if the run is better."""
 
     unit: str
@@ -45,14 +42,9 @@ class Gap(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Difference:
-    """The paired difference from another run, as a Gap, in words too."""
+class Difference(Gap):
+    """The difference from another run, in words too."""
 
-    unit: str
-    value: float
-    low: float | None
-    high: float | None
-    documents: int | None
     sentence: str
     reservations: tuple[str, ...]
     divergence: str = ""
@@ -77,8 +69,8 @@ class Comparison(Result):
     difference: Difference
 
     def sentences(self, tokens: int) -> list[str]:
-        found = self.difference
-        return [" ".join(filter(None, (found.sentence, *found.reservations, found.divergence)))]
+        difference = self.difference
+        return [" ".join(filter(None, (difference.sentence, *difference.reservations, difference.divergence)))]
 
 
 class Divergences:
@@ -98,8 +90,8 @@ class Divergences:
         logits = model.logits(self._hidden[: len(chunk.targets)]).float()
         self._hidden = self._hidden[len(chunk.targets) :]
         nats = token_nll(logits, chunk.targets)
-        check_finite(nats, self._other.plan.run, "compare with another run")
-        self._sums += [float(each_pair.sum()) for each_pair in divergences(chunk.logits, logits)]
+        check_finite(nats, self._other.plan.run)
+        self._sums += [float(of_rows.sum()) for of_rows in divergences(chunk.logits, logits)]
         self._gaps.append(chunk.nats - nats)
 
     def result(self, split: ScoredSplit) -> Comparison:
@@ -111,7 +103,7 @@ class Divergences:
 
 @dataclass(frozen=True, kw_only=True)
 class Against(Measurement):
-    """The comparison with the run of --against."""
+    """The comparison with the run `against`."""
 
     result = Comparison
 
@@ -148,7 +140,9 @@ def _comparison(
     ours, theirs = distinct_names([run.folder for run in runs])
     notes += filter(None, (split.trained_text.not_held_out(ours), other.trained_text.not_held_out(theirs)))
     divergence = "" if same_tokens else NO_DIVERGENCE
-    words = Difference(*gap, sentence(gap, ours, theirs), tuple(notes), divergence)
+    words = Difference(
+        **vars(gap), sentence=sentence(gap, ours, theirs), reservations=tuple(notes), divergence=divergence
+    )
     return Comparison(kl_bits=kl, reverse_kl_bits=reverse, js_bits=shannon, difference=words)
 
 
@@ -263,7 +257,7 @@ def reservations(runs: Sequence[Run], unit: str) -> list[str]:
 
 def sentence(gap: Gap, run: str, other: str) -> str:
     """Return a sentence about the difference of two runs, by their names."""
-    unit, value, low, high, _ = gap
+    unit, value, low, high = gap.unit, gap.value, gap.low, gap.high
     if value == 0:
         return f"{run} and {other} are equally good on this text: their losses are the same; {SEEDS}."
     better = run if value < 0 else other

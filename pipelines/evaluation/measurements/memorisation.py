@@ -58,11 +58,11 @@ class Matches:
     def cells(self) -> list[str]:
         """Return the cells below HEADS."""
         groups = (self.loss.inside, self.loss.outside) if self.loss else (None, None)
-        found = [
+        losses = [
             *(group and group.bits_per_token for group in groups),
             *(group and group.bits_per_byte for group in groups),
         ]
-        return [f"{self.begin:.2%}", f"{self.inside:.2%}", *("–" if each is None else f"{each:.3f}" for each in found)]
+        return [f"{self.begin:.2%}", f"{self.inside:.2%}", *("–" if loss is None else f"{loss:.3f}" for loss in losses)]
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,15 @@ import numpy as np
 from lm.metrics.intervals import interval
 from lm.metrics.predictions import bits, perplexity
 from lm.values import read_as
-from pipelines.dataset.pairs import Pairs
+from pipelines.dataset.pair_dataset import Pairs
 from pipelines.evaluation.confidence import Interval, Sampling
 from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import TokenScores
-from pipelines.training.objectives import MaskedToken, PairObjective, SpanCorruption
+from pipelines.training.batch_objectives import MaskedToken, PairObjective, SpanCorruption
+
+PER_BYTE = ("bits_per_byte", "bits_per_original_byte", "masked_bits_per_byte")
+"""The bits per byte, of which a model has one."""
 
 
 @dataclass(frozen=True)
@@ -158,17 +161,17 @@ class OfPredictions(Measurement):
 
     def measure(self, split: ScoredSplit) -> Numbers:
         split.intervals.update(intervals(split.tokens, split.sampling, split.sizes, split.per_byte))
-        found: dict[str, Any] = dict(split.predictions)
+        values: dict[str, Any] = dict(split.predictions)
         if isinstance(split.objective, SpanCorruption | MaskedToken):
-            found["bits_per_byte"] = None
+            values["bits_per_byte"] = None
         if isinstance(split.objective, PairObjective) and isinstance(split.stream, Pairs):
-            found["cut"] = split.objective.cut(split.stream)
+            values["cut"] = split.objective.cut(split.stream)
         if split.sizes is not None and split.per_byte != "bits_per_byte":
-            found[split.per_byte] = bits(float(split.tokens.nats.sum() / split.sizes.sum()))
+            values[split.per_byte] = bits(float(split.tokens.nats.sum() / split.sizes.sum()))
         if not split.tokenizer.is_lossless:
             size = None if split.sizes is None else round(float(split.sizes.sum()))
-            found |= {"bytes": None, "original_bytes": size}
-        numbers: Numbers = read_as(Numbers, found)
+            values |= {"bytes": None, "original_bytes": size}
+        numbers: Numbers = read_as(Numbers, values)
         return numbers
 
 

@@ -12,7 +12,7 @@ from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.split import Chunk, ScoredSplit, Split
-from pipelines.training.objectives import NextToken
+from pipelines.training.batch_objectives import NextToken
 from tokenizer import Tokenizer
 
 
@@ -54,13 +54,13 @@ class SourceNumbers(Result):
         if entropy is None or divergence is None or loss is None:
             return []
         parts, others = (round(entropy, 4), round(divergence, 4)), tokens - self.kl_true_tokens
-        found = (
+        sum_in_words = (
             f"At the {self.kl_true_tokens:,} tokens whose distribution is known: {parts[0]:.4f} (entropy of the "
             f"source) + {parts[1]:.4f} (divergence) = {sum(parts):.4f} bits of expected cross-entropy. This text has "
             f"{loss:.4f} bits."
         )
         rest = f" The other {others:,} tokens, such as separators, count only in the cross-entropy of all tokens."
-        return [found + rest if others else found]
+        return [sum_in_words + rest if others else sum_in_words]
 
 
 class SourceDivergence:

@@ -12,13 +12,13 @@ from lm.decoding.packed import prepare
 from lm.model import LanguageModel
 from pipelines.cli.arguments import check_beams, check_length_penalty
 from pipelines.cli.display import Bar, say
-from pipelines.dataset.pairs import Pairs
+from pipelines.dataset.pair_dataset import Pairs
 from pipelines.evaluation.measurement import Measurement, Result, Section, Table, number
 from pipelines.evaluation.planning import EvaluationOptions
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import known_ids
-from pipelines.training.objectives import PairObjective
+from pipelines.training.batch_objectives import PairObjective
 from tokenizer import Tokenizer
 
 SOURCES, TARGETS = 64, 256  # limits of a batch, so that memory does not grow with the number of beams
@@ -60,7 +60,7 @@ class Translations(Result):
         return [f"BLEU: {self.bleu_signature}"] if self.bleu_signature else []
 
     def parts(self) -> list[Table | str]:
-        rows = [(each.source, [each.reference, each.hypothesis]) for each in self.examples]
+        rows = [(example.source, [example.reference, example.hypothesis]) for example in self.examples]
         return [Table(f"beam search with {self.beams} beams", "source", ["reference", "found"], rows, text=True)]
 
 
@@ -108,15 +108,15 @@ def translations(
     bar: Bar,
 ) -> Translations:
     """Translate all sources of a split by beam search."""
-    found: list[list[int]] = [[]] * len(pairs)
+    best: list[list[int]] = [[]] * len(pairs)
     done = 0
     allowed = known_ids(tokenizer, model)
     for rows, targets in _translate(model, pairs, objective, beams, length_penalty, allowed):
         for row, ids in zip(rows.tolist(), targets, strict=True):
-            found[row] = ids
+            best[row] = ids
         done += len(rows)
         bar.update(done)
-    hypotheses = [tokenizer.decode(ids) for ids in found]
+    hypotheses = [tokenizer.decode(ids) for ids in best]
     references = [tokenizer.decode(pairs.targets[row].tolist()) for row in range(len(pairs))]
     same = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
     shown = np.unique(np.linspace(0, len(pairs) - 1, EXAMPLES).astype(int)).tolist()
@@ -149,7 +149,7 @@ def _translate(
     for first in range(0, len(order), at_once):
         rows = order[first : first + at_once]
         batch = objective.batch(pairs, rows)
-        found = beam_search(
+        hypotheses = beam_search(
             prepared,
             torch.from_numpy(batch.source).to(prepared.device),
             start_id=objective.start_id,
@@ -160,7 +160,7 @@ def _translate(
             source_present=torch.from_numpy(batch.source_present).to(prepared.device),
             allowed=allowed,
         )
-        best = [list(hypotheses[0].ids) for hypotheses in found]
+        best = [list(of_source[0].ids) for of_source in hypotheses]
         yield rows, [ids[:-1] if ids[-1] == objective.end_id else ids for ids in best]
 
 

@@ -9,12 +9,11 @@ from lm.metrics.intervals import interval
 from lm.metrics.predictions import perplexity
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.confidence import Interval, Sampling
-from pipelines.evaluation.decoded_text import stream_text
+from pipelines.evaluation.decoded_text import stream_text, white_space
 from pipelines.evaluation.documents import StreamText
 from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.planning import EvaluationOptions
 from pipelines.evaluation.split import ScoredSplit
-from pipelines.evaluation.white_space import white_space
 from pipelines.evaluation.windows import TokenScores
 from pipelines.run.folder import Run
 from tokenizer import Tokenizer
@@ -98,10 +97,10 @@ def per_word(
     counts = {"word_perplexity": words, "word_perplexity_with_line_ends": words + line_ends}
     means = [float(nats / count.sum()) if count.any() else None for count in counts.values()]
     perplexities = [None if mean is None else perplexity(mean) for mean in means]
-    found = Words(perplexities[0], perplexities[1], means[0], means[1], int(words.sum()), int(line_ends.sum()))
+    counted = Words(perplexities[0], perplexities[1], means[0], means[1], int(words.sum()), int(line_ends.sum()))
     intervals: dict[str, Interval] = {}
     if sampling is None:
-        return found, intervals
+        return counted, intervals
     for key, count in counts.items():
         per_token = count[scores.indices]
         per_token[0] += count[0]  # the first token is not scored
@@ -110,7 +109,7 @@ def per_word(
             low, high = interval(drawn_nats / drawn_words)
             intervals[key.replace("perplexity", "cross_entropy")] = low, high
             intervals[key] = perplexity(low), perplexity(high)
-    return found, intervals
+    return counted, intervals
 
 
 def words_and_line_ends(written: bytes, text: StreamText) -> tuple[np.ndarray, np.ndarray]:
