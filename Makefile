@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 .PHONY: help setup demo test test-slow test-serve test-page fuzz bench bench-pretrain gpu lint docs constraints clean
 
 help:
-	@echo "make demo        text to tokenizer, dataset, GPT, BERT and report in minutes (in bytelm-demo/)"
+	@echo "make demo        bytelm train on Python's standard library: a GPT, a BERT and a report (in bytelm-demo/)"
 	@echo "make test        the tests and the linter"
 	@echo "make test-slow   the tests that take minutes"
 	@echo "make test-serve  bytelm serve with lm-evaluation-harness and the openai package, in minutes"

@@ -87,7 +87,7 @@ def queued_steps(session: Session) -> list[Finding]:
 
 
 def demo(session: Session) -> list[Finding]:
-    length = ("--seconds", 2) if session.tiny else ()
+    length = ("--minutes", 0.02) if session.tiny else ()
     seconds = session.run("pipelines", "demo", "--out", session.work / "demo", *length)["seconds"]
     return [session.judged(f"make demo in {DEMO_SECONDS} s", f"{seconds:.0f} s", seconds < DEMO_SECONDS)]
 

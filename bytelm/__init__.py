@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from pipelines.verbs.serve import serve
     from pipelines.verbs.sweep_vocabulary import sweep_vocabulary
     from pipelines.verbs.tokenize import tokenize
+    from pipelines.verbs.train import train
     from pipelines.verbs.train_tokenizer import train_tokenizer
     from tokenizer import Tokenizer
 
@@ -99,6 +100,7 @@ __all__ = [
     "show",
     "sweep_vocabulary",
     "tokenize",
+    "train",
     "train_tokenizer",
     "verify_dataset",
 ]

@@ -35,7 +35,7 @@ def draw_terminal(demo: Path) -> None:
     """Write demo.svg: the tables at the end of the demo."""
     command = [Path(sys.executable).with_name("bytelm"), "demo", "--out", demo]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    tables = output[output.index("                   GPT") :].partition("\n\ngpt: ")[0]
+    tables = output[output.index("\nreport\n") :].partition("\n\n")[2].partition("\n\ngpt: ")[0]
     save_terminal(Text(tables), "demo", "make demo", 80)
 
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-# Seconds between two lines of progress, if the output is not a terminal.
-PLAIN_INTERVAL = 10.0
+# Seconds between two lines of progress, if the output is not a terminal, and until the first, which estimates the time.
+PLAIN_INTERVAL, FIRST_LINE = 10.0, 2.0
 
 
 class show:  # noqa: N801 - reads as a function
@@ -88,14 +88,16 @@ def table(
 ) -> None:
     """Print an aligned table. Columns after the first are right-aligned numbers, or with `text` left-aligned words.
 
-    It is a result, or goes to the console `to`.
+    Without `columns` it has no heads. It is a result, or goes to the console `to`.
     """
     from rich.markup import escape
     from rich.table import Table
 
     from pipelines.cli.console import print_on, results
 
-    out = Table(box=None, pad_edge=False, header_style="bold")
+    rows = list(rows)
+    out = Table(box=None, pad_edge=False, header_style="bold", show_header=bool(columns))
+    columns = columns or [""] * max(map(len, rows))
     for index, column in enumerate(columns):
         numbers = index > 0 and not text
         fixed = 0 < index < len(columns) - text
@@ -123,7 +125,7 @@ def duration(seconds: float) -> str:
 class Bar:
     """Progress of a task: amount done, rate, time left and a note such as the loss.
 
-    A bar on a terminal; elsewhere a line every `PLAIN_INTERVAL` seconds.
+    A bar on a terminal; elsewhere a line after `FIRST_LINE` seconds and every `PLAIN_INTERVAL` seconds.
     """
 
     def __init__(self, label: str, total: float | None, unit: str) -> None:
@@ -173,7 +175,7 @@ class Bar:
         rate = f"{quantity((self._done - self._begun_at) / max(1e-9, now - self._started), self.unit)}/s"
         if self._rich is not None:
             self._rich.update(self._task, completed=self._done, total=self.total, rate=rate, note=note)
-        elif now - self._printed >= PLAIN_INTERVAL:
+        elif now - self._printed >= (PLAIN_INTERVAL if self._printed > self._started or not self.total else FIRST_LINE):
             self._printed = now
             share = f"{self._done / self.total:4.0%} " if self.total else ""
             say(f"{self.label}: {share}{quantity(self._done, self.unit)}, {rate}{self._left(now)}{self._note_text()}")

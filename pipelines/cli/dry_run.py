@@ -1,11 +1,15 @@
 """What a dry run prints: the planned work, its size and its output path."""
 
+import os
 from pathlib import Path
 
 from pipelines.cli.display import answer, count_text, duration, quantity
 from pipelines.cli.errors import UsageError
 
 START_SECONDS = 20  # of a Ray cluster, and to compile the kernels
+LOADING_SECONDS = 3
+# Speeds of one core, for estimates.
+COUNTED_PER_SECOND, ENCODED_PER_SECOND = 30_000_000, 10_000_000
 
 
 def check_dry_run(dry_run: bool, as_json: bool) -> None:
@@ -32,6 +36,7 @@ def plan_dataset(
     most = "" if text_bytes is None else f", at most {quantity(text_bytes * per_token, 'B')}"
     files = f", in files of {quantity(shard_size, 'B')}" if shard_size else ""
     answer(f"would write the folder {out}: {per_token} bytes per token{most}{files}")
+    _answer_time(text_bytes, ENCODED_PER_SECOND)
 
 
 def plan_tokenizer(
@@ -41,6 +46,16 @@ def plan_tokenizer(
     text = _size(text_bytes) + (f", the training split ({split})" if split else ", saved counts")
     answer(f"would train a vocabulary of {vocab_size:,} entries with the pattern {pattern} on {text}")
     answer(f"would write {out / 'tokenizer.json'}" + (f" and {save_counts}" if save_counts else ""))
+    _answer_time(text_bytes, COUNTED_PER_SECOND)
+
+
+def _answer_time(text_bytes: int | None, bytes_per_second: int) -> None:
+    """Print about how long all cores of this machine take, at `bytes_per_second` each."""
+    if text_bytes is not None:
+        cores = os.cpu_count() or 1
+        seconds = text_bytes / bytes_per_second / cores + LOADING_SECONDS
+        speed = f"{quantity(bytes_per_second, 'B')}/s on each of {count_text(cores, 'core')}"
+        answer(f"would take about {duration(seconds)}, at {speed}")
 
 
 def plan_tasks(

@@ -63,7 +63,23 @@ def parse(
     for name in ("out", "save_counts", "parquet"):
         check_writable(f"`{name}`", call.keywords.get(name), f"choose another `{name}`")
     with show(quiet), command_line(), explain(verb.split()[0], quiet):
-        return call()
+        result = call()
+        _say_next(call, result)
+        return result
+
+
+def _say_next(call: partial[Any], result: Any) -> None:
+    """Print the command that usually follows: what `next_step` in the module of the verb returns, if anything."""
+    next_step = getattr(sys.modules[call.func.__module__], "next_step", None)
+    arguments = inspect.signature(call.func).bind(*call.args, **call.keywords)
+    arguments.apply_defaults()
+    given = arguments.arguments
+    if next_step is None or given.get("dry_run") or given.get("as_json"):
+        return
+    if following := next_step(given, result):
+        from pipelines.cli.display import say
+
+        say(f"next: {following}")
 
 
 def parse_second(functions: Mapping[str, Callable[..., Any]], arguments: Sequence[str], verb: str) -> Any:

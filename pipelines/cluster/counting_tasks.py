@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pipelines.cli.display import count_text
-from pipelines.cli.dry_run import plan_tasks
+from pipelines.cli.dry_run import COUNTED_PER_SECOND, plan_tasks
 from pipelines.cluster.tasks import cluster, collect, prepare_nodes
 from pipelines.dataset.outputs import NewFile, Output, key_of, output_prefix, remove_outputs, whole_output
 from pipelines.files import locked_file
@@ -27,7 +27,6 @@ LEAST_RANGE = 1_000_000
 MOST_RANGE = 256_000_000
 FEW_RANGES, MANY_RANGES = 64, 20_000
 WORKER_MEMORY = 1_000_000_000  # bytes for the counts in a worker; more are spilled
-BYTES_PER_SECOND = 30_000_000  # of one core, for estimates
 COUNTS_SHARE = 0.2  # bytes of a range's counts per byte of text in many languages; in English 0.02 to 0.1
 FAN_IN = 32  # counts that one task adds up
 COUNTS = "parquet"  # name of an output's only file
@@ -91,7 +90,7 @@ def plan_counting(
     plan_tasks(
         f"{count_text(len(corpus.ranges(range_bytes(total))), 'task')} to count",
         total,
-        bytes_per_second=BYTES_PER_SECOND,
+        bytes_per_second=COUNTED_PER_SECOND,
         memory=memory or WORKER_MEMORY,
         work=counts_folder(out),
         work_bytes=total and total * COUNTS_SHARE,

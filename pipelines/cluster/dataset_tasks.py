@@ -11,7 +11,7 @@ import pyarrow as pa
 from corpora import Corpus
 from corpora.ranges import InputRange
 from pipelines.cli.display import Bar, count_text
-from pipelines.cli.dry_run import plan_tasks
+from pipelines.cli.dry_run import ENCODED_PER_SECOND, plan_tasks
 from pipelines.cluster.counting_tasks import range_bytes
 from pipelines.cluster.tasks import cluster, collect, prepare_nodes
 from pipelines.dataset.arrow import id_dtype
@@ -24,7 +24,6 @@ from tokenizer import Tokenizer
 from tokenizer.workers import thread_count
 
 WORKER_MEMORY = 250_000_000  # bytes, for estimates; a document longer than a batch takes more
-BYTES_PER_SECOND = 10_000_000  # of one core, for estimates
 
 
 class Progress(Protocol):
@@ -122,7 +121,7 @@ def plan_encoding(
     plan_tasks(
         f"{count_text(len(corpus.ranges(range_bytes(total))), 'task')} to encode{shards}",
         total,
-        bytes_per_second=BYTES_PER_SECOND,
+        bytes_per_second=ENCODED_PER_SECOND,
         memory=WORKER_MEMORY,
         work=work,
         work_bytes=most,

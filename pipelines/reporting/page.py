@@ -6,6 +6,7 @@ from typing import Any
 
 import jinja2
 
+from pipelines.cli.display import duration, quantity
 from pipelines.cli.escapes import safe
 from pipelines.evaluation.measurements.ngrams import NGrams
 from pipelines.evaluation.results import SplitEvaluation
@@ -45,7 +46,7 @@ def _contents(subjects: Sequence[Subject]) -> dict[str, Any]:
     return {
         "title": " and ".join(subject.name for subject in subjects),
         "several": len(subjects) > 1,
-        "verdicts": [verdict(subject) for subject in subjects],
+        "verdicts": [f"{verdict(subject)} {trained_on(subject)}" for subject in subjects],
         "results": measured_tables(subjects),
         "above": [*trained_texts(subjects), *sentences(subjects, above=True)],
         "below": sentences(subjects, above=False),
@@ -96,6 +97,18 @@ def verdict(subject: Subject) -> str:
         opponents = _baselines(evaluation, 1.0)
     bleu = f" Its BLEU is {evaluation.bleu:.1f}." if evaluation.bleu is not None else ""
     return f"{subject.name} needs {bits:.3f} {unit} {where}{_comparison(bits, opponents)}.{bleu}"
+
+
+def trained_on(subject: Subject) -> str:
+    """Return a sentence about the tokens that a run was trained on and the speed of its machine; "" if imported."""
+    if subject.imported or not subject.seconds:
+        return ""
+    tokens = quantity(subject.tokens_seen, "").replace(" ", "")
+    hardware = subject.run.facts.get("hardware", "not recorded")
+    return (
+        f"It was trained on {tokens} tokens in {duration(subject.seconds)}, because its machine ({hardware}) trains "
+        f"{subject.speed:,.0f} tokens a second."
+    )
 
 
 def _masked_verdict(name: str, evaluation: SplitEvaluation, where: str) -> str:

@@ -13,6 +13,7 @@ from pipelines.reporting.samples import Sample, samples_of
 from pipelines.reporting.tokenizer_facts import TokenizerFacts, tokenizer_facts
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
+from pipelines.run.retention import checkpoint_folders
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def subject_of(run: Run, samples: bool = True, inside: bool = True, name: str | 
     """
     # Read the files first, so that a damaged one is reported before the model is loaded.
     metrics, evaluation = run.metrics(), Evaluation.read(run.folder)
-    model = load_trained(run, needs="float64").model
+    model = load_trained(run, checkpoint=_evaluated(run, evaluation), needs="float64").model
     doing(f"looking at {run.name}")
     return Subject(
         run,
@@ -92,6 +93,14 @@ def subject_of(run: Run, samples: bool = True, inside: bool = True, name: str | 
         passage_of(run, model) if samples else None,
         look_inside(run, model) if inside else None,
     )
+
+
+def _evaluated(run: Run, evaluation: Evaluation | None) -> str:
+    """Return the checkpoint that was evaluated last, or "newest" if it is the newest or does not exist any more."""
+    last = next(iter(evaluation.splits.values()), None) if evaluation else None
+    older = {folder.name for folder in checkpoint_folders(run.folder)[:-1]}
+    name = last.measured.checkpoint if last else ""
+    return name.removeprefix("step-") if name in older else "newest"
 
 
 def opponents_of(evaluations: Sequence[SplitEvaluation]) -> list[Opponent]:

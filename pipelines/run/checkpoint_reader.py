@@ -18,7 +18,7 @@ from pipelines.run.manifest import (
     read_verified,
     verify_shards,
 )
-from pipelines.run.retention import checkpoint_folders, validation_losses
+from pipelines.run.retention import best_checkpoint, checkpoint_folders
 
 MODEL, OPTIMIZER, RNG, AVERAGE = (
     "model.safetensors",
@@ -111,10 +111,7 @@ def whole_checkpoint(run: Path, settings: Mapping[str, Any], which: str, *names:
         return newest_whole_checkpoint(run, settings, *names)
     folders = {int(folder.name[5:]): folder for folder in checkpoint_folders(run)}
     if which == "best":
-        losses = validation_losses(folders.values())
-        if not losses:
-            raise ValueError(f"no checkpoint of {run} has a validation loss: train with `train.keep_best`")
-        folder = min(losses, key=losses.__getitem__)
+        folder = best_checkpoint(run)
     elif not which.isdecimal():
         raise ValueError(f"`checkpoint` is {which!r}: give newest, best, or the number of a step")
     elif int(which) not in folders:

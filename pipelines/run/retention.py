@@ -45,6 +45,14 @@ def latest_checkpoint(run: Path) -> Path:
     return folders[-1]
 
 
+def best_checkpoint(run: Path) -> Path:
+    """Return the checkpoint of a run with the lowest validation loss; ValueError if none has one."""
+    losses = validation_losses(checkpoint_folders(run))
+    if not losses:
+        raise ValueError(f"no checkpoint of {run} has a validation loss: train with `train.keep_best`")
+    return min(losses, key=losses.__getitem__)
+
+
 def validation_losses(folders: Iterable[Path]) -> dict[Path, float]:
     """Return the loss of each checkpoint that was validated at its own step, oldest first.
 

@@ -37,6 +37,7 @@ from pipelines.training.loop import Trainer
 from pipelines.training.mixture import Dataset
 from pipelines.training.model_costs import model_costs
 from pipelines.training.parallel import Kind, OneProcess
+from pipelines.training.timing import training_speed
 from tokenizer import Tokenizer
 
 
@@ -145,7 +146,8 @@ def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | No
         f"would train {parameters} parameters on {quantity(train.tokens, 'tok')} of {' and '.join(map(str, sources))} "
         f"({train.tokens / available:.3g} epochs of {quantity(available, 'tok')}), in batches of {batches(recipe)}"
     )
-    answer(f"compute: {quantity(costs['flops_per_token'] * train.tokens, 'FLOP')}")
+    speed = training_speed(recipe, mixture, start.facts)
+    answer(f"compute: {quantity(costs['flops_per_token'] * train.tokens, 'FLOP')}; {speed.time_of(train.tokens)}")
     about = "less than" if train.activation_checkpointing else "about"
     answer(
         f"memory: {quantity(sum(memory[part] for part in ('weights', 'gradients', 'moments')), 'B')} for weights, "

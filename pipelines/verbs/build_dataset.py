@@ -5,7 +5,7 @@ Examples:
     bytelm build-dataset text.jsonl --tokenizer words --pairs en de --out pairs
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
@@ -28,6 +28,7 @@ from pipelines.cli.dry_run import plan_dataset
 from pipelines.cli.errors import UsageError
 from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.process import resumable
+from pipelines.cli.shell import command
 from pipelines.cli.verbs import verb
 from pipelines.files import place
 
@@ -160,6 +161,21 @@ def build_dataset(
     (_print_pairs if pairs else _print_blocks)(out, info)
     say_left_out(source.dropped, source.skipped_files)
     return info
+
+
+def next_step(given: Mapping[str, Any], _: Any) -> str:
+    """Return the command that follows: it trains a small model on the dataset."""
+    data = given["out"]
+    if given["pairs"]:
+        return command("pretrain", "translate-tiny", data=data, out=_beside(data, "translator"))
+    length = given["context_length"]
+    options = {} if length == 256 else {"model.context_length": length}  # that of the recipe
+    return command("pretrain", "gpt-tiny", data=data, out=_beside(data, "gpt"), **options)
+
+
+def _beside(data: str | Path, name: str) -> Path:
+    """Return a folder beside the dataset, or in the working folder if the dataset is in an object store."""
+    return Path(name) if "://" in str(data) else Path(data).with_name(name)
 
 
 def _deduplicate(source: "Corpus", method: Literal["exact", "near"], folder: Path, threads: int | None) -> "Corpus":

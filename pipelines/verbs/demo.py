@@ -7,31 +7,33 @@ Examples:
 
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
+from pipelines.verbs.train import train
+
+if TYPE_CHECKING:
+    from pipelines.evaluation.results import Evaluation
 
 ENVIRONMENT = PASSIVE_THREADS
 
-SECONDS = 160
+MINUTES = 1.4
 
 
 @verb
-def demo(out: Path = Path("bytelm-demo"), *, seconds: float = SECONDS, fresh: bool = False) -> dict[str, Any]:
-    """Train a tokenizer, a small GPT and a small BERT on Python's standard library, evaluate them, write report.html.
+def demo(out: Path = Path("bytelm-demo"), *, minutes: float = MINUTES, fresh: bool = False) -> "dict[str, Evaluation]":
+    """Run `bytelm train` on Python's standard library, with a small GPT and a small BERT.
 
     Finished steps of an earlier demo in the folder are reused, and an interrupted step is resumed.
 
     Args:
         out: Folder for all files.
-        seconds: Approximate training time of both models together.
+        minutes: Training time of each model.
         fresh: Delete an earlier demo in the folder first.
     """
     if fresh and out.exists():
         if not (out / "tokenizer").exists():
             raise ValueError(f"{out} is not a folder of this demo: remove it yourself, or choose another `out`")
         shutil.rmtree(out)
-    from pipelines.reporting.demo_steps import run_demo
-
-    return run_demo(out, seconds)
+    return train(["stdlib"], out=out, kind=("gpt", "bert"), minutes=minutes)

@@ -9,15 +9,16 @@ Examples:
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import tyro
 
 from pipelines.cli.arguments import Device, Dtype, OtherRun, RunFolders, check_writable
 from pipelines.cli.corpus_arguments import READING, ReadingOptions
 from pipelines.cli.process import PASSIVE_THREADS
+from pipelines.cli.shell import command
 from pipelines.cli.verbs import verb
 from pipelines.evaluation.measurement import Measurement, Table
 from pipelines.evaluation.measurements import measurements, with_options
@@ -125,6 +126,11 @@ def evaluate(
     if failures:
         raise ValueError("; ".join(failures))
     return evaluations if isinstance(runs, Sequence) else evaluations[0]
+
+
+def next_step(given: Mapping[str, Any], _: Any) -> str:
+    """Return the command that follows: it shows the numbers of the runs on a page."""
+    return command("report", *([given["runs"]] if isinstance(given["runs"], Path) else given["runs"]))
 
 
 MeasuredRuns = list[tuple[Sequence["Plan"], "Evaluation"]]

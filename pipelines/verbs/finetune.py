@@ -5,6 +5,7 @@ Examples:
     bytelm finetune runs/bert --data train.jsonl --test test.jsonl --out labels
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ import tyro
 
 from pipelines.cli.arguments import RunFolder
 from pipelines.cli.process import PASSIVE_THREADS
+from pipelines.cli.shell import command
 from pipelines.cli.verbs import verb
 from pipelines.recipes.config import FinetuneConfig
 
@@ -77,6 +79,11 @@ def finetune(
     )
     _print(result)
     return result
+
+
+def next_step(given: Mapping[str, Any], _: Any) -> str:
+    """Return the command that follows: it classifies a text."""
+    return command("classify", given["out"], "TEXT")
 
 
 def _print(result: dict[str, Any]) -> None:

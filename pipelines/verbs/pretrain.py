@@ -5,14 +5,13 @@ Examples:
     bytelm pretrain gpt-tiny --data data --out runs/long --train.tokens 20M
 """
 
-import shlex
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -23,6 +22,7 @@ from pipelines.cli.errors import UsageError
 from pipelines.cli.help import FLAGS, prefixed
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
+from pipelines.cli.shell import command
 from pipelines.cli.verbs import refuse_uri, verb
 from pipelines.cli.waiting import is_first_process
 from pipelines.recipes.config import SUBJECTS as TRAIN_SUBJECTS
@@ -99,6 +99,11 @@ def _pretrain(
     return train(recipe, sources, out, parallel, init_from)
 
 
+def next_step(given: Mapping[str, Any], status: int) -> str:
+    """Return the command that follows a finished training."""
+    return command("evaluate", given["out"]) if status == 0 and is_first_process() else ""
+
+
 def main(arguments: list[str]) -> int:
     """Run `bytelm pretrain` with command-line arguments."""
     recipe, data, source, rest, words = Recipe(), tyro.MISSING, None, arguments, "pretrain RECIPE"
@@ -148,13 +153,7 @@ def main(arguments: list[str]) -> int:
                 and replicated across nodes. Command: torchrun --nproc-per-node 2 --no-python bytelm pretrain ...
                 --parallel ddp.
         """
-        status = _pretrain(recipe, parse_sources(data), out, init_from, parallel, dry_run)
-        if status == 0 and not dry_run and is_first_process():
-            from pipelines.cli.display import say
-
-            path = shlex.quote(str(out))
-            say(f"next: bytelm evaluate {path}, or bytelm generate {path} --prompt TEXT")
-        return status
+        return _pretrain(recipe, parse_sources(data), out, init_from, parallel, dry_run)
 
     return parse(command, rest, words, {} if rest is not arguments else {"Recipes": recipe_descriptions()})
 

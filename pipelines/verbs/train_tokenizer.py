@@ -7,7 +7,7 @@ Examples:
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
@@ -28,6 +28,7 @@ from pipelines.cli.dry_run import check_dry_run, plan_tokenizer
 from pipelines.cli.errors import UsageError
 from pipelines.cli.named_tokenizers import load_compared
 from pipelines.cli.process import resumable
+from pipelines.cli.shell import command
 from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
 from pipelines.process_memory import resident_bytes
@@ -202,6 +203,16 @@ def train_tokenizer(
     summary = summarize(tok, counted, frequent, held_out, others, languages, max_token_length)
     _print({**head, **summary, **_trace(tok, frequent, trace, merge_by)}, source, as_json)
     return tok
+
+
+def next_step(given: Mapping[str, Any], _: Any) -> str:
+    """Return the command that follows: it builds a dataset of the same text."""
+    if not given["corpus"]:
+        return ""
+    length = {} if given["pairs"] else {"context_length": 256}
+    text = {name: given[name] for name in ("split", "pairs")} | given["reading"]
+    folders = {"tokenizer": given["out"], **length, "out": given["out"].with_name("data")}
+    return command("build-dataset", *given["corpus"], **text, **folders)
 
 
 def _trace(tok: Tokenizer, counts: "PretokenCounts", trace: int, merge_by: str) -> dict[str, Any]:

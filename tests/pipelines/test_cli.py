@@ -37,7 +37,17 @@ def assert_refused(done, *words, status=1):
 def test_help_lists_the_verbs(in_process):
     done = in_process("--help")
     assert done.returncode == 0
-    for verb in ("demo", "corpus", "train-tokenizer", "build-dataset", "pretrain", "evaluate", "generate", "report"):
+    for verb in (
+        "demo",
+        "train",
+        "corpus",
+        "train-tokenizer",
+        "build-dataset",
+        "pretrain",
+        "evaluate",
+        "generate",
+        "report",
+    ):
         assert verb in done.stdout
 
 
@@ -54,6 +64,7 @@ def test_help_imports_no_verb():
     "verb",
     [
         "demo",
+        "train",
         "corpus",
         "corpus list",
         "corpus show",

@@ -102,6 +102,7 @@ REQUIRED = {
     "serve": ["o"],
     "sweep-vocabulary": ["c", "--out", "o", "--dry-run"],
     "tokenize": ["text", "--tokenizer", "tok"],
+    "train": ["c"],
     "train-tokenizer": ["c", "--vocab-size", "300", "--out", "o"],
 }
 

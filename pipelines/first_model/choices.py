@@ -1,0 +1,171 @@
+"""What `bytelm train` chooses for a text and a budget: pure functions.
+
+`docs/training.md` has the measurements behind the numbers.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pipelines.first_model.text_facts import TextFacts
+from pipelines.recipes.recipe import Recipe, load_recipe
+
+Kind = Literal["gpt", "bert"]
+
+# Less text teaches the smallest model nothing.
+LEAST_BYTES = 10_000
+# Passes over the text within which a model without dropout does not overfit much.
+EPOCHS = 6
+# With fewer tokens of training for each parameter, a smaller model does better in the same time.
+TOKENS_PER_PARAMETER = 2
+BYTE_VOCABULARY = 256 + 5  # with the special tokens
+# Entries of a vocabulary, and the least bytes of text that training reads for so many.
+VOCABULARIES = (
+    (512, 10_000),
+    (1024, 30_000),
+    (2048, 300_000),
+    (4096, 1_500_000),
+    (8192, 20_000_000),
+    (16_384, 150_000_000),
+    (32_768, 600_000_000),
+)
+# Scripts of thousands of letters.
+LARGE_SCRIPTS = ("Han", "Hangul")
+LEAST_CONTEXT = 32
+# Blocks that the validation split must have.
+LEAST_VALIDATION_BLOCKS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """The size of a model, and the recipes that it changes."""
+
+    gpt: str
+    bert: str
+    layers: int
+    width: int
+    heads: int
+    context: int
+
+    def parameters(self, vocab_size: int) -> int:
+        """Return about how many parameters a model with tied embeddings has."""
+        return 12 * self.layers * self.width**2 + vocab_size * self.width
+
+
+SIZES = (
+    Size(gpt="gpt-tiny", bert="bert-tiny", layers=2, width=128, heads=2, context=256),
+    Size(gpt="gpt-tiny", bert="bert-tiny", layers=4, width=256, heads=4, context=256),
+    Size(gpt="gpt-small", bert="bert-tiny", layers=6, width=384, heads=6, context=512),
+)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The training of one model on a machine: a time, unless a number of tokens is given."""
+
+    seconds: float
+    flops_per_second: float
+    tokens: int | None = None
+
+    def tokens_of(self, parameters: int) -> float:
+        """Return about how many tokens a model with so many parameters trains on."""
+        return self.tokens or self.seconds * self.flops_per_second / (6 * parameters)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A vocabulary, a context and a size of model for a text."""
+
+    vocab_size: int
+    context_length: int
+    size: Size
+    read_bytes: int
+    """Distinct bytes of text that the training reads"""
+
+    @property
+    def parameters(self) -> int:
+        return self.size.parameters(self.vocab_size)
+
+
+def check_enough(text: TextFacts, name: str) -> None:
+    """Raise ValueError if the text called `name` is too short to train on."""
+    if text.train_bytes < LEAST_BYTES:
+        raise ValueError(
+            f"{name} has {text.train_bytes:,} bytes of text to train on, and a model needs at least {LEAST_BYTES:,}: "
+            "give more text; from about 1 MB on, a model writes words"
+        )
+
+
+def choose(text: TextFacts, budget: Budget) -> Choice:
+    """Return the choice for a text: the largest model for which budget and text have enough tokens."""
+    smallest, *larger = (_choice(text, budget, size) for size in SIZES)
+    enough = [choice for choice in larger if _tokens(choice, text, budget) >= TOKENS_PER_PARAMETER * choice.parameters]
+    return [smallest, *enough][-1]
+
+
+def tokens_for(choice: Choice, text: TextFacts, budget: Budget) -> float:
+    """Return about how many tokens a model trains on: as asked, or in the time, but at most `EPOCHS` epochs."""
+    return budget.tokens or _tokens(choice, text, budget)
+
+
+def _tokens(choice: Choice, text: TextFacts, budget: Budget) -> float:
+    """Return about how many tokens a model trains on within the budget and `EPOCHS` epochs."""
+    return min(budget.tokens_of(choice.parameters), EPOCHS * text.train_bytes / bytes_per_token(choice.vocab_size))
+
+
+def bytes_per_token(vocab_size: int) -> float:
+    """Return about how many bytes of text a token has."""
+    return 1.0 if vocab_size <= BYTE_VOCABULARY else 1.0 + 0.25 * (vocab_size // 256).bit_length() ** 1.4
+
+
+def _choice(text: TextFacts, budget: Budget, size: Size) -> Choice:
+    """Return the choice with a model of one size.
+
+    The more text the training reads, the more entries are seen often enough.
+    """
+    vocab_size, read = BYTE_VOCABULARY, text.train_bytes
+    large = sum(text.scripts.get(name, 0.0) for name in LARGE_SCRIPTS) > 0.3
+    for entries, least in VOCABULARIES:
+        entries *= 2 if large else 1
+        seen = min(text.train_bytes, budget.tokens_of(size.parameters(entries)) * bytes_per_token(entries))
+        if seen < least:
+            break
+        vocab_size, read = entries, round(seen)
+    return Choice(vocab_size, _context_length(text, vocab_size, size.context), size, read)
+
+
+def _context_length(text: TextFacts, vocab_size: int, most: int) -> int:
+    """Return the tokens of a block: not many more than a document has, and few enough for several validation blocks."""
+    documents = 2 * text.typical_bytes / bytes_per_token(vocab_size)
+    validation = text.validation_bytes / bytes_per_token(vocab_size) / LEAST_VALIDATION_BLOCKS
+    length = most
+    while length > max(LEAST_CONTEXT, min(documents, validation)):
+        length //= 2
+    return length
+
+
+def recipe_name(kind: Kind, choice: Choice) -> str:
+    """Return the name of the recipe that `recipe_for` changes."""
+    name: str = getattr(choice.size, kind)
+    return name
+
+
+def recipe_for(kind: Kind, choice: Choice) -> Recipe:
+    """Return the recipe of a kind of model, before `with_tokens`."""
+    base, size = load_recipe(recipe_name(kind, choice)), choice.size
+    context = choice.context_length + (2 if kind == "bert" else 0)  # an encoder reads two tokens around a block
+    model = replace(base.model, layers=size.layers, width=size.width, heads=size.heads, context_length=context)
+    return replace(base, model=model)
+
+
+def with_tokens(recipe: Recipe, tokens: int) -> Recipe:
+    """Return `recipe` for `tokens` tokens, at least two steps. The best checkpoint of ten validations is kept."""
+    tokens = max(tokens, 2 * recipe.train.batch_tokens)
+    train = replace(
+        recipe.train,
+        tokens=tokens,
+        warmup_tokens=tokens // 20,
+        validate_every_tokens=tokens // 10,
+        checkpoint_every_tokens=tokens // 5,
+        keep_best=True,
+    )
+    return replace(recipe, train=train)

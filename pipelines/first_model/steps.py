@@ -1,0 +1,214 @@
+"""The steps of `bytelm train` and `bytelm demo`: each calls a verb, and prints the command that does the step alone."""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from corpora import open_corpus
+from pipelines.cli.corpus_arguments import say_left_out
+from pipelines.cli.display import Bar, say
+from pipelines.cli.process import resumable
+from pipelines.cli.shell import command
+from pipelines.dataset.reader import TokenDataset
+from pipelines.evaluation.measure import measure
+from pipelines.evaluation.measurements import measurements
+from pipelines.evaluation.planning import EvaluationOptions, plan
+from pipelines.evaluation.results import Evaluation, SplitEvaluation
+from pipelines.first_model.choices import (
+    EPOCHS,
+    Budget,
+    Choice,
+    Kind,
+    check_enough,
+    choose,
+    recipe_for,
+    recipe_name,
+    with_tokens,
+)
+from pipelines.first_model.record import Asked, Record
+from pipelines.first_model.summary import MOST_COMPRESSED_BYTES, print_choice, print_results
+from pipelines.first_model.text_facts import facts_of
+from pipelines.machine import choose_machine
+from pipelines.recipes.recipe import Recipe, load_recipe
+from pipelines.reporting.page import write_page
+from pipelines.reporting.subject import subject_of
+from pipelines.run.folder import Run
+from pipelines.run.manifest import flat
+from pipelines.run.retention import best_checkpoint
+from pipelines.training.mixture import Mixture
+from pipelines.training.pretraining import fit_to_data
+from pipelines.training.timing import training_flops, training_speed
+from pipelines.verbs.build_dataset import build_dataset
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.train_tokenizer import train_tokenizer
+from tokenizer import Tokenizer
+
+MINUTES = 10.0
+PREDICTS: dict[Kind, str] = {"gpt": "predicts the next token", "bert": "predicts masked tokens"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The arguments of `bytelm train`."""
+
+    corpus: Sequence[str]
+    out: Path
+    kinds: Sequence[Kind]
+    minutes: float | None
+    tokens: int | None
+    reading: Mapping[str, Any]
+    """Options of `corpora.open_corpus`, such as `split`"""
+
+    def minutes_of(self, before: Asked | None) -> float:
+        """Return the minutes of training a model for which the last call asked `before`."""
+        return self.minutes or (before and before.minutes) or MINUTES
+
+
+def run(job: Job, dry_run: bool = False) -> dict[str, Evaluation]:
+    """Do all steps that are not done yet; return the evaluation of each model, {} for a dry run."""
+    started = time.monotonic()
+    source = open_corpus(job.corpus, **job.reading)
+    with Bar("reading", source.text_bytes_estimate, "B") as bar:
+        text = facts_of(source, bar.update)
+    say_left_out(source.dropped, source.skipped_files)
+    check_enough(text, source.name)
+    record = Record.read(job.out)
+    record.check_text(job.out, text, source.name)
+    for kind in job.kinds:
+        record.check_budget(job.out, kind, job.minutes, job.tokens)
+    budget = _budget(job, record)
+    choice = _with_existing(job.out, choose(text, budget))
+    print_choice(source.name, text, choice, budget, job.kinds)
+    if dry_run:
+        return {}
+    record.text = text.fingerprint
+    record.write(job.out)
+    with resumable(job.out, "steps"):
+        _make_tokenizer(job, choice)
+        dataset = _make_dataset(job, choice)
+        for kind in job.kinds:
+            _train(job, kind, choice, record, dataset)
+        compressors = text.bytes <= MOST_COMPRESSED_BYTES
+        evaluations: dict[str, Evaluation] = {
+            kind: _evaluate(job.out / kind, compressors and kind == "gpt") for kind in job.kinds
+        }
+        _report(job, evaluations)
+    say(f"\n{job.out / 'report.html'} has the plots; everything is in {job.out}/ ({time.monotonic() - started:.0f} s)")
+    return evaluations
+
+
+def _step(title: str, alone: str) -> None:
+    """Print the title of a step, and the command that does it alone."""
+    from pipelines.cli.console import messages
+
+    messages.print(f"\n[bold]{title}[/bold]")
+    say(f"$ {alone}")
+
+
+def _budget(job: Job, record: Record) -> Budget:
+    """Return the budget of each model."""
+    minutes = max(job.minutes_of(record.models.get(kind)) for kind in job.kinds)
+    flops = training_flops(choose_machine(half=True))
+    return Budget(seconds=60 * minutes, flops_per_second=flops, tokens=job.tokens)
+
+
+def _with_existing(out: Path, choice: Choice) -> Choice:
+    """Return the choice with the vocabulary and context of finished steps."""
+    if (out / "tokenizer" / "tokenizer.json").exists():
+        choice = replace(choice, vocab_size=Tokenizer.load(out / "tokenizer").vocab_size)
+    if (out / "data" / "dataset.json").exists():
+        choice = replace(choice, context_length=TokenDataset(out / "data").context_length)
+    return choice
+
+
+def _make_tokenizer(job: Job, choice: Choice) -> None:
+    folder = job.out / "tokenizer"
+    options = {"vocab_size": choice.vocab_size, "out": folder}
+    _step("vocabulary", command("train-tokenizer", *job.corpus, **job.reading, **options))
+    if (folder / "tokenizer.json").exists():
+        say(f"{folder} exists already")
+    else:
+        train_tokenizer(job.corpus, **job.reading, **options)
+
+
+def _make_dataset(job: Job, choice: Choice) -> TokenDataset:
+    folder = job.out / "data"
+    options = {"tokenizer": job.out / "tokenizer", "context_length": choice.context_length, "out": folder}
+    _step("dataset", command("build-dataset", *job.corpus, **job.reading, **options))
+    if (folder / "dataset.json").exists():
+        say(f"{folder} exists already")
+    else:
+        build_dataset(job.corpus, **job.reading, **options)
+    return TokenDataset(folder)
+
+
+def _train(job: Job, kind: Kind, choice: Choice, record: Record, dataset: TokenDataset) -> None:
+    """Train a model, or resume or extend its run; raise KeyboardInterrupt if a signal stops it."""
+    folder, before = job.out / kind, record.models.get(kind)
+    name = recipe_name(kind, choice)
+    if (folder / "config.toml").exists():
+        recipe = Run(folder).recipe
+        tokens = max(recipe.train.tokens, _tokens(job, before, recipe, dataset))
+        longer = with_tokens(recipe, tokens).train
+        recipe = replace(recipe, train=replace(longer, warmup_tokens=recipe.train.warmup_tokens))
+    else:
+        recipe = recipe_for(kind, choice)
+        recipe = with_tokens(recipe, _tokens(job, before, recipe, dataset))
+    record.models[kind] = Asked(None if job.tokens else job.minutes_of(before), recipe.train.tokens)
+    record.write(job.out)
+    _step(f"{kind}: {PREDICTS[kind]}", pretrain_command(name, recipe, data=job.out / "data", out=folder))
+    pretrain(recipe, data=job.out / "data", out=folder)
+
+
+def pretrain_command(name: str, recipe: Recipe, data: Path, out: Path) -> str:
+    """Return the command that trains `recipe`, a variant of the recipe `name`."""
+    base, changed = flat(asdict(load_recipe(name))), flat(asdict(recipe))
+    changes = {field: value for field, value in changed.items() if value != base[field]}
+    return command("pretrain", name, data=data, out=out, **changes)
+
+
+def _tokens(job: Job, before: Asked | None, recipe: Recipe, dataset: TokenDataset) -> int:
+    """Return the tokens of a training: as many as the last call's, as asked for, or as the time allows."""
+    if job.tokens:
+        return job.tokens
+    if before and job.minutes in (None, before.minutes):
+        return before.tokens
+    speed = training_speed(fit_to_data(recipe, dataset), Mixture([dataset])).tokens_per_second
+    most = EPOCHS * dataset.split("train").tokens
+    return round(min(60 * job.minutes_of(before) * speed, most))
+
+
+def _evaluate(folder: Path, compressors: bool) -> Evaluation:
+    """Return the evaluation of the best checkpoint of a run; an earlier one is reused if it measured the same."""
+    options: dict[str, Any] = {"checkpoint": "best", "dtype": "auto"}
+    more = {"compressors": True} if compressors else {}
+    _step(f"evaluation of {folder.name}", command("evaluate", folder, **options, **more))
+    earlier = Evaluation.read(folder)
+    known = earlier.splits.get("validation") if earlier else None
+    if earlier and known and _is_current(known, folder) and (known.compressors is not None) >= compressors:
+        say(f"{folder / 'evaluation.json'} exists already")
+        return earlier
+    evaluation, failures = measure(plan(Run(folder), EvaluationOptions(**options, measurements=measurements(more))))
+    if failures:
+        raise ValueError("; ".join(map(str, failures)))
+    return evaluation
+
+
+def _is_current(known: SplitEvaluation, folder: Path) -> bool:
+    """Whether an evaluation is of the best checkpoint, on the dataset of the run, in windows without overlap."""
+    measured = known.measured
+    same_text = measured.dataset_fingerprint == Run(folder).facts["dataset_fingerprint"]
+    same_weights = measured.checkpoint == best_checkpoint(folder).name
+    return same_text and same_weights and known.window == known.stride and known.min_context == 1
+
+
+def _report(job: Job, evaluations: Mapping[str, Evaluation]) -> None:
+    """Write report.html, and print its main numbers and samples."""
+    path = job.out / "report.html"
+    folders = [job.out / kind for kind in evaluations]
+    _step("report", command("report", *folders, out=path))
+    subjects = [subject_of(Run(folder)) for folder in folders]
+    write_page(subjects, path)
+    print_results(subjects, evaluations)

@@ -1,0 +1,75 @@
+"""The speed of a training on this machine, measured before the training begins."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from lm.costs import flops_per_token, meta_model
+from lm.model import LanguageModel
+from pipelines.cli.display import duration, quantity
+from pipelines.cli.waiting import doing
+from pipelines.machine import Machine, choose_machine, measured_flops
+from pipelines.recipes.recipe import Recipe
+from pipelines.training.data import open_training_data
+from pipelines.training.loop import Trainer
+from pipelines.training.mixture import Mixture
+from tokenizer import Tokenizer
+
+WARM_UP_STEPS = 2
+MEASURED_STEPS, MEASURED_SECONDS = 30, 3.0  # whichever ends first
+# A step that would take longer than this is not measured, but computed from the speed of matrix products.
+LONGEST_STEP = 5.0
+# Share of the speed of a large matrix product that training reaches: 0.35 to 0.5 for the recipes that come with bytelm.
+UTILISATION = 0.4
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The speed of a training."""
+
+    tokens_per_second: float
+    measured: bool
+    """False if it is computed from the speed of a matrix product"""
+
+    def time_of(self, tokens: int) -> str:
+        """Return a sentence about the time of training on `tokens` tokens."""
+        how = "measured over a few steps" if self.measured else "from the speed of matrix products"
+        rate = quantity(self.tokens_per_second, "tok")
+        return f"training takes about {duration(tokens / self.tokens_per_second)}, at {rate}/s ({how})"
+
+
+def training_flops(machine: Machine) -> float:
+    """Return about how many operations per second training reaches on `machine`."""
+    settings = torch.get_num_threads(), torch.get_float32_matmul_precision()
+    return UTILISATION * measured_flops(machine.device, machine.dtype, *settings)
+
+
+def training_speed(recipe: Recipe, mixture: Mixture, facts: Mapping[str, Any] | None = None) -> Speed:
+    """Return the speed of training `recipe` on `mixture`, from a few steps of a model that is thrown away.
+
+    A model whose steps take many seconds is not built. For `facts` see `make_objective`.
+    """
+    doing("measuring the speed of training")
+    machine = choose_machine(recipe.train.device, recipe.train.dtype, half=True)
+    per_second = training_flops(machine) / flops_per_token(meta_model(recipe.model))
+    if recipe.train.batch_tokens / per_second > LONGEST_STEP:
+        return Speed(per_second, measured=False)
+    recipe = replace(recipe, train=replace(recipe.train, compile=False))  # compilation takes longer than the steps
+    model = LanguageModel(recipe.model, recipe.train.seed).to(machine.device)
+    model.compute_dtype = machine.dtype
+    data = open_training_data(recipe, mixture, Tokenizer.load(mixture.first.folder), facts=facts)
+    trainer = Trainer(None, model, data, recipe.train)
+    try:
+        for _ in range(WARM_UP_STEPS):
+            trainer.step()
+        started, warm = time.perf_counter(), trainer.at.tokens
+        for _ in range(MEASURED_STEPS):
+            trainer.step()
+            if time.perf_counter() - started > MEASURED_SECONDS:
+                break
+        return Speed((trainer.at.tokens - warm) / (time.perf_counter() - started), measured=True)
+    finally:
+        trainer.batches.close()

@@ -1,0 +1,67 @@
+"""Training: train and evaluate a model on your text with one command, from the vocabulary to a report."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Unpack
+
+from pipelines.cli.arguments import DryRun
+from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule, need_validation
+from pipelines.cli.errors import UsageError
+from pipelines.cli.process import PASSIVE_THREADS
+from pipelines.cli.shell import command
+from pipelines.cli.verbs import verb
+
+if TYPE_CHECKING:
+    from pipelines.evaluation.results import Evaluation
+
+ENVIRONMENT = PASSIVE_THREADS
+OUT_OF_MEMORY = "lower --max-document"
+
+
+@verb
+def train(
+    corpus: CorpusNames,
+    *,
+    out: Path = Path("my"),
+    kind: tuple[Literal["gpt", "bert"], ...] = ("gpt",),
+    minutes: float | None = None,
+    tokens: int | None = None,
+    split: SplitRule = None,
+    dry_run: DryRun = False,
+    **reading: Unpack[ReadingOptions],
+) -> "dict[str, Evaluation]":
+    """Choose a vocabulary, a context and a model for a text and this machine, train the model, evaluate it, and write
+    a report; return the Evaluation of each model by its kind: `train(...)["gpt"].validation.bits_per_byte`.
+
+    Prints what it chooses, how long each step takes, and the command that does each step alone. The same command
+    resumes after an interruption. With more minutes or tokens it trains the models longer.
+
+    Args:
+        out: Folder for the vocabulary, the dataset, the models and report.html.
+        kind: Models to train. gpt predicts the next token, bert masked tokens.
+        minutes: Training time of each model; 10 by default. Training ends earlier after 6 epochs of the text.
+        tokens: Tokens to train each model on, instead of a time.
+    """
+    if not kind:
+        raise ValueError("`kind` names no model: leave it out, or give gpt, bert or both")
+    if minutes is not None and tokens is not None:
+        raise UsageError("`minutes` and `tokens` both say how long to train: give one of them")
+    for option, value in (("`minutes`", minutes), ("`tokens`", tokens)):
+        if value is not None and not 0 < value < float("inf"):
+            raise ValueError(f"{option} is {value:g}, but must be above 0")
+    need_validation(split, "the evaluation")
+    # torch takes seconds to import, which --help should not wait for.
+    from pipelines.first_model.steps import Job, run
+
+    options = ({"split": split} if split else {}) | reading
+    kinds = tuple(dict.fromkeys(kind))
+    job = Job(corpus=corpus, out=out, kinds=kinds, minutes=minutes, tokens=tokens, reading=options)
+    return run(job, dry_run)
+
+
+def next_step(given: Mapping[str, Any], evaluations: "dict[str, Evaluation]") -> str:
+    """Return the command that follows: it lets the model write, or fill a mask."""
+    kind, evaluation = next(iter(evaluations.items()))
+    step = int(evaluation.validation.measured.checkpoint.removeprefix("step-"))
+    prompt = "The" if kind == "gpt" else "The <|mask|> of"
+    return command("generate", given["out"] / kind, checkpoint=step, prompt=prompt)

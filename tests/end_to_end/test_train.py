@@ -1,0 +1,183 @@
+"""`bytelm train` makes everything from a text with one command, and `bytelm demo` does so on the built-in corpus."""
+
+import json
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+import bytelm
+from pipelines.dataset.reader import TokenDataset
+from pipelines.run.folder import Run
+from tests.conftest import BYTELM
+
+TOKENS = "4k"
+FILES = ("tokenizer/tokenizer.json", "data/dataset.json", "gpt/evaluation.json", "report.html")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, text_folder):
+    """Return the folder in which `bytelm train` made a GPT and a BERT of `text_folder`, and its output."""
+    folder = tmp_path_factory.mktemp("train")
+    shutil.copytree(text_folder, folder / "my text")
+    words = [BYTELM, "train", "my text", "--kind", "gpt", "bert", "--tokens", TOKENS]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder, done.stdout
+
+
+@pytest.fixture
+def copied(tmp_path, trained):
+    """Return a copy of the folder of `trained`."""
+    shutil.copytree(trained[0], tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def commands(output):
+    """Return the commands that a training printed."""
+    return [shlex.split(line.removeprefix("$ ")) for line in output.splitlines() if line.startswith("$ ")]
+
+
+def test_one_command_makes_everything_from_a_text(trained):
+    folder, output = trained
+    for path in (*FILES, "bert/evaluation.json"):
+        assert (folder / "my" / path).exists(), path
+    numbers = json.loads((folder / "my" / "gpt" / "evaluation.json").read_text())["splits"]["validation"]
+    for words in (f"{numbers['bits_per_byte']:.3f}", "bigram", "zstd -19, given train", "pseudo-perplexity"):
+        assert words in output
+    assert re.search(
+        r"It was trained on 4\.1k tokens in 0:\d\d, because its machine \(.*\) trains [\d,]+ tokens a second", output
+    )
+    assert "because its machine" in (folder / "my" / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_choices_and_the_time_are_told_before_the_work(trained):
+    before = trained[1].partition("$ ")[0]
+    for row in ("text", "vocabulary", "context", "gpt", "bert", "training", "time"):
+        assert re.search(rf"^{row} ", before, re.M), row
+    assert "my text: 5" in before and "Latin 100%" in before
+
+
+@pytest.mark.slow
+def test_the_printed_commands_make_the_same_files(trained, tmp_path, text_folder, in_process):
+    folder, output = trained
+    shutil.copytree(text_folder, tmp_path / "my text")
+    for _, *words in commands(output):
+        done = in_process(*words)
+        assert done.returncode == 0, done.stderr
+    for path in ("tokenizer/tokenizer.json", "data/dataset.json"):
+        assert (tmp_path / "my" / path).read_bytes() == (folder / "my" / path).read_bytes(), path
+    for kind in ("gpt", "bert"):
+        ours, theirs = Run(tmp_path / "my" / kind), Run(folder / "my" / kind)
+        assert ours.recipe == theirs.recipe
+        losses = [[each["loss"] for each in run.metrics()] for run in (ours, theirs)]
+        assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+        assert {path.name for path in ours.folder.iterdir()} == {path.name for path in theirs.folder.iterdir()}
+
+
+def test_a_repeated_command_reuses_what_is_there(copied, in_process):
+    before = {path: path.stat().st_mtime_ns for path in copied.rglob("*.safetensors")}
+    assert len(before) >= 4
+    done = in_process("train", "my text", "--kind", "gpt", "bert", cwd=copied)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("exists already") == 4
+    assert {path: path.stat().st_mtime_ns for path in copied.rglob("*.safetensors")} == before
+
+
+def test_more_tokens_extend_the_training(copied, in_process):
+    done = in_process("train", "my text", "--tokens", "6k", cwd=copied)
+    assert done.returncode == 0, done.stderr
+    assert "extended from 4 ktok to 6 ktok" in done.stdout
+    assert Run(copied / "my" / "gpt").recipe.train.tokens == 6000
+    evaluation = json.loads((copied / "my" / "gpt" / "evaluation.json").read_text())
+    assert evaluation["checkpoint"] > "step-0000004"
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--tokens", "2k"], "my/gpt is a training of 4,000 tokens, which --tokens 2000 would shorten"),
+        (["--split", "tail:0.2"], "my was made from another text than my text is now"),
+        (["--minutes", "1", "--tokens", "5k"], "--minutes and --tokens both say how long to train"),
+        (["--minutes", "0"], "--minutes is 0, but must be above 0"),
+        (["--split", "none"], "--split none leaves no validation text"),
+        (["--kind"], "--kind"),
+    ],
+)
+def test_a_contradiction_is_one_sentence_and_changes_nothing(trained, in_process, words, complaint):
+    folder, _ = trained
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    done = in_process("train", "my text", *words, cwd=folder)
+    assert done.returncode in (1, 2)
+    assert complaint in done.stderr and done.stderr.count("\n") == 1
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_a_changed_text_is_refused(copied, in_process):
+    (copied / "my text" / "more.txt").write_text("more\n" * 100)
+    done = in_process("train", "my text", cwd=copied)
+    assert done.returncode == 1
+    assert "my was made from another text than my text is now" in done.stderr
+
+
+def test_too_little_text_is_one_sentence(tmp_path, in_process):
+    (tmp_path / "short.txt").write_text("A short text.\n" * 70)
+    done = in_process("train", "short.txt")
+    assert done.returncode == 1
+    assert "short.txt has 882 bytes of text to train on, and a model needs at least 10,000" in done.stderr
+    assert not (tmp_path / "my").exists()
+
+
+def test_a_dry_run_tells_the_choices_and_writes_nothing(text_folder, tmp_path, in_process):
+    done = in_process("train", text_folder, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^time +about \d+:\d\d: vocabulary 0:0\d, dataset 0:0\d, gpt \d+:\d\d, ", done.stdout, re.M)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGKILL])
+def test_the_same_command_resumes_a_training_that_was_stopped(text_folder, tmp_path, sign):
+    words = [BYTELM, "train", text_folder, "--tokens", "60k", "--out", "my"]
+    with subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 200
+        while not list(tmp_path.glob("my/gpt/checkpoints/step-*/manifest.json")) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(sign)
+        _, errors = process.communicate(timeout=100)
+    if sign == signal.SIGINT:
+        assert process.returncode == 130
+        assert "my keeps the finished steps, and the same command resumes from them" in errors
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "resuming from step" in done.stdout
+    assert all((tmp_path / "my" / path).exists() for path in FILES)
+
+
+def test_python_returns_the_evaluations(copied, monkeypatch):
+    monkeypatch.chdir(copied)
+    found = bytelm.train("my text", out="my", tokens=4000)
+    written = json.loads((copied / "my" / "gpt" / "evaluation.json").read_text())
+    assert found["gpt"].validation.bits_per_byte == written["splits"]["validation"]["bits_per_byte"]
+
+
+@pytest.mark.slow
+def test_the_demo_makes_everything_from_the_built_in_corpus(tmp_path, bytelm):
+    done = bytelm("demo", "--minutes", "0.05", timeout=600)
+    assert done.returncode == 0, done.stderr
+    for path in (*FILES, "bert/evaluation.json"):
+        assert (tmp_path / "bytelm-demo" / path).exists(), path
+    assert TokenDataset(tmp_path / "bytelm-demo" / "data").split("train").tokens > 1_000_000
+
+
+def test_fresh_refuses_a_folder_that_is_not_a_demo(tmp_path, in_process):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "precious").write_text("x")
+    done = in_process("demo", "--out", "mine", "--fresh")
+    assert done.returncode == 1
+    assert "is not a folder of this demo" in done.stderr
+    assert (tmp_path / "mine" / "precious").exists()

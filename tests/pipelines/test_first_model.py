@@ -1,0 +1,206 @@
+"""What `bytelm train` chooses for a text and a budget."""
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from corpora import open_corpus
+from pipelines.cli.shell import command
+from pipelines.first_model.choices import (
+    BYTE_VOCABULARY,
+    EPOCHS,
+    LEAST_BYTES,
+    SIZES,
+    Budget,
+    bytes_per_token,
+    check_enough,
+    choose,
+    recipe_for,
+    tokens_for,
+    with_tokens,
+)
+from pipelines.first_model.steps import pretrain_command
+from pipelines.first_model.text_facts import TextFacts, facts_of
+from pipelines.recipes.recipe import Recipe
+
+LAPTOP = Budget(seconds=600, flops_per_second=1e11)
+GPU = Budget(seconds=600, flops_per_second=1e14)
+budgets = st.builds(Budget, seconds=st.floats(1, 1e5), flops_per_second=st.floats(1e9, 1e15)) | st.builds(
+    Budget, seconds=st.just(600.0), flops_per_second=st.just(1e11), tokens=st.integers(1, 10**12)
+)
+
+
+def text_of(size, typical=4096, scripts=None):
+    """Return the facts of a text of `size` bytes."""
+    held_out = size // 20
+    return TextFacts(
+        fingerprint="",
+        split_rule="hash:0.05",
+        documents={"train": 10, "validation": 1},
+        bytes=size,
+        train_bytes=size - held_out,
+        validation_bytes=held_out,
+        characters=size,
+        typical_bytes=typical,
+        scripts=scripts or {"Latin": 1.0},
+    )
+
+
+@given(size=st.integers(LEAST_BYTES * 2, 10**13), typical=st.integers(0, 40).map(lambda n: 2**n), budget=budgets)
+def test_every_text_and_budget_gives_a_valid_recipe(size, typical, budget):
+    text = text_of(size, typical)
+    choice = choose(text, budget)
+    assert BYTE_VOCABULARY <= choice.vocab_size <= 65_536
+    assert 32 <= choice.context_length <= choice.size.context
+    assert tokens_for(choice, text, budget) > 0
+    for kind in ("gpt", "bert"):
+        recipe = with_tokens(recipe_for(kind, choice), int(tokens_for(choice, text, budget)))
+        assert recipe == Recipe(objective=recipe.objective, model=recipe.model, train=recipe.train)  # is checked
+        assert recipe.model.context_length == choice.context_length + 2 * (kind == "bert")
+        assert not recipe.train.unfinished_schedules()
+
+
+@given(small=st.integers(LEAST_BYTES * 2, 10**11), more=st.integers(0, 10**11), budget=budgets)
+def test_more_text_never_gives_a_model_of_the_same_size_fewer_entries(small, more, budget):
+    less, choice = choose(text_of(small), budget), choose(text_of(small + more), budget)
+    if choice.size == less.size:
+        assert choice.vocab_size >= less.vocab_size
+
+
+@pytest.mark.parametrize(
+    ("size", "budget", "least", "most"),
+    [
+        (50_000, LAPTOP, 261, 1024),
+        (1_000_000, LAPTOP, 2048, 4096),
+        (30_000_000, LAPTOP, 4096, 8192),
+        (2_000_000_000, GPU, 16_384, 32_768),
+    ],
+)
+def test_the_vocabulary_grows_with_the_text_that_is_read(size, budget, least, most):
+    assert least <= choose(text_of(size), budget).vocab_size <= most
+
+
+def test_scripts_of_thousands_of_letters_get_twice_the_entries():
+    chinese, english = (choose(text_of(5_000_000, scripts={script: 0.9}), LAPTOP) for script in ("Han", "Latin"))
+    assert chinese.vocab_size == 2 * english.vocab_size
+
+
+def test_a_gpu_gets_a_larger_model_than_a_laptop():
+    text = text_of(2_000_000_000)
+    assert choose(text, LAPTOP).size == SIZES[0]
+    assert choose(text, GPU).size == SIZES[-1]
+    too_short = text_of(500_000)
+    assert choose(too_short, GPU).size == choose(too_short, replace(GPU, tokens=10**9)).size == SIZES[0]
+
+
+def test_short_documents_get_a_short_context():
+    assert choose(text_of(10_000_000, typical=64), LAPTOP).context_length < 128
+    assert choose(text_of(10_000_000), LAPTOP).context_length == 256
+
+
+@given(size=st.integers(LEAST_BYTES * 2, 10**12))
+def test_a_time_never_means_more_than_six_epochs(size):
+    text = text_of(size)
+    choice = choose(text, GPU)
+    assert tokens_for(choice, text, GPU) <= EPOCHS * text.train_bytes / bytes_per_token(choice.vocab_size) + 1
+
+
+def test_too_little_text_is_refused_with_both_numbers():
+    with pytest.raises(ValueError, match=r"my-text has 950 bytes of text to train on, .* at least 10,000"):
+        check_enough(text_of(1000), "my-text")
+
+
+@pytest.mark.parametrize("split", [None, "tail:0.2", "hash:0.3"])
+def test_the_facts_of_a_text_are_those_of_its_dataset(text_folder, tokenizer_folder, tmp_path, split):
+    from pipelines.verbs.build_dataset import build_dataset
+
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.jsonl").write_text(
+        "".join(
+            json.dumps({"text": text}) + "\n" for text in ["Привет, мир! " * 40, "γειά σου " * 9, "中文字符" * 300] * 9
+        )
+    )
+    specs = [str(text_folder), str(tmp_path / "text")]
+    facts = facts_of(open_corpus(specs, split=split), lambda done: None)
+    info = build_dataset(specs, tokenizer=tokenizer_folder, context_length=32, out=tmp_path / "data", split=split)
+    assert facts.fingerprint == info["corpus"]["fingerprint"]
+    assert facts.split_rule == info["corpus"]["split_rule"]
+    for name, entry in info["splits"].items():
+        assert facts.documents[name] == entry["documents"]
+    assert facts.train_bytes == info["splits"]["train"]["bytes"]
+    assert facts.bytes == sum(entry["bytes"] for entry in info["splits"].values())
+    assert facts.characters == sum(
+        len(text) for _, texts in open_corpus(specs).documents() for text in map(bytes.decode, texts.to_pylist())
+    )
+    assert facts.typical_bytes == 8192
+    assert next(iter(facts.scripts)) == "Latin" and {"Han", "Cyrillic", "Greek"} <= facts.scripts.keys()
+    assert sum(facts.scripts.values()) == pytest.approx(1)
+
+
+def test_a_command_reads_back_as_its_words():
+    line = command("build-dataset", "my text", suffix=(".md", ".py"), encoding=None, separator=False, out="it's")
+    assert shlex.split(line) == [
+        *("bytelm", "build-dataset", "my text", "--suffix", ".md", ".py", "--no-separator", "--out", "it's")
+    ]
+
+
+def test_a_pretrain_command_names_every_changed_field():
+    recipe = recipe_for("gpt", replace(choose(text_of(10**6), LAPTOP), size=SIZES[1], context_length=128))
+    words = shlex.split(pretrain_command("gpt-tiny", with_tokens(recipe, 5000), data=Path("d"), out=Path("o")))
+    assert words[:7] == ["bytelm", "pretrain", "gpt-tiny", "--data", "d", "--out", "o"]
+    changed = dict(zip(words[7:-1:2], words[8::2], strict=True))
+    assert changed == {
+        "--model.context-length": "128",
+        "--model.layers": "4",
+        "--model.width": "256",
+        "--model.heads": "4",
+        "--train.tokens": "5000",
+        "--train.warmup-tokens": "250",
+        "--train.validate-every-tokens": "500",
+        "--train.checkpoint-every-tokens": "1000",
+    }
+    assert words[-1] == "--train.keep-best"
+
+
+def test_each_next_command_leads_from_a_text_to_a_report(text_folder, tmp_path, in_process):
+    words = ["train-tokenizer", str(text_folder), "--vocab-size", "400", "--split", "tail:0.2", "--out", "my own/tok"]
+    verbs = []
+    while words:
+        verbs.append(words[0])
+        few = ["--train.tokens", "2k", "--train.warmup-tokens", "100", "--model.layers", "1"]
+        done = in_process(*words, *(few if words[0] == "pretrain" else ()))
+        assert done.returncode == 0, done.stderr
+        following = [line for line in done.stdout.splitlines() if line.startswith("next: bytelm ")]
+        words = shlex.split(following[0])[2:] if following else []
+    assert verbs == ["train-tokenizer", "build-dataset", "pretrain", "evaluate", "report"]
+    assert (tmp_path / "my own" / "gpt" / "report.html").exists()
+
+
+def test_a_dry_run_and_json_have_no_next_command(text_folder, in_process):
+    words = ["train-tokenizer", text_folder, "--vocab-size", "300", "--out", "tok"]
+    for more in ("--dry-run", "--json"):
+        assert "next:" not in in_process(*words, more).stdout
+
+
+@pytest.mark.parametrize(
+    ("recipe", "how"), [("gpt-tiny", "measured over a few steps"), ("gpt2-124m", "from the speed of matrix products")]
+)
+def test_a_dry_run_tells_the_time_of_a_training(dataset_folder, tmp_path, in_process, recipe, how):
+    options = ("--model.context-length", "32", "--out", "run", "--dry-run")
+    done = in_process("pretrain", recipe, "--data", dataset_folder, *options)
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"; training takes about [\d:]+, at [\d.]+ k?tok/s \({how}\)$", done.stdout, re.M), done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_dry_run_tells_the_time_of_counting_and_encoding(text_folder, tokenizer_folder, in_process):
+    counting = in_process("train-tokenizer", text_folder, "--vocab-size", "300", "--out", "tok", "--dry-run")
+    options = ("--tokenizer", tokenizer_folder, "--context-length", "32", "--out", "data", "--dry-run")
+    for done in (counting, in_process("build-dataset", text_folder, *options)):
+        assert re.search(r"^would take about 0:0\d, at [13]0 MB/s on each of \d+ cores?$", done.stdout, re.M), done
