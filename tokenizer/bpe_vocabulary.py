@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from tokenizer.encoding.dropout import DropoutEncoder
     from tokenizer.encoding.ids_to_text import ByteDecoding
     from tokenizer.encoding.kernel_encoder import EncodingTables, KernelTables
+    from tokenizer.encoding.python_encoder import DropoutEncoder
     from tokenizer.splitting.chains import Chain
     from tokenizer.vocabulary import Common, Encode, EncodeWithSpans, Part
 
@@ -124,7 +124,7 @@ class BytePairVocabulary(Vocabulary):
         return partial(merged_spans, self, encode)
 
     def dropout_encoder(self, tables: Callable[[], KernelTables]) -> DropoutEncoder:
-        from tokenizer.encoding.dropout import DropoutEncoder
+        from tokenizer.encoding.python_encoder import DropoutEncoder
 
         return DropoutEncoder(self, tables)
 

@@ -225,7 +225,7 @@ class EncodingMethods(VocabularyMethods):
         BPE token include its white space. Plain Python finds the offsets, at about a megabyte a second. Raises
         ValueError for Unigram.
         """
-        from tokenizer.encoding.offsets import decoded_with_starts, offsets_of
+        from tokenizer.encoding.spans import decoded_with_starts, offsets_of
 
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from tokenizer.encoding.dropout import DropoutEncoder
     from tokenizer.encoding.ids_to_text import ByteDecoding
     from tokenizer.encoding.kernel_encoder import KernelTables
+    from tokenizer.encoding.python_encoder import DropoutEncoder
     from tokenizer.encoding.segmentations import Segmentations
     from tokenizer.splitting.splitter import Splitter
 

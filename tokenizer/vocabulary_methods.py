@@ -171,7 +171,7 @@ class VocabularyMethods:
         A token that begins inside a character has the offset of this character, as in tiktoken.
         Invalid UTF-8 becomes U+FFFD as in `decode`; errors="strict" raises ValueError, as tiktoken does.
         """
-        from tokenizer.encoding.offsets import decoded_with_starts, offsets_of
+        from tokenizer.encoding.spans import decoded_with_starts, offsets_of
 
         pieces = self.decode_tokens_bytes(ids)
         text, starts = decoded_with_starts(b"".join(pieces), errors)

@@ -48,7 +48,7 @@ def format_of(config: ModelConfig, model_type: str | None = None) -> Format:
     except formats that need all changes of another and more.
     """
     answers: dict[str, list[str]] = {}
-    for candidate in sorted(FORMATS, key=lambda each: each.model_type != model_type):
+    for candidate in sorted(FORMATS, key=lambda listed: listed.model_type != model_type):
         objections = candidate.objections(config)
         if not objections:
             return candidate

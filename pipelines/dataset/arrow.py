@@ -4,7 +4,7 @@ import hashlib
 import json
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,18 +33,18 @@ class TextFingerprint:
 
 
 class ArrowFile:
-    """A new Arrow file with list columns as `features` of `datasets` describe them."""
+    """A new Arrow file. `features` describe its columns to `datasets`, if it opens the file."""
 
-    def __init__(self, path: Path, columns: dict[str, pa.DataType], features: dict[str, Any]) -> None:
+    def __init__(self, path: Path, columns: dict[str, pa.DataType], features: dict[str, Any] | None = None) -> None:
         self._path = path
-        metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+        metadata = {"huggingface": json.dumps({"info": {"features": features}})} if features else None
         self._schema = pa.schema(list(columns.items()), metadata=metadata)
         self._file = pa.OSFile(str(path), "wb")
         self._writer = pa.ipc.new_stream(self._file, self._schema)
 
-    def write(self, columns: list[pa.Array]) -> None:
+    def write(self, columns: Sequence[Any]) -> None:
         """Write a record batch."""
-        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+        self._writer.write_batch(pa.record_batch([*columns], schema=self._schema))
 
     def finish(self) -> tuple[int, str]:
         """Close the file, and return its size and SHA-256."""

@@ -47,7 +47,7 @@ def files_in_manifest(content: bytes, name: str) -> dict[str, File]:
         path = PurePosixPath(file)
         if path.is_absolute() or ".." in path.parts:
             raise ValueError(f"{name} names a file outside the dataset, {file}: {REMEDY}")
-    return {each: File(**entry) for each, entry in files.items()}
+    return {file: File(**entry) for file, entry in files.items()}
 
 
 def _is_entry(value: Any) -> bool:
@@ -76,25 +76,25 @@ def problems(folder: AnyPath, progress: Callable[[int], None] = lambda done: Non
         raise ValueError(f"{path} is missing: {REMEDY}")
     there = files_in(folder)
     files = files_in_manifest(path.read_bytes(), str(path))
-    found = dict.fromkeys(there.keys() - files.keys(), "extra: the manifest does not list it")
+    wrong = dict.fromkeys(there.keys() - files.keys(), "extra: the manifest does not list it")
     done = 0
     for name, expected in files.items():
         if name not in there:
-            found[name] = "missing"
+            wrong[name] = "missing"
         elif (size := there[name].stat().st_size) != expected.bytes:
-            found[name] = f"altered: it has {size:,} bytes instead of {expected.bytes:,}"
+            wrong[name] = f"altered: it has {size:,} bytes instead of {expected.bytes:,}"
         elif file_sha256(there[name]) != expected.sha256:
-            found[name] = "altered: its SHA-256 does not match"
+            wrong[name] = "altered: its SHA-256 does not match"
         done += expected.bytes
         progress(done)
-    return dict(sorted(found.items()))
+    return dict(sorted(wrong.items()))
 
 
 def files_in(folder: AnyPath) -> dict[str, AnyPath]:
     """Return the files below `folder` except its manifest, by relative name."""
-    found: dict[str, AnyPath] = {}
+    files: dict[str, AnyPath] = {}
     if isinstance(folder, ObjectPath):
-        found.update((path.relative_to(folder).as_posix(), path) for path in folder.files_below())
+        files.update((path.relative_to(folder).as_posix(), path) for path in folder.files_below())
     else:
-        found.update((path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if not path.is_dir())
-    return {name: found[name] for name in sorted(found, key=PurePosixPath) if name != MANIFEST}
+        files.update((path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if not path.is_dir())
+    return {name: files[name] for name in sorted(files, key=PurePosixPath) if name != MANIFEST}

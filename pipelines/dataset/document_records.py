@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from pipelines.dataset.arrow import ArrowFile
+
 DOCUMENTS_FILE = "documents.arrow"
 
 
@@ -32,32 +34,18 @@ def document_hashes(text: memoryview, lengths: np.ndarray) -> list[bytes]:
     return [hashlib.sha256(text[start:end]).digest() for start, end in pairwise(ends)]
 
 
-class DocumentsWriter:
-    """A new file of documents, written in batches."""
-
-    def __init__(self, path: Path) -> None:
-        self._schema = pa.schema({"sha256": pa.binary(32), "bytes": pa.int64(), "tokens": pa.int64()})
-        self._file = pa.OSFile(str(path), "wb")
-        self._writer = pa.ipc.new_stream(self._file, self._schema)
-
-    def add(self, hashes: list[bytes], sizes: np.ndarray, tokens: np.ndarray) -> None:
-        """Write the hash, bytes and tokens of some documents."""
-        self._writer.write_batch(pa.record_batch([hashes, sizes, tokens], schema=self._schema))
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        if not self._file.closed:
-            self._writer.close()
-            self._file.close()
+def new_documents_file(path: Path) -> ArrowFile:
+    """Return a new file of documents, whose record batches have the fields of `RecordedDocuments`."""
+    return ArrowFile(path, {"sha256": pa.binary(32), "bytes": pa.int64(), "tokens": pa.int64()})
 
 
 def write_documents(folder: Path, documents: RecordedDocuments) -> None:
     """Write the documents of the split in `folder`."""
-    writer = DocumentsWriter(folder / DOCUMENTS_FILE)
+    file = new_documents_file(folder / DOCUMENTS_FILE)
     try:
-        writer.add(documents.hashes, documents.sizes, documents.tokens)
+        file.write(documents)
     finally:
-        writer.close()
+        file.close()
 
 
 def joined_documents(paths: Sequence[Path]) -> RecordedDocuments:
@@ -98,11 +86,11 @@ def read_documents(folder: Path, split: dict[str, Any]) -> RecordedDocuments | N
         with pa.OSFile(str(path), "rb") as file:
             table = pa.ipc.open_stream(file).read_all()
         numbers = [np.array(table[name].to_pylist(), np.int64) for name in ("bytes", "tokens")]  # to_numpy loads pandas
-        found = RecordedDocuments(table["sha256"].to_pylist(), *numbers)
-        sound = len(found.sizes) == split["documents"] and int(found.sizes.sum()) == split["bytes"]
-        sound = sound and int(found.tokens.sum()) == split["encoded_tokens"]
+        documents = RecordedDocuments(table["sha256"].to_pylist(), *numbers)
+        sound = len(documents.sizes) == split["documents"] and int(documents.sizes.sum()) == split["bytes"]
+        sound = sound and int(documents.tokens.sum()) == split["encoded_tokens"]
     except (pa.ArrowInvalid, KeyError, OSError):
         sound = False
     if not sound:
         raise ValueError(f"{path} is damaged: build the dataset again with bytelm build-dataset, or delete this file")
-    return found
+    return documents

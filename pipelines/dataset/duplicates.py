@@ -152,10 +152,10 @@ class ShingleSets:
 
         def finished(task: _Task) -> None:
             nonlocal written
-            for candidate, each in zip(task.candidates.tolist(), task.sets, strict=True):
-                self._starts[candidate], self._sizes[candidate] = written, len(each)
-                file.write(each.data)
-                written += len(each)
+            for candidate, shingles_of_one in zip(task.candidates.tolist(), task.sets, strict=True):
+                self._starts[candidate], self._sizes[candidate] = written, len(shingles_of_one)
+                file.write(shingles_of_one.data)
+                written += len(shingles_of_one)
 
         share_out(tasks(), [work] * thread_count(threads), finished)
         file.flush()

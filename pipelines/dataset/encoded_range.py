@@ -19,7 +19,7 @@ from corpora import Dropped
 from corpora.ranges import InputRange
 from corpora.splits import TRAIN
 from pipelines.dataset.arrow import id_dtype, read_ahead, text_of
-from pipelines.dataset.document_records import DocumentsWriter, document_hashes
+from pipelines.dataset.document_records import document_hashes, new_documents_file
 from pipelines.dataset.encoding import SamplingEncoder, encode_batch, separator_of
 from pipelines.dataset.outputs import NewFile, Output, key_of, whole_output
 from tokenizer import Tokenizer
@@ -137,7 +137,7 @@ class _SplitWriter:
     def __init__(self, ids: Path, documents: Path, dtype: np.dtype) -> None:
         self._dtype = dtype
         self._ids = ids.open("wb")
-        self._documents = DocumentsWriter(documents)
+        self._documents = new_documents_file(documents)
         self._counts = np.zeros(3, np.int64)
 
     def add(self, ids: np.ndarray) -> None:
@@ -146,7 +146,7 @@ class _SplitWriter:
 
     def record(self, text: memoryview, lengths: np.ndarray, tokens: np.ndarray) -> None:
         """Record consecutive documents: their joined bytes `text`, and the tokens of each with its separator."""
-        self._documents.add(document_hashes(text, lengths), lengths, tokens)
+        self._documents.write([document_hashes(text, lengths), lengths, tokens])
         self._counts += (len(lengths), len(text), tokens.sum())
 
     def counts(self) -> dict[str, int]:

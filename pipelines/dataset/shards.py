@@ -158,14 +158,18 @@ def assemble(
     for output in encoded:
         corpus.dropped.add(output.dropped)
     parts = {
-        name: found
+        name: in_ranges
         for name in corpus.split_names
-        if (found := [output.splits[name] for output in encoded if name in output.splits])
+        if (in_ranges := [output.splits[name] for output in encoded if name in output.splits])
     }
-    check_splits(corpus, context_length, {name: sum(part.tokens for part in found) for name, found in parts.items()})
+    check_splits(
+        corpus, context_length, {name: sum(part.tokens for part in in_ranges) for name, in_ranges in parts.items()}
+    )
     dtype, work = id_dtype(tokenizer.vocab_size), encoded[0].output.prefix.parent
     prefixes = (output_prefix(work, number) for number in count(len(encoded)))  # ranges have the lower numbers
-    tasks = {name: shard_tasks(found, context_length, dtype, shard_size, prefixes) for name, found in parts.items()}
+    tasks = {
+        name: shard_tasks(in_ranges, context_length, dtype, shard_size, prefixes) for name, in_ranges in parts.items()
+    }
     written = iter(run(write_shard, [task for of_split in tasks.values() for task in of_split]))
     shards = {name: tuple(islice(written, len(of_split))) for name, of_split in tasks.items()}
     splits = {

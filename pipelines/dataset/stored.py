@@ -78,12 +78,12 @@ def local_copy(dataset: ObjectPath) -> Path:
 
 def _unsound(folder: Path, files: Mapping[str, File]) -> dict[str, _Identity | None]:
     """Return the names of missing and damaged files, each with the identity of the file that was checked."""
-    found = {}
+    identities = {}
     for name, file in files.items():
         identity = _identity(folder / name)
         if not is_sound(folder / name, file):
-            found[name] = identity
-    return found
+            identities[name] = identity
+    return identities
 
 
 def cache_folder(dataset: ObjectPath) -> Path:

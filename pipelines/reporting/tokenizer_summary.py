@@ -150,7 +150,7 @@ def _exact(
     tok: Tokenizer, counts: PretokenCounts, frequent: PretokenCounts, max_token_length: int | None
 ) -> dict[str, Any]:
     """Return how many first merges all `counts` give too, for BPE trained on fewer pretokens."""
-    from tokenizer.training.exactness import exact_merges
+    from tokenizer.training.replay import exact_merges
 
     if frequent is counts or not tok.is_lossless:
         return {}

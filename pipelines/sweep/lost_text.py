@@ -31,9 +31,9 @@ def _gap_bits(documents: Sequence[bytes], tokenizer: Tokenizer) -> float:
         for before, gap, after in _gaps(document, tokenizer):
             gaps[before, after][gap] += 1
     entropy = math.fsum(
-        -count * math.log2(count / found.total()) for found in gaps.values() for count in found.values()
+        -count * math.log2(count / counts.total()) for counts in gaps.values() for count in counts.values()
     )
-    different = {gap for found in gaps.values() for gap in found}
+    different = {gap for counts in gaps.values() for gap in counts}
     return entropy + BITS_PER_BYTE * sum(len(gap.encode()) for gap in different)
 
 
@@ -58,4 +58,4 @@ def _unknown_bytes(documents: Sequence[bytes], tokenizer: Tokenizer) -> int:
     words = Counter(word for document in documents for word in tokenizer.vocabulary.pattern.pretokens(document))
     ids = tokenizer.encode_arrow(pa.array(list(words), pa.large_binary())).to_pylist()
     unknown = tokenizer.vocabulary.unknown_id
-    return sum(len(word) * words[word] for word, found in zip(words, ids, strict=True) if unknown in found)
+    return sum(len(word) * words[word] for word, of_word in zip(words, ids, strict=True) if unknown in of_word)

@@ -50,7 +50,7 @@ def summarize(budget: Budget, results: Mapping[Vocabulary, Sequence[Result]]) ->
 
 def _best(repeats: Repeats[Vocabulary], among: Sequence[Vocabulary]) -> dict[str, Any]:
     near = repeats.not_significantly_worse(among)
-    listed = None if near is None else [each._asdict() for each in near]
+    listed = None if near is None else [vocabulary._asdict() for vocabulary in near]
     return {**repeats.best(among)._asdict(), "not_significantly_worse": listed}
 
 
@@ -108,33 +108,33 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     """Return the conclusions, and how to read the table."""
     rows = {(row["kind"], row["size"]): row for row in summary["rows"]}
     sizes = {kind: [row["size"] for row in summary["rows"] if row["kind"] == kind] for kind, _ in rows}
-    found = [_recommendation(best, sizes[kind]) for kind, best in summary["best"].items() if kind != "all"]
-    if len(found) > 1:
-        found.append(_best_of_all(summary["best"]["all"]))
+    conclusions = [_recommendation(best, sizes[kind]) for kind, best in summary["best"].items() if kind != "all"]
+    if len(conclusions) > 1:
+        conclusions.append(_best_of_all(summary["best"]["all"]))
     tao = summary["tao_2024"]
     below = ", extrapolated below their 33M" if tao["extrapolated"] else ""
-    found.append(
+    conclusions.append(
         f"Tao et al. 2024: {tao['size']:,} entries for {quantity(summary['non_embedding_parameters'], '')} "
         f"non-embedding parameters{below}"
     )
     if summary["degrees_of_freedom"]:
-        found.append(
+        conclusions.append(
             "*: lowest of its kind, or not significantly worse (5 % level, not corrected for many comparisons). "
             f"±: 95 % interval over seeds; standard deviation of a run {summary['deviation']:.4f} "
             f"({summary['degrees_of_freedom']} degrees of freedom)"
         )
     else:
-        found.append(
+        conclusions.append(
             "*: lowest of its kind. One seed gives no intervals and no test, and other seeds may rank the vocabularies "
             "differently: raise `seeds` to add runs"
         )
     lost = {kind: max(r["lost_bits_per_byte"] for r in rows.values() if r["kind"] == kind) for kind, _ in rows}
     for kind, bits in lost.items():
         if bits:
-            found.append(
+            conclusions.append(
                 f"{kind}: includes {bits:.3f} bits per byte for text that its tokens lose, such as white space"
             )
-    return found
+    return conclusions
 
 
 def _recommendation(best: Mapping[str, Any], sizes: Sequence[int]) -> str:
@@ -149,13 +149,13 @@ def _recommendation(best: Mapping[str, Any], sizes: Sequence[int]) -> str:
 def _best_of_all(best: Mapping[str, Any]) -> str:
     if best["not_significantly_worse"] is None:
         return f"all kinds: {_name(best)} in one run"
-    others = [_name(each) for each in best["not_significantly_worse"] if each["kind"] != best["kind"]]
+    others = [_name(other) for other in best["not_significantly_worse"] if other["kind"] != best["kind"]]
     also = f"{_list_text(others)} not significantly worse" if others else "every other kind is significantly worse"
     return f"all kinds: {_name(best)}; {also}"
 
 
-def _name(each: Mapping[str, Any]) -> str:
-    return f"{each['kind']} {each['size']:,}"
+def _name(vocabulary: Mapping[str, Any]) -> str:
+    return f"{vocabulary['kind']} {vocabulary['size']:,}"
 
 
 def _list_text(names: Sequence[str]) -> str:

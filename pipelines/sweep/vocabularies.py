@@ -39,7 +39,7 @@ def held_out_documents(corpus: Corpus) -> list[bytes]:
     if not sample.documents:
         raise ValueError(f"the validation split of {corpus.name} is empty: for so few documents use `split='tail:0.1'`")
     sample.trim()
-    return [text for _, _, text in sorted(sample.documents, key=lambda each: each[1])]
+    return [text for _, _, text in sorted(sample.documents, key=lambda document: document[1])]
 
 
 class _Sample:
@@ -121,8 +121,8 @@ def write_datasets(
 
     Raises ValueError if the corpus has changed since the other datasets were written.
     """
-    for each, tok in trained.items():
-        _write(folder / each.name, corpus, tok, context_length)
+    for vocabulary, tok in trained.items():
+        _write(folder / vocabulary.name, corpus, tok, context_length)
     made = [vocabulary for vocabulary in wanted if _is_made(folder, vocabulary)]
     texts = {TokenDataset(folder / vocabulary.name).info["corpus"]["fingerprint"] for vocabulary in made}
     if len(texts) > 1:

@@ -191,8 +191,8 @@ class BlockData:
 
     def flops_per_token(self, model: LanguageModel) -> float:
         length, source = self.objective.positions, self.objective.source_positions
-        each = flops_per_token(model, length, source_length=source)
-        return each * ((length + source) / self.objective.length)
+        of_position = flops_per_token(model, length, source_length=source)
+        return of_position * ((length + source) / self.objective.length)
 
     def validation(self, source: str, tokens: int, rows: int) -> Iterator[Batch]:
         stream = self._validation[source]

@@ -152,12 +152,12 @@ def check_same_model(recipe: Recipe, source: Run) -> None:
 def differences(recipe: Recipe, source: Run) -> list[str]:
     """Return each field of the recipe's model, and the objective, that differs from the run `source`, as text."""
     ours, theirs = recipe.model, source.recipe.model
-    found = [
+    changes = [
         f"model.{name} {getattr(ours, name)!r} (was {getattr(theirs, name)!r})" for name in _differences(ours, theirs)
     ]
     if recipe.objective != source.recipe.objective:
-        found.insert(0, f"objective {recipe.objective!r} (was {source.recipe.objective!r})")
-    return found
+        changes.insert(0, f"objective {recipe.objective!r} (was {source.recipe.objective!r})")
+    return changes
 
 
 def _differences(ours: ModelConfig, theirs: ModelConfig) -> list[str]:

@@ -22,8 +22,8 @@ from tokenizer.kinds.registry import KINDS
 
 if TYPE_CHECKING:
     from corpora import Corpus
-    from pipelines.sweep.one_run import Work
     from pipelines.sweep.plan import Budget, SweepRun, Vocabulary
+    from pipelines.sweep.sweep_runs import Work
 
 ENVIRONMENT = PASSIVE_THREADS
 OUT_OF_MEMORY = "lower `workers`, or choose a smaller `recipe`"
@@ -82,7 +82,6 @@ def sweep_vocabulary(
     from pipelines.cli.process import resumable
     from pipelines.recipes.recipe import load_recipe
     from pipelines.run.folder import lock
-    from pipelines.sweep.one_run import Work
     from pipelines.sweep.plan import (
         HOUR_FLOPS,
         Budget,
@@ -92,6 +91,7 @@ def sweep_vocabulary(
         record_settings,
         settings_of,
     )
+    from pipelines.sweep.sweep_runs import Work
     from pipelines.sweep.vocabularies import held_out_documents, train_vocabularies, write_datasets
     from tokenizer.workers import thread_count
 
@@ -224,7 +224,7 @@ def _train(work: "Work", made: "list[Vocabulary]", seeds: int, workers: int) -> 
     """Train the runs that are not finished. The first seed of all vocabularies comes first."""
     from pipelines.cli.display import Bar, say
     from pipelines.sweep.plan import SweepRun
-    from pipelines.sweep.processes import train_all
+    from pipelines.sweep.sweep_runs import train_all
 
     runs = [SweepRun(vocabulary, seed) for seed in range(seeds) for vocabulary in made]
     todo = [run for run in runs if work.result(run) is None]

@@ -20,9 +20,9 @@ from pipelines.recipes.config import TrainConfig
 from pipelines.recipes.recipe import Recipe, load_recipe, save_config
 from pipelines.run.folder import lock
 from pipelines.sweep.lost_text import lost_bits
-from pipelines.sweep.one_run import Work, finish
 from pipelines.sweep.picture import figure_of
 from pipelines.sweep.plan import Budget, SweepRun, Vocabulary
+from pipelines.sweep.sweep_runs import Work, finish
 from pipelines.sweep.sweep_summary import sentences, summarize, tao_size
 from pipelines.sweep.vocabularies import HELD_OUT_BYTES, LONGEST_DOCUMENT, held_out_documents
 from pipelines.verbs.evaluate import evaluate

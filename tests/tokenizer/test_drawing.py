@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tokenizer import PieceRules, Tokenizer
 from tokenizer.encoding import segmentation_sampling as drawing
-from tokenizer.encoding.dropout import DropoutEncoder
+from tokenizer.encoding.python_encoder import DropoutEncoder
 from tokenizer.encoding.segmentation_sampling import uniform_numbers
 from tokenizer.encoding.segmentations import Segmentations
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.tokenizer.test_replay import counts_of, joined
 from tokenizer import Tokenizer
 from tokenizer.splitting.patterns import resolve_pattern
-from tokenizer.training.exactness import exact_merges
+from tokenizer.training.replay import exact_merges
 
 pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out")
 MOST = 60

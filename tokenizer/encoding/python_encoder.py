@@ -14,9 +14,11 @@ from tokenizer.byte_level import BY_MERGES, BY_RANKS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from random import Random
     from typing import Any, AnyStr
 
     from tokenizer.bpe_vocabulary import BytePairVocabulary
+    from tokenizer.encoding.kernel_encoder import KernelTables
     from tokenizer.splitting.splitter import Splitter
     from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
@@ -26,6 +28,7 @@ BUDGET = 100_000
 
 # Plain Python counts or encodes this many bytes in about two seconds. Compiling the kernels takes several times longer.
 FIRST_BYTES = 2_000_000
+PLAIN_BYTES = 1 << 15  # drawn at random in less time than the kernels take to import
 
 
 class ShortEncoder:
@@ -53,10 +56,10 @@ class ShortEncoder:
         self._left -= len(text)
         ids: list[int] = []
         for pretoken in self._pattern.pretokens(text):
-            found = self._encoded.get(pretoken)
-            if found is None:
-                found = self._encoded[pretoken] = self._encode_pretoken(pretoken)
-            ids += found
+            encoded = self._encoded.get(pretoken)
+            if encoded is None:
+                encoded = self._encoded[pretoken] = self._encode_pretoken(pretoken)
+            ids += encoded
         return ids
 
 
@@ -119,7 +122,7 @@ class PieceEncoder:
         ids, unknown = vocabulary.ids, [vocabulary.ids[vocabulary.unknown]]
         if len(word) > vocabulary.longest_word:
             return unknown
-        found: list[int] = []
+        pieces: list[int] = []
         start, prefix = 0, ""
         while start < len(word):
             end = min(len(word), start + self._longest_token)
@@ -127,9 +130,9 @@ class PieceEncoder:
                 end -= 1
             if end == start:
                 return unknown
-            found.append(ids[prefix + word[start:end]])
+            pieces.append(ids[prefix + word[start:end]])
             start, prefix = end, vocabulary.prefix
-        return found
+        return pieces
 
 
 def merge(word: AnyStr, rank: Callable[[AnyStr, AnyStr], int | None]) -> list[AnyStr]:
@@ -162,3 +165,78 @@ def merge(word: AnyStr, rank: Callable[[AnyStr, AnyStr], int | None]) -> list[An
         if before >= 0 and (pair_rank := rank(parts[before], parts[at])) is not None:
             heappush(heap, (pair_rank, before, parts[before], parts[at]))
     return [part for part in parts if part]
+
+
+class DropoutEncoder:
+    """Encodes texts by merges, some of which are dropped at random (Provilkov et al., "BPE-Dropout", ACL 2020).
+
+    The first `plain_bytes` bytes of text are encoded in plain Python, later texts by `encoding.segmentation_sampling`.
+    tables: returns the tables of the kernels.
+    """
+
+    def __init__(
+        self, vocabulary: BytePairVocabulary, tables: Callable[[], KernelTables], plain_bytes: int = PLAIN_BYTES
+    ):
+        self._vocabulary = vocabulary
+        self._tables = tables
+        self._plain_bytes = plain_bytes
+
+    @cached_property
+    def _merges(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """From two neighbouring ids to the rank of their merge and the merged id, whatever the file format."""
+        listed = self._vocabulary.merges.tolist()
+        return {(left, right): (rank, merged) for rank, (left, right, merged) in enumerate(listed)}
+
+    @cached_property
+    def _byte_ids(self) -> list[int]:
+        ids: list[int] = self._vocabulary.byte_ids.tolist()
+        return ids
+
+    def encode(self, text: bytes, dropout: float, random: Random) -> list[int]:
+        """Return the ids of a text. dropout: the probability that a possible merge is dropped in a step."""
+        self._plain_bytes -= len(text)
+        if self._plain_bytes < 0:
+            from tokenizer.encoding.segmentation_sampling import draw_with_dropout
+
+            return draw_with_dropout(text, self._tables(), dropout, random)
+        ids: list[int] = []
+        for pretoken in self._vocabulary.pattern.pretokens(text):
+            ids += self._merged([self._byte_ids[byte] for byte in pretoken], dropout, random)
+        return ids
+
+    def _merged(self, ids: list[int], dropout: float, random: Random) -> list[int]:
+        """Return the ids of a pretoken after merging the ids of its bytes (algorithm 1 of the paper).
+
+        In each step, every possible merge at every position is dropped with probability `dropout`, independently of the
+        others and of earlier steps. Of those that remain, the one of lowest rank is applied, on ties the leftmost. The
+        loop ends with the first step in which none remains.
+
+        Merges are drawn from lowest to highest rank until one is kept. Further draws would change nothing.
+        """
+        merges, end = self._merges, len(ids)
+        following, preceding = list(range(1, end + 1)), list(range(-1, end - 1))
+        heap = [(*merges[pair], at, *pair) for at, pair in enumerate(pairwise(ids)) if pair in merges]
+        heapify(heap)
+        dropped: list[tuple[int, int, int, int, int]] = []
+        while heap:
+            candidate = heappop(heap)
+            _, merged, at, left, right = candidate
+            gone = following[at]
+            if ids[at] != left or gone == end or ids[gone] != right:
+                continue  # one of the two was merged with another neighbour
+            if random.random() < dropout:
+                dropped.append(candidate)
+                continue
+            ids[at], ids[gone] = merged, -1
+            after, before = following[gone], preceding[at]
+            following[at] = after
+            if after < end:
+                preceding[after] = at
+            for first, second in ((before, at), (at, after)):
+                if first >= 0 and second < end and (ids[first], ids[second]) in merges:
+                    pair = ids[first], ids[second]
+                    heappush(heap, (*merges[pair], first, *pair))
+            for candidate in dropped:
+                heappush(heap, candidate)
+            dropped.clear()
+        return [i for i in ids if i >= 0]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from heapq import nsmallest
 from math import exp, fsum, log
 
-from tokenizer.encoding.dropout import PLAIN_BYTES
+from tokenizer.encoding.python_encoder import PLAIN_BYTES
 from tokenizer.encoding.unigram_lattice import Lattices
 
 TYPE_CHECKING = False
@@ -56,14 +56,14 @@ class Segmentations:
             chosen = nsmallest(n, pairs, key=lambda pair: -sums[pair[0]] - ranked[pair[1]][1])
             sums = [sums[before] + ranked[k][1] for before, k in chosen]
             pretokens.append(([path for path, _ in ranked], chosen))
-        found = []
+        best = []
         for rank, score in enumerate(sums):
             parts = []
             for paths, chosen in reversed(pretokens):
                 rank, k = chosen[rank]
                 parts.append(self._lattices.ids_of(paths[k]))
-            found.append(([i for part in reversed(parts) for i in part], score))
-        return found
+            best.append(([i for part in reversed(parts) for i in part], score))
+        return best
 
     def sample(self, text: bytes, alpha: float, random: Random) -> list[int]:
         """Return the ids of a random segmentation, drawn with probability proportional to exp(alpha * score).
@@ -138,6 +138,6 @@ def _log_sum(logarithms: list[float]) -> float:
     """Return the logarithm of a sum, given the logarithms of its terms."""
     largest = max(logarithms)
     total = 0.0
-    for each in logarithms:  # one by one, as in the kernel
-        total += exp(each - largest)
+    for logarithm in logarithms:  # one by one, as in the kernel
+        total += exp(logarithm - largest)
     return largest + log(total)

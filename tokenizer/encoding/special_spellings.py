@@ -116,7 +116,9 @@ class SpecialTokens:
                 yield start, part
                 continue
             form = nfc if self._normalizes else bytes
-            for offset, piece in self._cut_at(form(part), {form(each.encode()): each for each in normalized}):
+            for offset, piece in self._cut_at(
+                form(part), {form(spelling.encode()): spelling for spelling in normalized}
+            ):
                 yield start + offset, piece
 
     def _refused(self, pieces: Iterable[bytes], disallowed: frozenset[str]) -> Iterator[bytes]:
@@ -197,7 +199,9 @@ class SpecialTokens:
             done, searched = end, match.end()
         if not complete:
             end_of_decided = _start_of_character(data, max(0, end_of_decided))
-            if done < end_of_decided and any("lstrip" in self._flags.get(each, ()) for each in spellings.values()):
+            if done < end_of_decided and any(
+                "lstrip" in self._flags.get(spelling, ()) for spelling in spellings.values()
+            ):
                 end_of_decided -= _trailing_space(data[done:end_of_decided])
         if done < end_of_decided:
             yield offset + done, data[done:end_of_decided]

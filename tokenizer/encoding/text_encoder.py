@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from tokenizer.document_blocks import Block
-    from tokenizer.encoding.dropout import DropoutEncoder
     from tokenizer.encoding.kernel_encoder import EncoderPool
+    from tokenizer.encoding.python_encoder import DropoutEncoder
     from tokenizer.encoding.segmentations import Segmentations
     from tokenizer.vocabulary import EncodeWithSpans, Vocabulary
 
@@ -156,7 +156,7 @@ class TextEncoder:
         return self._vocabulary.span_encoder(self.to_list)
 
     def with_dropout(self, data: bytes, dropout: float, random: Random) -> list[int]:
-        """Return random ids of one text, as `encoding.dropout` draws them."""
+        """Return random ids of one text, as `DropoutEncoder` draws them."""
         encoder = self._dropout
         if not dropout:
             return self.to_list(data)

@@ -61,12 +61,12 @@ def read_object(path: Path, default: dict[str, Any] | None = None) -> dict[str, 
     if default is not None and not path.exists():
         return default
     try:
-        found = read_json(path)
+        content = read_json(path)
     except ValueError as error:
         raise ValueError(f"{path.name} {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ValueError(f"{path.name} is not a JSON object")
-    return found
+    return content
 
 
 def _ids_in_tokenizers(spellings: Iterable[str], vocab: Any) -> dict[str, Any]:
@@ -111,8 +111,11 @@ def _tokens_beside(path: Path, config: dict[str, Any]) -> list[tuple[str, Any]]:
         ids = read_object(path.with_name("added_tokens.json"), {})
         named = _named_special_tokens(config, read_object(path.with_name("special_tokens_map.json"), {}))
         return [
-            ("added_tokens.json", {"content": each, "id": i, "special": each in named, "normalized": each not in named})
-            for each, i in ids.items()
+            (
+                "added_tokens.json",
+                {"content": token, "id": i, "special": token in named, "normalized": token not in named},
+            )
+            for token, i in ids.items()
         ]
     if not isinstance(decoder, dict):
         raise ValueError("tokenizer_config.json has an added_tokens_decoder that is not an object")

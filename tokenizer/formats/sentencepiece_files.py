@@ -68,7 +68,7 @@ def parse_model(content: bytes) -> SentencePieceVocabulary:
         parsed, trainer, normalizer = _parts(content)
     except ValueError as error:
         raise ValueError(f"read as a SentencePiece model, it {error}") from None
-    pieces, scores, types = (list(each) for each in zip(*parsed, strict=True))
+    pieces, scores, types = map(list, zip(*parsed, strict=True))
     options = _parse(trainer, TRAINER_FIELDS, "trainer_spec") | _parse(normalizer, NORMALIZER_FIELDS, "normalizer_spec")
     model_type = options["model_type"]
     assert isinstance(model_type, int)

@@ -79,11 +79,11 @@ def parse_json_text(text: str, parse_float: Callable[[str], float] = float) -> A
 
 def _distinct(items: list[tuple[str, object]]) -> dict[str, object]:
     """Return the items of a JSON object as a dict. Raises ValueError for a repeated name."""
-    found = dict(items)
-    if len(found) < len(items):
+    fields = dict(items)
+    if len(fields) < len(items):
         seen = set()
         for name, _ in items:
             if name in seen:
                 raise ValueError(f"has the name {name[:80]!r} twice in one object")
             seen.add(name)
-    return found
+    return fields

@@ -53,11 +53,11 @@ def message(*contents: tuple[int, int | bytes | float]) -> bytes:
 
 
 def _written_varint(value: int) -> bytes:
-    found = bytearray()
+    written = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        written.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*written, value])
 
 
 def _varint(message: bytes, place: int) -> tuple[int, int]:

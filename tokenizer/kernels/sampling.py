@@ -1,6 +1,6 @@
 """Random segmentations of pretokens: merges of which some are dropped, and random paths of Unigram pieces.
 
-The kernels consume uniform random numbers in the order of `encoding.dropout` and `encoding.segmentations`, their
+The kernels consume uniform random numbers in the order of `DropoutEncoder` and `encoding.segmentations`, their
 references in plain Python. A kernel that runs out of numbers stops before the pretoken that needs more.
 """
 
