@@ -65,7 +65,7 @@ class Options:
 
 def nats_per_byte(run: Path, stride: int | None, checkpoint: str) -> float:
     """Return the mean loss over every target of the last tenth; a token is a byte."""
-    return evaluate(run, stride=stride, checkpoint=checkpoint)["splits"]["validation"]["cross_entropy"]
+    return evaluate(run, stride=stride, checkpoint=checkpoint).validation.cross_entropy
 
 
 def one_run(options: Options, data: Path, out: Path, seed: int) -> dict[str, float]:

@@ -139,7 +139,7 @@ class Corpus:
         if wanted == OWN and TRAIN not in own:
             raise ValueError(
                 f"{self.name} has no own splits ({', '.join(own) or 'nothing in it is named train'}): "
-                "leave --split out, or give hash:0.05 or tail:0.1"
+                "leave `split` out, or give hash:0.05 or tail:0.1"
             )
         if wanted == NONE:
             self._count(1, only_train=False)
@@ -215,13 +215,17 @@ def open_corpus(
             document; "bytes": return all documents as bytes, in a large_binary column. "skip" also leaves out documents
             above `max_document`, lines that are not JSON objects or whose text is not a string, and the rest of damaged
             files, with a warning. Under the other policies, all of these are errors.
-        text_column: the column of tables, JSONL, CSV and JSON; default: "text", or the only column
+        text_column: the column of tables, JSONL, CSV and JSON; default: "text", or the only column. Except in CSV, it
+            may be a field within a column: "doc.text", or "messages[].content" for the texts of a list, joined by line
+            feeds. A column whose name has the dots comes first.
         options: other fields of `corpora.read_options.ReadOptions`, by name:
             max_document: the longest document in bytes, 256,000,000 by default. Reading and decompression stop there.
             suffix: suffixes to read in folders and globs instead of the four above: ".md", or a list. A .csv or .tsv
                 file has a document per row, in the column `text_column`. A .json file must be an array of texts or
                 objects. Every other file is one document.
-            encoding: the encoding of text files, such as "utf-16" or "latin-1"; UTF-8 by default.
+            encoding: the encoding of text files, such as "utf-8", "utf-16" or "latin-1". By default each file is UTF-8,
+                or has the encoding that is found in it: by its byte-order mark, by the places of NULs, or by a good
+                guess from its letters. `Corpus.dropped.encodings` names these files.
 
     A byte-order mark at the start of a text file is not part of its text, unless `invalid` is "bytes".
 

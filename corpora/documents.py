@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpora.document_error import DocumentError
+from corpora.formats.encodings import guess_encoding
 from corpora.read_options import ReadOptions
 
 TEXT_COLUMN = "text"
@@ -21,6 +22,9 @@ BATCH_BYTES = 8 << 20
 
 # Limits a batch of very short documents, so that its offsets take no more memory than its text.
 BATCH_DOCUMENTS = 1 << 17
+
+# Documents left out that are named; a corpus may leave out millions.
+MOST_REASONS = 10
 
 # Chunks of small files are joined up to these limits, because each call of an Arrow function takes microseconds.
 JOINED_BYTES = 1 << 20
@@ -35,7 +39,7 @@ def too_long(origin: object, what: str, options: ReadOptions) -> DocumentError:
     return DocumentError(
         "long",
         f"{origin} {what}, above the limit of {options.max_document:,} bytes a document: raise it with "
-        "--max-document, or leave such documents out with --invalid skip",
+        "`max_document`, or leave such documents out with `invalid='skip'`",
     )
 
 
@@ -61,8 +65,19 @@ class Chunk:
     bad: DocumentError | None = None
     """error of an unreadable document or rest of a file, which is missing from `documents`"""
 
+    encoding: str | None = None
+    """the encoding that was found in the file, if it is not UTF-8"""
+
     joined: Sequence["Chunk"] = ()
     """the chunks that this one was made of, for error messages"""
+
+    def place(self, number: int) -> str:
+        """Return where document `number` of the chunk is, for a message: "a.txt", or "row 3 of a.csv"."""
+        for part in self.joined:
+            if number < len(part.documents):
+                return part.place(number)
+            number -= len(part.documents)
+        return self.origin if self.first_row is None else f"row {self.first_row + number} of {self.origin}"
 
 
 def join(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
@@ -122,27 +137,44 @@ class Dropped:
     near_duplicates: int = 0
     """similar to a document that is kept (`Corpus.without`)"""
 
+    reasons: list[str] = field(default_factory=list, compare=False)
+    """the first `MOST_REASONS` documents left out, each with its reason"""
+
+    encodings: dict[str, str] = field(default_factory=dict)
+    """files that are not left out but decoded, with the encoding that was found in them"""
+
     def reset(self) -> None:
         vars(self).update(vars(Dropped()))
 
     def add(self, other: "Dropped") -> None:
         """Add the counts of another pass, and warn about its damaged files."""
         for name, count in asdict(other).items():
-            setattr(self, name, getattr(self, name) + count)
+            before = getattr(self, name)
+            setattr(self, name, before | count if isinstance(count, dict) else before + count)
+        del self.reasons[MOST_REASONS:]
         for message in other.damaged_parts:
             _warn_about_damage(message)
+
+    def add_reason(self, place: str, reason: str) -> None:
+        """Add the reason for which the document at `place` is left out."""
+        if len(self.reasons) < MOST_REASONS:
+            self.reasons.append(f"{place}: {reason}")
 
     def add_unread(self, bad: DocumentError) -> None:
         """Count an unreadable document, or warn about a damaged file."""
         self.long_documents += bad.kind == "long"
         self.invalid_documents += bad.kind == "invalid"
+        if bad.kind != "damaged" and len(self.reasons) < MOST_REASONS:
+            text = str(bad)
+            self.reasons.append(text.rpartition(": ")[0] or text)  # without the remedy
         if bad.kind == "damaged":
             self.damaged_parts.append(str(bad))
             _warn_about_damage(str(bad))
 
     def counts(self) -> dict[str, int]:
         """Return the counts by name. Counts of 0 are left out, except for empty and invalid documents."""
-        numbers = asdict(self) | {"damaged_parts": len(self.damaged_parts)}
+        numbers = {name: count for name, count in vars(self).items() if isinstance(count, int)}
+        numbers["damaged_parts"] = len(self.damaged_parts)
         always = ("empty_documents", "invalid_documents")
         return {name: count for name, count in numbers.items() if count or name in always}
 
@@ -193,22 +225,27 @@ def clean(chunk: Chunk, options: ReadOptions, dropped: Dropped) -> pa.Array:
     documents = chunk.documents.cast(pa.large_binary())
     if chunk.joined and not _is_clean(documents, options):
         return pa.concat_arrays([clean(part, options, dropped) for part in chunk.joined])
+    for part in chunk.joined or [chunk]:
+        if part.encoding:
+            dropped.encodings[part.origin] = part.encoding
     lengths = pc.fill_null(pc.binary_length(documents), 0)
     kept = pc.greater(lengths, 0)
-    dropped.empty_documents += len(documents) - pc.sum(kept, min_count=0).as_py()
+    if empty := len(documents) - pc.sum(kept, min_count=0).as_py():
+        dropped.empty_documents += empty
+        for number in np.flatnonzero(~kept.to_numpy(zero_copy_only=False))[:MOST_REASONS]:
+            dropped.add_reason(chunk.place(int(number)), "empty")
     if (pc.max(lengths).as_py() or 0) > options.max_document:
         kept = pc.and_(kept, _short_enough(chunk, lengths, options, dropped))
     rows = None
     if not pc.all(kept).as_py():
         rows = np.flatnonzero(kept.to_numpy(zero_copy_only=False))
         documents = documents.filter(kept)
-    policy = "skip" if chunk.skip_invalid else options.invalid
-    if policy == "bytes" or not len(documents):
+    if (options.invalid == "bytes" and not chunk.skip_invalid) or not len(documents):
         return documents
     try:
         documents.cast(pa.large_string())
     except pa.ArrowInvalid:
-        return _without_invalid(chunk, documents, rows, policy, dropped)
+        return _without_invalid(chunk, documents, rows, options, dropped)
     return documents
 
 
@@ -251,20 +288,23 @@ def _short_enough(chunk: Chunk, lengths: pa.Array, options: ReadOptions, dropped
     """Return which documents are within the limit. Raises ValueError for a longer one, unless the policy is "skip"."""
     long = pc.greater(lengths, options.max_document)
     if options.invalid != "skip":
-        place = pc.index(long, True).as_py()
-        row = "" if chunk.first_row is None else f" in row {chunk.first_row + place}"
-        raise too_long(f"{chunk.origin}{row}", f"has {lengths[place].as_py():,} bytes of text", options)
+        first = pc.index(long, True).as_py()
+        size = lengths[first].as_py()
+        raise too_long(chunk.place(first), f"has {size:,} bytes of text", options)
     dropped.long_documents += pc.sum(long).as_py()
+    for number in np.flatnonzero(long.to_numpy(zero_copy_only=False))[:MOST_REASONS]:
+        dropped.add_reason(chunk.place(int(number)), f"{lengths[int(number)].as_py():,} bytes long")
     return pc.invert(long)
 
 
 def _without_invalid(
-    chunk: Chunk, documents: pa.Array, rows: np.ndarray | None, policy: str, dropped: Dropped
+    chunk: Chunk, documents: pa.Array, rows: np.ndarray | None, options: ReadOptions, dropped: Dropped
 ) -> pa.Array:
-    """Return documents, with invalid UTF-8 replaced or left out; ValueError if the policy is "error".
+    """Return documents, with those that are not UTF-8 decoded, replaced or left out; ValueError if that is an error.
 
     `rows` are the places of `documents` in the chunk, None if they are all of it.
     """
+    policy = "skip" if chunk.skip_invalid else options.invalid
     kept = []
     for i in range(len(documents)):
         document = documents[i : i + 1]
@@ -272,20 +312,36 @@ def _without_invalid(
         offset = invalid_utf8_offset(data)
         if offset is None:
             kept.append(document)
-        elif policy == "skip":
+            continue
+        whole_file = chunk.first_row is None and not chunk.skip_invalid and options.encoding is None
+        encoding, sure = guess_encoding(data, offset) if whole_file else (None, False)
+        if encoding and sure and (text := _decode(data, encoding, whole=options.first_bytes is None)) is not None:
+            kept.append(pa.array([text], pa.large_binary()))
+            dropped.encodings[chunk.origin] = encoding
+            continue
+        place = chunk.place(i if rows is None else int(rows[i]))
+        where = f"byte {offset}{'' if chunk.first_row is None else ' of its text'} (0x{data[offset]:02x})"
+        if policy == "skip":
             dropped.invalid_documents += 1
+            dropped.add_reason(place, f"not UTF-8 at {where}")
         elif policy == "replace":
             kept.append(pa.array([bytes(data).decode(errors="replace").encode()], pa.large_binary()))
         else:
-            where = f"at byte {offset}"
-            if chunk.first_row is not None:
-                row = chunk.first_row + (i if rows is None else int(rows[i]))
-                where = f"in row {row}, at byte {offset} of its text"
+            remedy = "name its `encoding`" if chunk.first_row is None else "convert it, or name the file's `encoding`"
+            guess = f" (it may be {encoding})" if encoding else ""
             raise ValueError(
-                f"{chunk.origin} is not UTF-8 {where} (0x{data[offset]:02x}): convert it, or choose what to do with "
-                "such documents (--invalid replace, skip or bytes, which --pairs does not take)"
+                f"{place} is not UTF-8 at {where}: {remedy}{guess}, or choose what to do with such documents "
+                "(`invalid='replace'`, skip or bytes, which `pairs` does not take)"
             )
     return pa.concat_arrays(kept) if kept else pa.array([], pa.large_binary())
+
+
+def _decode(data: memoryview, encoding: str, whole: bool) -> bytes | None:
+    """Return a text in `encoding` as UTF-8, None if it has other bytes. Unless `whole`, it may end in a character."""
+    try:
+        return codecs.getincrementaldecoder(encoding)().decode(bytes(data), final=whole).encode()
+    except UnicodeError:
+        return None
 
 
 class Batcher:

@@ -77,7 +77,7 @@ class Hub:
                 raise self._failure(error) from error
             column = choose_column(columns, self._name, self._text_column)
             own = split if self.own_splits else None
-            tables = iter(table.select_columns([column]).with_format("arrow").iter(batch_size=TABLE_ROWS))
+            tables = iter(table.select_columns([column.steps[0]]).with_format("arrow").iter(batch_size=TABLE_ROWS))
             yield from column_chunks(tables, column, origin, own, self._failure)
 
     def _load(self, config: str | None, revision: str | None) -> dict[str, Any]:
@@ -113,7 +113,7 @@ class Hub:
                 return FileNotFoundError(f"{self._name} has no such revision on the hub: check the part after @")
         if "scripts are no longer supported" in message:
             return ValueError(
-                f"{self._name} is made by a script, which `datasets` no longer runs: try its converted form, "
+                f"{self._name} is made by a script, which the package datasets no longer runs: try its converted form, "
                 f"hub:{self._repository}@refs/convert/parquet"
             )
         if _is_network_error(error):

@@ -156,7 +156,7 @@ def find_files(spec: str, wanted: Sequence[str] = ()) -> Found:
     form = file_format(path, wanted)
     if form is None:
         suffix = _own_suffix(path)
-        remedy = f"if it is text, add --suffix {suffix}" if suffix else "rename it, or convert it to one of these"
+        remedy = f"if it is text, add `suffix='{suffix}'`" if suffix else "rename it, or convert it to one of these"
         raise ValueError(f"{spec} is not a {_formats(wanted)} file: {remedy}")
     return Found([InputFile(path, split_of(Path(*path.parts[-2:])), form, size)], Counter())
 
@@ -313,7 +313,7 @@ def _instead(skipped: Counter[str]) -> str:
     if not skipped:
         return ""
     suffix = next((suffix for suffix, _ in skipped.most_common() if suffix), None)
-    remedy = f"; if they are text, add --suffix, such as --suffix {suffix}" if suffix else ""
+    remedy = f"; if they are text, add `suffix`, such as `suffix='{suffix}'`" if suffix else ""
     return f", but {describe_skipped(skipped)}{remedy}"
 
 

@@ -1,6 +1,7 @@
-"""Labelled texts, from JSON lines or a Parquet table."""
+"""Labelled texts, from JSON lines, CSV or a Parquet table."""
 
 import json
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from corpora.formats.compression import stream_pieces
-from corpora.formats.text_files import whole_lines
+from corpora.formats.csv_files import read_csv_objects
+from corpora.formats.text_files import found_encoding, text_pieces, whole_lines
 from corpora.input_files import file_format, regular_size
-from corpora.read_options import MAX_DOCUMENT
+from corpora.object_store import AnyPath
+from corpora.read_options import MAX_DOCUMENT, ReadOptions
 from corpora.splits import HashRouter
 
 Label = str | int
@@ -53,29 +55,35 @@ class LabelledTexts:
 
 
 def read_labelled(path: Path, text_field: str = "text", label_field: str = "label") -> LabelledTexts:
-    """Read the texts and labels (strings or whole numbers) of a .jsonl file, also compressed, or a .parquet file.
+    """Read the texts and labels (strings or whole numbers) of a .jsonl, .csv or .tsv, also compressed, or a .parquet.
 
+    Labels of CSV are strings. A warning names the encoding that was found in a file that is not UTF-8.
     Raises ValueError with file and row for a field that is missing or of another type, and for labels of both types.
     Raises ValueError for another format, and for a file without any text.
     """
-    kind = file_format(path)
+    kind = file_format(path, (".csv", ".tsv"))
     if kind:
         regular_size(path)
-    if kind == ".jsonl":
-        rows = _json_rows(path)
-    elif kind == ".parquet":
+    if kind == ".parquet":
         rows = _parquet_rows(path, {text_field, label_field})
+    elif kind in (".jsonl", ".csv"):
+        encoding = found_encoding(path)
+        if encoding:
+            warnings.warn(f"{path} is not UTF-8 but read as {encoding}", stacklevel=2)
+        rows = (_json_rows if kind == ".jsonl" else read_csv_objects)(path, ReadOptions(encoding=encoding))
     else:
-        raise ValueError(f"{path} is not a file of labelled texts: give a .jsonl (also .gz, .xz, .zst) or a .parquet")
+        raise ValueError(
+            f"{path} is not a file of labelled texts: give a .jsonl, .csv or .tsv (also .gz, .xz, .zst) or a .parquet"
+        )
     texts, labels, empty = [], [], 0
     first: dict[type, tuple[str, Label]] = {}  # the first label of each type, and its place
     for place, row in rows:
-        text = _field(row, text_field, place, (str, type(None)), "a text", "--text-field")
+        text = _field(row, text_field, place, (str, type(None)), "a text", "`text_field`")
         if not text:
             empty += 1
             continue
         texts.append(_encodable(text, text_field, place))
-        label = _field(row, label_field, place, (str, int), "a string or a whole number", "--label-field")
+        label = _field(row, label_field, place, (str, int), "a string or a whole number", "`label_field`")
         labels.append(_encodable(label, label_field, place) if isinstance(label, str) else label)
         first.setdefault(type(label), (place, label))
         if len(first) > 1:
@@ -89,10 +97,10 @@ def read_labelled(path: Path, text_field: str = "text", label_field: str = "labe
     return LabelledTexts(texts, labels, empty)
 
 
-def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _json_rows(path: AnyPath, options: ReadOptions) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (place, object) of each line that is not blank."""
     too_long = ValueError(f"{path} has a line of more than {MAX_DOCUMENT:,} bytes: shorten or remove it")
-    for number, line in enumerate(whole_lines(stream_pieces(path), MAX_DOCUMENT, too_long), 1):
+    for number, line in enumerate(whole_lines(text_pieces(path, options), MAX_DOCUMENT, too_long), 1):
         place = f"line {number} of {path}"
         try:
             row = json.loads(line) if line.strip() else {}

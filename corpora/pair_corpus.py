@@ -53,7 +53,7 @@ class PairCorpus:
         if rule == OWN and TRAIN not in own:
             raise ValueError(
                 f"{name} has no own splits ({', '.join(own) or 'nothing in it is named train'}): "
-                "leave --split out, or give hash:0.05"
+                "leave `split` out, or give hash:0.05"
             )
         self.split_rule = str(rule)
         made = (TRAIN,) if rule == NONE else (TRAIN, VALIDATION)
@@ -124,7 +124,7 @@ def open_pairs(specs: Specs, columns: tuple[str, str], split: str | None = None,
     not UTF-8.
     """
     if columns[0] == columns[1]:
-        raise ValueError(f'source and target are both the column "{columns[0]}": name two, such as --pairs en de')
+        raise ValueError(f'source and target are both the column "{columns[0]}": name two')
     source_options, target_options = (ReadOptions.of(text_column=column, **options) for column in columns)
     sources, targets = open_specs(specs, source_options), open_specs(specs, target_options)
     readers = sources.reader, targets.reader

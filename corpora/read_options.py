@@ -1,9 +1,10 @@
 """Options for reading a corpus: files, column, encoding, and the treatment of bad documents."""
 
 import codecs
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from corpora.formats.compression import SUFFIXES
 
@@ -28,7 +29,7 @@ class ReadOptions:
     """suffixes of the files to read in folders and globs; default: `corpora.input_files.FORMATS`"""
 
     encoding: str | None = None
-    """encoding of text files; by default UTF-8"""
+    """encoding of text files; by default found in each file (see `corpora.open_corpus`)"""
 
     first_bytes: int | None = None
     """how much of a text file to read, in bytes of UTF-8; all of it by default"""
@@ -55,7 +56,7 @@ class ReadOptions:
         if self.encoding is not None:
             object.__setattr__(self, "encoding", _encoding(self.encoding))
             if self.invalid == "bytes":
-                raise ValueError("--invalid bytes keeps bytes unchanged, and --encoding decodes them: leave one out")
+                raise ValueError("`invalid='bytes'` keeps bytes unchanged, and `encoding` decodes them: leave one out")
 
 
 def _suffixes(suffixes: str | Sequence[str]) -> tuple[str, ...]:
@@ -85,12 +86,72 @@ def _encoding(name: str) -> str:
     return codec.name
 
 
-def choose_column(columns: list[str], origin: object, wanted: str | None) -> str:
-    """Return the column to read: `wanted`, else "text", else the only one. ValueError lists the columns."""
-    column = wanted or ("text" if "text" in columns or len(columns) != 1 else columns[0])
-    if column in columns:
-        return column
+class Column(NamedTuple):
+    """A column of a table or a field of JSON objects, or a field within it: doc.text, messages[].content."""
+
+    name: str
+    """as it is spelled"""
+    steps: tuple[str, ...]
+    """the column, then the fields within it; "[]" stands for all elements of a list"""
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether the text is in a field within the column."""
+        return len(self.steps) > 1
+
+    def text(self, cell: Any) -> str | None:
+        """Return the text in a cell of the column. The texts of a list are joined by line feeds.
+
+        Raises ValueError with the type of a value in the way that is not as the steps say.
+        """
+        return _text(cell, self.steps[1:])
+
+
+def _text(value: Any, steps: tuple[str, ...]) -> str | None:
+    if value is None:
+        return None
+    if not steps:
+        if not isinstance(value, str):
+            raise ValueError(f"{json_type(value)}, not a string")
+        return value
+    if steps[0] == "[]":
+        if not isinstance(value, list):
+            raise ValueError(f"{json_type(value)} where [] needs a list")
+        texts = [text for text in (_text(element, steps[1:]) for element in value) if text is not None]
+        return "\n".join(texts)
+    if not isinstance(value, dict):
+        raise ValueError(f"{json_type(value)} where .{steps[0]} needs an object")
+    return _text(value.get(steps[0]), steps[1:])
+
+
+def json_type(value: object) -> str:
+    """Return the JSON type of a value, with its article."""
+    match value:
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case list():
+            return "a list"
+        case str():
+            return "a string"
+        case None:
+            return "null"
+    return "an object"
+
+
+def choose_column(columns: list[str], origin: object, wanted: str | None, nested: bool = True) -> Column:
+    """Return the column to read: `wanted`, else "text", else the only one. ValueError lists the columns.
+
+    Unless `nested` is false, `wanted` may also be a field within a column.
+    """
+    name = wanted or ("text" if "text" in columns or len(columns) != 1 else columns[0])
+    if name in columns:
+        return Column(name, (name,))
+    steps = tuple(filter(None, re.split(r"\.|(\[\])", name)))
+    if nested and steps and steps[0] in columns:
+        return Column(name, steps)
     raise ValueError(
-        f'{origin} has no column "{column}": choose one of its columns ({", ".join(columns) or "none"}) with '
-        "--text-column or --pairs"
+        f'{origin} has no column "{name}": choose one of its columns ({", ".join(columns) or "none"}) with '
+        "`text_column` or `pairs`"
     )

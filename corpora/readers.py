@@ -14,6 +14,7 @@ from corpora.documents import Chunk, single_document, unread
 from corpora.formats.arrow_files import read_arrow, read_parquet, row_group_cuts
 from corpora.formats.compression import SUFFIXES, is_mapped, read_whole
 from corpora.formats.csv_files import read_csv
+from corpora.formats.encodings import OtherEncoding
 from corpora.formats.json_files import line_cuts, read_json, read_jsonl
 from corpora.formats.text_files import read_text, text_pieces
 from corpora.input_files import InputFile, standard_library_files, standard_library_folder
@@ -92,15 +93,26 @@ class _FilePart:
     """offsets of lines (.jsonl), or numbers of row groups (.parquet)"""
 
     def chunks(self) -> Iterator[Chunk]:
+        encoding = None
         try:
-            yield from self._readable_chunks()
+            yield from self._readable_chunks(self.options)
+        except OtherEncoding as other:  # before the first document
+            encoding = other.encoding
+        if encoding is not None:
+            decoded = self._readable_chunks(replace(self.options, encoding=encoding))
+            yield from (replace(chunk, encoding=encoding) for chunk in decoded)
+
+    def _readable_chunks(self, options: ReadOptions) -> Iterator[Chunk]:
+        """Yield the documents. A damaged file ends with a chunk that has the error."""
+        try:
+            yield from self._sound_chunks(options)
         except DocumentError as error:  # the rest of the file cannot be read
             bad = error if error.kind == "long" else DocumentError("damaged", str(error))
             yield unread(bad, self.path, self.split)
 
-    def _readable_chunks(self) -> Iterator[Chunk]:
+    def _sound_chunks(self, options: ReadOptions) -> Iterator[Chunk]:
         """Yield the documents. Raises DocumentError where the file is damaged."""
-        path, split, options = self.path, self.split, self.options
+        path, split = self.path, self.split
         match self.format:
             case ".txt":
                 yield read_text(path, split, options)
@@ -173,10 +185,10 @@ class Files:
 def _cuts(file: InputFile, size: int, options: ReadOptions) -> list[int]:
     """Return where to cut a file into ranges of about `size` bytes, with its start and end; [] if it is not cut."""
     path = file.path
-    with suppress(DocumentError):  # reading the file reports the damage
+    with suppress(DocumentError, OtherEncoding):  # reading the file reports the damage
         match file.format:
             case ".jsonl" if path.suffix.lower() not in SUFFIXES and not options.encoding:
-                next(text_pieces(path, options))  # a file in UTF-16 is damaged, and has no lines to cut at
+                next(text_pieces(path, options))  # a file in another encoding is not cut
                 return line_cuts(path, size)
             case ".parquet":
                 return row_group_cuts(path, size)

@@ -139,7 +139,7 @@ def whole_folder(out: Path, replaceable: Callable[[Path], bool]) -> Iterator[Pat
         elif old.exists():
             shutil.rmtree(old)  # killed during the removal below; an error here comes before the work
         if out.exists() and not replaceable(out):
-            raise ValueError(f"{out} exists already: choose another --out")
+            raise ValueError(f"{out} exists already: choose another `out`")
         yield partial
         flush_all(partial)
         if out.exists():

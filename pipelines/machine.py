@@ -269,7 +269,7 @@ def precision(train: TrainConfig) -> Iterator[None]:
         what = str(error).split(" does not have", 1)[0]
         raise ValueError(
             f"train.deterministic is true, but {what} has no kernel that adds up in a fixed order: give "
-            "--model.attention closed_form, or train without it"
+            "`model.attention='closed_form'`, or train without it"
         ) from error
     finally:
         torch.set_float32_matmul_precision(matmul)

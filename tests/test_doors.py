@@ -180,7 +180,7 @@ class Counter:
         for rank in self.counts:
             self.counts[rank] += int((ranks <= rank).sum())
 
-    def result(self):
+    def result(self, split):
         counts = tuple(self.counts.items())
         return RankShare(counts[-1][1] / self.tokens, counts)
 

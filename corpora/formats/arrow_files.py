@@ -14,7 +14,7 @@ import pyarrow as pa
 from corpora.document_error import DocumentError
 from corpora.documents import Chunk, unread
 from corpora.object_store import AnyPath, ObjectPath, ObjectStoreError
-from corpora.read_options import choose_column
+from corpora.read_options import Column, choose_column
 
 TABLE_ROWS = 256  # read at a time
 _ARROW_FILE = b"ARROW1"
@@ -43,7 +43,7 @@ def read_parquet(
         row = 1 + sum(file.metadata.row_group(group).num_rows for group in groups[:first])
         # One row group at a time, so that damage costs the same rows for every division of the file into ranges.
         for group in groups[first:last]:
-            batches = file.iter_batches(TABLE_ROWS, [group], columns=[column], use_threads=False)
+            batches = file.iter_batches(TABLE_ROWS, [group], columns=[column.steps[0]], use_threads=False)
             try:
                 yield from column_chunks(batches, column, str(path), split, failure, row)
             except DocumentError as bad:
@@ -140,7 +140,7 @@ def _release_pages(batches: Iterable[pa.RecordBatch], mapped: mmap.mmap) -> Iter
 
 def column_chunks(
     tables: Iterator[pa.Table | pa.RecordBatch],
-    column: str,
+    column: Column,
     origin: str,
     split: str | None,
     failure: Callable[[Exception], Exception],
@@ -154,16 +154,18 @@ def column_chunks(
     while True:
         try:
             rows = next(tables, None)
-            cells = rows.column(column) if rows is not None else None
+            cells = rows.column(column.steps[0]) if rows is not None else None
         except Exception as error:
             raise failure(error) from error
         if cells is None:
             return
         for documents in cells.chunks if isinstance(cells, pa.ChunkedArray) else [cells]:
-            if not _holds_text(documents.type):
+            if column.is_nested:
+                documents = _inner_texts(documents, column, origin, row, failure)
+            elif not _holds_text(documents.type):
                 raise ValueError(
-                    f'column "{column}" of {origin} holds {documents.type}, not text: choose another with '
-                    "--text-column or --pairs"
+                    f'column "{column.name}" of {origin} holds {documents.type}, not text: choose another with '
+                    "`text_column` or `pairs`"
                 )
             try:
                 documents = _validate(documents)
@@ -171,6 +173,26 @@ def column_chunks(
                 raise failure(error) from error
             yield Chunk(documents=documents, origin=origin, split=split, first_row=row)
             row += len(documents)
+
+
+def _inner_texts(
+    cells: pa.Array, column: Column, origin: str, row: int, failure: Callable[[Exception], Exception]
+) -> pa.Array:
+    """Return the texts in a field within the cells of a column. Raises ValueError for other types."""
+    try:
+        cells.validate(full=True)
+        values = cells.to_pylist()
+    except Exception as error:
+        raise failure(error) from error
+    texts = []
+    for number, value in enumerate(values, row):
+        try:
+            texts.append(column.text(value))
+        except ValueError as error:
+            raise ValueError(
+                f'"{column.name}" in row {number} of {origin} is {error}: choose another with `text_column` or `pairs`'
+            ) from None
+    return pa.array(texts, pa.large_string())
 
 
 def _holds_text(kind: pa.DataType) -> bool:

@@ -25,24 +25,15 @@ def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator
     first row. A row without the text column counts as an invalid document. A cell above the limit is a ValueError under
     every policy, because the rows after such a cell cannot be found.
     """
-    csv.field_size_limit(max(csv.field_size_limit(), options.max_document))
-    lines = _lines(path, options)
-    header = next(lines, None)
-    if header is None:
-        return
-    if _CARRIAGE_RETURN in header:
-        raise DocumentError(
-            "damaged",
-            f"the first row of {path} holds a carriage return, but rows end at LF or CR LF: convert its line ends",
-        )
-    delimiter = max(",\t;", key=header.count)
-    rows = csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True)
+    rows = _rows(path, options)
     documents: list[bytes] = []
     size = number = 0
     try:
-        columns = next(rows)
-        column = columns.index(choose_column(columns, path, options.text_column))
-        for number, row in enumerate(filter(None, rows), 1):
+        columns = next(rows, None)
+        if columns is None:
+            return
+        column = columns.index(choose_column(columns, path, options.text_column, nested=False).name)
+        for number, row in enumerate(rows, 1):
             if len(row) <= column:
                 if documents:
                     yield _chunk(documents, path, split, number - 1)
@@ -50,7 +41,7 @@ def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator
                 few = f"row {number} of {path} has {len(row)} cells, but the first row names {len(columns)}: fix it"
                 yield unread(DocumentError("invalid", few), path, split)
                 continue
-            documents.append(row[column].replace(_CARRIAGE_RETURN, "\r").encode("utf-8", "surrogateescape"))
+            documents.append(row[column].encode("utf-8", "surrogateescape"))
             size += len(documents[-1])
             if len(documents) == _ROWS or size > _CHUNK_BYTES:
                 yield _chunk(documents, path, split, number)
@@ -65,6 +56,44 @@ def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator
         yield _chunk(documents, path, split, number)
 
 
+def read_csv_objects(path: AnyPath, options: ReadOptions) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield (place, object) of each row, where the object has the cells by the names in the first row.
+
+    Raises ValueError with the place of a row that is not CSV or has another number of cells.
+    """
+    rows, number = _rows(path, options), 0
+    try:
+        columns = next(rows, [])
+        for number, row in enumerate(rows, 1):
+            place = f"row {number} of {path}"
+            if len(row) != len(columns):
+                raise ValueError(f"{place} has {len(row)} cells, but the first row names {len(columns)}: fix it")
+            yield place, dict(zip(columns, row, strict=True))
+    except csv.Error as error:
+        raise ValueError(f"row {number + 1} of {path} is not CSV ({error}): fix it") from None
+
+
+def _rows(path: AnyPath, options: ReadOptions) -> Iterator[list[str]]:
+    """Yield the rows that are not empty. The first names the columns, and its most frequent separator separates cells.
+
+    Bytes that are not UTF-8 become lone surrogates. Raises csv.Error where the file is not CSV.
+    """
+    csv.field_size_limit(max(csv.field_size_limit(), options.max_document))
+    lines = _lines(path, options)
+    header = next(lines, None)
+    if header is None:
+        return
+    if _CARRIAGE_RETURN in header:
+        raise DocumentError(
+            "damaged",
+            f"the first row of {path} holds a carriage return, but rows end at LF or CR LF: convert its line ends",
+        )
+    delimiter = max(",\t;", key=header.count)
+    for row in csv.reader(itertools.chain([header], lines), delimiter=delimiter, strict=True):
+        if row:
+            yield [cell.replace(_CARRIAGE_RETURN, "\r") for cell in row]
+
+
 def _chunk(documents: list[bytes], path: AnyPath, split: str | None, last: int) -> Chunk:
     array = pa.array(documents, pa.large_binary())
     return Chunk(documents=array, origin=str(path), split=split, first_row=last - len(documents) + 1)
@@ -73,7 +102,7 @@ def _chunk(documents: list[bytes], path: AnyPath, split: str | None, last: int) 
 def _too_long(what: str, options: ReadOptions) -> ValueError:
     return ValueError(
         f"{what} above the limit of {options.max_document:,} bytes a document, so the rows after it cannot be found: "
-        "raise the limit with --max-document, or look for a missing quotation mark"
+        "raise the limit with `max_document`, or look for a missing quotation mark"
     )
 
 

@@ -9,6 +9,7 @@ import io
 import itertools
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -18,11 +19,12 @@ from corpora.document_error import DocumentError
 from corpora.documents import Chunk, too_long, unread
 from corpora.formats.text_files import text_pieces
 from corpora.object_store import AnyPath
-from corpora.read_options import ReadOptions, choose_column
+from corpora.read_options import Column, ReadOptions, choose_column, json_type
 
 _CHUNK_BYTES = 8 << 20
 _SHORT_BYTES = 4096  # reading this much in Python takes as long as starting Arrow's reader
 _SAMPLED_LINES = 1000
+_PLAIN = Column("text", ("text",))
 _REMEDY = "make the file an array of texts or of objects, or JSON lines (.jsonl)"
 
 
@@ -39,12 +41,9 @@ def read_jsonl(
     chunks = _whole_lines(path, options, start, stop)
     cut = stop is not None
     head = list(_until_lines(_whole_lines(path, options) if cut else chunks))
-    if start and options.text_column:
-        column = options.text_column  # the range from 0 checks that the file has it
-    else:
-        column = _text_column(head[-1] or b"", path, options) if head else "text"
+    column = _text_column((head[-1] or b"") if head else b"", path, options)
     # If the column is merely the only one in the first lines, a later line with "text" makes the choice ambiguous.
-    unexpected = None if options.text_column or column == "text" else "text"
+    unexpected = None if options.text_column or column.name == "text" else "text"
     origin = f"{path} from byte {start:,}" if start else str(path)
     line = 1
     for lines in chunks if cut else itertools.chain(head, chunks):
@@ -117,12 +116,15 @@ def _whole_lines(
         yield b"".join(pieces)
 
 
-def _text_column(lines: bytes, path: AnyPath, options: ReadOptions) -> str:
+def _text_column(lines: bytes, path: AnyPath, options: ReadOptions) -> Column:
     wanted = options.text_column
     columns = _columns(itertools.islice(io.BytesIO(lines), _SAMPLED_LINES))
-    if wanted and wanted not in columns:  # later lines may have it
+    if wanted:
+        with suppress(ValueError):
+            return choose_column(list(columns), path, wanted)
+        # Later lines may have it.
         columns |= _columns(line for chunk in _whole_lines(path, options) for line in (chunk or b"").split(b"\n"))
-    return choose_column(list(columns), path, wanted) if columns else wanted or "text"
+    return choose_column(list(columns) or [wanted or "text"], path, wanted)
 
 
 def _columns(lines: Iterable[bytes]) -> dict[str, None]:
@@ -139,7 +141,7 @@ def _columns(lines: Iterable[bytes]) -> dict[str, None]:
 
 
 def _parse(
-    lines: bytes, number: int, origin: str, column: str, unexpected: str | None, policy: str
+    lines: bytes, number: int, origin: str, column: Column, unexpected: str | None, policy: str
 ) -> Iterator[tuple[int, pa.Array | DocumentError]]:
     """Yield (line number, documents or the error of a line) for `lines`, which begin at line `number` of the file.
 
@@ -152,14 +154,14 @@ def _parse(
     if len(lines) <= _SHORT_BYTES and (documents := _parse_short(lines, column, unexpected)) is not None:
         yield number, documents
         return
-    schema = pa.schema([(name, pa.large_binary()) for name in (column, unexpected) if name])
+    schema = pa.schema([(name, pa.large_binary()) for name in (column.name, unexpected) if name])
     options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     read = pa.json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
     body = lines.lstrip(b" \t\r\n")
     if not body:
         return
     # Arrow (26) crashes on a block that begins with null, so it gets only blocks that begin with an object.
-    if body.startswith(b"{"):
+    if body.startswith(b"{") and not column.is_nested:
         try:
             table = pa.json.read_json(pa.BufferReader(lines), read_options=read, parse_options=options)
         except pa.ArrowInvalid:
@@ -169,7 +171,7 @@ def _parse(
             if not broken and unexpected and table.column(unexpected).null_count < len(table):
                 raise ValueError(_late(origin, column, unexpected))
             if not broken:
-                yield number, table.column(column).combine_chunks()
+                yield number, table.column(column.name).combine_chunks()
                 return
     middle = lines.find(b"\n", len(lines) // 2) + 1
     if not 0 < middle < len(lines):
@@ -181,13 +183,13 @@ def _parse(
         yield number, _parse_line(lines, number, origin, column, unexpected, policy)
 
 
-def _parse_short(lines: bytes, column: str, unexpected: str | None) -> pa.Array | None:
+def _parse_short(lines: bytes, column: Column, unexpected: str | None) -> pa.Array | None:
     """Return the documents of a few lines; None for lines that need a closer look, such as lines with errors."""
     documents: list[bytes | None] = []
     try:
         for line in filter(bytes.strip, lines.split(b"\n")):
             row = json.loads(line.decode())
-            text = row.get(column)
+            text = column.text(row.get(column.steps[0]))
             if unexpected and row.get(unexpected) is not None:
                 return None
             documents.append(None if text is None else text.encode())
@@ -205,15 +207,15 @@ def _is_object_per_line(lines: bytes, objects: int) -> bool:
     return len(filled) == objects and all(line[:1] == b"{" and line[-1:] == b"}" for line in filled)
 
 
-def _late(origin: str, column: str, unexpected: str) -> str:
+def _late(origin: str, column: Column, unexpected: str) -> str:
     return (
-        f'the first lines of {origin} have only "{column}", and later lines have "{unexpected}": choose one with '
-        "--text-column"
+        f'the first lines of {origin} have only "{column.name}", and later lines have "{unexpected}": choose one with '
+        "`text_column`"
     )
 
 
 def _parse_line(
-    line: bytes, number: int, origin: str, column: str, unexpected: str | None, policy: str
+    line: bytes, number: int, origin: str, column: Column, unexpected: str | None, policy: str
 ) -> pa.Array | DocumentError:
     """Return the document or the error of one line that Arrow refuses.
 
@@ -229,16 +231,18 @@ def _parse_line(
         return pa.array([None], pa.large_binary())
     if not isinstance(row, dict):
         return DocumentError(
-            "invalid", f'line {number} of {origin} is not a JSON object: each line should be like {{"{column}": "..."}}'
+            "invalid",
+            f'line {number} of {origin} is not a JSON object: each line should be like {{"{column.name}": "..."}}',
         )
     if unexpected and row.get(unexpected) is not None:
         raise ValueError(_late(origin, column, unexpected))
-    text = row.get(column)
-    if text is not None and not isinstance(text, str):
+    try:
+        text = column.text(row.get(column.steps[0]))
+    except ValueError as error:
         return DocumentError(
             "invalid",
-            f'"{column}" in line {number} of {origin} is {_json_type(text)}, not a string: '
-            "fix the line, or choose another column with --text-column or --pairs",
+            f'"{column.name}" in line {number} of {origin} is {error}: '
+            "fix the line, or choose another column with `text_column` or `pairs`",
         )
     document = None if text is None else _encode(text, f"line {number} of {origin}", is_utf8, policy)
     return document if isinstance(document, DocumentError) else pa.array([document], pa.large_binary())
@@ -273,7 +277,7 @@ def _elements(path: AnyPath, options: ReadOptions) -> tuple[list[Any], bool]:
             raise DocumentError(
                 "long",
                 f"{path} is longer than {options.max_document:,} bytes, and a .json file is read as a whole: convert "
-                "it to JSON lines (.jsonl), or raise --max-document",
+                "it to JSON lines (.jsonl), or raise `max_document`",
             )
     text, is_utf8 = _decode(b"".join(pieces))
     try:
@@ -281,22 +285,27 @@ def _elements(path: AnyPath, options: ReadOptions) -> tuple[list[Any], bool]:
     except (ValueError, RecursionError) as error:
         raise DocumentError("damaged", f"{path} is not JSON ({error}): fix it, or leave it out") from error
     if not isinstance(content, list):
-        raise ValueError(f"{path} holds {_json_type(content)}, not an array of documents: {_REMEDY}")
+        raise ValueError(f"{path} holds {json_type(content)}, not an array of documents: {_REMEDY}")
     return content, is_utf8
 
 
 def _texts(elements: list[Any], path: AnyPath, options: ReadOptions) -> list[str | DocumentError | None]:
     """Return the text of each element: None for null, and an error for any other type."""
+    column = None
     if any(isinstance(element, dict) for element in elements):
         columns = dict.fromkeys(name for element in elements if isinstance(element, dict) for name in element)
         column = choose_column(list(columns), path, options.text_column)
-        elements = [element.get(column) if isinstance(element, dict) else element for element in elements]
-    return [
-        text
-        if text is None or isinstance(text, str)
-        else DocumentError("invalid", f"element {number} of {path} is {_json_type(text)}, not a text: {_REMEDY}")
-        for number, text in enumerate(elements, 1)
-    ]
+    texts: list[str | DocumentError | None] = []
+    for number, element in enumerate(elements, 1):
+        try:
+            if column and isinstance(element, dict):
+                texts.append(column.text(element.get(column.steps[0])))
+            else:
+                texts.append(_PLAIN.text(element))
+        except ValueError as error:
+            message = f"element {number} of {path} is {error}: {_REMEDY}"
+            texts.append(DocumentError("invalid", message))
+    return texts
 
 
 def _decode(content: bytes) -> tuple[str, bool]:
@@ -329,22 +338,6 @@ def _encode(text: str, what: str, is_utf8: bool, policy: str) -> bytes | Documen
             return DocumentError(
                 "invalid",
                 f"{what} has the lone surrogate \\u{ord(character):04x}, which UTF-8 cannot encode: fix it, or choose "
-                "what to do with such documents (--invalid replace, skip or bytes; not with --pairs)",
+                "what to do with such documents (`invalid='replace'`, skip or bytes; not with `pairs`)",
             )
     return b"".join(document)
-
-
-def _json_type(value: object) -> str:
-    """Return the JSON type of a value, with its article."""
-    match value:
-        case bool():
-            return "a boolean"
-        case int() | float():
-            return "a number"
-        case list():
-            return "a list"
-        case str():
-            return "a string"
-        case None:
-            return "null"
-    return "an object"

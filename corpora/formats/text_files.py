@@ -2,29 +2,16 @@
 
 import codecs
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import pyarrow as pa
 
 from corpora.document_error import DocumentError
 from corpora.documents import Chunk, single_document, too_long, unread
 from corpora.formats.compression import SUFFIXES, read_whole, stream_pieces
+from corpora.formats.encodings import SAMPLE_BYTES, OtherEncoding, guess_encoding, unicode_encoding
 from corpora.object_store import AnyPath
 from corpora.read_options import ReadOptions
-
-_SAMPLE_BYTES = 4096
-_BYTE_ORDER_MARKS = {
-    codecs.BOM_UTF32_LE: "utf-32",
-    codecs.BOM_UTF32_BE: "utf-32",
-    codecs.BOM_UTF16_LE: "utf-16",
-    codecs.BOM_UTF16_BE: "utf-16",
-}
-# Which of four bytes are NUL in text that is mostly Latin letters.
-_NULS = {
-    "utf-16-le": (False, True, False, True),
-    "utf-16-be": (True, False, True, False),
-    "utf-32-le": (False, True, True, True),
-    "utf-32-be": (True, True, True, False),
-}
 
 
 def read_text(path: AnyPath, split: str | None, options: ReadOptions) -> Chunk:
@@ -53,7 +40,7 @@ def _content(path: AnyPath, options: ReadOptions) -> pa.Buffer:
         if size > options.max_document:
             raise too_long(path, f"has {size:,} bytes", options)
         buffer = read_whole(path, size)
-        return buffer.slice(_start(buffer[:_SAMPLE_BYTES].to_pybytes(), path, options))
+        return buffer.slice(_start(buffer[:SAMPLE_BYTES].to_pybytes(), options))
     sink, size = pa.BufferOutputStream(), 0
     for piece in text_pieces(path, options):
         size += len(piece)
@@ -68,16 +55,47 @@ def _content(path: AnyPath, options: ReadOptions) -> pa.Buffer:
 def text_pieces(path: AnyPath, options: ReadOptions, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
     """Yield a text file as UTF-8 in pieces, without a byte-order mark.
 
-    `start`, `stop`: offsets in an uncompressed UTF-8 file. Raises DocumentError if the file is damaged, or not in
-    the encoding of `options`.
+    `start`, `stop`: offsets in an uncompressed UTF-8 file. Raises OtherEncoding before the first piece if that is not
+    UTF-8 and `options` name no encoding. Raises DocumentError if the file is damaged, or not in the encoding of
+    `options`.
     """
     pieces = stream_pieces(path, start, stop)
-    if options.encoding:
-        yield from _decode(pieces, path, options.encoding, options.invalid)
-        return
     first = next(pieces, b"")
-    yield first if start else first[_start(first[:_SAMPLE_BYTES], path, options) :]
+    if options.encoding:
+        _check_unicode(first[:SAMPLE_BYTES], path, options.encoding)
+        yield from _decode(chain([first], pieces), path, options.encoding, options.invalid)
+        return
+    begin = 0 if start else _start(first[:SAMPLE_BYTES], options)
+    if not start and options.invalid != "bytes":
+        _check_utf8(first)
+    yield first[begin:]
     yield from pieces
+
+
+def found_encoding(path: AnyPath) -> str | None:
+    """Return the encoding of a text file if it is not UTF-8."""
+    try:
+        next(text_pieces(path, ReadOptions()), None)
+    except OtherEncoding as other:
+        return other.encoding
+    return None
+
+
+def _check_utf8(piece: bytes) -> None:
+    """Raise OtherEncoding for the first piece of a text that is surely in another encoding than UTF-8."""
+    try:
+        codecs.utf_8_decode(piece, "strict", False)
+    except UnicodeDecodeError as error:
+        encoding, sure = guess_encoding(piece, error.start)
+        if encoding and sure:
+            raise OtherEncoding(encoding) from None
+
+
+def _check_unicode(sample: bytes, path: AnyPath, encoding: str) -> None:
+    """Raise DocumentError for UTF-16 and UTF-32 that `encoding` would read as other characters."""
+    found = unicode_encoding(sample)
+    if found and not encoding.startswith(found[:6]):
+        raise DocumentError("invalid", f"{path} is not {encoding}, but looks like {found}: leave `encoding` out")
 
 
 def whole_lines(pieces: Iterable[bytes], limit: int, too_long: ValueError) -> Iterator[bytes]:
@@ -97,27 +115,16 @@ def whole_lines(pieces: Iterable[bytes], limit: int, too_long: ValueError) -> It
         yield b"".join(rest)
 
 
-def _start(sample: bytes, path: AnyPath, options: ReadOptions) -> int:
-    """Return the offset at which the text of a file begins, after a byte-order mark. `sample`: the first bytes."""
+def _start(sample: bytes, options: ReadOptions) -> int:
+    """Return the offset at which the text of a file begins, after a byte-order mark. `sample`: the first bytes.
+
+    Raises OtherEncoding for UTF-16 and UTF-32.
+    """
     if options.invalid == "bytes":
         return 0
-    if encoding := _other_unicode(sample):
-        raise DocumentError("invalid", f"{path} is not UTF-8, but looks like {encoding}: add --encoding {encoding}")
+    if encoding := unicode_encoding(sample):
+        raise OtherEncoding(encoding)
     return len(codecs.BOM_UTF8) if sample.startswith(codecs.BOM_UTF8) else 0
-
-
-def _other_unicode(sample: bytes) -> str | None:
-    """Return UTF-16 or UTF-32 if a byte-order mark or the positions of NULs show that encoding, otherwise None."""
-    for mark, encoding in _BYTE_ORDER_MARKS.items():
-        if sample.startswith(mark):
-            return encoding
-    if len(sample) < 8 or b"\0" not in sample:
-        return None
-    nul_shares = [part.count(0) / len(part) for part in (sample[place::4] for place in range(4))]
-    for encoding, nuls in _NULS.items():
-        if all(share > 0.7 if nul else share < 0.1 for share, nul in zip(nul_shares, nuls, strict=True)):
-            return encoding
-    return None
 
 
 def _decode(pieces: Iterator[bytes], path: AnyPath, encoding: str, invalid: str) -> Iterator[bytes]:
@@ -131,7 +138,7 @@ def _decode(pieces: Iterator[bytes], path: AnyPath, encoding: str, invalid: str)
             raise DocumentError(
                 "invalid",
                 f"{path} is not {encoding} after byte {done:,} ({getattr(error, 'reason', error)}): name "
-                "another --encoding, or choose what to do with such documents (--invalid replace or skip)",
+                "another `encoding`, or choose what to do with such documents (`invalid='replace'` or skip)",
             ) from error
         done += len(piece or b"")
         if at_start and encoded:

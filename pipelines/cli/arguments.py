@@ -76,15 +76,15 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
 
 
 def check_engine(engine: str, address: str | None, threads: int | None, without: Mapping[str, object]) -> None:
-    """Raise ValueError for options that contradict --engine. `without`: options that do not work with Ray."""
+    """Raise ValueError for options that contradict `engine`. `without`: options that do not work with Ray."""
     from tokenizer.workers import thread_count  # slow to import for --help
 
     thread_count(threads)
     if address and engine != "ray":
-        raise UsageError("--address names a Ray cluster: add --engine ray, or leave out --address")
+        raise UsageError("`address` names a Ray cluster: add `engine='ray'`, or leave out `address`")
     given = [option for option, value in without.items() if value]
     if engine == "ray" and given:
-        raise UsageError(f"--engine ray does not take {given[0]}: leave one of them out")
+        raise UsageError(f"`engine='ray'` does not take {given[0]}: leave one of them out")
 
 
 def parse_count(text: str) -> int:
@@ -106,15 +106,15 @@ def parse_count(text: str) -> int:
 
 
 def check_beams(beams: int, zero: str) -> None:
-    """Raise ValueError for a bad --beams; `zero` says what 0 does, such as "to sample"."""
+    """Raise ValueError for a bad `beams`; `zero` says what 0 does, such as "to sample"."""
     if not 0 <= beams <= MOST_BEAMS:
-        raise ValueError(f"--beams is {beams:,}, but must be from 1 to {MOST_BEAMS}, or 0 {zero}")
+        raise ValueError(f"`beams` is {beams:,}, but must be from 1 to {MOST_BEAMS}, or 0 {zero}")
 
 
 def check_length_penalty(length_penalty: float) -> None:
-    """Raise ValueError for a --length-penalty with which powers of lengths overflow."""
+    """Raise ValueError for a `length_penalty` with which powers of lengths overflow."""
     if not -35 <= length_penalty <= 35:  # (10^8 tokens)^35 is still a float
-        raise ValueError(f"--length-penalty is {length_penalty}, but must be from -35 to 35 (1 for the mean per token)")
+        raise ValueError(f"`length_penalty` is {length_penalty}, but must be from -35 to 35 (1 for the mean per token)")
 
 
 def check_writable(name: str, path: str | Path | None, remedy: str) -> None:

@@ -1,11 +1,14 @@
 """Arguments of the verbs that read a corpus."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import tyro
 
 from pipelines.cli.display import count_text, say
+
+if TYPE_CHECKING:
+    from corpora import Dropped
 
 PairColumns = Annotated[
     tuple[str, str] | None,
@@ -41,7 +44,11 @@ class ReadingOptions(TypedDict, total=False):
 
     text_column: Annotated[
         str | None,
-        _reading("Column of tables, JSON and CSV that holds the text.", "text, or the only column", metavar="NAME"),
+        _reading(
+            "Column of tables, JSON and CSV that holds the text, or a field in it: doc.text, messages[].content.",
+            "text, or the only column",
+            metavar="NAME",
+        ),
     ]
     invalid: Annotated[
         Literal["error", "replace", "skip", "bytes"],
@@ -61,35 +68,49 @@ class ReadingOptions(TypedDict, total=False):
         ),
     ]
     encoding: Annotated[
-        str | None, _reading("Encoding of text files, such as utf-16 or latin-1.", "utf-8", metavar="NAME")
+        str | None,
+        _reading("Encoding of text files, such as utf-8, utf-16 or latin-1.", "found for each file", metavar="NAME"),
     ]
 
 
 def need_validation(split: str | None, work: str) -> None:
-    """Raise ValueError for --split none, which leaves no validation text; `work` is what needs some."""
+    """Raise ValueError for `split='none'`, which leaves no validation text; `work` is what needs some."""
     if split == "none":
-        raise ValueError(f"--split none leaves no validation text, which {work} needs: give hash:0.05 or tail:0.1")
+        raise ValueError(f"`split='none'` leaves no validation text, which {work} needs: give hash:0.05 or tail:0.1")
 
 
 def refuse_with_pairs(reading: ReadingOptions) -> None:
-    """Raise ValueError for options that --pairs does not take."""
+    """Raise ValueError for options that `pairs` does not take."""
     if reading.get("text_column") is not None:
-        raise ValueError("--text-column names one column, but --pairs reads two: leave --text-column out")
+        raise ValueError("`text_column` names one column, but `pairs` reads two: leave `text_column` out")
     if (invalid := reading.get("invalid", "error")) != "error":
-        raise ValueError(f"--invalid {invalid} does not work with --pairs: convert the files to UTF-8 first")
+        raise ValueError(f"`invalid='{invalid}'` does not work with `pairs`: convert the files to UTF-8 first")
 
 
-def say_left_out(
-    dropped: Mapping[str, int], skipped_files: Mapping[str, int], say: Callable[[str], None] = say
-) -> None:
-    """Print how many documents and files of a corpus were left out, if any, and why.
+SHOWN_FILES = 3
 
-    `dropped` has the counts of `corpora.Dropped.counts`, `skipped_files` the number of files of each suffix.
+
+def say_left_out(dropped: "Dropped | None", skipped_files: Mapping[str, int], say: Callable[[str], None] = say) -> None:
+    """Print what a corpus leaves out and why, and which files are not UTF-8.
+
+    `dropped` is None before a pass, `skipped_files` has the number of files of each suffix.
     """
     from corpora.input_files import describe_skipped
 
-    counts = [count_text(count, name.removesuffix("s").replace("_", " ")) for name, count in dropped.items() if count]
-    if counts:
-        say("left out: " + ", ".join(counts))
+    if dropped is not None:
+        counts = {name.removesuffix("s").replace("_", " "): n for name, n in dropped.counts().items() if n}
+        if counts:
+            say("left out: " + ", ".join(count_text(count, name) for name, count in counts.items()))
+        for reason in dropped.reasons:
+            say(f"  {reason}")
+        for encoding in sorted(set(dropped.encodings.values())):
+            say(f"not UTF-8 but read as {encoding}: {_files_in(encoding, dropped.encodings)} (`encoding` overrules)")
     if skipped_files:
-        say(f"skipped: {describe_skipped(skipped_files)} (--suffix names the suffixes to read)")
+        say(f"skipped: {describe_skipped(skipped_files)} (`suffix` names the suffixes to read)")
+
+
+def _files_in(encoding: str, encodings: Mapping[str, str]) -> str:
+    """Return the names of the files with an encoding, such as "a.txt, b.txt, c.txt and 7 more"."""
+    files = [name for name, own in encodings.items() if own == encoding]
+    more = f" and {len(files) - SHOWN_FILES:,} more" if len(files) > SHOWN_FILES else ""
+    return ", ".join(files[:SHOWN_FILES]) + more

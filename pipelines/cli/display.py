@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from pipelines.cli.escapes import safe
+from pipelines.cli.escapes import message, safe
 from pipelines.cli.waiting import doing
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def say(text: str) -> None:
     """Print a message on one line, without interpreting markup."""
     from pipelines.cli.console import messages, print_on
 
-    print_on(messages, safe(text), markup=False)
+    print_on(messages, message(text), markup=False)
 
 
 def say_on_stderr() -> None:
@@ -58,7 +58,7 @@ def answer(text: str) -> None:
     """Print a line of a result, without interpreting markup."""
     from pipelines.cli.console import print_on, results
 
-    print_on(results, safe(text), markup=False)
+    print_on(results, message(text), markup=False)
 
 
 def write(text: str, end: str = "\n") -> None:
@@ -98,7 +98,8 @@ def table(
     out = Table(box=None, pad_edge=False, header_style="bold")
     for index, column in enumerate(columns):
         numbers = index > 0 and not text
-        out.add_column(escape(column), justify="right" if numbers else "left", no_wrap=0 < index < len(columns) - text)
+        fixed = 0 < index < len(columns) - text
+        out.add_column(escape(column), justify="right" if numbers else "left", no_wrap=fixed, overflow="fold")
     for row in rows:
         out.add_row(*(escape(safe(cell)) for cell in row))
     print_on(to or results, out)

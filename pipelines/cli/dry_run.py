@@ -1,4 +1,4 @@
-"""What --dry-run prints: the planned work, its size and its output path."""
+"""What a dry run prints: the planned work, its size and its output path."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ START_SECONDS = 20  # of a Ray cluster, and to compile the kernels
 
 
 def check_dry_run(dry_run: bool, as_json: bool) -> None:
-    """Raise UsageError for --dry-run with --json."""
+    """Raise UsageError for `dry_run` with `as_json`."""
     if dry_run and as_json:
-        raise UsageError("--json prints the summary, but --dry-run makes none: leave one of them out")
+        raise UsageError("`as_json` prints the summary, but `dry_run` makes none: leave one of them out")
 
 
 def plan_dataset(

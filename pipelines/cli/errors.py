@@ -4,7 +4,7 @@ import sys
 from contextlib import suppress
 
 from pipelines.cli import waiting
-from pipelines.cli.escapes import safe
+from pipelines.cli.escapes import as_options, safe
 
 
 class UsageError(ValueError):
@@ -13,8 +13,9 @@ class UsageError(ValueError):
 
 def complain(command: str, text: str) -> None:
     """Print one line about the `bytelm` command `command` to standard error."""
+    text = safe(as_options(text))
     with waiting.pause_line(), suppress(OSError):
-        print(f"bytelm {command}: {safe(text)}" if command else f"bytelm: {safe(text)}", file=sys.stderr)
+        print(f"bytelm {command}: {text}" if command else f"bytelm: {text}", file=sys.stderr)
 
 
 def one_sentence(error: BaseException) -> str:

@@ -1,11 +1,51 @@
-"""Text that is safe on a terminal: control characters become symbols or escapes."""
+"""Text for a terminal: control characters become symbols or escapes, and arguments become options."""
 
 import re
 import unicodedata
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 _SHOWN = {" ": "·", "\n": "⏎", "\r": "␍", "\t": "→", "\x7f": "␡"}
 # C0 and C1 controls except tab and newline, bidirectional overrides, and surrogates, which UTF-8 cannot encode.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+QUOTES = "'\""
+_CODE = re.compile("`([^`]*)`")
+_ARGUMENT = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*)(?:=(.*))?")
+_on_command_line = False
+
+
+@contextmanager
+def command_line() -> Iterator[None]:
+    """Name options instead of arguments in messages, inside a `with` block."""
+    global _on_command_line
+    before, _on_command_line = _on_command_line, True
+    try:
+        yield
+    finally:
+        _on_command_line = before
+
+
+def message(text: str) -> str:
+    """Return a message that is safe on a terminal. On the command line it names options."""
+    return safe(as_options(text) if _on_command_line else text)
+
+
+def as_options(text: str, names: Collection[str] | None = None) -> str:
+    """Return a sentence for the command line: "`top_k`" becomes "--top-k", and "`split='none'`" "--split none".
+
+    All sentences of this code, messages and docstrings, name an argument as in Python, in backticks. Other words in
+    backticks, such as a command, stay. With `names`, other names stay too.
+    """
+
+    def option(code: re.Match[str]) -> str:
+        argument = _ARGUMENT.fullmatch(code[1].removeprefix("as_"))
+        if not argument or (names is not None and argument[1] not in names):
+            return code[0]
+        *tables, name = argument[1].replace("_", "-").split(".")
+        spelled = "--" + ".".join([*tables, f"no-{name}" if argument[2] == "False" else name])
+        return spelled if argument[2] in (None, "True", "False") else f"{spelled} {argument[2].strip(QUOTES)}"
+
+    return _CODE.sub(option, text)
 
 
 def safe(text: str) -> str:

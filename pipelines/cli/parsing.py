@@ -24,6 +24,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 
 from pipelines.cli.arguments import Quiet, check_writable, parse_count, parse_number
 from pipelines.cli.errors import UsageError
+from pipelines.cli.escapes import as_options, command_line
 from pipelines.cli.process import STDOUT
 from pipelines.cli.verbs import refuse_uris
 from pipelines.cli.waiting import explain
@@ -61,11 +62,10 @@ def parse(
     from pipelines.cli.display import show  # --help does not need it
 
     _check_positionals(call, prog)
-    refuse_uris(call.func, inspect.signature(call.func).bind(*call.args, **call.keywords).arguments)
+    refuse_uris(call.func, inspect.signature(call.func).bind(*call.args, **call.keywords).arguments, True)
     for name in ("out", "save_counts", "parquet"):
-        option = f"--{name.replace('_', '-')}"
-        check_writable(option, call.keywords.get(name), f"choose another {option}")
-    with show(quiet), explain(verb.split()[0], quiet):
+        check_writable(f"`{name}`", call.keywords.get(name), f"choose another `{name}`")
+    with show(quiet), command_line(), explain(verb.split()[0], quiet):
         return call()
 
 
@@ -142,7 +142,7 @@ def with_quiet(target: Callable[..., T], defaults: Mapping[str, Any]) -> Callabl
             hints[parameter.name] = Annotated[hints[parameter.name], tyro.conf.arg(help_behavior_hint=hint)]
     bind.__annotations__ = hints
     # tyro would break lines of --help where the lines of an argument's description end.
-    bind.__doc__ = re.sub(r"\n {8,}", " ", inspect.cleandoc(target.__doc__ or ""))
+    bind.__doc__ = re.sub(r"\n {8,}", " ", _docstring(target))
     return bind
 
 
@@ -178,9 +178,15 @@ def _check_positionals(call: partial[Any], prog: str) -> None:
             raise UsageError(f"missing {metavar}: `{prog} --help` lists all options")
 
 
+def _docstring(target: Callable[..., Any]) -> str:
+    """Return the docstring of `target` with options instead of arguments."""
+    names = {option[2:].replace("-", "_") for option in _options(_parameter_annotations(target))}
+    return as_options(inspect.cleandoc(target.__doc__ or ""), names)
+
+
 def _description(target: Callable[..., Any]) -> str:
     """Return the docstring of `target` for --help: without arguments, return values and exceptions."""
-    text = inspect.cleandoc(target.__doc__ or "").partition("\nArgs:")[0]
+    text = _docstring(target).partition("\nArgs:")[0]
     text = re.sub(r"(;|,? and)\s+return\b.*?(?=[.:](\s|$))", "", text, flags=re.DOTALL)
     paragraphs = []
     for paragraph in text.split("\n\n"):

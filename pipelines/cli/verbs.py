@@ -47,7 +47,7 @@ def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
             if name in further:
                 bound.arguments[name] = _checked_options(function, kinds[name], value)
             else:
-                bound.arguments[name] = _check(value, kinds[name], name)
+                bound.arguments[name] = _check(value, kinds[name], f"`{name}`")
         refuse_uris(function, bound.arguments)
         return function(*bound.args, **bound.kwargs)
 
@@ -61,9 +61,9 @@ def _checked_options(function: Callable[..., Any], options: Any, given: Mapping[
     hints = get_type_hints(get_args(options)[0])
     for name in given.keys() - hints.keys():
         nearest = get_close_matches(name, hints, n=1)
-        hint = f": did you mean {nearest[0]}?" if nearest else ""
-        raise TypeError(f"{function.__name__}() has no argument {name}{hint}")
-    return {name: _check(value, hints[name], name) for name, value in given.items()}
+        hint = f": did you mean `{nearest[0]}`?" if nearest else ""
+        raise TypeError(f"{function.__name__}() has no argument `{name}`{hint}")
+    return {name: _check(value, hints[name], f"`{name}`") for name, value in given.items()}
 
 
 def _check(value: Any, annotation: Any, name: str) -> Any:
@@ -71,18 +71,20 @@ def _check(value: Any, annotation: Any, name: str) -> Any:
     return check_value(_convert(annotation, value), _accept(annotation), name)
 
 
-def refuse_uris(function: Callable[..., Any], given: Mapping[str, Any]) -> None:
+def refuse_uris(function: Callable[..., Any], given: Mapping[str, Any], metavars: bool = False) -> None:
     """Raise UsageError if one of the arguments `given` to the verb `function` is a URI but must be a local path.
 
-    An argument that may be a URI must be given as a string, because a Path drops a slash.
+    An argument that may be a URI must be given as a string, because a Path drops a slash. `metavars`: whether the error
+    names positional arguments as the command line does.
     """
     for name, parameter in inspect.signature(function).parameters.items():
         kinds = _kinds(_plain(parameter.annotation))
         if not given.get(name) or not any(Path in (kind, _items(kind)) for kind in kinds):
             continue
-        metavars = [rule.metavar for rule in get_args(parameter.annotation) if getattr(rule, "metavar", None)]
-        positional = parameter.kind is not parameter.KEYWORD_ONLY and metavars
-        option = metavars[0].split()[0] if positional else f"--{name.replace('_', '-')}"
+        option = f"`{name}`"
+        if metavars and parameter.kind is not parameter.KEYWORD_ONLY:
+            shown = [rule.metavar for rule in get_args(parameter.annotation) if getattr(rule, "metavar", None)]
+            option = shown[0].split()[0] if shown else option
         for path in [given[name]] if isinstance(given[name], (str, Path)) else given[name]:
             if str not in kinds:
                 refuse_uri(option, path)
@@ -95,7 +97,7 @@ def refuse_uri(option: str, path: Path) -> None:
     if match := _URI.match(path.as_posix()):
         uri = f"{match[1]}://{path.as_posix()[match.end() :]}"
         raise UsageError(
-            f"{option} is {uri}, but must be a local path: only a CORPUS, --out of build-dataset, --data of pretrain "
+            f"{option} is {uri}, but must be a local path: only a corpus, `out` of build-dataset, `data` of pretrain "
             "and evaluate, and dataset verify take URIs"
         )
 

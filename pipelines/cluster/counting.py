@@ -69,7 +69,7 @@ def count_on_ray(
     folder = counts_folder(out).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     progress("start", 0, None)
-    with locked_file(folder / "lock", f"{folder} is in use by another command: wait, or choose another --out"):
+    with locked_file(folder / "lock", f"{folder} is in use by another command: wait, or choose another `out`"):
         with cluster(*where):
             counts = count_corpus(corpus, pattern, cut_at=cut_at, memory=memory, folder=folder, progress=progress)
         passes = (part.routed_batches(Dropped()) for part in counts.held_out)

@@ -85,7 +85,7 @@ def _join(ray: Any, address: str | None, workers: int | None) -> None:
                 f"Ray did not start on this machine ({reason}): try again when it is less busy"
             ) from None
         raise ConnectionError(
-            f"no Ray cluster answers at {address} ({reason}): give --address the one that `ray start --head` prints, "
+            f"no Ray cluster answers at {address} ({reason}): give `address` the one that `ray start --head` prints, "
             "and the token of the cluster in RAY_AUTH_TOKEN or ~/.ray/auth_token"
         ) from None
     except SystemExit:  # raised by Ray's handler of SIGTERM
@@ -108,7 +108,7 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise ValueError("--engine ray needs Ray: pip install 'bytelm[ray]'") from None
+        raise ValueError("`engine='ray'` needs Ray: pip install 'bytelm[ray]'") from None
     return ray
 
 

@@ -236,9 +236,9 @@ def check_splits(corpus: Corpus, context_length: int, tokens: Mapping[str, int])
         raise ValueError(f"the corpus {corpus.name} has no text")
     for name in ("train", "validation", *tokens):
         if name not in tokens:
-            raise ValueError(f"the split {name} of {corpus.name} is empty: for so few documents use --split tail:0.1")
+            raise ValueError(f"the split {name} of {corpus.name} is empty: for so few documents use `split='tail:0.1'`")
         if tokens[name] < context_length:
             raise ValueError(
                 f"the context of {context_length} tokens is longer than the split {name} of {corpus.name}, which has "
-                f"{tokens[name]}: use a shorter --context-length or more text"
+                f"{tokens[name]}: use a shorter `context_length` or more text"
             )

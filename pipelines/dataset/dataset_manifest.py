@@ -40,7 +40,9 @@ def files_in_manifest(content: bytes, name: str) -> dict[str, File]:
         raise ValueError(f"{name} is altered (its checksum does not match): {REMEDY}")
     files = manifest.get("files")
     if not isinstance(files, dict) or not all(map(_is_entry, files.values())):
-        raise ValueError(f"{name} is damaged (`files` does not give the bytes and sha256 of each file): {REMEDY}")
+        raise ValueError(
+            f"{name} is damaged (the field files does not give the bytes and sha256 of each file): {REMEDY}"
+        )
     for file in files:
         path = PurePosixPath(file)
         if path.is_absolute() or ".." in path.parts:

@@ -27,7 +27,7 @@ def separator_of(tokenizer: Tokenizer) -> int:
     if end is None:
         raise ValueError(
             f"the tokenizer has no special token {END_OF_TEXT} to put before each document: train one that has it, or "
-            "build without separators (--no-separator)"
+            "build without separators (`separator=False`)"
         )
     return end
 

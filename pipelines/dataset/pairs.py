@@ -150,7 +150,7 @@ def write_pairs(
             writer.file.close()
     for name in dict.fromkeys(("train", "validation", *summaries)):
         if name not in summaries or not summaries[name].pairs:
-            raise ValueError(f"the split {name} of {corpus.name} has no pair: give more pairs, or --split hash:0.2")
+            raise ValueError(f"the split {name} of {corpus.name} has no pair: give more pairs, or `split='hash:0.2'`")
     write_json(folder / "dataset_dict.json", {"splits": list(summaries)})
     texts = {name: (summary.source_sha256, summary.target_sha256) for name, summary in summaries.items()}
     info = {

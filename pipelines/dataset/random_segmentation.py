@@ -15,9 +15,9 @@ from tokenizer import Tokenizer
 
 
 def check_sample(sample: float | None) -> None:
-    """Raise ValueError if --sample is out of range."""
+    """Raise ValueError if `sample` is out of range."""
     if sample is not None and not 0 <= sample < float("inf"):
-        raise ValueError(f"--sample is {sample}, but must be a number of at least 0, such as 0.1")
+        raise ValueError(f"`sample` is {sample}, but must be a number of at least 0, such as 0.1")
 
 
 class SamplingEncoder:
@@ -32,7 +32,7 @@ class SamplingEncoder:
 
     def __init__(self, tokenizer: Tokenizer, *, sample: float | None = None, dropout: float = 0, seed: int = 0) -> None:
         if sample is not None and dropout:
-            raise ValueError("give only one of --sample and --dropout")
+            raise ValueError("give only one of `sample` and `dropout`")
         check_sample(sample)
         self._tokenizer, self._sample, self._dropout, self._seed = tokenizer, sample, dropout, seed
         drawn = {"dropout": dropout} if sample is None else {"sample": sample}

@@ -19,8 +19,8 @@ from pipelines.files import file_sha256, read_json, refuse_special, write_json
 DATA_FILE = "data-00000-of-00001.arrow"
 REMEDY = "build the dataset again with bytelm build-dataset"
 _OTHER_KIND = {
-    "blocks": "build one with --context-length, or choose a recipe whose objective is sequence-pairs",
-    "pairs": "build one with --pairs, or choose a recipe with another objective",
+    "blocks": "build one with `context_length`, or choose a recipe whose objective is sequence-pairs",
+    "pairs": "build one with `pairs`, or choose a recipe with another objective",
 }
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from corpora import Corpus, Dropped
+from corpora import Corpus
 from corpora.corpus import RANGE_BYTES
 from corpora.splits import TRAIN
 from pipelines.dataset.arrow import Progress, describe_split, id_dtype
@@ -155,9 +155,9 @@ def assemble(
     `run` calls `write_shard` for each shard: by default one after the other, on a cluster in parallel. Shards are
     written beside the encoded ranges; complete ones are reused. Raises ValueError if a split has less than one block.
     """
-    dropped = Dropped()
+    corpus.dropped.reset()
     for output in encoded:
-        dropped.add(output.dropped)
+        corpus.dropped.add(output.dropped)
     parts = {
         name: found
         for name in corpus.split_names
@@ -176,7 +176,9 @@ def assemble(
     entries = {name: asdict(split) for name, split in splits.items()}
     texts = {name: split.hashes_sha256 for name, split in splits.items()}
     separator_id = separator_of(tokenizer) if separator else None
-    return write_description(folder, corpus, tokenizer, context_length, separator_id, dropped, entries, texts, sampler)
+    return write_description(
+        folder, corpus, tokenizer, context_length, separator_id, corpus.dropped, entries, texts, sampler
+    )
 
 
 def shard_tasks(

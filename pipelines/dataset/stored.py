@@ -124,9 +124,9 @@ def refuse_existing(out: AnyPath, overwrite: bool) -> None:
         if not names and not out.root.exists():
             raise ValueError(f"{out}: there is no such bucket: check its name, or create it")
     if MANIFEST in names and not (overwrite and (out / "dataset.json").is_file()):
-        raise ValueError(f"{out} exists already: choose another --out (or replace a dataset with --overwrite)")
+        raise ValueError(f"{out} exists already: choose another `out` (or replace a dataset with `overwrite`)")
     if names and not names & {MANIFEST, INCOMPLETE}:
-        raise ValueError(f"{out} holds other objects, such as {min(names)}: choose another --out, or remove them")
+        raise ValueError(f"{out} holds other objects, such as {min(names)}: choose another `out`, or remove them")
 
 
 @contextmanager

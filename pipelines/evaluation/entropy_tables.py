@@ -40,14 +40,17 @@ def ngram_table(numbers: dict[str, Any]) -> Table:
 
 def information_table(numbers: dict[str, Any]) -> Table:
     """Return a row for each of SHOWN_DISTANCES; "order" is the text minus the text shuffled within documents."""
-    found = numbers["mutual_information"]
+    information = numbers["mutual_information"]
     rows = []
-    for place, distance in enumerate(found["distances"]):
+    for place, distance in enumerate(information["distances"]):
         if distance in SHOWN_DISTANCES:
-            values = [found[key][place] for key in ("text", "shuffled", "shuffled_within")]
-            values += [values[0] - values[2], *(found["true"][place : place + 1] if "true" in found else ())]
+            values = [information[key][place] for key in ("text", "shuffled", "shuffled_within")]
+            values += [
+                values[0] - values[2],
+                *(information["true"][place : place + 1] if "true" in information else ()),
+            ]
             rows.append((f"{distance:,}", [f"{value:.6f}" for value in values]))
-    heads = ["bits", "shuffled", "within documents", "order", *(["true"] if "true" in found else ())]
+    heads = ["bits", "shuffled", "within documents", "order", *(["true"] if "true" in information else ())]
     return Table("", "distance", heads, rows)
 
 
@@ -94,7 +97,7 @@ def divergence_table(numbers: dict[str, Any]) -> Table:
 
 def tables(numbers: dict[str, Any]) -> list[Table]:
     """Return the tables that have rows."""
-    found = [ngram_table(numbers), information_table(numbers), rate_table(numbers), word_table(numbers)]
+    tables = [ngram_table(numbers), information_table(numbers), rate_table(numbers), word_table(numbers)]
     if "against" in numbers:
-        found.append(divergence_table(numbers))
-    return [each for each in found if each.rows]
+        tables.append(divergence_table(numbers))
+    return [table for table in tables if table.rows]

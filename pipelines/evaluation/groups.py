@@ -58,8 +58,8 @@ class Groups:
 
     def rows(self, groups: np.ndarray, names: Sequence[str]) -> list[NamedGroup]:
         """Return the groups with tokens; `groups` (N,) are indices of `names`."""
-        found = zip(names, self.of(groups, len(names)), strict=True)
-        return [NamedGroup(name=name, **vars(group)) for name, group in found if group is not None]
+        named = zip(names, self.of(groups, len(names)), strict=True)
+        return [NamedGroup(name=name, **vars(group)) for name, group in named if group is not None]
 
 
 def group_of(

@@ -5,6 +5,7 @@ evaluation.json: it is written from the fields of the dataclass, and read back i
 any Result. They know its numbers, rows, sentences and tables, but not what was measured.
 """
 
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
 
@@ -26,11 +27,22 @@ class Number(NamedTuple):
     """Whether the number is in the results at the top of the page"""
     exp_of: str = ""
     """The number in nats whose exponential it is"""
+    setting: bool = False
+    """Whether evaluations that differ in it are kept beside each other"""
 
 
-def number(name: str, definition: str, digits: int = 3, *, headline: bool = False, exp_of: str = "") -> Any:
+def number(
+    name: str,
+    definition: str,
+    digits: int = 3,
+    *,
+    headline: bool = False,
+    exp_of: str = "",
+    setting: bool = False,
+    default: Any = MISSING,
+) -> Any:
     """Return a field of a Result that is a number to read."""
-    return field(metadata={"number": Number(name, definition, digits, headline, exp_of)})
+    return field(default=default, metadata={"number": Number(name, definition, digits, headline, exp_of, setting)})
 
 
 class Table(NamedTuple):
@@ -82,7 +94,7 @@ class Result:
     @classmethod
     def numbers(cls) -> dict[str, Number]:
         """Return the fields that are numbers to read."""
-        return {each.name: each.metadata["number"] for each in fields(cls) if "number" in each.metadata}
+        return {one.name: one.metadata["number"] for one in fields(cls) if "number" in one.metadata}
 
     @classmethod
     def from_json(cls, value: Any) -> Self | None:
@@ -96,8 +108,21 @@ class Result:
         return result
 
     def to_json(self) -> Any:
-        """Return the entry of evaluation.json."""
+        """Return the value of the entry of evaluation.json."""
         return _plain(getattr(self, self.only) if self.only else self)
+
+    def entry(self) -> dict[str, Any]:
+        """Return the keys of a split in evaluation.json that hold the result."""
+        value = self.to_json()
+        return {self.key: value} if self.key else dict(value)
+
+    @classmethod
+    def mean(cls, shares: Sequence[float], results: Sequence[Self]) -> Self | None:
+        """Return the result of a mixture of texts from the results of its sources; None if it has no mean.
+
+        `shares` are fractions of the tokens of the mixture and add up to 1.
+        """
+        return None
 
     def rows(self) -> dict[str, str]:
         """Return rows of the table of numbers that are not fields: names and cells."""
@@ -122,7 +147,7 @@ class Observer(Protocol):
     def update(self, chunk: "Chunk") -> None:
         """Consider some positions."""
 
-    def result(self) -> Result:
+    def result(self, split: "ScoredSplit") -> Result:
         """Return the result. Needs at least one position."""
         ...
 
@@ -152,20 +177,11 @@ class Measurement:
         return None
 
 
-def entry_of(result: Result) -> dict[str, Any]:
-    """Return the keys of a split in evaluation.json that hold a result."""
-    value = result.to_json()
-    if result.key:
-        return {result.key: value}
-    assert isinstance(value, dict)
-    return value
-
-
 def _plain(value: Any) -> Any:
     """Return a value as JSON has it."""
     if is_dataclass(value):
-        given = ((each, getattr(value, each.name)) for each in fields(value))
-        return {each.name: _plain(kept) for each, kept in given if each.default is MISSING or kept != each.default}
+        given = ((one, getattr(value, one.name)) for one in fields(value))
+        return {one.name: _plain(kept) for one, kept in given if one.default is MISSING or kept != one.default}
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value

@@ -1,29 +1,24 @@
-"""The results in an entry of evaluation.json, and its numbers as people read them."""
+"""The results of an evaluation as people read them: names, values with intervals, sentences and definitions."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pipelines.cli.display import count_text, perplexity_text
-from pipelines.evaluation.core import (
-    Difference,
-    Divergences,
-    Intervals,
-    Numbers,
-    Settings,
-    TrainedText,
-)
+from pipelines.cli.display import perplexity_text
 from pipelines.evaluation.measurement import Number, Result
 from pipelines.evaluation.measurements import kinds
+from pipelines.evaluation.measurements.predictions import PER_BYTE
+
+if TYPE_CHECKING:
+    from pipelines.evaluation.results import SplitEvaluation
 
 OVERFLOW = "A perplexity above 1.8e308 is written as a power of e. In JSON it is null, because no float holds it."
-CORE = (Numbers, TrainedText, Divergences, Intervals, Difference)
 
 
 @cache
 def results() -> tuple[type[Result], ...]:
     """Return the kinds of results in an entry, in the order of their numbers."""
-    return (*CORE, *(kind.result for kind in kinds()), Settings)
+    return tuple(kind.result for kind in kinds())
 
 
 @cache
@@ -32,21 +27,23 @@ def numbers() -> dict[str, Number]:
     return {name: number for result in results() if not result.key for name, number in result.numbers().items()}
 
 
-def results_of(entry: Mapping[str, Any]) -> list[Result]:
-    """Return the results in the entry of a split; ValueError if one is damaged, or Numbers missing."""
-    found: list[Result | None] = []
-    for kind in results():
-        if kind.key:
-            found.append(kind.from_json(entry[kind.key]) if kind.key in entry else None)
-        elif kind is Numbers or any(entry.get(name) is not None for name in kind.__dataclass_fields__):
-            found.append(kind.from_json(entry))
-    return [each for each in found if each is not None]
+@cache
+def keys() -> frozenset[str]:
+    """Return the names of all entries of a split."""
+    return frozenset(key for kind in results() for key in ([kind.key] if kind.key else kind.__dataclass_fields__))
 
 
-def sentences_of(entry: Mapping[str, Any], above: bool | None = None) -> list[str]:
+def headline(evaluation: "SplitEvaluation") -> str:
+    """Return the numbers that people quote: "perplexity 12.30, 1.2345 bits per byte"."""
+    known = [key for key in PER_BYTE if evaluation.entries.get(key) is not None]
+    per_byte = (f"{value_of(key, evaluation)} {in_words(key)}" for key in known)
+    return ", ".join([f"perplexity {value_of('perplexity', evaluation)}", *per_byte])
+
+
+def sentences_of(evaluation: "SplitEvaluation", above: bool | None = None) -> list[str]:
     """Return the sentences about the results of a split; with `above`, only the ones above or below the numbers."""
-    chosen = [each for each in results_of(entry) if above is None or each.above == above]
-    return [sentence for each in chosen for sentence in each.sentences(entry["tokens"])]
+    chosen = [result for result in evaluation.results if above is None or result.above == above]
+    return [sentence for result in chosen for sentence in result.sentences(evaluation.tokens)]
 
 
 def by_sentence(sentences: Mapping[str, list[str]]) -> list[str]:
@@ -56,14 +53,14 @@ def by_sentence(sentences: Mapping[str, list[str]]) -> list[str]:
         for sentence in of_name:
             names.setdefault(sentence, []).append(name)
     return [
-        sentence if len(found) == len(sentences) else f"{' and '.join(found)}: {sentence}"
-        for sentence, found in names.items()
+        sentence if len(texts) == len(sentences) else f"{' and '.join(texts)}: {sentence}"
+        for sentence, texts in names.items()
     ]
 
 
 def in_words(key: str) -> str:
     """Return the name of a number of evaluation.json, with its unit."""
-    return numbers()[key].name if key in numbers() else key.replace("_", " ")
+    return numbers()[key].name if key in numbers() else key
 
 
 def format_number(key: str, value: Any) -> str:
@@ -73,74 +70,56 @@ def format_number(key: str, value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:,.{numbers()[key].digits if key in numbers() else 4}f}"
+        return f"{value:,.{numbers()[key].digits}f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def overflows(entry: Mapping[str, Any]) -> list[str]:
+def overflows(evaluation: "SplitEvaluation") -> list[str]:
     """Return the keys of the perplexities that are None because no float holds them."""
-    exponentials = {key: number.exp_of for key, number in numbers().items() if number.exp_of}
+    entries = evaluation.entries
     return [
         key
-        for key, logarithm in exponentials.items()
-        if key in entry and entry[key] is None and entry.get(logarithm) is not None
+        for key, number in numbers().items()
+        if number.exp_of and entries.get(key) is None and entries.get(number.exp_of) is not None
     ]
 
 
-def with_overflow(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry of a split, with `overflow` if a perplexity is None because no float holds it."""
-    found = overflows(entry)
-    return entry | ({"overflow": found} if found else {})
-
-
-def value_of(key: str, entry: Mapping[str, Any]) -> str:
+def value_of(key: str, evaluation: "SplitEvaluation") -> str:
     """Return the value of a number of a split in its usual format."""
-    if key in overflows(entry):
-        return perplexity_text(entry[numbers()[key].exp_of], ",.2f")
-    return format_number(key, entry.get(key))
+    if key in overflows(evaluation):
+        return perplexity_text(evaluation.entries[numbers()[key].exp_of], ",.2f")
+    return format_number(key, evaluation.entries.get(key))
 
 
-def with_interval(key: str, entry: Mapping[str, Any]) -> str:
+def with_interval(key: str, evaluation: "SplitEvaluation") -> str:
     """Return the value of a number of a split with its 95 % interval, if it has one: "1.20 (1.17 to 1.23)"."""
-    value, intervals = value_of(key, entry), entry.get("intervals") or {}
-    found = intervals.get(key) if key in numbers() else None
-    if not found:
+    value, intervals = value_of(key, evaluation), evaluation.intervals
+    bounds = intervals.bounds.get(key) if intervals else None
+    if not bounds:
         return value
-    if None in found:
-        low, high = (perplexity_text(nats, ",.2f") for nats in intervals[numbers()[key].exp_of])
+    if None in bounds:
+        low, high = (perplexity_text(nats, ",.2f") for nats in intervals.bounds[numbers()[key].exp_of])
     else:
-        low, high = (format_number(key, bound) for bound in found)
+        low, high = (format_number(key, bound) for bound in bounds)
     return f"{value} ({low} to {high})"
 
 
 def rows_of(
-    entries: list[dict[str, Any]], cell: Callable[[str, dict[str, Any]], str] = value_of
+    evaluations: Sequence["SplitEvaluation"], cell: Callable[[str, "SplitEvaluation"], str] = value_of
 ) -> list[tuple[str, list[str]]]:
-    """Return (key, a cell for each of `entries`) for every number that occurs in them, and further rows of results."""
-    known = [*numbers(), *(key for entry in entries for key, value in entry.items() if isinstance(value, int | float))]
-    rows = [(key, [cell(key, entry) for entry in entries]) for key in dict.fromkeys(known) if _occurs(key, entries)]
-    further = [dict(row for result in results_of(entry) for row in result.rows().items()) for entry in entries]
+    """Return (key, a cell for each evaluation) for every number that occurs in them, and further rows of results."""
+    rows = [(key, [cell(key, one) for one in evaluations]) for key in numbers() if _occurs(key, evaluations)]
+    further = [dict(row for result in one.results for row in result.rows().items()) for one in evaluations]
     names = dict.fromkeys(name for column in further for name in column)
     return [*rows, *((name, [column.get(name, format_number(name, None)) for column in further]) for name in names)]
 
 
-def not_held_out(numbers: dict[str, Any], run: str) -> str | None:
-    """Return a sentence if a part of a split was also in the training text of `run`; None otherwise."""
-    if not numbers.get("trained_documents"):
-        return None
-    documents = count_text(numbers["trained_documents"], "document")
-    return (
-        f"{numbers['trained_share']:.1%} of this text ({documents}) was also in the training text of {run}: the loss "
-        "on it is not that of held-out text."
-    )
+def definitions(evaluations: Sequence["SplitEvaluation"]) -> list[tuple[str, str, str]]:
+    """Return (name, key in evaluation.json, definition) of the numbers in the evaluations."""
+    own = [(number.name, key, number.definition) for key, number in numbers().items() if _occurs(key, evaluations)]
+    further = dict.fromkeys(type(result) for one in evaluations for result in one.results if result.rows())
+    return [*own, *((number.name, kind.key, number.definition) for kind in further for number in kind.more_definitions)]
 
 
-def definitions(entries: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """Return (name, key in evaluation.json, definition) of the numbers in the entries."""
-    own = [(number.name, key, number.definition) for key, number in numbers().items() if _occurs(key, entries)]
-    further = dict.fromkeys(type(result) for entry in entries for result in results_of(entry) if result.rows())
-    return [*own, *((each.name, kind.key, each.definition) for kind in further for each in kind.more_definitions)]
-
-
-def _occurs(key: str, entries: list[dict[str, Any]]) -> bool:
-    return any(entry.get(key) is not None or key in overflows(entry) for entry in entries)
+def _occurs(key: str, evaluations: Sequence["SplitEvaluation"]) -> bool:
+    return any(one.entries.get(key) is not None or key in overflows(one) for one in evaluations)

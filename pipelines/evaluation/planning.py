@@ -6,21 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from corpora.object_store import AnyPath
+from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.corpus_text import CorpusText
-from pipelines.evaluation.inputs import (
-    check_comparable,
-    corpus_of,
-    dataset_of,
-    has_other_tokenizer,
-    training_data_of,
-    windows_of,
-)
 from pipelines.evaluation.measurement import Measurement
 from pipelines.evaluation.measurements import measurements
-from pipelines.evaluation.windows import Stream, WindowSettings
+from pipelines.evaluation.windows import Objective, Stream, WindowSettings
 from pipelines.files import distinct_names
 from pipelines.run.folder import Run
+from pipelines.training.data import check_tokenizer, open_dataset
 from pipelines.training.mixture import Dataset
+from pipelines.training.objectives import make_objective
+from tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,18 +44,13 @@ class Plan:
     """The dataset that baselines are fitted on; None leaves them out"""
     windows: WindowSettings
     splits: Mapping[str, Stream]
-    other: "Run | Plan | None"
-    """The run to compare with: a run with the same tokenizer, or the plan of a run with another one"""
+    other: "Plan | None"
+    """The plan of the run to compare with: of the same streams, if it has the same tokenizer"""
     options: EvaluationOptions
     source: str = ""
     """Name of the dataset as a source of the run's mixture"""
     share: float = 1.0
     """Its share of the training tokens"""
-
-    @property
-    def other_run(self) -> Run | None:
-        """The run to compare with."""
-        return self.other.run if isinstance(self.other, Plan) else self.other
 
     def entry(self, split: str) -> str:
         """Return the name of a split in evaluation.json."""
@@ -99,11 +90,111 @@ def plan(folder: Path, options: EvaluationOptions, data: AnyPath | None = None, 
         dataset = training = dataset_of(run, data)
         splits = {split: dataset.split(split) for split in options.splits}
     windows = windows_of(run, dataset, options.stride, options.min_context)
-    other: Run | Plan | None = None
-    if against:
-        other = Run(against)
-        check_comparable(other, run)
-        if has_other_tokenizer(other, run):
-            other = plan(against, replace(options, measurements=()))
-            other = replace(other, training=None)
-    return Plan(run, dataset, training, windows, splits, other, options)
+    chosen = Plan(run, dataset, training, windows, splits, None, options)
+    if against is None:
+        return chosen
+    other, own = Run(against), replace(options, measurements=(), checkpoint="newest")
+    check_comparable(other, run)
+    theirs = plan(against, own) if has_other_tokenizer(other, run) else replace(chosen, run=other, options=own)
+    return replace(chosen, other=replace(theirs, training=None))
+
+
+def objective_of(run: Run, length: int, tokenizer: Tokenizer) -> Objective:
+    """Return the objective of a run."""
+    return make_objective(run.recipe.objective, length, tokenizer, run.recipe.model.document_mask, run.facts)
+
+
+def dataset_of(run: Run, data: AnyPath | None) -> Dataset:
+    """Return the dataset in `data`; by default the dataset that the run was trained on.
+
+    Raises ValueError if the run has no dataset any more, or if the dataset was built with another tokenizer.
+    """
+    dataset = open_dataset(data or _own_dataset(run), run.recipe.objective)
+    check_tokenizer(dataset, run)
+    return dataset
+
+
+def _own_dataset(run: Run) -> AnyPath:
+    if not run.sources:
+        raise ValueError(f"{run.folder} was imported and has no dataset: name one to measure it on with `data`")
+    if len(run.sources) > 1:
+        named = ", ".join(map(str, run.sources))
+        raise ValueError(f"{run.folder} was trained on several datasets: name one with `data` ({named})")
+    [data] = run.sources
+    if not data.exists():
+        raise ValueError(f"the dataset of the run, {data}, does not exist any more: name another with `data`")
+    return data
+
+
+def corpus_of(run: Run, specs: Sequence[str], splits: Sequence[str], reading: Mapping[str, Any]) -> CorpusText:
+    """Return a corpus encoded for a run; ValueError for a run on pairs. `reading` are options of `open_corpus`."""
+    if run.recipe.objective == "sequence-pairs":
+        raise ValueError(f"{run.folder} was trained on pairs, and `corpus` names a text: give a dataset with `data`")
+    return CorpusText(specs, run, window_of(run), splits, reading)
+
+
+def training_data_of(run: Run) -> Dataset | None:
+    """Return the dataset that a run was trained on, None if it does not exist any more."""
+    return dataset_of(run, None) if len(run.sources) == 1 and run.data.exists() else None
+
+
+def window_of(run: Run) -> int:
+    """Return the number of tokens of a stream in one input of a run's model."""
+    positions = run.recipe.model.context_length
+    return positions - 2 if run.recipe.objective == "masked-token" else positions
+
+
+def windows_of(run: Run, dataset: Dataset | CorpusText, stride: int | None, min_context: int) -> WindowSettings:
+    """Return the windows of a run; ValueError for settings that do not fit the run or the dataset."""
+    window, objective = window_of(run), run.recipe.objective
+    if objective != "next-token" and (stride is not None or min_context != 1):
+        raise ValueError(
+            f"{run.folder} was trained on {objective}: it reads whole blocks or pairs, so `stride` and `min_context` "
+            "do not apply"
+        )
+    whole_blocks = objective in ("masked-token", "span-corruption")
+    if whole_blocks and isinstance(dataset, TokenDataset) and dataset.context_length != window:
+        raise ValueError(
+            f"{run.folder} reads blocks of {window} tokens, but {dataset.place} has blocks of "
+            f"{dataset.context_length}: build a dataset with `context_length={window}`"
+        )
+    stride = window if stride is None else stride
+    for name, value in (("`stride`", stride), ("`min_context`", min_context)):
+        if not 1 <= value <= window:
+            raise ValueError(f"{name} is {value}, but must be from 1 to the window of {window} tokens")
+    return WindowSettings(window, stride, min_context)
+
+
+def check_comparable(other: Run, this: Run) -> None:
+    """Raise ValueError unless two runs can be compared.
+
+    With one tokenizer, both must predict the same positions from the same context. With different tokenizers, both must
+    have bits per byte: of the text, or of masked text.
+    """
+    if has_other_tokenizer(other, this):
+        objectives = [run.recipe.objective for run in (other, this)]
+        if objectives[0] != objectives[1] or objectives[0] not in ("next-token", "masked-token"):
+            raise ValueError(
+                f"{other.folder} and {this.folder} have different tokenizers, so they are compared per byte, and both "
+                f"must have the objective next-token or both masked-token; their objectives are {objectives[0]} and "
+                f"{objectives[1]}"
+            )
+        return
+    theirs, ours = ((r.recipe.objective, r.recipe.model.context_length) for r in (other, this))
+    if theirs != ours:
+        raise ValueError(
+            f"{other.folder} and {this.folder} do not predict the same positions: "
+            f"{theirs[0]} with a context of {theirs[1]}, and {ours[0]} with {ours[1]}"
+        )
+    masks = [r.recipe.model.document_mask for r in (other, this)]
+    if masks[0] != masks[1]:
+        with_mask, without = (other, this) if masks[0] else (this, other)
+        raise ValueError(
+            f"{with_mask.folder} has model.document_mask and {without.folder} has not: they do not "
+            "predict from the same context; evaluate them separately"
+        )
+
+
+def has_other_tokenizer(other: Run, this: Run) -> bool:
+    """Return whether two runs have different tokenizers."""
+    return other.tokenizer().fingerprint != this.tokenizer().fingerprint

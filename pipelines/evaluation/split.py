@@ -1,25 +1,36 @@
 """What a measurement is given: a split, the logits of the model while it scores the split, and the scored split."""
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from lm.model import LanguageModel
-from pipelines.evaluation.confidence import Sampling
-from pipelines.evaluation.core import Interval
-from pipelines.evaluation.documents import StreamText
-from pipelines.evaluation.ngrams import Baselines
+from pipelines.cli.waiting import doing
+from pipelines.dataset.document_records import RecordedDocuments, read_documents
+from pipelines.dataset.reader import TokenDataset, TokenStream
+from pipelines.evaluation.confidence import Interval, Sampling, sampling_of
+from pipelines.evaluation.corpus_text import CorpusText
+from pipelines.evaluation.documents import StreamText, text_of_stream
 from pipelines.evaluation.planning import Plan
-from pipelines.evaluation.token_scores import TokenScores
-from pipelines.evaluation.windows import Objective, Stream
+from pipelines.evaluation.windows import Objective, Stream, TokenScores, Windows
+from pipelines.run.loaded_run import Trained
+from pipelines.training.objectives import MaskedToken, SpanCorruption
 from tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from pipelines.evaluation.measurements.ngrams import Baselines
+    from pipelines.evaluation.measurements.trained_text import TrainedText, TrainingText
 
 
 class Chunk(NamedTuple):
-    """N scored positions."""
+    """N scored positions of a batch of windows."""
 
+    windows: Windows
+    indices: np.ndarray
+    """int64 (N,): places in the stream, -1 if the targets are not a part of a stream"""
     hidden: Tensor
     """(N, width)"""
     logits: Tensor
@@ -28,8 +39,6 @@ class Chunk(NamedTuple):
     """int64 (N,)"""
     nats: Tensor
     """float64 (N,): -ln p of the targets"""
-    indices: np.ndarray
-    """int64 (N,): places in the stream, -1 if the targets are not a part of a stream"""
 
 
 @dataclass(frozen=True)
@@ -39,10 +48,48 @@ class Split:
     plan: Plan
     name: str
     stream: Stream
-    model: LanguageModel
+    trained: Trained
     tokenizer: Tokenizer
     objective: Objective
-    baselines: Baselines | None
+    baselines: "Baselines | None"
+    training_text: "TrainingText"
+    other: "Split | None"
+    """The split of the run to compare with: the same stream, if the tokenizer is the same"""
+
+    @property
+    def model(self) -> LanguageModel:
+        return self.trained.model
+
+    @cached_property
+    def recorded(self) -> RecordedDocuments | None:
+        """The record of the documents, if the dataset has one."""
+        dataset = self.plan.dataset
+        if isinstance(dataset, CorpusText):
+            return dataset.splits[self.name].recorded
+        return read_documents(dataset.folder / self.name, dataset.info["splits"][self.name])
+
+    @cached_property
+    def text(self) -> StreamText | None:
+        """The documents of a stream, None for pairs."""
+        if not isinstance(self.stream, TokenStream):
+            return None
+        doing("finding the documents")
+        dataset = self.plan.dataset
+        separator = dataset.separator if isinstance(dataset, CorpusText) else dataset.info["separator"]
+        mean = dataset.bytes_per_token(self.name) if isinstance(dataset, TokenDataset) else 0.0
+        return text_of_stream(self.stream, self.tokenizer, separator, self.recorded, mean)
+
+    @cached_property
+    def trained_text(self) -> "TrainedText":
+        """The part of the split that the run was also trained on."""
+        return self.training_text.share(self.stream, self.text)
+
+    @property
+    def per_byte(self) -> str:
+        """The key of the model's bits per byte."""
+        if isinstance(self.objective, MaskedToken):
+            return "masked_bits_per_byte"
+        return "bits_per_byte" if self.tokenizer.is_lossless else "bits_per_original_byte"
 
 
 @dataclass(frozen=True)
@@ -50,11 +97,27 @@ class ScoredSplit(Split):
     """A split with the score of each of its tokens."""
 
     tokens: TokenScores
-    text: StreamText | None
-    """The documents of a stream, None for pairs"""
-    sampling: Sampling | None
-    """The units that the bootstrap draws, None for a text that is too short"""
-    is_code: bool
-    """Whether the loss is a code length, so that the split has bits per byte"""
-    intervals: dict[str, Interval | None]
+    predictions: dict[str, Any]
+    """The means over all tokens, by `PredictionAccumulator`"""
+    intervals: dict[str, Interval | None] = field(default_factory=dict)
     """Intervals of numbers; a measurement adds its own"""
+
+    @cached_property
+    def sizes(self) -> np.ndarray | None:
+        """The bytes (N,) of the scored tokens, None if unknown."""
+        if isinstance(self.objective, SpanCorruption):
+            return None
+        if self.text is not None:
+            return np.asarray(self.text.sizes[self.tokens.indices])
+        lossless = self.tokenizer.is_lossless
+        return np.asarray(self.tokenizer.token_byte_lengths[self.tokens.targets]) if lossless else None
+
+    @cached_property
+    def sampling(self) -> Sampling | None:
+        """The units that the bootstrap draws, None for a text that is too short."""
+        return sampling_of(self.tokens, self.text, self.plan.windows.window)
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the loss is a code length, so that the split has bits per byte."""
+        return self.sizes is not None and not isinstance(self.objective, MaskedToken)

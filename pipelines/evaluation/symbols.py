@@ -71,9 +71,9 @@ def read_symbols(
         lengths.append(np.diff(starts))
         raw.append(ids)
         counts_by_document.append(np.diff(offsets))
-        found = np.bincount(ids, minlength=len(counts))
-        found[: len(counts)] += counts
-        counts = found
+        occurrences = np.bincount(ids, minlength=len(counts))
+        occurrences[: len(counts)] += counts
+        counts = occurrences
         done += len(text)
         progress(done)
     values = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
@@ -135,7 +135,7 @@ def sample_of(text: SymbolText, size: int) -> Array:
 def one_alphabet(first: SymbolText, second: SymbolText) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Return (ids, offsets) of two texts with symbols numbered in the union of their alphabets."""
     union = np.union1d(first.values, second.values)
-    numbered = [np.searchsorted(union, each.values)[each.ids] for each in (first, second)]
+    numbered = [np.searchsorted(union, text.values)[text.ids] for text in (first, second)]
     return (numbered[0], first.offsets), (numbered[1], second.offsets)
 
 

@@ -19,9 +19,9 @@ from lm.text_statistics.frequency_laws import POINTS, fit_heaps, fit_zipf, vocab
 from lm.text_statistics.match_lengths import match_rates
 from lm.text_statistics.mutual_information import MutualInformation, mutual_information
 from lm.text_statistics.ngram_entropy import LONGEST, ngram_entropies
+from pipelines.evaluation.decoded_text import white_space
 from pipelines.evaluation.measurements.compressors import COMPRESSORS, PPM_ORDER, ppm_sizes
 from pipelines.evaluation.symbols import SymbolText, one_alphabet, sample_of
-from pipelines.evaluation.white_space import white_space
 
 SMALLEST_SAMPLE = 1 << 14  # bytes: the first point of the curves, each four times the one before
 SLOPE, CLASSIC, PPM = "match lengths, slope", "match lengths, classic", f"PPM of order {PPM_ORDER}"
@@ -54,9 +54,9 @@ def text_entropy(
 
     def measure_time(name: str, work: Callable[[], Any]) -> Any:
         started = time.monotonic()
-        found = work()
+        result = work()
         seconds[name] = round(time.monotonic() - started, 2)
-        return found
+        return result
 
     numbers = {
         "corpus": text.name,
@@ -84,24 +84,24 @@ def _ngrams(text: SymbolText, source: MarkovSource | None, threads: int, progres
         threads=threads,
         progress=lambda done, total: progress("n-grams", done, total, ""),
     )
-    found = [asdict(row) | {"coverage": row.coverage, "reliable": row.reliable} for row in rows]
+    entries = [asdict(row) | {"coverage": row.coverage, "reliable": row.reliable} for row in rows]
     if source is not None:
         blocks = [0.0, *(source.block_entropy_bits(row.n) for row in rows)]
-        for row in found:
+        for row in entries:
             row |= {"true_block": blocks[row["n"]], "true_conditional": blocks[row["n"]] - blocks[row["n"] - 1]}
-    return found
+    return entries
 
 
 def _information(text: SymbolText, source: MarkovSource | None, threads: int, progress: Progress) -> dict[str, Any]:
-    found: MutualInformation = mutual_information(
+    information: MutualInformation = mutual_information(
         text.ids,
         text.offsets,
         threads=threads,
         progress=lambda done, total: progress("mutual information", done, total, ""),
     )
-    numbers = asdict(found)
+    numbers = asdict(information)
     if source is not None:
-        numbers["true"] = [source.mutual_information_bits(distance) for distance in found.distances]
+        numbers["true"] = [source.mutual_information_bits(distance) for distance in information.distances]
     return numbers
 
 
@@ -151,8 +151,8 @@ def _rates(
     estimates: dict[str, list[float | None]] = {}
     with ThreadPoolExecutor(threads) as pool:
         try:
-            for found in pool.map(lambda job: job(), jobs.values()):
-                estimates |= found
+            for estimate in pool.map(lambda job: job(), jobs.values()):
+                estimates |= estimate
         except BaseException:  # such as Ctrl-C: the threads end at their next report
             stopped.set()
             raise

@@ -1,4 +1,4 @@
-"""The windows of a split or a text: the inputs of a model, and the positions that are scored.
+"""The windows of a split or a text: the inputs of a model, the positions that are scored, and the scores.
 
 A decoder reads the stream in windows of its context length, `stride` tokens apart. Each token is scored once, in the
 first window that predicts it: chunked if the stride is the window, sliding if it is shorter. An encoder reads blocks
@@ -49,6 +49,43 @@ class Windows:
     """int64 (B, P): the place of each target in the stream; -1 if the targets are not a part of a stream"""
     first: int = 0
     """number of the first window in the split"""
+
+    def scores(self, rows: np.ndarray, columns: np.ndarray, nats: np.ndarray, correct: np.ndarray) -> "TokenScores":
+        """Return the scores of the positions (rows, columns), each (N,)."""
+        return TokenScores(
+            self.batch.targets[rows, columns].astype(np.int32),
+            self.previous[rows, columns].astype(np.int32),
+            columns.astype(np.int32),
+            (self.first + rows).astype(np.int32),
+            self.indices[rows, columns],
+            nats,
+            correct,
+        )
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Scores of N tokens, 34 bytes each."""
+
+    targets: np.ndarray
+    """int32 (N,): ids of the scored tokens"""
+    previous: np.ndarray
+    """int32 (N,): ids of the tokens before them, -1 if there is none"""
+    columns: np.ndarray
+    """int32 (N,): their positions in the window, from 0"""
+    windows: np.ndarray
+    """int32 (N,): numbers of their windows in the split, or of their pairs"""
+    indices: np.ndarray
+    """int64 (N,): their places in the stream, -1 if they are not a part of a stream"""
+    nats: np.ndarray
+    """float64 (N,): -ln p"""
+    correct: np.ndarray
+    """bool (N,): whether the model ranked the token first"""
+
+    @classmethod
+    def join(cls, parts: Sequence["TokenScores"]) -> "TokenScores":
+        """Return the scores of consecutive parts of a split; at least one part."""
+        return cls(*(np.concatenate(columns) for columns in zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 def windows_over(

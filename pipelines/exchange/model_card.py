@@ -6,8 +6,9 @@ from corpora.object_store import AnyPath
 from pipelines import own_version
 from pipelines.cli.display import count_text
 from pipelines.cli.escapes import safe
-from pipelines.evaluation.evaluation_file import read_evaluation
-from pipelines.evaluation.numbers import in_words, not_held_out, rows_of
+from pipelines.evaluation.measurements.trained_text import TrainedText
+from pipelines.evaluation.numbers import in_words, rows_of
+from pipelines.evaluation.results import Evaluation
 from pipelines.files import parse_json
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids
@@ -92,13 +93,15 @@ def _corpus(folder: AnyPath) -> str:
 
 def _evaluation(run: Run) -> str:
     try:
-        splits = (read_evaluation(run.folder) or {}).get("splits", {})
+        evaluation = Evaluation.read(run.folder)
     except ValueError:  # damaged: the export does not need it
-        splits = {}
-    if not splits:
+        evaluation = None
+    if evaluation is None:
         return "Not evaluated yet: `bytelm evaluate` measures the model."
+    splits = evaluation.splits
     head = f"| | {' | '.join(splits)} |\n|---|{'---:|' * len(splits)}\n"
     rows = rows_of(list(splits.values()))
     table = head + "\n".join(f"| {in_words(key)} | {' | '.join(cells)} |" for key, cells in rows)
-    seen = [(split, not_held_out(numbers, run.name)) for split, numbers in splits.items()]
-    return "\n\n".join([table, *(f"**{split}**: {sentence}" for split, sentence in seen if sentence)])
+    trained = ((name, split.find(TrainedText)) for name, split in splits.items())
+    seen = [(name, text.not_held_out(run.name)) for name, text in trained if text]
+    return "\n\n".join([table, *(f"**{name}**: {sentence}" for name, sentence in seen if sentence)])

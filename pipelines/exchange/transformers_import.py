@@ -80,7 +80,7 @@ def import_model(
     if model.new_head:
         warnings.warn(
             f"{source} has no masked-token head: the run gets one with random weights. finetune does not need it; "
-            "pretrain --init-from trains it",
+            "pretraining with `init_from` trains it",
             stacklevel=3,
         )
     parameters = sum(tensor.numel() for tensor in model.weights.values())

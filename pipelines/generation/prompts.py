@@ -20,7 +20,7 @@ def prompt_ids(tok: Tokenizer, prompts: Sequence[str], config: ModelConfig, arou
     if around.start is not None:
         rows = [row or [around.start] for row in rows]
     if not all(rows):
-        raise ValueError("--prompt is empty, and the tokenizer has no <|endoftext|> to start from: give a prompt")
+        raise ValueError("`prompt` is empty, and the tokenizer has no <|endoftext|> to start from: give a prompt")
     most = config.context_length
     for number, row in enumerate(rows, 1):
         if len(row) > most:
@@ -66,11 +66,11 @@ def masked_ids(tok: Tokenizer, text: str, config: ModelConfig, around: TextIds) 
     require_special_tokens("an encoder", (CLS, SEP, MASK), special)
     mask = next(spelling for spelling, i in tok.special_tokens.items() if i == special[MASK])
     if mask not in text:
-        raise ValueError(f"--prompt has no {mask}: put it where the encoder should predict a token")
+        raise ValueError(f"`prompt` has no {mask}: put it where the encoder should predict a token")
     ids = [special[CLS], *tok.encode(text, allowed_special={mask}, disallowed_special=()), special[SEP]]
     if len(ids) > config.context_length and config.positions not in ("relative", "none"):
         raise ValueError(
-            f"--prompt has {len(ids) - 2:,} tokens, and the encoder reads {config.context_length - 2:,} at once: "
+            f"`prompt` has {len(ids) - 2:,} tokens, and the encoder reads {config.context_length - 2:,} at once: "
             f"shorten it around {mask}"
         )
     return ids

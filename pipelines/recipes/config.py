@@ -141,8 +141,8 @@ class TrainConfig:
     """Keep only the inputs of the blocks, and recompute each block in the backward pass. This saves most of the memory
     of activations and takes about a third more computation."""
     whole_gradients: bool = False
-    """With --parallel fsdp or hsdp, sum gradients over processes once a step instead of after every micro-batch. This
-    takes 4 bytes per parameter on every device."""
+    """With fsdp or hsdp, sum gradients over processes once a step instead of after every micro-batch. This takes 4
+    bytes per parameter on every device."""
 
     def __post_init__(self) -> None:
         check_fields(self, "train.")
@@ -254,10 +254,10 @@ class FinetuneConfig:
         check_fields(self, "")
         _require_positive(self, "epochs", "batch_size", "lr", option=True)
         _require_not_negative(self, "weight_decay", "grad_clip", "seed", option=True)
-        _require_seed(self.seed, "--seed")
+        _require_seed(self.seed, "`seed`")
         for name in ("warmup", "dropout"):
             if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"--{name} is {getattr(self, name)}: give a share from 0 to below 1")
+                raise ValueError(f"`{name}` is {getattr(self, name)}: give a share from 0 to below 1")
 
 
 def _require_positive(config: object, *names: str, option: bool = False) -> None:
@@ -280,5 +280,5 @@ def _require(
     for name in names:
         value = getattr(config, name)
         if not holds(value):
-            spelled = f"--{name.replace('_', '-')}" if option else f"train.{name}"
+            spelled = f"`{name}`" if option else f"train.{name}"
             raise ValueError(f"{spelled} is {value}, but must {rule}")

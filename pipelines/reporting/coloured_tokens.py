@@ -37,7 +37,7 @@ def print_tokens(tok: Tokenizer, ids: np.ndarray, limit: int) -> None:
             results.print(line, no_wrap=True, crop=False, overflow="ignore")
         answer("")
     if left := len(ids) - len(shown):
-        answer(f"... and {count_text(left, 'more token')}; --limit 0 shows all")
+        answer(f"... and {count_text(left, 'more token')}; `limit=0` shows all")
 
 
 def _cell(tok: Tokenizer, token: int, index: int) -> Cell:

@@ -4,7 +4,6 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -14,11 +13,11 @@ from pipelines.cli.console import messages, results
 from pipelines.cli.display import answer, perplexity_text, quantity, say, table
 from pipelines.cli.escapes import safe
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluation.evaluation_file import read_evaluation
 from pipelines.evaluation.measure import measure
 from pipelines.evaluation.measurements import measurements
 from pipelines.evaluation.numbers import value_of
 from pipelines.evaluation.planning import EvaluationOptions, plan
+from pipelines.evaluation.results import Evaluation, SplitEvaluation
 from pipelines.machine import choose_machine
 from pipelines.recipes.recipe import Recipe, load_recipe
 from pipelines.reporting.page import write_page
@@ -46,7 +45,7 @@ WARM_UP_STEPS = 2
 MEASURED_SECONDS = 4.0
 
 
-def run_demo(out: Path, seconds: float) -> dict[str, Any]:
+def run_demo(out: Path, seconds: float) -> dict[str, Evaluation]:
     """Run all steps in the folder `out`, and return the evaluations of the two models."""
     started = time.monotonic()
     _heading(1, f"vocabulary: {VOCAB_SIZE:,} entries from the standard library of Python {sys.version.split()[0]}")
@@ -119,27 +118,31 @@ def _tokens_per_second(recipe: Recipe, dataset: TokenDataset) -> float:
     return rate
 
 
-def _evaluation(folder: Path, compressors: bool) -> dict[str, Any]:
+def _evaluation(folder: Path, compressors: bool) -> Evaluation:
     """Return the evaluation of a run; an earlier one is reused if it has the checkpoint and settings of this demo."""
-    run = Run(folder)
-    earlier = read_evaluation(run.folder)
-    if earlier:
-        numbers = earlier["splits"].get("validation", {})
-        same = earlier.get("checkpoint") == latest_checkpoint(folder).name
-        same = same and earlier.get("dataset_fingerprint") == run.facts["dataset_fingerprint"]
-        same = same and numbers.get("window") == numbers.get("stride") == CONTEXT_LENGTH
-        if same and numbers["min_context"] == 1 and ("compressors" in numbers) >= compressors:
-            return earlier
+    earlier = Evaluation.read(folder)
+    known = earlier.splits.get("validation") if earlier else None
+    if earlier and known and _is_current(known, folder) and (known.compressors is not None) >= compressors:
+        return earlier
     chosen = measurements({"compressors": compressors})
-    return measure(plan(folder, EvaluationOptions(dtype="auto", measurements=chosen)))
+    evaluation, _ = measure(plan(folder, EvaluationOptions(dtype="auto", measurements=chosen)))
+    return evaluation
 
 
-def _print_results(out: Path, evaluations: dict[str, Any]) -> None:
+def _is_current(known: SplitEvaluation, folder: Path) -> bool:
+    """Whether an evaluation is of the newest checkpoint, on the dataset of the run and in the windows of the demo."""
+    measured = known.measured
+    newest = measured.checkpoint == latest_checkpoint(folder).name
+    same_text = measured.dataset_fingerprint == Run(folder).facts["dataset_fingerprint"]
+    return newest and same_text and known.window == known.stride == CONTEXT_LENGTH and known.min_context == 1
+
+
+def _print_results(out: Path, evaluations: dict[str, Evaluation]) -> None:
     """Write report.html, and print its main numbers and samples."""
     subjects = {name: subject_of(out / name) for name in evaluations}
     write_page(list(subjects.values()), out / "report.html")
-    gpt, bert = (evaluations[name]["splits"]["validation"] for name in ("gpt", "bert"))
-    per_byte = gpt["tokens"] / gpt["bytes"]
+    gpt, bert = (evaluations[name].validation for name in ("gpt", "bert"))
+    per_byte = gpt.tokens / gpt.bytes
     dataset = TokenDataset(out / "data")
     answer(f"{dataset.bytes_per_token('validation'):.2f} bytes per token on the validation text\n")
     table(
@@ -150,25 +153,24 @@ def _print_results(out: Path, evaluations: dict[str, Any]) -> None:
             ("tokens/s", *(f"{subject.speed:,.0f}" for subject in subjects.values())),
         ],
     )
-    rows = [("GPT", gpt["cross_entropy_bits"], gpt["bits_per_byte"])]
-    for name in ("bigram", "unigram"):
-        bits = gpt[f"{name}_cross_entropy_bits"]
+    rows = [("GPT", gpt.cross_entropy_bits, gpt.bits_per_byte)]
+    for name, bits in (("bigram", gpt.bigram_cross_entropy_bits), ("unigram", gpt.unigram_cross_entropy_bits)):
         rows.append((name, bits, bits * per_byte))
     cells = [
         (name, f"{bits:.3f}", perplexity_text(bits * NATS_PER_BIT, ",.1f"), f"{bpb:.3f}") for name, bits, bpb in rows
     ]
-    for name, bits in gpt["compressors"].items():
-        cells.append((name, "-", "-", f"{bits['alone']:.3f}"))
-        cells.append((f"{name}, given train", "-", "-", f"{bits['given_train']:.3f}"))
+    for name, size in gpt.compressors.sizes.items():
+        cells.append((name, "-", "-", f"{size.alone:.3f}"))
+        cells.append((f"{name}, given train", "-", "-", f"{size.given_train:.3f}"))
     answer("")
     table(("next token", "cross-entropy (bits)", "perplexity", "bits per byte"), cells)
     answer("")
     masked = [
-        ("BERT", bert["cross_entropy_bits"], bert["accuracy"], value_of("pseudo_perplexity", bert)),
+        ("BERT", bert.cross_entropy_bits, bert.accuracy, value_of("pseudo_perplexity", bert)),
         (
             "unigram",
-            bert["unigram_cross_entropy_bits"],
-            bert["unigram_accuracy"],
+            bert.unigram_cross_entropy_bits,
+            bert.unigram_accuracy,
             value_of("unigram_pseudo_perplexity", bert),
         ),
     ]

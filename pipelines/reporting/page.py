@@ -7,7 +7,8 @@ from typing import Any
 import jinja2
 
 from pipelines.cli.escapes import safe
-from pipelines.evaluation.measurement import Opponent
+from pipelines.evaluation.measurements.ngrams import NGrams
+from pipelines.evaluation.results import SplitEvaluation
 from pipelines.files import write_whole
 from pipelines.reporting.introspection_plots import inside_plots
 from pipelines.reporting.plots import plots
@@ -28,7 +29,7 @@ from pipelines.reporting.tokenizer_facts import TokenizerFacts
 def write_page(subjects: Sequence[Subject], path: Path) -> None:
     """Write the page to a temporary file first, so that `path` never holds half a page."""
     if path.is_dir():
-        raise ValueError(f"{path} is a folder: name the file to write with --out")
+        raise ValueError(f"{path} is a folder: name the file to write with `out`")
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -82,48 +83,48 @@ def verdict(subject: Subject) -> str:
     evaluation = subject.main
     if evaluation is None:
         return f"{subject.name} has not been evaluated yet: bytelm evaluate {subject.run.folder} measures it."
-    numbers, where = evaluation.numbers, f"on the {evaluation.split} split"
+    where = f"on the {evaluation.split} split"
     objective = subject.run.recipe.objective
     if objective == "masked-token":
-        return _masked_verdict(subject.name, numbers, where)
-    if numbers.get("bits_per_byte") is not None and objective == "next-token":
-        found, unit = numbers["bits_per_byte"], "bits per byte"
-        opponents = _in_bits_per_byte(numbers, subject.opponents)
+        return _masked_verdict(subject.name, evaluation, where)
+    if evaluation.bits_per_byte is not None and objective == "next-token":
+        bits, unit = evaluation.bits_per_byte, "bits per byte"
+        opponents = _baselines(evaluation, evaluation.tokens / max(1, evaluation.bytes))
+        opponents |= {other.name: other.bits_per_byte for other in subject.opponents}
     else:
-        found, unit = numbers["cross_entropy_bits"], "bits per target"
-        opponents = _baselines(numbers, 1.0)
-    bleu = f" Its BLEU is {numbers['bleu']:.1f}." if numbers.get("bleu") is not None else ""
-    return f"{subject.name} needs {found:.3f} {unit} {where}{_comparison(found, opponents)}.{bleu}"
+        bits, unit = evaluation.cross_entropy_bits, "bits per target"
+        opponents = _baselines(evaluation, 1.0)
+    bleu = f" Its BLEU is {evaluation.bleu:.1f}." if evaluation.bleu is not None else ""
+    return f"{subject.name} needs {bits:.3f} {unit} {where}{_comparison(bits, opponents)}.{bleu}"
 
 
-def _masked_verdict(name: str, numbers: dict[str, Any], where: str) -> str:
-    found, usual = numbers["accuracy"], numbers.get("unigram_accuracy")
-    text = f"{name} ranks {found:.1%} of the masked tokens first {where}"
+def _masked_verdict(name: str, evaluation: SplitEvaluation, where: str) -> str:
+    usual, bits = evaluation.unigram_accuracy, evaluation.cross_entropy_bits
+    text = f"{name} ranks {evaluation.accuracy:.1%} of the masked tokens first {where}"
     if usual is not None:
         text += f", where always guessing the most frequent token is right for {usual:.1%}"
-    bits = numbers["cross_entropy_bits"]
-    return f"{text}; it needs {bits:.3f} bits per masked token{_comparison(bits, _baselines(numbers, 1.0))}."
+    return f"{text}; it needs {bits:.3f} bits per masked token{_comparison(bits, _baselines(evaluation, 1.0))}."
 
 
-def _in_bits_per_byte(numbers: dict[str, Any], others: Sequence[Opponent]) -> dict[str, float]:
-    """Return the bits per byte of baselines and of other codes of the same text."""
-    baselines = _baselines(numbers, numbers["tokens"] / max(1, numbers["bytes"]))
-    return baselines | {other.name: other.bits_per_byte for other in others}
+def _baselines(evaluation: SplitEvaluation, per: float) -> dict[str, float]:
+    """Return the bits of the n-gram baselines, `per` times those of a token."""
+    known = evaluation.find(NGrams)
+    if known is None:
+        return {}
+    return {
+        "a unigram model": known.unigram_cross_entropy_bits * per,
+        "a bigram model": known.bigram_cross_entropy_bits * per,
+    }
 
 
-def _baselines(numbers: dict[str, Any], per: float) -> dict[str, float]:
-    keys = {f"a {name} model": f"{name}_cross_entropy_bits" for name in ("unigram", "bigram")}
-    return {name: numbers[key] * per for name, key in keys.items() if numbers.get(key) is not None}
-
-
-def _comparison(found: float, opponents: dict[str, float]) -> str:
+def _comparison(own: float, opponents: dict[str, float]) -> str:
     """Return a text such as ": it beats a (1.000), and loses to b (0.500)"; empty without opponents.
 
     Numbers that are equal at three decimals match.
     """
     groups: dict[str, list[str]] = {"beats": [], "matches": [], "loses to": []}
     for name, bits in sorted(opponents.items(), key=lambda item: item[1]):
-        gap = round(bits, 3) - round(found, 3)
+        gap = round(bits, 3) - round(own, 3)
         groups["beats" if gap > 0 else "loses to" if gap < 0 else "matches"].append(f"{name} ({bits:.3f})")
     parts = [f"{verb} {_list_text(names)}" for verb, names in groups.items() if names]
     if len(parts) > 1:

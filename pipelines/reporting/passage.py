@@ -8,7 +8,7 @@ import torch
 
 from lm.metrics.predictions import NATS_PER_BIT
 from lm.model import LanguageModel
-from pipelines.evaluation.inputs import dataset_of, objective_of, windows_of
+from pipelines.evaluation.planning import dataset_of, objective_of, windows_of
 from pipelines.evaluation.windows import Windows, windows_over
 from pipelines.run.folder import Run
 from pipelines.training.batch import target_nats

@@ -10,6 +10,11 @@ from matplotlib.figure import Figure
 
 from lm.metrics.predictions import NATS_PER_BIT, perplexity
 from pipelines.cli.display import perplexity_text, quantity
+from pipelines.evaluation.confidence import Interval
+from pipelines.evaluation.measurements.intervals import Intervals
+from pipelines.evaluation.measurements.ngrams import NGrams
+from pipelines.evaluation.measurements.predictions import Curves
+from pipelines.evaluation.results import SplitEvaluation
 from pipelines.reporting.subject import Subject, Text, scored_texts
 from pipelines.reporting.svg import HEIGHT, INK, PALE, PALER, SERIES, Plot, draw_svg, label_axes, new_axes, style
 
@@ -40,7 +45,7 @@ def _plot(name: str, title: str, text: str, figure: Figure | None) -> Plot | Non
 
 
 def _plot_bits_per_byte(number: int, text: Text) -> Plot | None:
-    intervals = _INTERVALS if any(score.numbers.get("intervals") for score in text.scores) else ""
+    intervals = _INTERVALS if any(_interval(score.evaluation) for score in text.scores) else ""
     explanation = _BYTES + (_HATCHED if any(opponent.knows_training for opponent in text.opponents) else "") + intervals
     return _plot(f"bytes-{number}", f"Bits per byte: {text.split} split", explanation, _draw_bits_per_byte(text))
 
@@ -106,7 +111,8 @@ def _draw_positions(subjects: Sequence[Subject]) -> Figure | None:
     figure, axes = new_axes()
     first, last = math.inf, 0.0
     for subject, colour, line in _style(subjects):
-        bins = loss_by_position(subject.most_positions.numbers) if subject.most_positions else []
+        main = subject.most_positions
+        bins = loss_by_position(main.curves, main.window, main.stride) if main and main.curves else []
         if not bins:
             continue
         x, bits, errors = zip(*bins, strict=True)
@@ -120,20 +126,16 @@ def _draw_positions(subjects: Sequence[Subject]) -> Figure | None:
     return label_axes(figure, axes, "position in the window, tokens", "bits per target")
 
 
-def loss_by_position(numbers: dict[str, Any]) -> list[tuple[float, float, float]]:
-    """Return (position from 1, mean bits, standard error of the mean in bits) for each bin of an entry of
-    evaluation.json.
+def loss_by_position(curves: Curves, window: int, stride: int) -> list[tuple[float, float, float]]:
+    """Return (position from 1, mean bits, standard error of the mean in bits) for each bin of positions.
 
     With a stride below the window, only the first window scores the positions up to `window - stride`. They are left
     out.
     """
-    curves = numbers.get("curves", {})
-    losses = curves.get("loss_by_position", [])
-    errors = curves.get("loss_by_position_error") or [0.0] * len(losses)
-    window, stride = numbers.get("window", 0), numbers.get("stride", 0)
+    losses, errors = curves.loss_by_position, curves.loss_by_position_error
     scored = [
         (position, nats / math.log(2), (error or 0.0) / math.log(2))
-        for position, (nats, error) in enumerate(zip(losses, errors, strict=False), 1)
+        for position, (nats, error) in enumerate(zip(losses, errors, strict=True), 1)
         if nats is not None and position > window - stride
     ]
     if not scored:
@@ -152,12 +154,12 @@ def loss_by_position(numbers: dict[str, Any]) -> list[tuple[float, float, float]
 
 def _draw_bits_per_byte(text: Text) -> Figure:
     """Return a bar chart of all evaluations on one text, and of the baselines."""
-    first = text.scores[0].numbers
-    per_byte = first["tokens"] / first["bytes"]
+    first = text.scores[0].evaluation
+    per_byte, baselines = first.tokens / first.bytes, first.find(NGrams)
     bars = [
-        (name, first[f"{name}_cross_entropy_bits"] * per_byte, PALE, "")
+        (name, getattr(baselines, f"{name}_cross_entropy_bits") * per_byte, PALE, "")
         for name in ("unigram", "bigram")
-        if first.get(f"{name}_cross_entropy_bits") is not None
+        if baselines
     ]
     bars += [
         (opponent.label, opponent.bits_per_byte, PALER, "//" if opponent.knows_training else "")
@@ -165,10 +167,11 @@ def _draw_bits_per_byte(text: Text) -> Figure:
     ]
     for score in text.scores:
         colour = SERIES[score.number % len(SERIES)]
-        bars.append((_label(score.label), score.numbers["bits_per_byte"], colour, ""))
+        bars.append((_label(score.label), score.evaluation.bits_per_byte, colour, ""))
     figure, axes = new_axes(max(HEIGHT, 0.9 + 0.36 * len(bars)))
     names, values, colours, hatches = zip(*bars, strict=True)
-    errors = [(0.0, 0.0)] * (len(bars) - len(text.scores)) + [_interval_around(score.numbers) for score in text.scores]
+    errors = [(0.0, 0.0)] * (len(bars) - len(text.scores))
+    errors += [_interval_around(score.evaluation) for score in text.scores]
     looks = {"ecolor": INK, "elinewidth": 2.5}
     drawn = axes.barh(
         range(len(bars)), values, xerr=list(zip(*errors, strict=True)), color=colours, hatch=hatches, error_kw=looks
@@ -182,21 +185,33 @@ def _draw_bits_per_byte(text: Text) -> Figure:
     return figure
 
 
-def _interval_around(numbers: dict[str, Any]) -> tuple[float, float]:
+def _interval(evaluation: SplitEvaluation) -> Interval | None:
+    """Return the 95 % interval of the bits per byte."""
+    intervals = evaluation.find(Intervals)
+    return intervals.bounds.get("bits_per_byte") if intervals else None
+
+
+def _interval_around(evaluation: SplitEvaluation) -> tuple[float, float]:
     """Return the distances from the bits per byte to the low and high end of their 95 % interval; 0 without one."""
-    low, high = (numbers.get("intervals") or {}).get("bits_per_byte") or (numbers["bits_per_byte"],) * 2
-    return max(0.0, numbers["bits_per_byte"] - low), max(0.0, high - numbers["bits_per_byte"])
+    low, high = _interval(evaluation) or (None, None)
+    if low is None or high is None:
+        return 0.0, 0.0
+    return max(0.0, evaluation.bits_per_byte - low), max(0.0, high - evaluation.bits_per_byte)
 
 
 def _draw_reliability(subjects: Sequence[Subject]) -> Figure | None:
     figure, axes = new_axes()
     axes.plot([0, 1], [0, 1], color=PALE, linestyle="--", linewidth=1.2)
     for subject, colour, line in _style(subjects):
-        bins = [b for b in subject.numbers.get("curves", {}).get("reliability", []) if b["count"]]
+        curves = (subject.main and subject.main.curves) or Curves()
+        bins = [
+            (one.confidence, one.accuracy, one.count)
+            for one in curves.reliability
+            if one.confidence is not None and one.accuracy is not None
+        ]
         if bins:
-            total = sum(b["count"] for b in bins)
-            sizes = [20 + 400 * b["count"] / total for b in bins]
-            x, y = [b["confidence"] for b in bins], [b["accuracy"] for b in bins]
+            x, y, counts = zip(*bins, strict=True)
+            sizes = [20 + 400 * count / sum(counts) for count in counts]
             axes.plot(x, y, color=colour, linestyle=line, linewidth=1.2)
             axes.scatter(x, y, s=sizes, color=colour, alpha=0.5, label=_label(_with_split(subject)))
     return label_axes(figure, axes, "confidence", "accuracy")

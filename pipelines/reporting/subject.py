@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipelines.cli.waiting import doing
-from pipelines.evaluation.evaluation_file import Evaluation, evaluations_of, read_evaluation
 from pipelines.evaluation.measurement import Opponent
+from pipelines.evaluation.results import Evaluation, SplitEvaluation
 from pipelines.reporting.introspection import Inside, look_inside
 from pipelines.reporting.passage import Passage, passage_of
 from pipelines.reporting.samples import Sample, samples_of
@@ -23,7 +23,7 @@ class Subject:
     run: Run
     name: str
     metrics: list[dict[str, Any]]
-    evaluations: list[Evaluation]
+    evaluations: list[SplitEvaluation]
     parameters: int
     tokenizer: TokenizerFacts
     samples: list[Sample]
@@ -50,7 +50,7 @@ class Subject:
         return self.tokens_seen / self.seconds if self.seconds else 0.0
 
     @property
-    def main(self) -> Evaluation | None:
+    def main(self) -> SplitEvaluation | None:
         """The evaluation that the page opens with: the newest one of the validation split, or else the newest one."""
         return next(
             (evaluation for evaluation in self.evaluations if evaluation.split == "validation"),
@@ -58,17 +58,12 @@ class Subject:
         )
 
     @property
-    def numbers(self) -> dict[str, Any]:
-        """The numbers of the `main` evaluation."""
-        return self.main.numbers if self.main else {}
-
-    @property
-    def most_positions(self) -> Evaluation | None:
+    def most_positions(self) -> SplitEvaluation | None:
         """The evaluation of the same text as `main` that scores the most positions of the window."""
         if self.main is None:
             return None
         same = [evaluation for evaluation in self.evaluations if evaluation.text == self.main.text]
-        return max(same, key=lambda each: each.numbers.get("stride", 0))
+        return max(same, key=lambda evaluation: evaluation.stride)
 
     @property
     def opponents(self) -> list[Opponent]:
@@ -85,14 +80,14 @@ def subject_of(folder: Path, samples: bool = True, inside: bool = True, name: st
     """
     run = Run(folder)
     # Read the files first, so that a damaged one is reported before the model is loaded.
-    metrics, evaluations = run.metrics(), evaluations_of(read_evaluation(run.folder))
+    metrics, evaluation = run.metrics(), Evaluation.read(run.folder)
     model = load_trained(run, needs="float64").model
     doing(f"looking at {run.name}")
     return Subject(
         run,
         name or run.name,
         metrics,
-        evaluations,
+        evaluation.all if evaluation else [],
         sum(p.numel() for p in model.parameters()),
         tokenizer_facts(run),
         samples_of(run, model) if samples else [],
@@ -101,10 +96,10 @@ def subject_of(folder: Path, samples: bool = True, inside: bool = True, name: st
     )
 
 
-def opponents_of(evaluations: Sequence[Evaluation]) -> list[Opponent]:
+def opponents_of(evaluations: Sequence[SplitEvaluation]) -> list[Opponent]:
     """Return other codes of a text, from all its evaluations; the oldest of each name."""
-    found = [other for evaluation in evaluations for result in evaluation.results for other in result.opponents()]
-    return list({other.name: other for other in found}.values())
+    others = [other for evaluation in evaluations for result in evaluation.results for other in result.opponents()]
+    return list({other.name: other for other in others}.values())
 
 
 class Score(NamedTuple):
@@ -112,7 +107,7 @@ class Score(NamedTuple):
 
     number: int
     label: str
-    numbers: dict[str, Any]
+    evaluation: SplitEvaluation
 
 
 class Text(NamedTuple):
@@ -129,24 +124,20 @@ def scored_texts(subjects: Sequence[Subject]) -> list[Text]:
     texts: dict[tuple[str, Any], Text] = {}
     for number, subject in enumerate(subjects):
         for evaluation in subject.evaluations:
-            if evaluation.numbers.get("bits_per_byte") is not None and evaluation.numbers.get("bytes"):
+            if evaluation.bits_per_byte is not None and evaluation.bytes:
                 text = texts.setdefault(evaluation.text, Text(evaluation.split, [], []))
-                text.scores.append(Score(number, label_of(subject, evaluation), evaluation.numbers))
+                text.scores.append(Score(number, label_of(subject, evaluation), evaluation))
                 text.opponents.extend(other for other in opponents_of([evaluation]) if other not in text.opponents)
     return list(texts.values())
 
 
-def label_of(subject: Subject, evaluation: Evaluation) -> str:
+def label_of(subject: Subject, evaluation: SplitEvaluation) -> str:
     """Return the run's name, and the settings in which its evaluations of the same text differ."""
-    siblings = [each for each in subject.evaluations if each.text == evaluation.text]
+    siblings = [other for other in subject.evaluations if other.text == evaluation.text]
     settings = [
         f"{name.replace('_', ' ')} {value}"
         for name in ("stride", "min_context", "dtype", "checkpoint", "against")
-        if len({_setting(sibling, name) for sibling in siblings}) > 1
-        and (value := _setting(evaluation, name)) is not None
+        if len({sibling.settings.get(name) for sibling in siblings}) > 1
+        and (value := evaluation.settings.get(name)) is not None
     ]
     return ", ".join([subject.name, *settings])
-
-
-def _setting(evaluation: Evaluation, name: str) -> Any:
-    return evaluation.numbers.get(name, evaluation.measured.get(name))

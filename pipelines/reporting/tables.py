@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from pipelines.cli.display import duration, perplexity_text
-from pipelines.evaluation.evaluation_file import Evaluation
 from pipelines.evaluation.measurement import Section, Table
+from pipelines.evaluation.measurements.trained_text import TrainedText
 from pipelines.evaluation.numbers import (
     by_sentence,
     definitions,
     in_words,
-    not_held_out,
     numbers,
     results,
     rows_of,
@@ -19,6 +18,7 @@ from pipelines.evaluation.numbers import (
     value_of,
     with_interval,
 )
+from pipelines.evaluation.results import SplitEvaluation
 from pipelines.reporting.subject import Subject, label_of
 
 MISSING = "–"
@@ -29,7 +29,7 @@ OBJECTIVES = {
     "span-corruption": "Spans removed from a text",
     "sequence-pairs": "Targets of pairs",
 }
-Column = tuple[Subject, Evaluation]
+Column = tuple[Subject, SplitEvaluation]
 
 
 class ReportedSection(NamedTuple):
@@ -93,7 +93,7 @@ def number_tables(subjects: Sequence[Subject]) -> list[Table]:
             "All numbers",
             OBJECTIVES[objective],
             [f"{label_of(*column)}, {column[1].split}" for column in columns],
-            [(in_words(key), cells) for key, cells in rows_of([column.numbers for _, column in columns])],
+            [(in_words(key), cells) for key, cells in rows_of([column for _, column in columns])],
         )
         for objective, columns in _by_objective(subjects).items()
     ]
@@ -121,7 +121,7 @@ def sentences(subjects: Sequence[Subject], above: bool) -> list[str]:
     If they differ, each sentence names its evaluations.
     """
     found = {
-        f"{label_of(each, evaluation)}, {evaluation.split}": sentences_of(evaluation.numbers, above)
+        f"{label_of(each, evaluation)}, {evaluation.split}": sentences_of(evaluation, above)
         for each, evaluation in _columns(subjects)
     }
     return by_sentence({label: texts for label, texts in found.items() if texts})
@@ -129,14 +129,19 @@ def sentences(subjects: Sequence[Subject], above: bool) -> list[str]:
 
 def trained_texts(subjects: Sequence[Subject]) -> list[str]:
     """Return a sentence for each evaluation on text that the run was also trained on."""
-    found = [(evaluation.split, not_held_out(evaluation.numbers, each.name)) for each, evaluation in _columns(subjects)]
-    return list(dict.fromkeys(f"{split}: {sentence}" for split, sentence in found if sentence))
+    return list(
+        dict.fromkeys(
+            f"{evaluation.split}: {sentence}"
+            for subject, evaluation in _columns(subjects)
+            if (trained := evaluation.find(TrainedText)) and (sentence := trained.not_held_out(subject.name))
+        )
+    )
 
 
 def definitions_of(subjects: Sequence[Subject]) -> list[tuple[str, str]]:
     """Return the names and definitions of the numbers that the page shows."""
-    entries = [evaluation.numbers for _, evaluation in _columns(subjects)]
-    return [(name, definition) for name, _, definition in definitions(entries)]
+    evaluations = [evaluation for _, evaluation in _columns(subjects)]
+    return [(name, definition) for name, _, definition in definitions(evaluations)]
 
 
 def validation_losses(subjects: Sequence[Subject]) -> list[str]:
@@ -144,16 +149,16 @@ def validation_losses(subjects: Sequence[Subject]) -> list[str]:
     lines = []
     for subject in subjects:
         last = [line for line in subject.metrics if line["split"] == "validation"][-1:]
-        if not last or subject.main is None or subject.main.split != "validation":
+        main = subject.main
+        if not last or main is None or main.split != "validation":
             continue
-        train, numbers, loss = subject.run.recipe.train, subject.numbers, last[0]["loss"]
+        train, loss = subject.run.recipe.train, last[0]["loss"]
         lines.append(
             f"{subject.name}: the curve ends at {loss / math.log(2):.3f} bits, a perplexity of "
             f"{perplexity_text(loss, ',.2f')} (step {last[0]['step']:,}; up to {train.validation_tokens:,} tokens of "
-            f"the validation split, {train.dtype}), and the evaluation has {numbers['cross_entropy_bits']:.3f} bits "
-            f"({subject.main.measured.get('checkpoint') or 'newest checkpoint'}; "
-            f"{numbers['tokens']:,} tokens, {numbers['dtype']}"
-            + (f", stride {numbers['stride']:,}" if numbers.get("stride") != numbers.get("window") else "")
+            f"the validation split, {train.dtype}), and the evaluation has {main.cross_entropy_bits:.3f} bits "
+            f"({main.measured.checkpoint}; {main.tokens:,} tokens, {main.dtype}"
+            + (f", stride {main.stride:,}" if main.stride != main.window else "")
             + ")."
         )
     return lines
@@ -174,32 +179,23 @@ def _by_objective(subjects: Sequence[Subject]) -> dict[str, list[Column]]:
 
 def _headlines(columns: Sequence[Column]) -> list[tuple[str, list[str]]]:
     known = numbers()
-    rows = rows_of([column.numbers for _, column in columns], with_interval)
+    rows = rows_of([column for _, column in columns], with_interval)
     return [(key, cells) for key, cells in rows if key not in known or known[key].headline]
 
 
 def _measure(name: str) -> Callable[[Column], str]:
-    return lambda column: str(column[1].measured.get(name) or UNRECORDED)
+    return lambda column: str(getattr(column[1].measured, name))
 
 
 def _number(name: str) -> Callable[[Column], str]:
-    return lambda column: value_of(name, column[1].numbers)
-
-
-def _seconds(column: Column) -> str:
-    seconds = column[1].measured.get("seconds")
-    return UNRECORDED if seconds is None else _duration(seconds)
-
-
-def _against(column: Column) -> str:
-    return str(column[1].measured.get("against") or MISSING)
+    return lambda column: value_of(name, column[1])
 
 
 _SETTINGS: dict[str, Callable[[Column], str]] = {
     "dataset": _measure("data"),
     "tokens scored": _number("tokens"),
     "checkpoint": _measure("checkpoint"),
-    "compared with": _against,
+    "compared with": lambda column: column[1].measured.against or MISSING,
     "window, tokens": _number("window"),
     "stride, tokens": _number("stride"),
     "least context, tokens": _number("min_context"),
@@ -207,8 +203,8 @@ _SETTINGS: dict[str, Callable[[Column], str]] = {
     "dtype": _number("dtype"),
     "tokenizer": lambda column: _measure("tokenizer_fingerprint")(column)[:16],
     "hardware": _measure("hardware"),
-    "date": lambda column: _date(column[1].measured.get("date")),
-    "time": _seconds,
+    "date": lambda column: _date(column[1].measured.date),
+    "time": lambda column: _duration(column[1].measured.seconds),
     "bytelm": _measure("version"),
 }
 

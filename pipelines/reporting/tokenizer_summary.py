@@ -93,7 +93,7 @@ def summarize(
 ) -> dict[str, Any]:
     """Return the numbers of the tokenizer `tok`, and the fit of `others` to the same held-out text.
 
-    `counts` are all pretokens of the training text. `frequent` are the pretokens that `--min-count` left for training.
+    `counts` are all pretokens of the training text. `frequent` are the pretokens that `min_count` left for training.
     `languages` has the language of held-out documents, by text; the fit is then also measured by language.
     `max_token_length` is the limit used in training.
     """
@@ -247,7 +247,7 @@ def show(summary: dict[str, Any]) -> None:
         ]
         table((f"bytes per token in {len(languages)} languages", *fits), rows, to=messages)
         if len(languages) > len(shown):
-            say(f"... and {len(languages) - len(shown)} more; --json has all")
+            say(f"... and {len(languages) - len(shown)} more; `as_json` has all")
 
 
 def _fit_cells(numbers: dict[str, Any], size: int) -> Iterator[str]:
@@ -281,7 +281,7 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if "exact_merges" in summary:
         exact, checked = summary["exact_merges"], summary["checked_merges"]
         later = "later ones may differ" if exact < checked else "later ones were not checked"
-        yield "exact", f"the first {exact:,} merges are the same as without --min-count; {later}"
+        yield "exact", f"the first {exact:,} merges are the same as with all pretokens; {later}"
     if summary["spilled_runs"]:
         yield "spilled", f"{quantity(summary['spilled_bytes'], 'B')} in {summary['spilled_runs']:,} runs"
     spent = {phase: _seconds(duration) for phase, duration in seconds.items()}

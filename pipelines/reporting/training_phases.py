@@ -9,7 +9,7 @@ PHASES = {
     "start": ("starting Ray", ""),
     "count": ("counting", "B"),
     "combine": ("combining", ""),
-    "search": ("choosing --min-frequency", ""),
+    "search": ("choosing the least frequency", ""),
     "merge": ("merging", ""),
     "prune": ("fitting", " dropped"),
 }

@@ -113,10 +113,10 @@ def whole_checkpoint(run: Path, settings: Mapping[str, Any], which: str, *names:
     if which == "best":
         losses = validation_losses(folders.values())
         if not losses:
-            raise ValueError(f"no checkpoint of {run} has a validation loss: train with --train.keep-best")
+            raise ValueError(f"no checkpoint of {run} has a validation loss: train with `train.keep_best`")
         folder = min(losses, key=losses.__getitem__)
     elif not which.isdecimal():
-        raise ValueError(f"--checkpoint is {which!r}: give newest, best, or the number of a step")
+        raise ValueError(f"`checkpoint` is {which!r}: give newest, best, or the number of a step")
     elif int(which) not in folders:
         steps = ", ".join(f"{step:,}" for step in folders) or "none"
         raise ValueError(f"{run} has no checkpoint of step {int(which):,}: its checkpoints are of {steps}")

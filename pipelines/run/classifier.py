@@ -97,7 +97,7 @@ def load_classifier(folder: str | Path, device: str = "auto", dtype: str = "floa
     """
     folder = Path(folder)
     if not holds_classifier(folder):
-        raise ValueError(f"{folder} holds no classifier (bytelm finetune makes one): give the folder of its --out")
+        raise ValueError(f"{folder} holds no classifier (bytelm finetune makes one): give the folder of its `out`")
     model_config, config, facts = _configs(folder / "config.toml")
     weights = _verified_weights(folder, _settings(model_config, config, facts))
     labels = _labels(folder / LABELS)

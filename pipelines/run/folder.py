@@ -96,7 +96,7 @@ def lock(folder: Path) -> Iterator[None]:
     make_folder(folder)
     try:
         with locked_file(
-            folder / ".lock", f"{folder} is in use by another process: wait for it, or choose another --out"
+            folder / ".lock", f"{folder} is in use by another process: wait for it, or choose another `out`"
         ):
             yield
     finally:
@@ -114,7 +114,7 @@ def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenize
     if (folder / "config.toml").exists():
         run = Run(folder)
         if "imported_from" in run.facts:
-            raise ValueError(f"{folder} was imported, and training cannot resume it: choose another --out")
+            raise ValueError(f"{folder} was imported, and training cannot resume it: choose another `out`")
         _check_config(run)
         changes = _changes(run, recipe, facts)
         if changes or run.facts["data"] != facts["data"]:
@@ -128,7 +128,7 @@ def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenize
     foreign = [path.name for path in folder.iterdir() if path.name != ".lock" and path.suffix != ".partial"]
     if foreign and not (foreign == ["tokenizer.json"] and _holds(folder, tokenizer)):
         raise ValueError(
-            f"{folder} is not empty and holds no run (it has {foreign[0]}): choose another --out, or empty it"
+            f"{folder} is not empty and holds no run (it has {foreign[0]}): choose another `out`, or empty it"
         )
     tokenizer.save(folder)
     save_config(folder / "config.toml", recipe, facts)
@@ -162,19 +162,19 @@ def _changes(run: Run, recipe: Recipe, facts: dict[str, Any]) -> list[tuple[str,
             for table in (run.facts, facts)
         )
         raise ValueError(
-            f"{run.folder} was trained on other data: {was}, not {now}: give the run's own --data, build it again if "
-            "it was altered, or choose another --out"
+            f"{run.folder} was trained on other data: {was}, not {now}: give the run's own `data`, build it again if "
+            "it was altered, or choose another `out`"
         )
     changes = [(name, old[name], value) for name, value in new.items() if value != old[name]]
     for name, was, now in changes:
         if name == "train.batch_tokens" and name in run.settings:
             raise ValueError(
                 f"{run.folder} has train.batch_tokens {was!r}, not {now!r}, and its pairs are sorted into batches of "
-                "that size: give the same value, or choose another --out"
+                "that size: give the same value, or choose another `out`"
             )
         if name in run.settings or (name == "train.tokens" and now < was):
             raise ValueError(
-                f"{run.folder} holds another run: its {name} is {was!r}, not {now!r}; choose another --out, or resume "
+                f"{run.folder} holds another run: its {name} is {was!r}, not {now!r}; choose another `out`, or resume "
                 f"this run with its own settings: bytelm pretrain --out {run.folder}"
             )
     return changes

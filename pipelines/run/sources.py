@@ -33,9 +33,9 @@ def sources_of(data: "str | AnyPath | Mapping[Any, float]") -> Sources:
 
 
 def parse_sources(words: Sequence[str]) -> Sources:
-    """Return the sources in the words of --data: one folder, or WEIGHT=FOLDER for each source."""
+    """Return the sources in the words of the command line: one folder, or WEIGHT=FOLDER for each source."""
     if not words:
-        raise ValueError("--data names no dataset: give a folder, or a mixture such as 0.7=wiki 0.3=code")
+        raise ValueError("`data` names no dataset: give a folder, or a mixture such as 0.7=wiki 0.3=code")
     # The query of a URI may contain =.
     before = words[0].partition("=")[0]
     if len(words) == 1 and (before == words[0] or "://" in before or Path(words[0]).exists()):
@@ -44,7 +44,9 @@ def parse_sources(words: Sequence[str]) -> Sources:
     for word in words:
         weight, _, folder = word.partition("=")
         if not folder:
-            raise ValueError(f"--data {word}: each source of a mixture needs a weight and a folder, such as 0.5={word}")
+            raise ValueError(
+                f"`data='{word}'`: each source of a mixture needs a weight and a folder, such as 0.5={word}"
+            )
         weighted.append((place(folder), _exact(weight, folder)))
     return _in_lowest_terms(weighted)
 

@@ -68,10 +68,10 @@ def rank_choices(
     """
     architecture = run.config.model.architecture
     if architecture == "encoder":
-        raise ValueError("--choices needs a decoder or an encoder-decoder, and this run's model is an encoder")
+        raise ValueError("`choices` needs a decoder or an encoder-decoder, and this run's model is an encoder")
     check_options(architecture, target=None, stride=None, start=start, masking="token", choices=True)
     if not choices:
-        raise ValueError("--choices names no choice: give at least one")
+        raise ValueError("`choices` names no choice: give at least one")
     for number, choice in enumerate(choices, 1):
         if not choice:
             raise ValueError(

@@ -54,7 +54,7 @@ def show_text(score: TextScore, tok: Tokenizer, limit: int) -> None:
     for row in _rows(shown, results.width):
         _print_row(row)
     if left := len(cells) - len(shown):
-        answer(f"... and {count_text(left, 'word' if score.words else 'token')} more; --limit 0 shows all")
+        answer(f"... and {count_text(left, 'word' if score.words else 'token')} more; `limit=0` shows all")
     _print_legend(unscored=any(cell.level < 0 for cell in shown))
     answer("")
     if score.words is None:
@@ -146,7 +146,9 @@ def _print_legend(unscored: bool) -> None:
 
 def _most_surprising_tokens(score: TextScore, tok: Tokenizer) -> None:
     made = score.predictions
-    rows = []
+    heads = ("at", "bits", "entropy", "rank", "p", "after", "token", "likeliest")
+    rows: list[tuple[str, ...]] = []
+    likeliest = []
     for place in _highest(score.surprisal_bits):
         candidates = zip(made.top_ids[place].tolist(), np.exp(made.top_log_probabilities[place]).tolist(), strict=True)
         rows.append(
@@ -158,10 +160,21 @@ def _most_surprising_tokens(score: TextScore, tok: Tokenizer) -> None:
                 f"{np.exp(made.log_probabilities[place]):.2g}",
                 _before(score, place),
                 token_label(tok, int(score.ids[place])),
-                "  ".join(f"{token_label(tok, i)} {p:.1%}" for i, p in candidates),
             )
         )
-    table(("at", "bits", "entropy", "rank", "p", "after", "token", "likeliest"), rows, text=True)
+        likeliest.append([f"{token_label(tok, i)} {p:.1%}" for i, p in candidates])
+    width = results.width - sum(2 + max(map(cell_len, column)) for column in zip(heads[:-1], *rows, strict=True))
+    table(heads, [(*row, _fitting(words, width)) for row, words in zip(rows, likeliest, strict=True)], text=True)
+
+
+def _fitting(words: Sequence[str], width: int) -> str:
+    """Return as many of the words as fit in `width` columns, but at least one."""
+    text, *rest = words
+    for word in rest:
+        if cell_len(f"{text}  {word}") > width:
+            break
+        text = f"{text}  {word}"
+    return text
 
 
 def _most_surprising_words(score: TextScore, cells: Sequence[Cell]) -> None:

@@ -116,14 +116,14 @@ def write_scores(
     finite.
     """
     for part, logits in logits_in_parts(model, hidden):
-        found = token_scores(logits, targets[part], made.top_ids.shape[1])
-        if bool(found.log_probabilities.isnan().any()):  # one logit that is not finite makes its whole row NaN
-            raise ValueError("the model's logits are not finite: its training diverged, choose an earlier --checkpoint")
+        scores = token_scores(logits, targets[part], made.top_ids.shape[1])
+        if bool(scores.log_probabilities.isnan().any()):  # one logit that is not finite makes its whole row NaN
+            raise ValueError("the model's logits are not finite: its training diverged, choose an earlier `checkpoint`")
         at = places[part]
-        for name, values in found._asdict().items():
+        for name, values in scores._asdict().items():
             getattr(made, name)[at] = values.cpu().numpy()
         if group is not None:
             # ln p = logit - log-sum-exp: the targets' logits give the log-sum-exp without another pass.
-            total = logits.gather(-1, targets[part, None]).squeeze(-1).double() - found.log_probabilities
+            total = logits.gather(-1, targets[part, None]).squeeze(-1).double() - scores.log_probabilities
             inside = logits.index_select(-1, group).double().logsumexp(dim=-1) - total
             made.group_log_probabilities[at] = inside.cpu().numpy()

@@ -178,27 +178,27 @@ def check_options(
 ) -> None:
     """Raise ValueError for options that a model of this architecture does not take."""
     if architecture == "encoder-decoder" and target is None and not choices:
-        raise ValueError("the run's model is an encoder-decoder: give the target to score with --target")
+        raise ValueError("the run's model is an encoder-decoder: give the target to score with `target`")
     if architecture != "encoder-decoder" and target is not None:
         raise ValueError(
-            f"--target needs an encoder-decoder, and this run's architecture is {architecture}: leave it out"
+            f"`target` needs an encoder-decoder, and this run's architecture is {architecture}: leave it out"
         )
     if architecture != "decoder" and not start:
-        raise ValueError(f"--no-start needs a decoder, and this run's architecture is {architecture}: leave it out")
+        raise ValueError(f"`start=False` needs a decoder, and this run's architecture is {architecture}: leave it out")
     if architecture != "encoder" and masking != "token":
-        raise ValueError(f"--masking needs an encoder, and this run's architecture is {architecture}: leave it out")
+        raise ValueError(f"`masking` needs an encoder, and this run's architecture is {architecture}: leave it out")
     if architecture == "encoder-decoder" and stride is not None:
-        raise ValueError("--stride is for windows, and an encoder-decoder reads source and target whole: leave it out")
+        raise ValueError("`stride` is for windows, and an encoder-decoder reads source and target whole: leave it out")
 
 
 def _check_rolling(architecture: str, stride: int | None, words: bool) -> None:
     """Raise ValueError for options that do not go with `rolling`."""
     if architecture != "decoder":
-        raise ValueError(f"--rolling needs a decoder, and this run's architecture is {architecture}: leave it out")
+        raise ValueError(f"`rolling` needs a decoder, and this run's architecture is {architecture}: leave it out")
     if stride is not None:
-        raise ValueError("--rolling sets the stride to the context: leave --stride out")
+        raise ValueError("`rolling` sets the stride to the context: leave `stride` out")
     if words:
-        raise ValueError("--rolling scores tokens and not words: leave --by word out")
+        raise ValueError("`rolling` scores tokens and not words: leave `by='word'` out")
 
 
 def _decoder_score(
@@ -272,7 +272,7 @@ def masked_windows(run: LoadedRun, ids: Array, stride: int, masking: Masking) ->
 def _target_score(run: LoadedRun, text: str, target: str, top: int, words: bool) -> TextScore:
     (source,) = source_ids(run.tokenizer, [text], run.config.model, run.around)
     ids = np.append(tokens_to_score(run, target, "the target", sentinel_ids(run)), run.around.stops[0])
-    windows = sequence_windows([target_sequence(run, ids, "--target with its end token")], source)
+    windows = sequence_windows([target_sequence(run, ids, "`target` with its end token")], source)
     group = _word_beginnings(run) if words else None
     made = predict(run.model, windows, len(ids), first=1, top=top, group=group)
     # A word is certain to end after the end token, so the last border is never read.
@@ -317,7 +317,7 @@ def tokens_to_score(run: LoadedRun, text: str, name: str, allowed: Set[int] = fr
 
 def _stride(stride: int | None, length: int) -> int:
     if stride is not None and not 1 <= stride <= length:
-        raise ValueError(f"--stride is {stride}, but must be from 1 to the window of {length} tokens")
+        raise ValueError(f"`stride` is {stride}, but must be from 1 to the window of {length} tokens")
     return max(1, length // 2) if stride is None else stride
 
 
@@ -343,7 +343,7 @@ def text_result(
     """
     tok = run.tokenizer
     pieces = pieces_of(tok, ids.tolist())
-    found = words_of(pieces, ~tok.ordinary[ids], predictions.log_probabilities, borders) if words else None
+    own_words = words_of(pieces, ~tok.ordinary[ids], predictions.log_probabilities, borders) if words else None
     pseudo = run.config.model.architecture == "encoder"
     return TextScore(
         "pseudo-log-likelihood" if pseudo else "log-likelihood",
@@ -352,7 +352,7 @@ def text_result(
         tok.token_byte_lengths[ids].astype(np.int64) if tok.is_lossless else None,
         None if text is None else len(text.encode()),
         predictions,
-        found,
+        own_words,
         before,
         window,
         stride,

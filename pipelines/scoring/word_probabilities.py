@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipelines.evaluation.white_space import WHITE_SPACE
+from pipelines.evaluation.decoded_text import WHITE_SPACE
 from pipelines.training.batch import Array
 from tokenizer import Tokenizer
 
@@ -62,11 +62,11 @@ def ends_of_words(pieces: Sequence[bytes], special: Array) -> Array:
 
 def word_beginnings(tok: Tokenizer, entries: int, stops: Sequence[int]) -> Array:
     """Return whether each token ends the word before it: (entries,) bool. `entries` is the model's vocabulary size."""
-    found = np.zeros(entries, bool)
+    begins = np.zeros(entries, bool)
     for token in np.flatnonzero(tok.ordinary).tolist():
-        found[token] = not (added := tok.added_bytes(token)) or added.startswith(WHITE_SPACE)
-    found[[*tok.special_tokens.values(), *stops]] = True
-    return found
+        begins[token] = not (added := tok.added_bytes(token)) or added.startswith(WHITE_SPACE)
+    begins[[*tok.special_tokens.values(), *stops]] = True
+    return begins
 
 
 def words_of(pieces: Sequence[bytes], special: Array, log_probabilities: Array, borders: Array | None) -> Words:

@@ -1,22 +1,29 @@
-"""The checks of every request: its Host header, its origin, a JSON body, and a token if other machines have access.
+"""Who can reach the server: its address, and the checks of every request (Host header, origin, JSON body, token).
 
 A page of another site can make its reader's browser send requests to a server on this machine. It cannot read the
-answers, because the server never sends CORS headers. A site whose name resolves to this machine (DNS rebinding) could
-read them, so the Host header must be an allowed name. (Starlette's TrustedHostMiddleware ignores the port and a second
-Host header, and it answers in plain text.)
+answers, because the server sends CORS headers only to the origins that `allow_origin` names. A site whose name resolves
+to this machine (DNS rebinding) could read them, so the Host header must be an allowed name. (Starlette's
+TrustedHostMiddleware ignores the port and a second Host header, and it answers in plain text.)
 """
 
 import hmac
+import os
+import re
 import secrets
+import socket
+import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipelines.serving.errors import error_response
 
+BACKLOG = 2048  # connections that wait to be accepted
+LEAST_TOKEN = 16  # characters of a token from a file
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 PAGE = "/page/"
 """Path of the page's files, which need no token because they hold no data"""
@@ -40,23 +47,77 @@ class Access:
     hosts: frozenset[str]
     token: str | None = None
     """None if only this machine can reach the server"""
+    origins: frozenset[str] = frozenset()
+    """Sites whose pages may send requests and read the answers"""
 
 
-def access_to(address: str, port: int, names: Iterable[str] = ()) -> Access:
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Return a listening socket; port 0 chooses a free port. Raises ValueError for an address that cannot be used."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise ValueError(f"`host='{host}'` is not an address of this machine: {error}") from None
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        raise ValueError(
+            f"cannot listen on {host}, port {port} ({error.strerror}): choose another `port` or `host`"
+        ) from None
+    return bound
+
+
+def access_to(
+    address: str, port: int, names: Iterable[str] = (), *, origins: Iterable[str] = (), token: str | None = None
+) -> Access:
     """Return the access to a server on `address` and `port`, which other machines reach under one of `names`.
 
-    It has a new token if another machine could reach the server. Raises ValueError for a name with a scheme, a port or
-    a path.
+    Without a `token`, it has a new one if another machine could reach the server. Raises ValueError for a name with a
+    scheme, a port or a path, and for an origin that is not a scheme, a host and perhaps a port.
     """
     for name in names:
         if not name or set(name) & set("/@?# ") or (":" in name and not name.startswith("[")):
-            raise ValueError(f"--allow-host {name!r} is not a host name: leave out scheme, port and path")
+            raise ValueError(f"`allow_host={name!r}` is not a host name: leave out scheme, port and path")
     hosts = {*LOCAL_NAMES, *(name.lower() for name in names)}
     if not is_any(address):
         hosts.add(f"[{address}]" if ":" in address else address.lower())
     named = {f"{host}:{port}" for host in hosts} | (hosts if port == 80 else set())  # browsers leave port 80 out
     elsewhere = bool([*names]) or not is_local(address)
-    return Access(frozenset(named), secrets.token_urlsafe(32) if elsewhere else None)
+    token = token or (secrets.token_urlsafe(32) if elsewhere else None)
+    return Access(frozenset(named), token, frozenset(map(_origin, origins)))
+
+
+def _origin(text: str) -> str:
+    """Return an origin as browsers send it: in lower case, without the port that the scheme implies."""
+    found = re.fullmatch(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?", text.lower())
+    if found is None:
+        raise ValueError(
+            f"`allow_origin={text!r}` is not an origin: give scheme, host and port, such as http://localhost:3000"
+        )
+    scheme, host, port = found.groups()
+    implied = {"http": ":80", "https": ":443"}.get(scheme)
+    return f"{scheme}://{host}{'' if port in (None, implied) else port}"
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file. Raises ValueError for a file that others may read, and for a weak token."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read(10_000).decode("ascii", "replace").strip()
+    except OSError as error:
+        raise ValueError(f"`token_file='{path}'` cannot be read: {error.strerror}") from None
+    if os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ValueError(f"other users may read or change {path}, the `token_file`: run chmod 600 {path}")
+    if len(text) < LEAST_TOKEN or not re.fullmatch("[A-Za-z0-9._~+/=-]+", text):
+        raise ValueError(
+            f"{path}, the `token_file`, must hold one line of at least {LEAST_TOKEN} letters, digits and ._~+/=-: "
+            f"run (umask 077; openssl rand -hex 32 > {path})"
+        )
+    return text
 
 
 def is_local(address: str) -> bool:
@@ -106,10 +167,15 @@ def find_refusal(access: Access, method: str, path: str, headers: Headers) -> tu
     if len(named) != 1 or named[0] not in access.hosts:
         return (
             403,
-            f"the Host header {', '.join(named)!r} is not allowed: add its name with --allow-host, without the port",
+            f"the Host header {', '.join(named)!r} is not allowed: `bytelm serve --allow-host NAME`, without the port, "
+            "admits a name",
         )
-    if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-        return 403, "requests from pages of other sites are not allowed"
+    own = headers.get("sec-fetch-site", "none") in ("same-origin", "none")
+    if not own and headers.get("origin") not in access.origins:
+        return (
+            403,
+            "requests from pages of other sites are not allowed: name the site with `bytelm serve --allow-origin`",
+        )
     reads = method in ("GET", "HEAD")
     is_page = reads and (path == "/" or path.startswith(PAGE))
     if access.token is not None and not is_page:

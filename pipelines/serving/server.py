@@ -1,4 +1,4 @@
-"""The server process: its web application, socket, uvicorn, and a shutdown within a second after Ctrl-C."""
+"""The server process: its web application, uvicorn, and a shutdown within a second after Ctrl-C."""
 
 import asyncio
 import logging
@@ -10,6 +10,7 @@ import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse
 from starlette.routing import Mount, Route
@@ -28,26 +29,6 @@ from pipelines.serving.security import PAGE, Access, Security
 LEAVING_S = 1  # time for connections to close after their answers were cut short
 HEAD_S = 10  # time for the request line and headers to arrive
 KEEP_ALIVE_S = 75  # long, because a request on a connection that is being closed fails
-BACKLOG = 2048  # connections that wait to be accepted
-
-
-def bound_socket(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 chooses a free port. Raises ValueError for an address that cannot be used."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    except (OSError, UnicodeError) as error:
-        raise ValueError(f"--host {host} is not an address of this machine: {error}") from None
-    bound = socket.socket(family, kind, protocol)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-        bound.listen(BACKLOG)
-    except OSError as error:
-        bound.close()
-        raise ValueError(
-            f"cannot listen on {host}, port {port} ({error.strerror}): choose another --port or --host"
-        ) from None
-    return bound
 
 
 def serve_until_interrupted(app: ASGIApp, bound: socket.socket, stopping: asyncio.Event) -> None:
@@ -137,4 +118,14 @@ def create_app(service: Service, access: Access, stopping: asyncio.Event, limits
         Exception: answer_failure,
     }
     app = Starlette(routes=routes, exception_handlers=handlers)
-    return Security(Lifetime(app, limits or Limits(), stopping), access)
+    guarded = Security(Lifetime(app, limits or Limits(), stopping), access)
+    if not access.origins:
+        return guarded
+    # Outermost, because a preflight has no token, and so that a page of an allowed origin can read a refusal.
+    return CORSMiddleware(
+        guarded,
+        allow_origins=access.origins,
+        allow_methods=("GET", "POST"),
+        allow_headers=("Authorization", "Content-Type"),
+        allow_private_network=True,
+    )

@@ -11,7 +11,7 @@ import torch
 from lm.metrics.predictions import NATS_PER_BIT
 from lm.model import LanguageModel
 from pipelines.dataset.reader import TokenDataset, TokenStream
-from pipelines.evaluation.inputs import objective_of, window_of
+from pipelines.evaluation.planning import objective_of, window_of
 from pipelines.evaluation.windows import Objective, WindowSettings, windows_over
 from pipelines.files import read_json, write_json
 from pipelines.machine import cores_per_operation

@@ -63,15 +63,15 @@ class Budget:
     def __post_init__(self) -> None:
         if self.recipe.objective != "next-token":
             raise ValueError(
-                f"--recipe has the objective {self.recipe.objective}, which has no bits per byte: choose a recipe of a "
+                f"`recipe` has the objective {self.recipe.objective}, which has no bits per byte: choose a recipe of a "
                 "decoder, such as gpt-tiny"
             )
         if self.recipe.train.batch_tokens_start:
             raise ValueError(
-                "--recipe has growing batches, which a sweep does not support: remove train.batch_tokens_start"
+                "`recipe` has growing batches, which a sweep does not support: remove train.batch_tokens_start"
             )
         if not self.flops > 0:
-            raise ValueError(f"--flops is {self.flops:g}, but must be above 0")
+            raise ValueError(f"`flops` is {self.flops:g}, but must be above 0")
 
     @property
     def step_tokens(self) -> int:
@@ -96,8 +96,8 @@ class Budget:
         tokens = int(self.flops / (each * self.step_tokens)) * self.step_tokens
         if not tokens:
             raise ValueError(
-                f"--flops is {self.flops:.3g}, but one step with a vocabulary of {size:,} entries takes "
-                f"{each * self.step_tokens:.3g}: raise --flops, or leave this size out of --sizes"
+                f"`flops` is {self.flops:.3g}, but one step with a vocabulary of {size:,} entries takes "
+                f"{each * self.step_tokens:.3g}: raise `flops`, or leave this size out of `sizes`"
             )
         return tokens
 

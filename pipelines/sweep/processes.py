@@ -44,7 +44,7 @@ class _Trainer:
             self.process.join()
             raise ChildProcessError(
                 f"a process of the sweep ended with status {self.process.exitcode}, perhaps out of memory: run "
-                "the same command again, with fewer --workers"
+                "the same command again, with fewer `workers`"
             ) from None
         run, self.run = self.run, None
         if error is not None:

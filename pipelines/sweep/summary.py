@@ -126,7 +126,7 @@ def sentences(summary: Mapping[str, Any]) -> list[str]:
     else:
         found.append(
             "*: lowest of its kind. One seed gives no intervals and no test, and other seeds may rank the vocabularies "
-            "differently: raise --seeds to add runs"
+            "differently: raise `seeds` to add runs"
         )
     lost = {kind: max(r["lost_bits_per_byte"] for r in rows.values() if r["kind"] == kind) for kind, _ in rows}
     for kind, bits in lost.items():

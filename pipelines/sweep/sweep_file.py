@@ -17,11 +17,11 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
     path = folder / SETTINGS
     if not path.exists():
         return None
-    settings: dict[str, Any] = read_json(path, "choose another --out")
+    settings: dict[str, Any] = read_json(path, "choose another `out`")
     train = settings.get("recipe", {}).get("train", {}) if isinstance(settings.get("recipe"), dict) else {}
     numbers = isinstance(settings.get("flops"), (int, float))
     if settings.get("format") != 1 or not numbers or not {"device", "dtype"} <= train.keys():
-        raise ValueError(f"{path} is damaged, or from another version of bytelm: choose another --out")
+        raise ValueError(f"{path} is damaged, or from another version of bytelm: choose another `out`")
     return settings
 
 
@@ -44,17 +44,17 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
     earlier = read_settings(folder)
     if earlier is None:
         if any(path.name != ".lock" for path in folder.iterdir()):
-            raise ValueError(f"{folder} is not empty and holds no sweep: choose another --out")
+            raise ValueError(f"{folder} is not empty and holds no sweep: choose another `out`")
         return
     remedies = {
-        "flops": f"give --flops {earlier['flops']:g}",
-        "recipe": "give the same --recipe",
-        "split_rule": "give the same --split",
+        "flops": f"give `flops={earlier['flops']:g}`",
+        "recipe": "give the same `recipe`",
+        "split_rule": "give the same `split`",
         "held_out_sha256": "give the same corpus and reading options",
     }
     for name, remedy in remedies.items():
         if earlier.get(name) != settings[name]:
-            raise ValueError(f"{folder} holds a sweep with another {name}: {remedy}, or choose another --out")
+            raise ValueError(f"{folder} holds a sweep with another {name}: {remedy}, or choose another `out`")
 
 
 def record_settings(folder: Path, settings: dict[str, Any]) -> None:

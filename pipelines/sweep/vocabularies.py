@@ -37,7 +37,7 @@ def held_out_documents(corpus: Corpus) -> list[bytes]:
         for text in batch.column(0).cast(pa.large_binary()):
             sample.add(text.as_py())
     if not sample.documents:
-        raise ValueError(f"the validation split of {corpus.name} is empty: for so few documents use --split tail:0.1")
+        raise ValueError(f"the validation split of {corpus.name} is empty: for so few documents use `split='tail:0.1'`")
     sample.trim()
     return [text for _, _, text in sorted(sample.documents, key=lambda each: each[1])]
 
@@ -108,10 +108,10 @@ def train_vocabularies(
             except ValueError as error:
                 why = str(error).partition(":")[0]  # the remedies after it are options of train-tokenizer
                 if strict:
-                    raise ValueError(f"--sizes {vocabulary.size} for {kind}: {why}") from None
+                    raise ValueError(f"`sizes={vocabulary.size}` for {kind}: {why}") from None
                 say(f"left out {vocabulary.name}: {why}")
     if not trained and len(missing) == len(wanted):
-        raise ValueError(f"none of the default sizes suits {corpus.name}: give some with --sizes")
+        raise ValueError(f"none of the default sizes suits {corpus.name}: give some with `sizes`")
     return trained
 
 
@@ -131,7 +131,7 @@ def write_datasets(
     made = [vocabulary for vocabulary in wanted if _is_made(folder, vocabulary)]
     texts = {TokenDataset(folder / vocabulary.name).info["corpus"]["fingerprint"] for vocabulary in made}
     if len(texts) > 1:
-        raise ValueError(f"{folder} has datasets of different texts, so the corpus has changed: choose another --out")
+        raise ValueError(f"{folder} has datasets of different texts, so the corpus has changed: choose another `out`")
     return made
 
 

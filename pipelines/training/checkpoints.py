@@ -16,6 +16,7 @@ import shutil
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -137,7 +138,7 @@ def _make_partial(partial: Path, *parts: str) -> None:
 
 def _require_shared(partial: Path) -> None:
     if not partial.is_dir():
-        raise OSError(f"{partial}, made by process 0, is not here: all nodes must share the file system of --out")
+        raise OSError(f"{partial}, made by process 0, is not here: all nodes must share the file system of `out`")
 
 
 def _publish(
@@ -149,6 +150,7 @@ def _publish(
     shapes: Mapping[str, Shapes] | None = None,
 ) -> None:
     """Write state.json and the manifest of `files`, then give the folder its final name."""
+    state = {**state, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     files[STATE] = _write(partial / STATE, (json.dumps(state, allow_nan=False) + "\n").encode())
     _write(partial / MANIFEST, manifest_json(files, settings, shapes).encode())
     if folder.exists():

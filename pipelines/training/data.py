@@ -283,8 +283,8 @@ def open_sources(sources: Sources, objective: str) -> Mixture:
     """Return the datasets of a run; ValueError if they cannot be mixed."""
     if len(sources) > 1 and objective == "sequence-pairs":
         raise ValueError(
-            "--data names a mixture, but sequence-pairs sorts pairs by length: build one dataset of all pairs "
-            "(bytelm build-dataset CORPUS CORPUS ... --pairs)"
+            "`data` names a mixture, but sequence-pairs sorts pairs by length: build one dataset of all pairs "
+            "(build-dataset takes several corpora)"
         )
     return Mixture([open_dataset(folder, objective) for folder in sources], list(sources.values()))
 
@@ -295,8 +295,8 @@ def check_tokenizer(dataset: Dataset, run: Run) -> None:
     if dataset.tokenizer_fingerprint != fingerprint:
         raise ValueError(
             f"{dataset.place} was built with another tokenizer than {run.folder} "
-            f"({dataset.tokenizer_fingerprint[:16]}, not {fingerprint[:16]}): build a dataset with the run's tokenizer "
-            f"(bytelm build-dataset ... --tokenizer {run.folder})"
+            f"({dataset.tokenizer_fingerprint[:16]}, not {fingerprint[:16]}): build a dataset with "
+            f"`tokenizer='{run.folder}'`"
         )
 
 

@@ -69,10 +69,10 @@ class LabelledData:
         elif 0 < self.held_out < 1:
             train, test = train.hold_out(self.held_out)
         else:
-            raise ValueError(f"--held-out is {self.held_out}: give a share above 0 and below 1, or --test a file")
+            raise ValueError(f"`held_out` is {self.held_out}: give a share above 0 and below 1, or a file for `test`")
         if not len(test):
             raise ValueError(
-                f"no text of {self.data} is held out: raise --held-out from {self.held_out:g}, or --test a file"
+                f"no text of {self.data} is held out: raise `held_out` from {self.held_out:g}, or a file for `test`"
             )
         if unknown := set(test.labels) - set(train.labels):
             label = min(unknown, key=repr)
@@ -99,7 +99,7 @@ def finetune_run(
         return overwrite and holds_classifier(existing)
 
     if out.exists() and not replaceable(out):
-        raise ValueError(f"{out} exists already: choose another --out (or replace a classifier with --overwrite)")
+        raise ValueError(f"{out} exists already: choose another `out` (or replace a classifier with `overwrite`)")
     run = _encoder(folder, config)
     train, test = source.read()
     task = ClassificationTask(run, train, test, train.distinct_labels(), config)
@@ -217,8 +217,8 @@ def _encoder(folder: Path, config: FinetuneConfig) -> Run:
         )
     if config.dropout and run.recipe.model.attention in WITHOUT_DROPOUT:
         raise ValueError(
-            f"{folder} has model.attention = {run.recipe.model.attention!r}, which has no dropout, but --dropout is "
-            f"{config.dropout:g}: give --dropout 0"
+            f"{folder} has model.attention = {run.recipe.model.attention!r}, which has no dropout, but `dropout` is "
+            f"{config.dropout:g}: give `dropout=0`"
         )
     require_special_tokens("a classifier", (CLS, SEP), text_ids(run, run.tokenizer()).special)
     return run
@@ -246,8 +246,8 @@ def fit(
     warmup = round(config.warmup * total)
     if ends_at_peak(warmup=warmup, total=total):
         warnings.warn(
-            f"--warmup {config.warmup:g} lasts until the last of {total:,} steps, so the learning rate ends at its "
-            "peak: lower --warmup, or raise --epochs",
+            f"`warmup={config.warmup:g}` lasts until the last of {total:,} steps, so the learning rate ends at its "
+            "peak: lower `warmup`, or raise `epochs`",
             stacklevel=2,
         )
     seen, watch = 0, LossWatch()
@@ -256,7 +256,7 @@ def fit(
         ids, present = pad([rows[i] for i in batch], device)
         loss = F.cross_entropy(model(ids, present), torch.from_numpy(targets[batch]).to(device))
         if not bool(loss.isfinite()):
-            raise FloatingPointError(f"the loss of step {step + 1} is not finite: try a lower --lr than {config.lr:g}")
+            raise FloatingPointError(f"the loss of step {step + 1} is not finite: try a lower `lr` than {config.lr:g}")
         torch.autograd.backward(loss)
         if config.grad_clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), config.grad_clip)

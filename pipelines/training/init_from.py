@@ -1,4 +1,4 @@
-"""The start of a run: random weights or the weights of another run (--init-from)."""
+"""The start of a run: random weights or the weights of another run."""
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -140,9 +140,9 @@ def check_same_model(recipe: Recipe, source: Run) -> None:
     if not wrong:
         return
     listed = ", ".join(f"model.{name} {getattr(theirs, name)!r} (recipe: {getattr(ours, name)!r})" for name in wrong)
-    options = [_option(f"model.{name}", getattr(theirs, name)) for name in wrong]
+    options = [f"`model.{name}={getattr(theirs, name)!r}`" for name in wrong]
     if "architecture" in wrong:
-        options.insert(0, _option("objective", source.recipe.objective))
+        options.insert(0, f"`objective={source.recipe.objective!r}`")
     raise ValueError(
         f"{source.folder} has another model than the recipe: {listed}; give {' '.join(options)}, or leave the recipe "
         f"out to use the recipe of {source.folder}"
@@ -177,13 +177,6 @@ def _differences(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
     return [name for name, (one, other) in pairs.items() if one != other and name not in same]
 
 
-def _option(name: str, value: Any) -> str:
-    """Return the command-line option that sets a field of the recipe."""
-    table, _, field = name.rpartition(".")
-    spelled = f"--{table}{'.' if table else ''}{'no-' if value is False else ''}{field.replace('_', '-')}"
-    return spelled if isinstance(value, bool) else f"{spelled} {value}"
-
-
 def _check_origin(run: Run, init_from: Path | None) -> None:
     """Raise ValueError if the existing `run` did not start from the weights of the run `init_from`.
 
@@ -196,7 +189,7 @@ def _check_origin(run: Run, init_from: Path | None) -> None:
         return  # the source has moved
     given, had = (f"the weights of {folder}" if folder else "random weights" for folder in (init_from, origin))
     raise ValueError(
-        f"{run.folder} holds another run: it started from {had}, not from {given}; choose another --out, or resume "
+        f"{run.folder} holds another run: it started from {had}, not from {given}; choose another `out`, or resume "
         f"this run with its own settings: bytelm pretrain --out {run.folder}"
     )
 

@@ -28,11 +28,11 @@ def processes(kind: Kind, config: TrainConfig) -> Iterator[OneProcess]:
     started = int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 0
     if kind == "none":
         if started > 1:
-            raise ValueError(f"torchrun started {started} processes, which would all do the same: give --parallel")
+            raise ValueError(f"torchrun started {started} processes, which would all do the same: give `parallel`")
         yield OneProcess()
         return
     if not started:
-        raise ValueError(f"--parallel {kind} is for processes that torchrun starts: {LAUNCH} --parallel {kind}")
+        raise ValueError(f"`parallel='{kind}'` is for processes that torchrun starts: `{LAUNCH} --parallel {kind}`")
     backend = "cpu:gloo,cuda:nccl" if _on_gpus(config.device) else "gloo"
     rank, quiet = int(os.environ["RANK"]), messages.quiet
     if "TORCHELASTIC_RUN_ID" in os.environ:
@@ -64,7 +64,7 @@ def _shards(kind: Kind, device: str, config: TrainConfig) -> OneProcess:
 
     per_node = int(os.environ["LOCAL_WORLD_SIZE"]) if kind == "hsdp" else dist.get_world_size()
     if dist.get_world_size() % per_node:
-        raise ValueError(f"--parallel hsdp needs the same number of processes on every node; this one has {per_node}")
+        raise ValueError(f"`parallel='hsdp'` needs the same number of processes on every node; this one has {per_node}")
     return FullySharded(device, per_node, config.whole_gradients)
 
 

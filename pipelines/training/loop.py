@@ -292,7 +292,7 @@ class Trainer:
     def _warn_of_no_target(self, source: str) -> None:
         warnings.warn(
             f"no target in the first {self.config.validation_tokens:,} tokens of the validation split of {source}, so "
-            "there is no validation loss: raise --train.validation-tokens",
+            "there is no validation loss: raise `train.validation_tokens`",
             stacklevel=2,
         )
 

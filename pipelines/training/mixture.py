@@ -90,11 +90,11 @@ def _check_alike(one: Dataset, other: Dataset) -> None:
     both = f"{one.place} and {other.place}"
     if one.tokenizer_fingerprint != other.tokenizer_fingerprint:
         found = f"{one.tokenizer_fingerprint[:16]} and {other.tokenizer_fingerprint[:16]}"
-        raise ValueError(f"{both} have different tokenizers ({found}): build both with one --tokenizer")
+        raise ValueError(f"{both} have different tokenizers ({found}): build both with one `tokenizer`")
     lengths = [dataset.info.get("context_length") for dataset in (one, other)]
     if lengths[0] != lengths[1]:
         raise ValueError(
-            f"{both} have blocks of {lengths[0]} and {lengths[1]} tokens: build both with one --context-length"
+            f"{both} have blocks of {lengths[0]} and {lengths[1]} tokens: build both with one `context_length`"
         )
     if one.info.get("separator") != other.info.get("separator"):
         raise ValueError(

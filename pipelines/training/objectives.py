@@ -96,7 +96,7 @@ class SpanCorruption:
         self.source_positions, self.positions = lengths_of_span_corruption(context_length, end=True)
         # Both sides together hold the tokens, two ends, and two sentinels a span.
         spans = (self.source_positions + self.positions - context_length - 2) // 2
-        require_special_tokens("span-corruption", sentinels(spans), special, "--sentinels 100")
+        require_special_tokens("span-corruption", sentinels(spans), special, "`sentinels=100`")
         if start_id is None or end_id is None:
             require_special_tokens("span-corruption", (END_OF_TEXT,), special)
             start_id = end_id = special[END_OF_TEXT]
@@ -214,7 +214,7 @@ def make_objective(
 
 
 def require_special_tokens(
-    purpose: str, names: Iterable[str], special: Mapping[str, int], option: str = "--special-tokens"
+    purpose: str, names: Iterable[str], special: Mapping[str, int], option: str = "`special_tokens`"
 ) -> None:
     """Raise ValueError if `special` lacks one of `names`; `option` of train-tokenizer adds them."""
     for name in names:
@@ -223,7 +223,7 @@ def require_special_tokens(
             also = ", or name it in an imported model's tokenizer_config.json and import again" if nameable else ""
             raise ValueError(
                 f"{purpose} needs the special token {name}, which the tokenizer lacks: train one that has it "
-                f"(bytelm train-tokenizer {option}){also}"
+                f"(train-tokenizer with {option}){also}"
             )
 
 

@@ -121,8 +121,8 @@ def fit_to_data(recipe: Recipe, dataset: Dataset, vocab_size: int = 0) -> Recipe
         fitting = model.context_length - around
         raise ValueError(
             f"model.context_length is {model.context_length}, but the dataset has blocks of {dataset.context_length} "
-            f"tokens{' (and the encoder reads two more)' if around else ''}: build the dataset with --context-length "
-            f"{fitting}, or give --model.context-length {dataset.context_length + around}"
+            f"tokens{' (and the encoder reads two more)' if around else ''}: build the dataset with "
+            f"`context_length={fitting}`, or give `model.context_length={dataset.context_length + around}`"
         )
     return replace(recipe, model=replace(model, vocab_size=vocab_size))
 
@@ -211,15 +211,16 @@ def _check_fsdp(recipe: Recipe, out: Path, parallel: OneProcess, machine: Machin
     """Raise ValueError if FSDP cannot train this recipe on this machine."""
     if machine.dtype_name == "float16":
         raise ValueError(
-            f"--parallel {parallel.kind} does not scale float16's loss: use --parallel ddp, or --train.dtype float32"
+            f"`parallel='{parallel.kind}'` does not scale float16's loss: use `parallel='ddp'`, or "
+            "`train.dtype='float32'`"
         )
     if machine.device.type == "cuda" and not recipe.train.micro_batch:
         raise ValueError(
-            f"train.micro_batch is 0, and --parallel {parallel.kind} cannot find out what fits a GPU: "
-            "give --train.micro-batch"
+            f"train.micro_batch is 0, and `parallel='{parallel.kind}'` cannot find out what fits a GPU: "
+            "give `train.micro_batch`"
         )
     if parallel.device != machine.device.type:
-        raise ValueError(f"{out} was begun on another device: give --train.device {parallel.device}")
+        raise ValueError(f"{out} was begun on another device: give `train.device='{parallel.device}'`")
 
 
 def _announce(out: Path, trainer: Trainer, machine: Machine, recipe: Recipe, tokens_before: int) -> None:

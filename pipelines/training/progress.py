@@ -187,7 +187,7 @@ class TrainingLog:
         if at.watch.update(at.step, loss):
             say(f"step {at.step:,}: the loss jumped to {loss:.3f}, from about {smoothed:.3f}")
         if at.watch.above == DIVERGED:
-            say(f"step {at.step:,}: training has diverged: {at.watch.divergence()}; try a lower --train.lr")
+            say(f"step {at.step:,}: training has diverged: {at.watch.divergence()}; try a lower `train.lr`")
 
     def write_training(self, lr: float, memory_bytes: int, more: dict[str, Any]) -> None:
         """Write a line about the steps since the last line; `lr` is that of the newest step."""

@@ -18,7 +18,7 @@ SMALLEST_SCALE = 1.0  # an overflow at or below this scale has another cause
 class NotFiniteError(FloatingPointError):
     """A loss, a gradient or a weight is not finite. `what` names it; the message adds a remedy."""
 
-    def __init__(self, what: str, remedy: str = "try a lower --train.lr") -> None:
+    def __init__(self, what: str, remedy: str = "try a lower `train.lr`") -> None:
         super().__init__(f"{what}: {remedy}; earlier checkpoints are unchanged")
         self.what = what
 
@@ -84,7 +84,7 @@ def skip_or_raise(at: Progress, policy: str, loss: float, lr: float) -> None:
     in_a_row = f" (nor were those of the {MOST_SKIPPED} steps before)" if at.skipped > 1 else ""
     raise NotFiniteError(
         f"{what}{in_a_row}, at a learning rate of {lr:.3g}",
-        "try a lower --train.lr, a longer --train.warmup-tokens or --train.dtype float32",
+        "try a lower `train.lr`, a longer `train.warmup_tokens` or `train.dtype='float32'`",
     )
 
 

@@ -28,7 +28,7 @@ from pipelines.files import place
 if TYPE_CHECKING:
     from corpora import Corpus
 
-OUT_OF_MEMORY = "lower --max-document or --threads"
+OUT_OF_MEMORY = "lower `max_document` or `threads`"
 
 # Arrow allows lists of 31-bit lengths, but a batch of blocks must fit in memory.
 LONGEST_CONTEXT = 1 << 26
@@ -74,26 +74,26 @@ def build_dataset(
     Args:
         out: Folder to write, or its URI in an object store, such as s3://bucket/data.
         context_length: Tokens per block. Pairs keep their lengths.
-        shard_size: Bytes of an Arrow file, such as 1G; by default each split is one file. With --shard-size the same
+        shard_size: Bytes of an Arrow file, such as 1G; by default each split is one file. With `shard_size` the same
             command resumes an interrupted build, whose finished work is in the folder OUT.ranges.
         separator: Put <|endoftext|> before every document. If a published tokenizer lacks it, use the token that ends
             its texts: [SEP] for BERT, </s> for RoBERTa, T5 and SentencePiece models.
         sample: Inverse temperature, such as 0.1: draw the segmentation of each training document with a probability
             proportional to exp(SAMPLE * score); unigram only. Uses one thread.
         dropout: Probability of dropping a merge (BPE dropout) in training documents; bpe only. Uses one thread.
-        seed: Seed of --sample and --dropout.
-        threads: Threads that encode, or workers of a local Ray cluster; all cores by default. With --address, the
+        seed: Seed of `sample` and `dropout`.
+        threads: Threads that encode, or workers of a local Ray cluster; all cores by default. With `address`, the
             cluster decides the number of workers.
         overwrite: Replace an existing dataset.
     """
     length = _block_length(context_length, pairs, separator)
     _check_shard_size(shard_size, pairs)
     need_validation(split, "a dataset")
-    check_engine(engine, address, threads, without={"--pairs": pairs})
+    check_engine(engine, address, threads, without={"`pairs`": pairs})
     if engine == "ray" and not shard_size:
-        raise UsageError("--engine ray writes several files per split: add --shard-size, such as --shard-size 1G")
+        raise UsageError("`engine='ray'` writes several files per split: add `shard_size`, such as 1G")
     if pairs and deduplicate:
-        raise ValueError("--deduplicate is for blocks: leave it out, since pairs keep their duplicates")
+        raise ValueError("`deduplicate` is for blocks: leave it out, since pairs keep their duplicates")
     from corpora import PairCorpus, open_corpus, open_pairs
     from pipelines.cluster.datasets import plan_encoding, send_on_ray, write_shards_on_ray
     from pipelines.dataset.blocks import write_blocks
@@ -120,6 +120,7 @@ def build_dataset(
             answer(f"would remove {deduplicate} duplicates first")
         if engine == "ray" and shard_size and not isinstance(source, PairCorpus):
             plan_encoding(source, tok, shard_size, address, threads, work)
+        say_left_out(None, source.skipped_files, say=answer)
         return None
     # A cluster on this machine alone would not upload faster.
     send_all = partial(send_on_ray, address=address) if engine == "ray" and address else None
@@ -142,7 +143,7 @@ def build_dataset(
     if shard_size:
         remove_outputs(work)
     (_print_pairs if pairs else _print_blocks)(out, info)
-    say_left_out(info["corpus"]["dropped"], source.skipped_files)
+    say_left_out(source.dropped, source.skipped_files)
     return info
 
 
@@ -164,25 +165,25 @@ def _block_length(context_length: int | None, pairs: tuple[str, str] | None, sep
     """Return the length of blocks, 0 for pairs; ValueError for options that do not fit."""
     if pairs:
         if context_length is not None:
-            raise ValueError("--context-length is for blocks: leave it out, since pairs keep their lengths")
+            raise ValueError("`context_length` is for blocks: leave it out, since pairs keep their lengths")
         if not separator:
-            raise ValueError("--no-separator is for blocks: leave it out, since pairs have no separators")
+            raise ValueError("`separator=False` is for blocks: leave it out, since pairs have no separators")
         return 0
     if context_length is None:
-        raise ValueError("--context-length is missing: give the tokens of a block, such as 256 (or --pairs for pairs)")
+        raise ValueError("`context_length` is missing: give the tokens of a block, such as 256 (or `pairs` for pairs)")
     if not 2 <= context_length <= LONGEST_CONTEXT:
-        raise ValueError(f"--context-length is {context_length:,}, but must be from 2 to {LONGEST_CONTEXT:,} tokens")
+        raise ValueError(f"`context_length` is {context_length:,}, but must be from 2 to {LONGEST_CONTEXT:,} tokens")
     return context_length
 
 
 def _check_shard_size(shard_size: int | None, pairs: tuple[str, str] | None) -> None:
-    """Raise ValueError for a bad --shard-size."""
+    """Raise ValueError for a bad `shard_size`."""
     if shard_size is None:
         return
     if pairs:
-        raise ValueError("--shard-size is for blocks: leave it out, since pairs are in one file per split")
+        raise ValueError("`shard_size` is for blocks: leave it out, since pairs are in one file per split")
     if shard_size < 1:
-        raise ValueError(f"--shard-size is {shard_size:,}, but must be a positive number of bytes, such as 1G")
+        raise ValueError(f"`shard_size` is {shard_size:,}, but must be a positive number of bytes, such as 1G")
 
 
 def _print_blocks(out: str | Path, info: dict[str, Any]) -> None:

@@ -58,7 +58,7 @@ def classify(
         as_json: Print one JSON object per text, each on its own line.
     """
     if top < 1:
-        raise ValueError(f"--top is {top}, but must be at least 1")
+        raise ValueError(f"`top` is {top}, but must be at least 1")
     if not text and sys.stdin.isatty():
         complain("classify", "reading texts, one per line; Ctrl-D ends the input")
     texts = list(text) or _lines_of_standard_input()

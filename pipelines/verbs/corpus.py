@@ -12,7 +12,7 @@ from pipelines.cli.process import Stdout
 if TYPE_CHECKING:
     from corpora import CorpusSummary
 
-OUT_OF_MEMORY = "lower --max-document"
+OUT_OF_MEMORY = "lower `max_document`"
 
 
 def list_corpora() -> None:
@@ -46,7 +46,7 @@ def show(
         excerpts: Number of documents whose beginnings to print.
     """
     if excerpts < 0:
-        raise ValueError(f"--excerpts is {excerpts}, but must not be negative")
+        raise ValueError(f"`excerpts` is {excerpts}, but must not be negative")
     from corpora import open_corpus, summarize
     from pipelines.cli.console import results
 
@@ -59,7 +59,7 @@ def show(
     rows = [(name, f"{s.documents:,}", f"{s.bytes:,}") for name, s in found.splits.items()]
     table(("split", "documents", "bytes"), [*rows, ("all", f"{found.documents:,}", f"{found.bytes:,}")])
     answer(f"splits: {found.split_description}")
-    say_left_out(found.dropped.counts(), found.skipped_files, say=answer)
+    say_left_out(found.dropped, found.skipped_files, say=answer)
     for excerpt in found.excerpts:
         results.rule(style="dim", characters="-")
         answer(excerpt)

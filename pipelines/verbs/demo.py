@@ -25,7 +25,7 @@ def demo(out: Path = Path("bytelm-demo"), *, seconds: float = SECONDS, fresh: bo
     """
     if fresh and out.exists():
         if not (out / "tokenizer").exists():
-            raise ValueError(f"{out} is not a folder of this demo: remove it yourself, or choose another --out")
+            raise ValueError(f"{out} is not a folder of this demo: remove it yourself, or choose another `out`")
         shutil.rmtree(out)
     from pipelines.reporting.demo_steps import run_demo
 

@@ -17,13 +17,13 @@ from pipelines.evaluation.symbols import SymbolText, Unit, read_symbols
 from pipelines.evaluation.text_entropy import DEFINITIONS, REMEDY, missing_extras, text_entropy
 
 ENVIRONMENT = PASSIVE_THREADS
-OUT_OF_MEMORY = "lower --sample, or give a smaller corpus"
+OUT_OF_MEMORY = "lower `sample`, or give a smaller corpus"
 
 RATE_SAMPLE = 16_000_000  # bytes
 
 OptionalTokenizer = Annotated[
     Path | None,
-    tyro.conf.arg(metavar="PATH", help="Tokenizer of --unit tokens: its folder, or its file in a published format."),
+    tyro.conf.arg(metavar="PATH", help="Tokenizer of the tokens to count: its folder, or its published file."),
 ]
 
 
@@ -47,7 +47,7 @@ def entropy(
     The command reads all splits into memory, or a sample of them. For a synthetic corpus it also shows the true values.
 
     Args:
-        unit: Symbols to count: bytes, characters, or the tokens of --tokenizer.
+        unit: Symbols to count: bytes, characters, or the tokens of `tokenizer`.
         against: Corpus to compare with: KL and Jensen-Shannon divergence.
         sample: Bytes of text to measure, taken from whole documents in random order; by default the whole corpus, and
             16M of it for the entropy rate. A sample limits memory and time.
@@ -57,15 +57,15 @@ def entropy(
         as_json: Print all numbers as JSON, and nothing else.
     """
     if (unit == "tokens") != (tokenizer is not None):
-        raise ValueError("--unit tokens and --tokenizer belong together: give both or neither")
+        raise ValueError("`unit='tokens'` and `tokenizer` belong together: give both or neither")
     if unit == "characters" and reading.get("invalid") == "bytes":
         raise ValueError(
-            "--unit characters cannot count bytes that --invalid bytes keeps: choose --invalid replace or skip"
+            "`unit='characters'` cannot count bytes that `invalid='bytes'` keeps: choose `invalid='replace'` or skip"
         )
     if sample is not None and sample < 1:
-        raise ValueError(f"--sample is {sample:,}, but must be at least 1 byte")
+        raise ValueError(f"`sample` is {sample:,}, but must be at least 1 byte")
     if out is not None and out.is_dir():
-        raise ValueError(f"--out {out} is a folder: name the file to write")
+        raise ValueError(f"`out='{out}'` is a folder: name the file to write")
     from corpora.synthetic import source_from_description
     from pipelines.cli.named_tokenizers import load_tokenizer
     from tokenizer.workers import thread_count
@@ -93,7 +93,7 @@ def entropy(
             progress=bar.phase,
         )
     for source in sources:
-        say_left_out(source.dropped.counts(), source.skipped_files)
+        say_left_out(source.dropped, source.skipped_files)
     if out is not None:
         from pipelines.reporting.entropy_page import write_entropy_page
 
@@ -127,7 +127,7 @@ def _show(numbers: dict[str, Any], explain: bool, sampled: bool) -> None:
         for name, definition in DEFINITIONS.items():
             answer(f"\n{name}\n  {definition}")
     else:
-        say("--explain defines the numbers")
+        say("`explain` defines the numbers")
 
 
 def _summary(numbers: dict[str, Any], sampled: bool) -> str:

@@ -1,13 +1,13 @@
 """Measurement: measure a run: cross-entropy, perplexity, bits per byte and more.
 
-`pipelines.evaluation.core` has the results of every split, and `pipelines.evaluation.measurements` all others, with
-their options. `pipelines.evaluation.evaluation_file` has the layout of evaluation.json.
+`pipelines.evaluation.measurements` has the results and the options of all measurements, and
+`pipelines.evaluation.results` the layout of evaluation.json.
 """
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import tyro
 
@@ -21,6 +21,7 @@ from pipelines.files import distinct_names, place
 
 if TYPE_CHECKING:
     from pipelines.evaluation.planning import Plan
+    from pipelines.evaluation.results import Evaluation
 
 ENVIRONMENT = PASSIVE_THREADS
 
@@ -44,17 +45,18 @@ def evaluate(
     explain: bool = False,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
     **reading: Unpack[ReadingOptions],
-) -> Any:
-    """Measure runs on held-out text and add the numbers to evaluation.json in each run folder; return its contents.
+) -> "Evaluation | list[Evaluation]":
+    """Measure runs on held-out text and add the numbers to evaluation.json in each run folder; return them.
 
-    Returns a dict for one run (a path), and a list of dicts for a list of runs. If the logits of a run are not finite,
-    the other runs are still measured, and then the error names this run. Raises ValueError for such a run.
+    Returns an Evaluation for one run (a path), and a list for a list of runs. Its attributes are the splits, and theirs
+    the numbers: `evaluate("my/gpt").validation.bits_per_byte`. If the logits of a run are not finite, all others are
+    still measured, and then the error names this run. Raises ValueError for such a run.
 
     Args:
         data: Folder of a dataset, or its URI in an object store; default: the dataset that the run was trained on. A
             run on a mixture is scored on each of its sources, and gets their mean weighted by their shares.
         corpus: Names of corpora, files, folders, globs or URIs to score instead of a dataset. A corpus with its own
-            splits is scored by --splits, any other as a whole.
+            splits is scored by `splits`, any other as a whole.
         against: Folder of a run to compare with on the same documents: the difference with its 95 % interval. Runs with
             the same tokenizer also get the divergence; others are compared in bits per byte, masked models in bits per
             byte of masked text.
@@ -69,12 +71,12 @@ def evaluate(
     chosen = measurements(reading)
     given = {name: value for name, value in reading.items() if name in ReadingOptions.__annotations__}
     if not splits:
-        raise ValueError("--splits names no split: leave it out, or name some, such as validation test")
+        raise ValueError("`splits` names no split: leave it out, or name some, such as validation test")
     if given and not corpus:
-        named = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-        raise ValueError(f"{named}: for reading a corpus; name one with --corpus, or leave it out")
+        named = ", ".join(f"`{name}`" for name in given)
+        raise ValueError(f"{named}: for reading a corpus; name one with `corpus`, or leave it out")
     if corpus and data:
-        raise ValueError("--data and --corpus both name a text to score: give one of them")
+        raise ValueError("`data` and `corpus` both name a text to score: give one of them")
     folders = _writable_folders([runs] if isinstance(runs, Path) else list(runs))
     from pipelines.cli.display import say_on_stderr, write
     from pipelines.evaluation.planning import EvaluationOptions, plans_of
@@ -98,7 +100,7 @@ def evaluate(
     results = [result for _, result in measured]
     if as_json:
         for result in results:
-            write(json.dumps(result, allow_nan=False))
+            write(json.dumps(result.to_json(), allow_nan=False))
     elif measured:
         _show([plans for plans, _ in measured], results, explain)
         _show_sections(measured, chosen, explain)
@@ -107,8 +109,8 @@ def evaluate(
     return results[0] if isinstance(runs, Path) else results
 
 
-Measured = list[tuple[Sequence["Plan"], dict[str, Any]]]
-"""The plans and the evaluation.json of each run."""
+Measured = list[tuple[Sequence["Plan"], "Evaluation"]]
+"""The plans and the evaluation of each run."""
 
 
 def _writable_folders(folders: list[Path]) -> list[Path]:
@@ -129,20 +131,24 @@ def _measure(planned: Sequence[Sequence["Plan"]]) -> tuple[Measured, list[ValueE
     failures: list[ValueError] = []
     for plans in planned:
         try:
-            measured.append((plans, measure(*plans)))
+            evaluation, failed = measure(*plans)
+            measured.append((plans, evaluation))
+            failures += failed
         except ValueError as error:
             failures.append(error)
     return measured, failures
 
 
-def _show(planned: Sequence[Sequence["Plan"]], results: Sequence[dict[str, Any]], explain: bool) -> None:
+def _show(planned: Sequence[Sequence["Plan"]], results: Sequence["Evaluation"], explain: bool) -> None:
     """Print a table with a row for each number and a column for each split of each run, and the names of the files."""
     from pipelines.cli.display import answer, say, table
     from pipelines.evaluation.numbers import (
         OVERFLOW,
         by_sentence,
         definitions,
+        headline,
         in_words,
+        overflows,
         rows_of,
         sentences_of,
         with_interval,
@@ -151,49 +157,51 @@ def _show(planned: Sequence[Sequence["Plan"]], results: Sequence[dict[str, Any]]
 
     names = distinct_names([plans[0].run.folder for plans in planned])
     columns = {
-        (name, entry): result["splits"][entry]
+        (name, entry): result.splits[entry]
         for name, plans, result in zip(names, planned, results, strict=True)
         for entry in entries_of(plans)
     }
     heads = [f"{name}, {entry}" if len(planned) > 1 else entry for name, entry in columns]
+    for head, evaluation in zip(heads, columns.values(), strict=True):
+        answer(f"{head}: {headline(evaluation)}")
+    answer("")
     rows = rows_of(list(columns.values()), with_interval)
     between = "\n(" if len(heads) > 2 else " ("  # so that three columns fit into 80 characters
-    cells = [(in_words(key), *(cell.replace(" (", between) for cell in found)) for key, found in rows]
+    cells = [(in_words(key), *(cell.replace(" (", between) for cell in row)) for key, row in rows]
     table((" ".join(names) if len(planned) == 1 else "", *heads), cells)
     for plans in planned:
         if len(plans) > 1:
             shares = ", ".join(f"{100 * plan.share:.4g} % {plan.source}" for plan in plans)
             answer(f"{' and '.join(plans[0].splits)}: the mean of the sources, weighted by their shares ({shares})")
-    sentences = {head: sentences_of(numbers) for head, numbers in zip(heads, columns.values(), strict=True)}
+    sentences = {head: sentences_of(one) for head, one in zip(heads, columns.values(), strict=True)}
     for sentence in by_sentence(sentences):
         answer(sentence)
-    if any(numbers.get("overflow") for numbers in columns.values()):
+    if any(overflows(evaluation) for evaluation in columns.values()):
         answer(OVERFLOW)
     for name, key, definition in definitions(list(columns.values())) if explain else ():
         answer(f"\n{name} ({key})\n  {definition}")
     say("")
     for plans, result in zip(planned, results, strict=True):
-        measured = result["measured"][entries_of(plans)[0]]
-        sources = ", ".join(measured[key] for key in ("checkpoint", "data", "hardware"))
+        newest = result.splits[entries_of(plans)[0]].measured
+        sources = f"{newest.checkpoint}, {newest.data}, {newest.hardware}"
         say(f"saved in {plans[0].run.folder / 'evaluation.json'} ({sources})")
     if not explain:
-        say("--explain defines the numbers")
+        say("`explain` defines the numbers")
 
 
 def _show_sections(measured: Measured, chosen: Sequence[Measurement], explain: bool) -> None:
     """Print the tables and sentences of the measurements that were asked for, for each run and split."""
     from pipelines.cli.display import answer, table
-    from pipelines.evaluation.numbers import results_of
 
     scored = [
-        (f"{plan.run.name}, {plan.entry(split)}", result["splits"][plan.entry(split)])
+        (f"{plan.run.name}, {plan.entry(split)}", result.splits[plan.entry(split)])
         for plans, result in measured
         for plan in plans
         for split in plan.splits
     ]
-    for kind in [each.result for each in chosen if each.shown]:
-        for title, entry in scored:
-            for part in [part for each in results_of(entry) if isinstance(each, kind) for part in each.parts()]:
+    for kind in [measurement.result for measurement in chosen if measurement.shown]:
+        for title, evaluation in scored:
+            for part in result.parts() if (result := evaluation.find(kind)) else ():
                 if isinstance(part, Table):
                     answer(f"\n{title}: {part.title}")
                     table((part.label, *part.heads), [(name, *cells) for name, cells in part.rows], text=part.text)

@@ -25,7 +25,7 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "newest", o
         return overwrite and all((folder / name).is_file() for name in ("config.json", "model.safetensors"))
 
     if out.exists() and not replaceable(out):
-        raise ValueError(f"{out} exists already: choose another --out (or replace an export with --overwrite)")
+        raise ValueError(f"{out} exists already: choose another `out` (or replace an export with `overwrite`)")
     from pipelines.exchange.transformers_export import write_transformers_folder
 
     say(write_transformers_folder(run, checkpoint, out, replaceable))

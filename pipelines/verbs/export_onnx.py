@@ -33,7 +33,7 @@ def export_onnx(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "newest",
     files = (out, out.with_name(f"{out.name}.data"), out.with_name(f"{out.name}.md"))
     existing = [path for path in files if path.exists()]
     if existing and not (overwrite and out.is_file()):
-        raise ValueError(f"{existing[0]} exists already: choose another --out (or replace an export with --overwrite)")
+        raise ValueError(f"{existing[0]} exists already: choose another `out` (or replace an export with `overwrite`)")
     from pipelines.exchange.onnx_export import write_onnx
 
     error = write_onnx(run, checkpoint, out)

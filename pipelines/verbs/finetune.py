@@ -35,12 +35,12 @@ def finetune(
     Raises ValueError for a run that is no encoder, and for texts that teach or test nothing.
 
     Args:
-        data: Texts to train on, each with its label: .jsonl, also .gz, .xz or .zst, or .parquet.
-        test: Texts to test on. By default a part of --data is held out.
+        data: Texts to train on, each with its label: .jsonl, .csv or .tsv, also .gz, .xz or .zst, or .parquet.
+        test: Texts to test on. By default a part of `data` is held out.
         out: Folder of the classifier.
         text_field: Field of a row that holds the text.
         label_field: Field that holds its label, a string or a whole number.
-        held_out: Share of the texts to hold out by their hash, without --test.
+        held_out: Share of the texts to hold out by their hash, without `test`.
         from_scratch: Start from random weights instead of the run's.
         compare_scratch: Also train the same model from random weights, which doubles the time.
         overwrite: Replace an existing classifier.

@@ -92,46 +92,46 @@ def generate(
     prompts = [_read(each) for each in prompt or [""]]
     architecture = loaded.config.model.architecture
     if not prompt and architecture == "encoder-decoder":
-        raise ValueError("--prompt is missing: an encoder-decoder needs a source")
-    search_options = ["--beams"] * bool(beams) + ["--length-penalty"] * (length_penalty is not None)
+        raise ValueError("`prompt` is missing: an encoder-decoder needs a source")
+    search_options = ["`beams`"] * bool(beams) + ["`length_penalty`"] * (length_penalty is not None)
     if search_options and architecture != "encoder-decoder":
         raise ValueError(
             f"{search_options[0]} is for an encoder-decoder, and this run's model is of architecture {architecture}"
         )
     if architecture == "encoder":
         if len(prompts) > 1:
-            raise ValueError(f"an encoder fills the masks of one text, and --prompt was given {len(prompts)} times")
-        if unused := (options.given + ["--tokens"] * (tokens is not None) + ["--probabilities"] * probabilities):
+            raise ValueError(f"an encoder fills the masks of one text, and `prompt` has {len(prompts)} texts")
+        if unused := (options.given + ["`tokens`"] * (tokens is not None) + ["`probabilities`"] * probabilities):
             raise ValueError(f"{unused[0]} does not apply to an encoder, which this run trained: leave it out")
         return _print_guesses(filled_masks(loaded, prompts[0]), as_json)
     most = TOKENS if tokens is None else tokens
     steps: list[list[Step]] | None = [[] for _ in prompts] if probabilities else None
     if architecture == "encoder-decoder" and (beams or (beams is None and not options.given)):
         if probabilities:
-            raise ValueError("--probabilities shows steps of sampling, and this is a beam search: add --greedy")
+            raise ValueError("`probabilities` shows steps of sampling, and this is a beam search: add `greedy`")
         penalty = 1.0 if length_penalty is None else length_penalty
         texts = searched_texts(loaded, prompts, most, beams or BEAMS, penalty)
         return _print_texts(prompts, texts, as_json, after_prompt=False)
     if length_penalty is not None:
-        raise ValueError("--length-penalty is for beam search, and this samples: leave it out, or give --beams")
+        raise ValueError("`length_penalty` is for beam search, and this samples: leave it out, or give `beams`")
     texts = sampled_texts(loaded, prompts, most, options, steps)
     return _print_texts(prompts, texts, as_json, after_prompt=architecture == "decoder", steps=steps)
 
 
 def _check(options: SamplingOptions, tokens: int | None, beams: int | None, length_penalty: float | None) -> None:
     if tokens is not None and tokens < 1:
-        raise ValueError(f"--tokens is {tokens}, but must be at least 1")
+        raise ValueError(f"`tokens` is {tokens}, but must be at least 1")
     if beams is not None:
         check_beams(beams, "to sample")
     if length_penalty is not None:
         check_length_penalty(length_penalty)
     if beams and options.given:
-        raise ValueError(f"--beams searches for the likeliest text, without {options.given[0]}: leave one out")
+        raise ValueError(f"`beams` searches for the likeliest text, without {options.given[0]}: leave one out")
 
 
 def _read(prompt: str) -> str:
-    """Return the text of a --prompt; - reads standard input, without its last newline."""
-    return without_line_end(standard_input_text("--prompt")) if prompt == "-" else argument_text(prompt, "--prompt")
+    """Return the text of a prompt; - reads standard input, without its last newline."""
+    return without_line_end(standard_input_text("`prompt`")) if prompt == "-" else argument_text(prompt, "`prompt`")
 
 
 def _print_texts(

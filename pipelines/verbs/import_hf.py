@@ -26,7 +26,7 @@ def import_hf(
     Unigram tokenizer, as transformers saves them. The pooler and the heads of other tasks are left out, and a message
     names them. An encoder without a masked-token head gets one with random weights.
 
-    The run has one checkpoint, of step 0, with float32 weights. It can be evaluated with --data, generated from,
+    The run has one checkpoint, of step 0, with float32 weights. It can be evaluated on a dataset, generated from,
     reported and exported.
 
     Texts begin and end with the ids that config.json, generation_config.json and the tokenizer name, as in
@@ -47,7 +47,7 @@ def import_hf(
         return overwrite and (folder / "config.toml").is_file() and "imported_from" in Run(folder).facts
 
     if out.exists() and not replaceable(out):
-        raise ValueError(f"{out} exists already: choose another --out (or replace an imported run with --overwrite)")
+        raise ValueError(f"{out} exists already: choose another `out` (or replace an imported run with `overwrite`)")
     for line in import_model(source, objective, out, replaceable, pattern):
         say(line)
     return out

@@ -44,7 +44,7 @@ def params(
     """
     if not model.vocab_size:
         raise ValueError(
-            "model.vocab_size is 0, since recipes take it from a dataset: give a size, such as --model.vocab-size 50257"
+            "model.vocab_size is 0, since recipes take it from a dataset: give a size, such as `model.vocab_size=50257`"
         )
     from pipelines.training.model_costs import model_costs
 

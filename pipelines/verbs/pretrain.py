@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = PASSIVE_THREADS
 RecipeOptions = Annotated[Recipe, tyro.conf.arg(name="")]
-OUT_OF_MEMORY = "choose a smaller --train.micro-batch, context or model"
+OUT_OF_MEMORY = "choose a smaller `train.micro_batch`, context or model"
 
 
 @verb

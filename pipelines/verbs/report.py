@@ -36,8 +36,8 @@ def report(
         raise ValueError("name at least one run folder")
     path = out or runs[0] / "report.html"
     if path.is_dir():
-        raise ValueError(f"--out {path} is a folder: name the file to write")
-    check_writable("--out", path, "choose another --out")
+        raise ValueError(f"`out='{path}'` is a folder: name the file to write")
+    check_writable("`out`", path, "choose another `out`")
     from pipelines.cli.display import say
     from pipelines.reporting.page import write_page
     from pipelines.reporting.subject import subject_of

@@ -1,8 +1,8 @@
 """Measurement: list the runs in a folder with their progress and results."""
 
 import json
-import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,16 +24,17 @@ def runs(
 ) -> list[dict[str, Any]]:
     """List the runs in folders and below: state, objective, progress and loss.
 
-    `state` is training, finished, stopped (bytelm pretrain --out RUN resumes it), imported, or damaged (`why` gives the
-    reason). Tokens and losses are as of the newest checkpoint, or as of now if the run is training. Losses are in nats
-    per target. Classifiers of bytelm finetune are not listed.
+    A run is training, finished, stopped (pretraining into the same folder resumes it), imported, or damaged (a line
+    gives the reason). Tokens and losses are as of the newest checkpoint, or as of now if the run is training. Losses
+    are in nats per target, the training loss as the mean of the last logged steps. The date is when the newest
+    checkpoint was saved. Classifiers of bytelm finetune are not listed.
 
     Args:
         folders: Folders to search; default: the working folder.
         as_json: Whether to print JSON instead of a table.
     """
     found = [describe(folder) for root in folders for folder in run_folders(root)]
-    found.sort(key=lambda run: -run["changed"])
+    found.sort(key=lambda run: run["date"], reverse=True)
     from pipelines.cli.display import answer, write
 
     if as_json:
@@ -47,7 +48,7 @@ def runs(
 
 def describe(folder: Path) -> dict[str, Any]:
     """Return the facts about one run that `bytelm runs` lists."""
-    facts: dict[str, Any] = {"run": str(folder), "changed": (folder / "config.toml").stat().st_mtime}
+    facts: dict[str, Any] = {"run": str(folder), "date": ""}
     try:
         run = Run(folder)
         metrics = run.metrics()
@@ -55,11 +56,11 @@ def describe(folder: Path) -> dict[str, Any]:
         return facts | {"state": "damaged", "why": str(error)}
     lock = folder / ".lock"
     training = lock.exists() and _is_locked(lock)
+    saved = _saved_state(run)
     tokens = max((line["tokens"] for line in metrics), default=0)
     if not training:  # progress after the newest checkpoint is lost
-        tokens = _saved_tokens(run)
+        tokens = saved.get("tokens", 0)
     last = {line["split"]: line for line in metrics if line["tokens"] <= tokens}
-    log = folder / "metrics.jsonl"
     return facts | {
         "state": "training" if training else _state(run),
         "objective": run.recipe.objective,
@@ -68,20 +69,30 @@ def describe(folder: Path) -> dict[str, Any]:
         "loss": last.get("train", {}).get("loss"),
         "validation_loss": last.get("validation", {}).get("loss"),
         "tokens_per_s": last.get("train", {}).get("tokens_per_s"),
-        "changed": log.stat().st_mtime if log.exists() else facts["changed"],
+        "date": _date(saved.get("date")) or _date(run.facts.get("date")),
     }
+
+
+def _date(value: Any) -> str:
+    """Return a date and time of ISO 8601 as it is, "" for anything else."""
+    try:
+        datetime.fromisoformat(value)
+    except (TypeError, ValueError):
+        return ""
+    return str(value)
 
 
 def _state(run: Run) -> str:
     """Return the state of a run that no process trains."""
     if "imported_from" in run.facts:
         return "imported"
-    return "finished" if _saved_tokens(run) >= run.recipe.train.tokens else "stopped"
+    return "finished" if _saved_state(run).get("tokens", 0) >= run.recipe.train.tokens else "stopped"
 
 
-def _saved_tokens(run: Run) -> int:
-    """Return the training tokens of the newest checkpoint; 0 without one."""
-    return max((readable_state(folder).get("tokens", 0) for folder in checkpoint_folders(run.folder)), default=0)
+def _saved_state(run: Run) -> dict[str, Any]:
+    """Return the state of the newest checkpoint; empty without one."""
+    states = (readable_state(folder) for folder in checkpoint_folders(run.folder))
+    return max(states, key=lambda state: state.get("tokens", 0), default={})
 
 
 def run_folders(root: Path) -> list[Path]:
@@ -103,7 +114,7 @@ def _is_locked(lock: Path) -> bool:
 
 
 def _show(found: Sequence[dict[str, Any]]) -> None:
-    from pipelines.cli.display import answer, duration, quantity, table
+    from pipelines.cli.display import answer, quantity, table
 
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:.3f}"
@@ -114,9 +125,9 @@ def _show(found: Sequence[dict[str, Any]]) -> None:
             rows.append((run["run"], run["state"], "-", "-", "-", "-"))
             continue
         trained = f"{quantity(run['tokens'], 'tok')}, {min(1.0, run['tokens'] / run['of']):.0%}"
-        ago = duration(max(0.0, time.time() - run["changed"]))
-        rows.append((run["run"], run["state"], trained, number(run["loss"]), number(run["validation_loss"]), ago))
-    table(("run", "state", "trained", "loss", "validation", "ago"), rows)
+        date = datetime.fromisoformat(run["date"]).astimezone().strftime("%Y-%m-%d %H:%M") if run["date"] else "-"
+        rows.append((run["run"], run["state"], trained, number(run["loss"]), number(run["validation_loss"]), date))
+    table(("run", "state", "trained", "loss (nats)", "validation", "saved"), rows)
     for run in found:
         if run["state"] == "damaged":
             answer(run["why"])

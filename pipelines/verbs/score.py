@@ -68,7 +68,7 @@ def score(
     """
     _check(choices, target, by, stride, rolling, masking, top, limit)
     if parquet and parquet.is_dir():
-        raise ValueError(f"--parquet {parquet} is a folder: name a file")
+        raise ValueError(f"`parquet='{parquet}'` is a folder: name a file")
     content, chosen, wanted = _texts(text, file, choices, target)
     if as_json:
         say_on_stderr()
@@ -108,11 +108,11 @@ def _check(
 ) -> None:
     """Raise ValueError for options that are wrong for every run."""
     if choices:
-        others = {"--target": target is not None, "--by word": by != "token", "--stride": stride is not None}
-        others |= {"--masking word": masking != "token", "--rolling": rolling}
+        others = {"`target`": target is not None, "`by='word'`": by != "token", "`stride`": stride is not None}
+        others |= {"`masking='word'`": masking != "token", "`rolling`": rolling}
         if unused := [option for option, given in others.items() if given]:
-            raise ValueError(f"--choices cannot be combined with {unused[0]}: leave one of them out")
-    for option, value in (("--top", top), ("--limit", limit)):
+            raise ValueError(f"`choices` cannot be combined with {unused[0]}: leave one of them out")
+    for option, value in (("`top`", top), ("`limit`", limit)):
         if value < 0:
             raise ValueError(f"{option} is {value}, but must not be negative")
 
@@ -122,7 +122,7 @@ def _texts(
 ) -> tuple[str, list[str], str | None]:
     """Return the text, the choices and the target. Raises ValueError if one is missing, empty or not UTF-8."""
     if (text is None) == (file is None):
-        raise ValueError("give either a text or --file")
+        raise ValueError("give either a text or `file`")
     if file is not None:
         content = file_text(file)
     else:
@@ -130,8 +130,8 @@ def _texts(
         content = standard_input_text("standard input") if text == "-" else argument_text(text, "the text")
     if not content and not choices:
         raise ValueError("the text is empty: give at least one character")
-    wanted = None if target is None else argument_text(target, "--target")
-    return content, [argument_text(choice, "--choices") for choice in choices], wanted
+    wanted = None if target is None else argument_text(target, "`target`")
+    return content, [argument_text(choice, "`choices`") for choice in choices], wanted
 
 
 def _show_text(run: "LoadedRun", scored: "TextScore", limit: int, parquet: Path | None, as_json: bool) -> None:

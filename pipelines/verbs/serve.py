@@ -25,25 +25,29 @@ def serve(
     port: int = 8000,
     host: str = "127.0.0.1",
     allow_host: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME")] = (),
+    allow_origin: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ORIGIN")] = (),
+    token_file: Path | None = None,
     checkpoint: Checkpoint = "newest",
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> None:
     """Serve runs until Ctrl-C: a page for browsers, and OpenAI's completions API for programs.
 
-    A model is named after its run's folder. Only this machine can reach the server, unless --host or --allow-host
-    admits others. Requests then need the access token in the printed address.
+    A model is named after its run's folder. Only this machine can reach the server, unless `host` or `allow_host`
+    admits others. Requests then need the access token in the printed address, or the one in `token_file`.
 
     Args:
         runs: Folders of runs.
         port: Port to listen on; 0 chooses a free one.
         host: Address to listen on; 0.0.0.0 for all addresses of this machine.
         allow_host: Host name, without the port, that other machines use for this one. Repeat it for more names.
+        allow_origin: Site whose pages may use the API, such as http://localhost:3000. Repeat it for more sites.
+        token_file: File with the access token, readable only by its owner. All requests then need the token.
     """
     if not runs:
         raise ValueError("name at least one run folder")
     if not 0 <= port < 65536:
-        raise ValueError(f"--port is {port}, but must be from 0 to 65535")
+        raise ValueError(f"`port` is {port}, but must be from 0 to 65535")
     folders = _folders(runs)
     try:
         import pydantic as pydantic
@@ -54,15 +58,18 @@ def serve(
     import asyncio
     import time
 
-    from pipelines.run.loaded_run import load_run
-    from pipelines.serving.engine import Engine
-    from pipelines.serving.models import ServedModel, Service
-    from pipelines.serving.security import access_to, is_any
-    from pipelines.serving.server import bound_socket, create_app, serve_until_interrupted
+    from pipelines.serving.security import access_to, bound_socket, is_any, read_token
 
+    token = read_token(token_file) if token_file else None
     with bound_socket(host, port) as bound:
         port = bound.getsockname()[1]
-        access = access_to(host, port, allow_host)
+        access = access_to(host, port, allow_host, origins=allow_origin, token=token)
+        # Imported once the options are known to be right, because PyTorch takes seconds.
+        from pipelines.run.loaded_run import load_run
+        from pipelines.serving.engine import Engine
+        from pipelines.serving.models import ServedModel, Service
+        from pipelines.serving.server import create_app, serve_until_interrupted
+
         loaded = {
             name: load_run(folder, checkpoint=checkpoint, device=device, dtype=dtype)
             for name, folder in folders.items()
@@ -73,7 +80,9 @@ def serve(
             app = create_app(Service(models, engine, created=int(time.time())), access, stopping)
             shown = next(iter(allow_host), "127.0.0.1" if is_any(host) else f"[{host}]" if ":" in host else host)
             answer(f"serving {', '.join(models)}")
-            answer(f"http://{shown}:{port}/" + ("" if access.token is None else f"#token={access.token}"))
+            # A token from a file is not printed: the output may go to a log.
+            printed = "" if access.token is None else f"#token={'TOKEN' if token else access.token}"
+            answer(f"http://{shown}:{port}/{printed}" + (f" with the TOKEN in {token_file}" if token else ""))
             serve_until_interrupted(app, bound, stopping)
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pipelines.sweep.plan import Budget, SweepRun, Vocabulary
 
 ENVIRONMENT = PASSIVE_THREADS
-OUT_OF_MEMORY = "lower --workers, or choose a smaller --recipe"
+OUT_OF_MEMORY = "lower `workers`, or choose a smaller `recipe`"
 
 PICTURE = "bits-per-byte.png"
 SIZES = tuple(2**power for power in range(9, 17))  # 512 to 65,536
@@ -55,7 +55,7 @@ def sweep_vocabulary(
         kinds: Kinds of vocabulary. bpe splits as cl100k, wordpiece as bert-cased, unigram at white space.
         sizes: Numbers of entries; default: powers of two from 512 to 65536 that suit the text.
         seeds: Number of runs per vocabulary, with the seeds 0, 1 and so on. One seed gives no intervals and no test.
-        flops: FLOPs of each run, by default as many as in the sweep in --out; all runs of a new sweep take about an
+        flops: FLOPs of each run, by default as many as in the sweep in `out`; all runs of a new sweep take about an
             hour on 2 cores.
         recipe: Recipe of a decoder, by name or .toml file. It decides the model, batches and learning rate.
         workers: Number of runs to train at a time, each in one thread; default: one per core.
@@ -116,16 +116,16 @@ def _check(kinds: tuple[Model, ...], sizes: tuple[int, ...], seeds: int, workers
     """Raise ValueError for options out of range."""
     for kind in kinds:
         if kind not in KINDS:
-            raise ValueError(f"--kinds has {kind!r}, but the kinds are {', '.join(KINDS)}")
+            raise ValueError(f"`kinds` has {kind!r}, but the kinds are {', '.join(KINDS)}")
     if not kinds:
-        raise ValueError(f"--kinds names no kind: leave it out, or choose from {', '.join(KINDS)}")
+        raise ValueError(f"`kinds` names no kind: leave it out, or choose from {', '.join(KINDS)}")
     for size in sizes:
         if size < 1:
-            raise ValueError(f"--sizes has {size}, but a vocabulary has at least one entry")
+            raise ValueError(f"`sizes` has {size}, but a vocabulary has at least one entry")
     if seeds < 1:
-        raise ValueError(f"--seeds is {seeds}, but must be at least 1")
+        raise ValueError(f"`seeds` is {seeds}, but must be at least 1")
     if workers is not None and workers < 1:
-        raise ValueError(f"--workers is {workers}, but must be at least 1")
+        raise ValueError(f"`workers` is {workers}, but must be at least 1")
 
 
 def _warn_of_schedules(budget: "Budget", wanted: "list[Vocabulary]") -> None:

@@ -54,27 +54,27 @@ def tokenize(
             exp(SAMPLE * score); unigram only.
         nbest: Number of best segmentations to print, each with its score in nats; unigram only. Meant for short
             texts: 200 segmentations of 400 kB take minutes.
-        seed: Seed of --dropout and --sample.
+        seed: Seed of `dropout` and `sample`.
         limit: Maximum number of tokens to print; 0 prints all.
         as_json: Print all ids as a JSON array, and nothing else.
     """
     import numpy as np
 
     if (text is None) == (file is None):
-        raise ValueError("give either a text or --file")
+        raise ValueError("give either a text or `file`")
     if limit < 0:
-        raise ValueError(f"--limit is {limit}, but must not be negative")
+        raise ValueError(f"`limit` is {limit}, but must not be negative")
     tok = load_tokenizer(tokenizer, pattern)
     if special and not tok.special_tokens:
-        raise ValueError(f"{tokenizer} has no special tokens: leave out --special")
+        raise ValueError(f"{tokenizer} has no special tokens: leave out `special`")
     if text == "-" or file == Path("-"):
         data = read_standard_input()
     else:
         data = read_bytes(file) if file else (text or "").encode("utf-8", "surrogateescape")
     if sum([bool(dropout), sample is not None, nbest is not None]) > 1 or (nbest is not None and special):
-        raise ValueError("give only one of --dropout, --sample and --nbest, and no --special with --nbest")
+        raise ValueError("give only one of `dropout`, `sample` and `nbest`, and no `special` with `nbest`")
     if nbest is not None and nbest < 1:
-        raise ValueError(f"--nbest is {nbest}, but must be at least 1")
+        raise ValueError(f"`nbest` is {nbest}, but must be at least 1")
     if nbest is not None:
         return _show_best(tok, data, nbest, limit, as_json)
     ids = np.array(_encode(tok, data, "all" if special else (), dropout, sample, seed), dtype=np.uint32)

@@ -16,7 +16,7 @@ from pipelines.cli.corpus_arguments import (
     refuse_with_pairs,
     say_left_out,
 )
-from pipelines.cli.display import Bar, write
+from pipelines.cli.display import Bar, answer, write
 from pipelines.cli.dry_run import check_dry_run, plan_tokenizer
 from pipelines.cli.errors import UsageError
 from pipelines.cli.named_tokenizers import load_compared
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from corpora import Corpus, PairTexts
     from tokenizer import PretokenCounts
 
-OUT_OF_MEMORY = "set --memory, or lower --max-document"
+OUT_OF_MEMORY = "set `memory`, or lower `max_document`"
 
 # Text in the queues of the threads, caches, and freed memory that the allocator holds, in bytes.
 TEXT_MEMORY = 130_000_000
@@ -90,8 +90,8 @@ def train_tokenizer(
             normalization), nmt_nfkc or nfkc (both normalize as SentencePiece does).
         score: Pair that is merged next: the most frequent one, or the one with the largest count(ab) / (count(a)
             count(b)); wordpiece only.
-        min_frequency: Least count of a pair to merge; by default 2, with --score likelihood the largest that fills the
-            vocabulary. bpe and wordpiece only.
+        min_frequency: Least count of a pair to merge; by default 2, with `score='likelihood'` the largest that fills
+            the vocabulary. bpe and wordpiece only.
         max_token_length: Maximum length of a token in bytes; bpe only.
         limit_alphabet: Number of most frequent characters to keep; all by default. wordpiece only.
         byte_order: Ids of the bytes: gpt2 (as in Hugging Face) or raw; bpe only.
@@ -104,12 +104,12 @@ def train_tokenizer(
         sentinels: Number of special tokens <|sentinel_0|>, <|sentinel_1|> and so on after these. Span corruption needs
             one for each removed span.
         memory: Memory limit of the whole process in bytes, such as 2G. Counts that do not fit are spilled to disk.
-            Merging needs all distinct pretokens in memory: training stops early if they cannot fit. With --engine ray
+            Merging needs all distinct pretokens in memory: training stops early if they cannot fit. With `engine='ray'`
             each worker has the same limit.
-        spill_folder: Folder of the spilled counts; by default the one that contains --out, as the system's temporary
+        spill_folder: Folder of the spilled counts; by default the one that contains `out`, as the system's temporary
             one is often in memory.
         min_count: Leave out pretokens that occur less often, for example if not all fit in memory. The summary says how
-            much is left out and, for bpe, how many of the first merges are the same as without --min-count.
+            much is left out and, for bpe, how many of the first merges are the same as without `min_count`.
         save_counts: Parquet file to save the pretoken counts in.
         counts: Saved counts, of one or several corpora, to train on. CORPUS is then only read for held-out text.
         compare: Other tokenizers to measure on the held-out text, each PATH or NAME=PATH. The name, by default that of
@@ -117,14 +117,14 @@ def train_tokenizer(
         trace: Number of merges to print, from the first, each with its count and a word that it changes; at most 1,000.
             bpe and wordpiece only.
         threads: Threads that count and that train Unigram, or workers of a local Ray cluster; all cores by default.
-            With --address, the cluster decides the number of workers.
+            With `address`, the cluster decides the number of workers.
         overwrite: Replace an existing tokenizer.
         as_json: Print the summary as JSON, and nothing else.
     """
     check_dry_run(dry_run, as_json)
     special_tokens, cut_at = _special_tokens(special_tokens, sentinels, special_text, counts)
     _check(model, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
-    check_engine(engine, address, threads, without={"--pairs": pairs, "--counts": counts})
+    check_engine(engine, address, threads, without={"`pairs`": pairs, "`counts`": counts})
     from corpora import Corpus
     from pipelines.cluster.counting import count_on_ray, counts_folder, plan_counting, remove_range_counts
     from pipelines.reporting.tokenizer_summary import HeldOut, summarize
@@ -146,21 +146,21 @@ def train_tokenizer(
     source = _open(corpus, pairs, split, reading, counts)
     splitter = pattern or kind_named(model).default_pattern
     training_bytes = None if counts or source is None else _training_bytes(source)  # None: counted already
+    where = address, threads
     if dry_run:
         plan_tokenizer(vocab_size, training_bytes, _split_rule(source, counts), splitter, out, save_counts)
-        plan_counting(engine, source, (address, threads), memory, out)
+        plan_counting(engine, source, where, memory, out)
+        say_left_out(None, source.skipped_files if source else {}, say=answer)
         return None
     spill_folder = spill_folder or next(folder for folder in out.absolute().parents if folder.is_dir())
     spare = _spare_memory(memory, source, splitter)
-    held_out = HeldOut()
     shown = nullcontext() if as_json else Bar("counting", training_bytes, "B")
     with resumable(counts_folder(out), "ranges"), shown as bar:
-        phases = Phases(bar, training_bytes)
+        phases, held_out = Phases(bar, training_bytes), HeldOut()
         if counts:
             counted = _combine(counts, pattern, spare, spill_folder, phases)
             held_out.take(source.batches("validation") if source and source.split_rule != "none" else ())
         elif engine == "ray" and isinstance(source, Corpus):
-            where = address, threads
             counted = count_on_ray(source, splitter, where, cut_at, spare, spill_folder, out, held_out, phases)
         elif source:
             least = None if save_counts else min_count  # saved counts are useful even if they are too many to merge
@@ -204,7 +204,7 @@ def _print(summary: dict[str, Any], source: "Corpus | PairTexts | None", as_json
 
         show_trace(summary["trace"])
     if source:
-        say_left_out(source.dropped.counts(), source.skipped_files)
+        say_left_out(source.dropped, source.skipped_files)
 
 
 def _spare_memory(memory: int | None, source: "Corpus | PairTexts | None", pattern: str) -> int | None:
@@ -220,7 +220,7 @@ def _spare_memory(memory: int | None, source: "Corpus | PairTexts | None", patte
     taken = resident_bytes() + TEXT_MEMORY + (source.mapped_bytes if source else 0)
     if memory < taken + LEAST_SPARE_MEMORY:
         raise ValueError(
-            f"--memory is {memory:,} bytes, but Python, its libraries and the text being read take {taken:,}: "
+            f"`memory` is {memory:,} bytes, but Python, its libraries and the text being read take {taken:,}: "
             f"give at least {-(-(taken + LEAST_SPARE_MEMORY) // 10_000_000) * 10}M"
         )
     return memory - taken
@@ -231,12 +231,12 @@ def _special_tokens(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the special tokens, and the spellings at which the corpus is cut."""
     if sentinels < 0:
-        raise ValueError(f"--sentinels is {sentinels}, but must not be negative")
+        raise ValueError(f"`sentinels` is {sentinels}, but must not be negative")
     special_tokens = (*named, *sentinel_tokens(sentinels))
     if special_text == "text":
         return special_tokens, ()
     if counts:
-        raise UsageError("--special-text cut has no effect on saved counts: give it to the command that counts")
+        raise UsageError("`special_text='cut'` has no effect on saved counts: give it to the command that counts")
     return special_tokens, special_tokens
 
 
@@ -254,35 +254,35 @@ def _check(
     """Raise ValueError for options that do not fit, and for files that would be replaced."""
     if (out / "tokenizer.json").exists() and not overwrite:
         raise ValueError(
-            f"{out / 'tokenizer.json'} exists already: choose another --out, or replace it with --overwrite"
+            f"{out / 'tokenizer.json'} exists already: choose another `out`, or replace it with `overwrite`"
         )
     if save_counts and save_counts.exists() and not overwrite:
-        raise ValueError(f"{save_counts} exists already: choose another --save-counts, or replace it with --overwrite")
+        raise ValueError(f"{save_counts} exists already: choose another `save_counts`, or replace it with `overwrite`")
     if out.exists() and not out.is_dir():
-        raise ValueError(f"--out is {out}, which is a file, not a folder: choose another --out")
+        raise ValueError(f"`out` is {out}, which is a file, not a folder: choose another `out`")
     if save_counts and save_counts.is_dir():
-        raise ValueError(f"--save-counts is {save_counts}, which is a folder: name a file")
+        raise ValueError(f"`save_counts` is {save_counts}, which is a folder: name a file")
     if save_counts and not save_counts.absolute().parent.is_dir():
-        raise ValueError(f"--save-counts is {save_counts}, but there is no folder {save_counts.parent}: make it first")
+        raise ValueError(f"`save_counts` is {save_counts}, but there is no folder {save_counts.parent}: make it first")
     kind = kind_named(model)
     smallest = kind.fixed_entries + len(special_tokens)
     if vocab_size < smallest:
         first = f"{kind.fixed_entries} bytes and " if kind.fixed_entries else ""
         raise ValueError(
-            f"--vocab-size is {vocab_size}, but {first}{len(special_tokens)} special tokens need {smallest}"
+            f"`vocab_size` is {vocab_size}, but {first}{len(special_tokens)} special tokens need {smallest}"
         )
     if pattern and pattern not in kind.patterns and not (kind.takes_regex and re.search(r"[^\w-]", pattern)):
         other = ", or a regular expression" if kind.takes_regex else ""
         of = [known.name for known in all_kinds() if pattern in known.patterns]
         problem = f"a pattern of {of[0]}, not of {model}" if of else "an unknown name"
-        raise ValueError(f"--pattern is {pattern}, which is {problem}: use one of {', '.join(kind.patterns)}{other}")
+        raise ValueError(f"`pattern` is {pattern}, which is {problem}: use one of {', '.join(kind.patterns)}{other}")
     if min_count < 1:
-        raise ValueError(f"--min-count is {min_count}, but must be at least 1")
+        raise ValueError(f"`min_count` is {min_count}, but must be at least 1")
     if not 0 <= trace <= MOST_TRACED:
-        raise ValueError(f"--trace is {trace}, but must be from 0 to {MOST_TRACED:,}")
+        raise ValueError(f"`trace` is {trace}, but must be from 0 to {MOST_TRACED:,}")
     if trace and not kind.merges:
         merging = " or ".join(other.name for other in all_kinds() if other.merges)
-        raise ValueError(f"--trace shows merges, but {model} has none: leave it out, or use {merging}")
+        raise ValueError(f"`trace` shows merges, but {model} has none: leave it out, or use {merging}")
 
 
 def _open(
@@ -297,7 +297,7 @@ def _open(
 
     if not corpus:
         if not counts:
-            raise UsageError("no corpus was given: name one, or saved counts with --counts")
+            raise UsageError("no corpus was given: name one, or saved counts with `counts`")
         return None
     if pairs:
         refuse_with_pairs(reading)
@@ -343,7 +343,7 @@ def _combine(
     phases.begin("combine")
     combined = PretokenCounts.merge(counts, memory=memory, spill_folder=spill_folder, progress=phases)
     if pattern and resolve_splitter(pattern) != combined.pattern:
-        raise ValueError(f"--pattern is {pattern}, but the counts were made with {combined.pattern}")
+        raise ValueError(f"`pattern` is {pattern}, but the counts were made with {combined.pattern}")
     return combined
 
 

@@ -89,7 +89,7 @@ def make_encoder_decoder() -> float:
     train_tokenizer(["text.jsonl"], vocab_size=280, sentinels=10, out=Path("with-sentinels"))
     build_dataset(["text.jsonl"], tokenizer=Path("with-sentinels"), context_length=16, out=Path("for-spans"))
     assert pretrain(recipe("encoder-decoder"), data=Path("for-spans"), out=Path("encoder-decoder")) == 0
-    found = evaluate(Path("encoder-decoder"))["splits"]["validation"]["cross_entropy"]
+    found = evaluate(Path("encoder-decoder")).validation.cross_entropy
     for folder in ("with-sentinels", "for-spans", "encoder-decoder/checkpoints/step-0000008"):
         shutil.rmtree(folder)
     return found
@@ -109,7 +109,7 @@ def losses() -> dict[str, float]:
     from pipelines.verbs.evaluate import evaluate
 
     def loss(run: str) -> float:
-        return evaluate(Path(run))["splits"]["validation"]["cross_entropy"]
+        return evaluate(Path(run)).validation.cross_entropy
 
     found = {"decoder at its end": loss("decoder"), "encoder": loss("encoder")}
     shutil.rmtree("decoder/checkpoints/step-0000016")

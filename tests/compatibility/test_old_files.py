@@ -35,7 +35,7 @@ def old(request, tmp_path):
 
 
 def loss_of(run, data):
-    return evaluate(run, data=data)["splits"]["validation"]["cross_entropy"]
+    return evaluate(run, data=data).validation.cross_entropy
 
 
 def expected(old, name):

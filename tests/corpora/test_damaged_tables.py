@@ -77,7 +77,7 @@ def test_an_index_outside_its_dictionary_is_refused_by_name(tmp_path):
 def test_a_string_column_that_is_not_utf8_still_follows_the_policy(tmp_path):
     latin = pa.array([b"caf\xe9", b"tea"]).view(pa.string())
     write(tmp_path / "a.arrow", "stream", latin)
-    with pytest.raises(ValueError, match="is not UTF-8 in row 1, at byte 3"):
+    with pytest.raises(ValueError, match=r"row 1 of .* is not UTF-8 at byte 3"):
         open_corpus(str(tmp_path), split="hash:0.5")
     replaced = open_corpus(str(tmp_path), split="hash:0.5", invalid="replace")
     texts = [text for _, batch in replaced.routed_batches() for text in batch.column(0).to_pylist()]

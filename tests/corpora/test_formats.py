@@ -195,7 +195,7 @@ def test_a_field_may_appear_late(tmp_path):
 
 def test_a_late_text_field_makes_the_only_column_ambiguous(tmp_path):
     titles = jsonl(["a"] * 1500).replace(b'"text"', b'"title"')
-    refused = r'the first lines of .* have only "title", and later lines have "text": choose one with --text-column'
+    refused = r'the first lines of .* have only "title", and later lines have "text": choose one with `text_column`'
     (tmp_path / "a.jsonl").write_bytes(titles)
     assert all_documents(tmp_path) == ["a"] * 1500
     for late in (jsonl(["b"], title="a"), b'{"title": "a", "text": "\\ud83d"}\n'):  # Arrow refuses a lone surrogate
@@ -287,7 +287,7 @@ def test_the_error_for_a_table_without_a_text_column_names_its_columns(tmp_path,
         pq.write_table(table, tmp_path / "a.parquet")
     else:
         (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
-    with pytest.raises(ValueError, match=r'no column "text".*\(title, body\).*--text-column'):
+    with pytest.raises(ValueError, match=r'no column "text".*\(title, body\).*`text_column`'):
         open_corpus(str(tmp_path))
     with pytest.raises(ValueError, match=r'no column "bodi".*\(title, body\)'):
         open_corpus(str(tmp_path), text_column="bodi")

@@ -74,7 +74,7 @@ def test_a_hub_corpus_streams_with_its_own_splits_and_leaves_no_data_behind(hub,
 COMPLAINTS = {
     "hub:ann/nothing": ("FileNotFoundError", "no such dataset on the hub"),
     "hub:ann/words/french": ("ValueError", "'french' not found. Available: ['default']"),
-    "hub:ann/one": ("ValueError", 'no column "text": choose one of its columns (title, body) with --text-column'),
+    "hub:ann/one": ("ValueError", 'no column "text": choose one of its columns (title, body) with `text_column`'),
     "hub:ann": ("ValueError", "is not a hub name"),
 }
 

@@ -47,7 +47,7 @@ def test_a_missing_corpus_is_refused_with_the_nearest_card(tmp_path):
     with pytest.raises(ValueError, match=r"holds no \.txt, \.jsonl, \.parquet or \.arrow file"):
         open_corpus(str(tmp_path))
     (tmp_path / "a.pdf").write_bytes(b"x")
-    with pytest.raises(ValueError, match=r"a\.pdf is not a \.txt.* if it is text, add --suffix \.pdf"):
+    with pytest.raises(ValueError, match=r"a\.pdf is not a \.txt.* if it is text, add `suffix='\.pdf'`"):
         open_corpus(str(tmp_path / "a.pdf"))
     with pytest.raises(ValueError, match="no corpus was given"):
         open_corpus([])
@@ -73,7 +73,9 @@ def test_empty_documents_are_dropped_and_counted_in_each_pass(tmp_path):
 def test_a_file_that_is_not_utf8_is_an_error_with_the_byte_offset(tmp_path, big):
     start = "é".encode() * (20 << 20 if big else 5)
     (tmp_path / "a.txt").write_bytes(start + b"\xe9t\xe9")
-    with pytest.raises(ValueError, match=rf"a\.txt is not UTF-8 at byte {len(start)} \(0xe9\).*replace, skip or bytes"):
+    with pytest.raises(
+        ValueError, match=rf"a\.txt is not UTF-8 at byte {len(start)} \(0xe9\).*`invalid='replace'`, skip"
+    ):
         open_corpus(str(tmp_path))
 
 
@@ -250,7 +252,7 @@ def test_a_bad_file_among_many_small_ones_is_named_replaced_or_skipped(tmp_path)
     with pytest.raises(ValueError, match=r"0000\.txt has 7 bytes, above the limit of 6 bytes"):
         open_corpus(str(tmp_path / "a"), max_document=6, split="tail")
     (tmp_path / "a" / "0300.jsonl").write_bytes(jsonl(["a", "b" * 100]))
-    with pytest.raises(ValueError, match=r"0300\.jsonl in row 2 has 100 bytes of text, above the limit"):
+    with pytest.raises(ValueError, match=r"row 2 of .*0300\.jsonl has 100 bytes of text, above the limit"):
         everything(open_corpus(str(tmp_path / "a"), max_document=60))
 
 

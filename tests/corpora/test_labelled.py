@@ -50,8 +50,8 @@ def test_parquet_has_the_same_texts_and_any_kind_of_whole_number(tmp_path):
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
-        ('{"text": "a", "label": 1}\n{"text": "b"}\n', 'line 2 of .* has no field "label": it has text; .* --label-f'),
-        ('{"words": "a", "label": 1}\n', 'line 1 of .* has no field "text": it has words, label; .* --text-field'),
+        ('{"text": "a", "label": 1}\n{"text": "b"}\n', 'line 2 of .* has no field "label": it has text; .* `label_f'),
+        ('{"words": "a", "label": 1}\n', 'line 1 of .* has no field "text": it has words, label; .* `text_field'),
         ('{"text": ["a"], "label": 1}\n', r"\"text\" in line 1 of .* is \['a'\], not a text"),
         ('{"text": "a", "label": 0.5}\n', '"label" in line 1 of .* is 0.5, not a string or a whole number'),
         ('{"text": "a", "label": null}\n', '"label" in line 1 of .* is None, not a string'),
@@ -81,8 +81,8 @@ def test_an_unreadable_row_is_named(tmp_path, contents, message):
 
 
 def test_other_file_formats_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"a.csv is not a file of labelled texts: give a .jsonl"):
-        read_labelled(tmp_path / "a.csv")
+    with pytest.raises(ValueError, match=r"a.pdf is not a file of labelled texts: give a .jsonl"):
+        read_labelled(tmp_path / "a.pdf")
     (tmp_path / "a.parquet").write_bytes(b"PAR1")
     with pytest.raises(ValueError, match=r"a.parquet is not a readable parquet file"):
         read_labelled(tmp_path / "a.parquet")
@@ -114,3 +114,34 @@ def test_a_line_of_labelled_texts_that_never_ends_is_refused(tmp_path):
             out.write(b"a" * 1_000_000)
     with pytest.raises(ValueError, match=r"a\.jsonl\.gz has a line of more than 256,000,000 bytes"):
         read_labelled(tmp_path / "a.jsonl.gz")
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_csv_is_read_with_its_quotes_and_lines_in_any_encoding(tmp_path, separator):
+    rows = [("id", "text", "label"), ("1", '"naïve,\t; ""quoted""\nline"', "b"), ("2", "", "b"), ("3", "two", "4")]
+    table = "".join(separator.join(row) + "\r\n" for row in rows)
+    expected = LabelledTexts(['naïve,\t; "quoted"\nline', "two"], ["b", "4"], empty=1)
+    (tmp_path / "a.csv").write_text(table, newline="")
+    assert read_labelled(tmp_path / "a.csv") == expected
+    (tmp_path / "b.tsv.gz").write_bytes(gzip.compress(table.encode("utf-8-sig")))
+    assert read_labelled(tmp_path / "b.tsv.gz") == expected
+    (tmp_path / "c.csv").write_bytes(table.encode("utf-16"))
+    with pytest.warns(UserWarning, match=r"c\.csv is not UTF-8 but read as utf-16"):
+        assert read_labelled(tmp_path / "c.csv") == expected
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ("text,label\na\n", "row 1 of .* has 1 cells, but the first row names 2: fix it"),
+        ("text,label\na,b,c\n", "row 1 of .* has 3 cells, but the first row names 2: fix it"),
+        ("words,label\na,b\n", 'row 1 of .* has no field "text": it has words, label; choose with `text_field`'),
+        ('text,label\n"a" b,c\n', r"row 1 of .* is not CSV \(.*\): fix it"),
+        ("text,label\n", r"holds no text \(0 empty rows\)"),
+        ("", r"holds no text \(0 empty rows\)"),
+    ],
+)
+def test_an_unreadable_row_of_csv_is_named(tmp_path, contents, message):
+    (tmp_path / "a.csv").write_text(contents)
+    with pytest.raises(ValueError, match=message):
+        read_labelled(tmp_path / "a.csv")

@@ -85,13 +85,13 @@ def test_a_line_of_jsonl_above_the_limit_is_named_or_skipped(tmp_path):
     lines = [*["short"] * 3, "x" * (9 * MILLION), "é" * MILLION, "end"]
     (tmp_path / "a.jsonl").write_bytes(jsonl(lines))
     options = {"max_document": MILLION}
-    with pytest.raises(ValueError, match=r"line 4 of .*a\.jsonl is longer than .* --max-document"):
+    with pytest.raises(ValueError, match=r"line 4 of .*a\.jsonl is longer than .* `max_document`"):
         texts(tmp_path, **options)
     corpus = open_corpus(str(tmp_path), split="hash:0.5", invalid="skip", **options)
     assert sorted(text for part in everything(corpus).values() for text in part) == ["end", *["short"] * 3]
     assert corpus.dropped.long_documents == 2
     (tmp_path / "a.jsonl").write_bytes(jsonl(["short", "é" * MILLION]))
-    with pytest.raises(ValueError, match=r"a\.jsonl in row 2 has 2,000,000 bytes of text"):
+    with pytest.raises(ValueError, match=r"row 2 of .*a\.jsonl has 2,000,000 bytes of text"):
         texts(tmp_path, **options)
 
 
@@ -115,7 +115,7 @@ def test_a_cell_above_the_limit_is_refused_or_skipped(tmp_path, kind):
         with pytest.raises(ValueError, match=r"a\.json is longer than 199 bytes.*convert it to JSON lines"):
             texts(tmp_path, **options)
         return
-    with pytest.raises(ValueError, match=rf"a\.{kind} in row 2 has 200 bytes of text, above the limit of 199"):
+    with pytest.raises(ValueError, match=rf"row 2 of .*a\.{kind} has 200 bytes of text, above the limit of 199"):
         texts(tmp_path, **options)
     assert texts(tmp_path, invalid="skip", **options) == ["end", "short"]
 
@@ -124,10 +124,10 @@ def test_an_endless_csv_cell_is_refused_under_every_policy_with_a_working_remedy
     (tmp_path / "a.csv").write_text('text\n"' + "x" * (9 * MILLION))
     for policy in ("error", "skip"):
         with pytest.raises(
-            ValueError, match=r"a\.csv has a .* 1,000 bytes .*: raise the limit with --max-document"
+            ValueError, match=r"a\.csv has a .* 1,000 bytes .*: raise the limit with `max_document`"
         ) as e:
             texts(tmp_path, suffix=".csv", max_document=1000, invalid=policy)
-        assert "--invalid skip" not in str(e.value)
+        assert "`invalid='skip'`" not in str(e.value)
 
 
 # Prints why each of the named files, folders and globs cannot be opened.

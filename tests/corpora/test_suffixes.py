@@ -7,7 +7,7 @@ import json
 import pytest
 
 from corpora import open_corpus, open_pairs
-from tests.corpora.helpers import everything, jsonl
+from tests.corpora.helpers import everything
 
 
 def texts(*specs, **options):
@@ -28,9 +28,9 @@ def test_suffixes_choose_the_files_of_a_folder_and_the_others_are_counted(tmp_pa
     assert texts(tmp_path) == ["h.txt\n"]
     assert texts(tmp_path / "**" / "*.rst", suffix=".rst") == ["sub/c.rst\n"]
     assert texts(tmp_path / "**", suffix=".rst") == ["sub/c.rst\n"]
-    with pytest.raises(ValueError, match=r"sub holds no .* file, but 1 \.rst; if they are text, add --suffix, such as"):
+    with pytest.raises(ValueError, match=r"sub holds no .* file, but 1 \.rst; if they are text, add `suffix`, such as"):
         open_corpus(str(tmp_path / "sub"))
-    with pytest.raises(ValueError, match=r"a\.md is not a .* file: if it is text, add --suffix \.md"):
+    with pytest.raises(ValueError, match=r"a\.md is not a .* file: if it is text, add `suffix='\.md'`"):
         open_corpus(str(tmp_path / "a.md"))
 
 
@@ -56,7 +56,7 @@ def test_rows_of_csv_are_documents_with_their_line_ends_quotes_and_empty_cells(t
     with pytest.raises(ValueError, match=r"row 1 of .*a\.csv is not CSV \(unexpected end of data\)"):
         texts(tmp_path, suffix=".csv")
     (tmp_path / "a.csv").write_bytes(b"text\ncaf\xe9\ntea\n")
-    with pytest.raises(ValueError, match=r"a\.csv is not UTF-8 in row 1, at byte 3"):
+    with pytest.raises(ValueError, match=r"row 1 of .*a\.csv is not UTF-8 at byte 3"):
         texts(tmp_path, suffix=".csv")
     assert texts(tmp_path, suffix=".csv", invalid="skip") == ["tea"]
 
@@ -90,7 +90,7 @@ def test_a_json_file_is_an_array_of_texts_or_objects(tmp_path):
     assert read([{"body": "a", "id": "x"}], text_column="body") == ["a"]
     with pytest.raises(ValueError, match=r"a\.json holds an object, not an array.*JSON lines"):
         read({"text": "a"})
-    with pytest.raises(ValueError, match=r"element 2 of .*a\.json is a number, not a text"):
+    with pytest.raises(ValueError, match=r"element 2 of .*a\.json is a number, not a string"):
         read(["a", 1])
     with pytest.raises(ValueError, match=r'a\.json has no column "body"'):
         read([{"text": "a"}], text_column="body")
@@ -99,29 +99,12 @@ def test_a_json_file_is_an_array_of_texts_or_objects(tmp_path):
         texts(tmp_path, suffix=".json")
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
-def test_utf16_and_utf32_are_named_and_read(tmp_path, encoding):
-    text = "One line, été\nanother, 😀\n" * 30_000
-    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
-    with pytest.raises(
-        ValueError, match=r"a\.txt is not UTF-8, but looks like utf-(16|32)\S*: add --encoding"
-    ) as raised:
-        texts(tmp_path)
-    named = str(raised.value).rsplit(maxsplit=1)[1]
-    assert texts(tmp_path, encoding=named) == [text]
-    (tmp_path / "a.txt").unlink()
-    (tmp_path / "a.jsonl").write_bytes(jsonl(["a", "été 😀"] * 20).decode().encode(encoding))
-    with pytest.raises(ValueError, match=rf"a\.jsonl .* looks like {named}: add --encoding {named}"):
-        texts(tmp_path)
-    assert set(texts(tmp_path, encoding=named)) == {"a", "été 😀"}
-
-
 def test_texts_in_another_encoding_are_decoded_as_a_stream(tmp_path):
     text = "déjà vu\n" * 100_000
     (tmp_path / "a.txt.gz").write_bytes(gzip.compress(text.encode("latin-1")))
     assert texts(tmp_path, encoding="latin-1") == [text]
     (tmp_path / "b.txt").write_bytes(b"\x00\xd8x")  # half a surrogate pair
-    with pytest.raises(ValueError, match=r"b\.txt is not utf-16-le after byte 3 .*name another --encoding"):
+    with pytest.raises(ValueError, match=r"b\.txt is not utf-16-le after byte 3 .*name another `encoding`"):
         texts(tmp_path / "b.txt", encoding="utf-16-le")
     (tmp_path / "c.txt").write_text("read\n", encoding="utf-16-le")
     assert texts(tmp_path / "?.txt", encoding="utf-16-le", invalid="skip") == ["read\n"]
@@ -144,7 +127,7 @@ def test_a_byte_order_mark_is_not_part_of_a_text(tmp_path):
 def test_a_binary_file_among_texts_is_an_invalid_document(tmp_path):
     (tmp_path / "a.txt").write_text("text")
     (tmp_path / "b.txt").write_bytes(b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(range(256)) * 40)
-    with pytest.raises(ValueError, match=r"b\.txt is not UTF-8 at byte 0 \(0x89\).*--invalid replace, skip or bytes"):
+    with pytest.raises(ValueError, match=r"b\.txt is not UTF-8 at byte 0 \(0x89\).*`invalid='replace'`, skip or bytes"):
         texts(tmp_path)
     corpus = open_corpus(str(tmp_path), split="hash:0.5", invalid="skip")
     assert [text for part in everything(corpus).values() for text in part] == ["text"]

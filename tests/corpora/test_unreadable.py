@@ -124,7 +124,7 @@ def test_other_damaged_files_are_left_out_too(tmp_path):
     (tmp_path / "b.json").write_text('["one", 2, null, "three"]')
     (tmp_path / "c.csv").write_text("id,text\n1,four\n2\n3,five\n")
     (tmp_path / "d.csv").write_text('text\nsix\n"seven" eight\nnine\n')
-    (tmp_path / "e.jsonl").write_bytes('{"text": "ten"}\n'.encode("utf-16") * 9)
+    (tmp_path / "e.jsonl").write_bytes(('{"text": "ten"}\n' * 9).encode("utf-16") + b"\0")
     (tmp_path / "f.arrow").write_bytes(b"ARROW1\0\0" + bytes(100))
     (tmp_path / "g.txt.gz").write_bytes(gzip.compress(b"eleven" * 1000)[:-9])
     (tmp_path / "h.jsonl").write_text('{"text": "twelve"}\n')

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.evaluation.evaluation_file import read_evaluation
+from pipelines.evaluation.results import Evaluation
 
 if TYPE_CHECKING:
     from starlette.testclient import TestClient
@@ -174,7 +174,7 @@ def _log(folder: Path) -> None:
 
     run = Run(folder / "decoder")
     run.metrics()
-    read_evaluation(run.folder)
+    Evaluation.read(run.folder)
 
 
 def _weights(folder: Path) -> None:

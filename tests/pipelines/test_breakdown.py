@@ -15,7 +15,7 @@ from pipelines.evaluation.measurements.breakdown import (
     table_of,
     token_classes,
 )
-from pipelines.evaluation.token_scores import TokenScores
+from pipelines.evaluation.windows import TokenScores
 from pipelines.verbs.evaluate import evaluate
 from tokenizer import Tokenizer
 
@@ -43,7 +43,7 @@ def scored(dataset_folder, tokenizer_folder):
     stream, tok = TokenDataset(dataset_folder).split("train"), Tokenizer.load(tokenizer_folder)
     ids, indices = stream.read(0, stream.tokens).astype(np.int32), np.arange(1, stream.tokens)
     nats = np.random.default_rng(0).gamma(2, 1, len(indices))
-    scores = TokenScores(ids[1:], ids[:-1], (indices - 1) % 32, indices // 32, indices, nats, nats < 1, np.empty(0))
+    scores = TokenScores(ids[1:], ids[:-1], (indices - 1) % 32, indices // 32, indices, nats, nats < 1)
     return scores, stream, tok, text_of_stream(stream, tok, tok.special_tokens["<|endoftext|>"])
 
 
@@ -129,7 +129,7 @@ def test_every_objective_has_breakdowns(trained_gpt, trained_bert, trained_t5, t
         trained_translator: {"position", "class", "length", "frequency", "document"},
     }
     for run, keys in expected.items():
-        numbers = evaluate(run, beams=0)["splits"]["validation"]
+        numbers = evaluate(run, beams=0).to_json()["splits"]["validation"]
         assert set(numbers["breakdown"]) == keys
         for rows in numbers["breakdown"].values():
             assert sum(row["share"] for row in rows) == pytest.approx(1)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluation.confidence import intervals, sampling_of
+from pipelines.evaluation.confidence import sampling_of
 from pipelines.evaluation.documents import text_of_stream
-from pipelines.evaluation.token_scores import TokenScores
+from pipelines.evaluation.measurements.predictions import intervals
+from pipelines.evaluation.windows import TokenScores
 from pipelines.verbs.evaluate import evaluate
 from tokenizer import Tokenizer
 
@@ -17,7 +18,7 @@ def scores_of_stream(stream, nats, correct):
     """Return the scores of all tokens of a stream but the first."""
     ids, indices = stream.read(0, stream.tokens).astype(np.int32), np.arange(1, stream.tokens)
     columns = (indices - 1) % 32
-    return TokenScores(ids[1:], ids[:-1], columns, (indices - 1) // 32, indices, nats, correct, np.empty(0))
+    return TokenScores(ids[1:], ids[:-1], columns, (indices - 1) // 32, indices, nats, correct)
 
 
 def test_intervals_are_those_of_the_sums_of_documents(dataset_folder, tokenizer_folder):
@@ -48,7 +49,7 @@ def test_intervals_are_those_of_the_sums_of_documents(dataset_folder, tokenizer_
 
 
 def test_a_few_documents_are_cut_into_blocks_of_contexts(trained_gpt):
-    numbers = evaluate(trained_gpt)["splits"]["validation"]
+    numbers = evaluate(trained_gpt).to_json()["splits"]["validation"]
     found = numbers["intervals"]
     assert (found["resampled"], found["draws"]) == ("blocks", 2000)
     assert found["contexts_per_block"] >= 4
@@ -58,7 +59,7 @@ def test_a_few_documents_are_cut_into_blocks_of_contexts(trained_gpt):
 
 
 def test_a_text_of_one_context_has_no_interval():
-    scores = TokenScores(*(np.zeros(3, np.int64) for _ in range(5)), np.ones(3), np.ones(3, bool), np.empty(0))
+    scores = TokenScores(*(np.zeros(3, np.int64) for _ in range(5)), np.ones(3), np.ones(3, bool))
     assert sampling_of(scores, None, 32) is None
     assert intervals(scores, None, None) == {}
 
@@ -66,7 +67,7 @@ def test_a_text_of_one_context_has_no_interval():
 def scores_of_contexts(losses):
     """Return the scores of contexts of one token each."""
     numbers = np.arange(len(losses))
-    return TokenScores(*[numbers] * 5, losses, np.ones(len(losses), bool), np.empty(0))
+    return TokenScores(*[numbers] * 5, losses, np.ones(len(losses), bool))
 
 
 @pytest.mark.parametrize("contexts", [2, 10, 19])
@@ -86,7 +87,7 @@ def test_an_interval_of_the_shortest_text_that_has_one_covers_the_mean():
 
 def test_models_without_a_code_length_have_no_interval_of_bits_per_byte(trained_bert, trained_t5, trained_translator):
     for run in (trained_bert, trained_t5, trained_translator):
-        numbers = evaluate(run, beams=0)["splits"]["validation"]
+        numbers = evaluate(run, beams=0).to_json()["splits"]["validation"]
         low, high = numbers["intervals"]["cross_entropy"]
         assert low < numbers["cross_entropy"] < high
         assert (numbers["intervals"]["bits_per_byte"] is None) == (numbers["bits_per_byte"] is None)
@@ -95,7 +96,7 @@ def test_models_without_a_code_length_have_no_interval_of_bits_per_byte(trained_
 def test_the_table_shows_intervals_and_says_what_was_drawn(in_process, trained_gpt):
     done = in_process("evaluate", trained_gpt)
     assert done.returncode == 0, done.stderr
-    found = evaluate(trained_gpt)["splits"]["validation"]
+    found = evaluate(trained_gpt).to_json()["splits"]["validation"]
     low, high = found["intervals"]["bits_per_byte"]
     assert f"{found['bits_per_byte']:.4f} ({low:.4f} to {high:.4f})" in done.stdout
     assert f"contexts, because the text has only {found['intervals']['documents']} documents." in done.stdout

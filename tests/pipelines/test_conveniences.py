@@ -88,7 +88,7 @@ def test_a_schedule_longer_than_the_run_is_named_by_the_run_and_its_dry_run(in_p
 
 
 def test_an_export_has_a_model_card_whose_code_loads_it(trained_gpt, tmp_path):
-    measured = evaluate(trained_gpt)["splits"]["validation"]
+    measured = evaluate(trained_gpt).to_json()["splits"]["validation"]
     card = (export_hf(trained_gpt, out=tmp_path / "out") / "README.md").read_text()
     front = card.split("---\n")[1]
     assert "library_name: transformers" in front
@@ -154,7 +154,7 @@ def test_only_an_export_or_an_imported_run_is_replaced(trained_gpt, tmp_path):
         export_onnx(trained_gpt, out=tmp_path / "new.onnx", overwrite=True)
     for make, source, out in ((export_hf, trained_gpt, "hf"), (import_hf, str(tmp_path / "hf"), "run")):
         make(source, out=tmp_path / out)
-        with pytest.raises(ValueError, match="--overwrite"):
+        with pytest.raises(ValueError, match="`overwrite`"):
             make(source, out=tmp_path / out)
         make(source, out=tmp_path / out, overwrite=True)
     with pytest.raises(ValueError, match="exists already"):

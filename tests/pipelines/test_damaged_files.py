@@ -13,7 +13,7 @@ from corpora.cards import load_card
 from pipelines.cli.text_input import file_text
 from pipelines.dataset.dataset_manifest import problems
 from pipelines.dataset.reader import TokenDataset, write_info
-from pipelines.evaluation.evaluation_file import read_evaluation
+from pipelines.evaluation.results import Evaluation
 from pipelines.exchange.transformers_import import read_weights
 from pipelines.recipes.recipe import load_recipe
 from pipelines.run.folder import Run
@@ -62,7 +62,7 @@ def test_every_json_file_of_a_run_is_read_strictly(damage, tmp_path, trained_gpt
 
     write(out / "evaluation.json", text)
     with pytest.raises(ValueError) as error:
-        read_evaluation(out)
+        Evaluation.read(out)
     assert_one_sentence(error, out / "evaluation.json", f"run bytelm evaluate {out} again")
 
     write(out / "metrics.jsonl", text + "\n")
@@ -243,7 +243,7 @@ def test_a_pipe_in_place_of_any_file_is_refused_without_being_opened(
     manifest = weights.with_name("manifest.json")
     cases = [
         (gpt / "metrics.jsonl", lambda: Run(gpt).metrics()),
-        (gpt / "evaluation.json", lambda: read_evaluation(gpt)),
+        (gpt / "evaluation.json", lambda: Evaluation.read(gpt)),
         (gpt / "config.toml", lambda: load_recipe(gpt / "config.toml")),
         (gpt / "tokenizer.json", lambda: Run(gpt).tokenizer()),
         (weights, lambda: read_verified(weights.parent, read_manifest(weights.parent), weights.name)),

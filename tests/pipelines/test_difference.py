@@ -11,9 +11,9 @@ import pytest
 
 from pipelines.dataset.document_records import DOCUMENTS_FILE, read_documents
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluation.difference import Gap, ScoredText, difference_per_byte, sentence
 from pipelines.evaluation.documents import document_keys, text_of_stream
-from pipelines.evaluation.token_scores import TokenScores
+from pipelines.evaluation.measurements.against import Gap, ScoredText, difference_per_byte, sentence
+from pipelines.evaluation.windows import TokenScores
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.pretrain import pretrain
@@ -55,7 +55,7 @@ def scored(folder, per_byte):
     text = text_of_stream(stream, tok, dataset.info["separator"], recorded)
     ids, indices = stream.read(0, stream.tokens)[1:].astype(np.int32), np.arange(1, stream.tokens)
     nats = text.sizes[1:] * per_byte[text.document[1:]]
-    scores = TokenScores(ids, ids, indices, indices, indices, nats, nats > 0, np.empty(0))
+    scores = TokenScores(ids, ids, indices, indices, indices, nats, nats > 0)
     return ScoredText(scores, text, document_keys(stream, tok, text, recorded))
 
 
@@ -136,9 +136,9 @@ def test_documents_that_only_one_dataset_has_do_not_count(runs, tmp_path, corpus
 
 
 def test_runs_with_different_tokenizers_differ_by_their_bits_per_byte(runs):
-    one, two = (evaluate(run)["splits"]["validation"]["bits_per_byte"] for run in runs)
-    there = evaluate(runs[0], against=runs[1])["splits"]["validation"]
-    back = evaluate(runs[1], against=runs[0])["splits"]["validation"]
+    one, two = (evaluate(run).validation.bits_per_byte for run in runs)
+    there = evaluate(runs[0], against=runs[1]).to_json()["splits"]["validation"]
+    back = evaluate(runs[1], against=runs[0]).to_json()["splits"]["validation"]
     assert there["kl_bits"] is there["reverse_kl_bits"] is there["js_bits"] is None
     assert "have no KL or Jensen-Shannon divergence" in there["difference"]["divergence"]
     assert there["difference"]["value"] == pytest.approx(one - two, abs=0.01)
@@ -149,7 +149,7 @@ def test_runs_with_different_tokenizers_differ_by_their_bits_per_byte(runs):
 
 def test_a_run_does_not_differ_from_itself(tmp_path, runs):
     copy = shutil.copytree(runs[0], tmp_path / "copy")
-    found = evaluate(copy, against=runs[0])["splits"]["validation"]["difference"]
+    found = evaluate(copy, against=runs[0]).to_json()["splits"]["validation"]["difference"]
     assert (found["value"], found["low"], found["high"]) == (0, 0, 0)
     assert found["sentence"] == (
         "copy and gpt270 are equally good on this text: their losses are the same; training seeds not counted."
@@ -163,8 +163,8 @@ def test_runs_of_one_tokenizer_differ_by_their_numbers(tmp_path, runs, small_rec
         data=runs[0].with_name("data270"),
         out=other,
     )
-    numbers = evaluate(runs[0], against=other)["splits"]["validation"]
-    value = numbers["bits_per_byte"] - evaluate(other)["splits"]["validation"]["bits_per_byte"]
+    numbers = evaluate(runs[0], against=other).to_json()["splits"]["validation"]
+    value = numbers["bits_per_byte"] - evaluate(other).validation.bits_per_byte
     found = numbers["difference"]
     assert found["value"] == pytest.approx(value, rel=1e-6) and found["value"] > 0
     assert found["low"] < value < found["high"]
@@ -194,4 +194,4 @@ def test_the_sentence_says_which_run_is_better_and_how_surely(numbers, expected)
 def test_the_command_prints_the_sentence(in_process, runs):
     done = in_process("evaluate", runs[0], "--against", runs[1])
     assert done.returncode == 0, done.stderr
-    assert evaluate(runs[0], against=runs[1])["splits"]["validation"]["difference"]["sentence"] in done.stdout
+    assert evaluate(runs[0], against=runs[1]).to_json()["splits"]["validation"]["difference"]["sentence"] in done.stdout

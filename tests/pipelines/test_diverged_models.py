@@ -67,7 +67,7 @@ def test_an_overconfident_model_has_numbers_that_any_parser_reads(in_process, sc
 
 def test_the_scale_of_1000_overflows(scaled, trained_gpt):
     run = scaled(trained_gpt, 1000)
-    assert evaluate(run)["splits"]["validation"]["overflow"] == ["perplexity"]
+    assert evaluate(run).to_json()["splits"]["validation"]["overflow"] == ["perplexity"]
 
 
 def test_a_perplexity_that_overflows_is_shown_as_a_power_of_e(in_process, scaled, trained_gpt):
@@ -85,11 +85,11 @@ def test_a_perplexity_that_overflows_is_shown_as_a_power_of_e(in_process, scaled
 def test_the_words_and_the_pseudo_perplexity_overflow_too(scaled, tmp_path, trained_gpt, trained_bert):
     text = tmp_path / "words.txt"
     text.write_text("Wholly unforeseeable sesquipedalian vocabulary, zyxwvut. " * 40)
-    [numbers] = evaluate(scaled(trained_gpt, 3000), corpus=(str(text),), unit="word")["splits"].values()
+    [numbers] = evaluate(scaled(trained_gpt, 3000), corpus=(str(text),), unit="word").to_json()["splits"].values()
     assert numbers["overflow"] == ["perplexity", "word_perplexity", "word_perplexity_with_line_ends"]
     nats = numbers["cross_entropy"] * numbers["tokens"] / numbers["words"]
     assert numbers["word_cross_entropy"] == pytest.approx(nats)
-    numbers = evaluate(scaled(trained_bert, 3000))["splits"]["validation"]
+    numbers = evaluate(scaled(trained_bert, 3000)).to_json()["splits"]["validation"]
     assert numbers["pseudo_perplexity"] is None
     assert numbers["pseudo_cross_entropy"] > 709
     assert "pseudo_perplexity" in numbers["overflow"]
@@ -134,8 +134,21 @@ def test_a_model_without_numbers_is_named_and_the_other_run_is_evaluated(in_proc
     assert done.returncode == 1
 
 
-def test_the_run_to_compare_with_is_named_if_it_has_no_numbers(tmp_path, trained_gpt):
+@pytest.mark.parametrize("tokenizer", ["the same", "another"])
+def test_a_run_keeps_its_numbers_if_the_run_to_compare_with_has_none(
+    in_process, tmp_path, trained_gpt, wordpiece_run, tokenizer
+):
     good = shutil.copytree(trained_gpt, tmp_path / "good")
-    bad = broken(trained_gpt, tmp_path / "bad")
+    (good / "evaluation.json").unlink(missing_ok=True)
+    bad = broken(trained_gpt if tokenizer == "the same" else wordpiece_run, tmp_path / "bad")
+    done = in_process("evaluate", good, "--against", bad)
+    assert done.returncode == 1
+    assert f"bytelm evaluate: {bad}: the model's logits are not finite" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert f"validation: perplexity {numbers_of(good)['perplexity']:,.2f}" in done.stdout
+    assert "difference" not in numbers_of(good) and "kl_bits" not in numbers_of(good)
+    saved = strict((good / "evaluation.json").read_text())
+    assert saved["measured"]["validation"]["against"] is None
     with pytest.raises(ValueError, match=f"{bad}: the model's logits are not finite"):
         evaluate(good, against=bad)
+    assert numbers_of(good)["tokens"] > 0

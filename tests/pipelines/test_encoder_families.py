@@ -202,7 +202,7 @@ def test_a_dataset_separates_documents_as_the_family_does(family, data):
 @pytest.mark.slow
 def test_a_run_is_evaluated_reported_and_trained_further(family, data, tmp_path):
     peer, tok, _, run = family
-    assert evaluate(run, data=data, device="cpu")["splits"]["validation"]["cross_entropy"] > 0
+    assert evaluate(run, data=data, device="cpu").validation.cross_entropy > 0
     assert "imported_from" in report([run], out=tmp_path / "page.html").read_text(encoding="utf-8")
     recipe = Run(run).recipe
     recipe = replace(recipe, train=replace(recipe.train, tokens=240, batch_tokens=120, device="cpu", dtype="float32"))

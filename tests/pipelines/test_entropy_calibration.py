@@ -103,14 +103,14 @@ def test_the_entropies_of_all_positions_add_up_to_the_entropy_of_all_texts():
 def test_the_first_position_and_the_real_text_need_no_generation(trained_gpt, dataset_folder, tmp_path):
     """All windows are drawn, so the means equal the loss by position over whole windows."""
     run = shutil.copytree(trained_gpt, tmp_path / "gpt")
-    numbers = evaluate(run, entropy_calibration=10)["splits"]["validation"]
+    numbers = evaluate(run, entropy_calibration=10).to_json()["splits"]["validation"]
     windows = (numbers["tokens"]) // 32
-    found = evaluate(run, entropy_calibration=windows)["splits"]["validation"]
+    found = evaluate(run, entropy_calibration=windows).to_json()["splits"]["validation"]
     curve = np.array(numbers["curves"]["loss_by_position"]) / math.log(2)
     for row in found["entropy_calibration"]["positions"]:
         assert row["validation"][0] == pytest.approx(curve[row["first"] - 1 : row["last"]].mean(), rel=0.01)
     assert numbers["entropy_calibration"]["texts"] == 10
-    assert evaluate(run, entropy_calibration=10)["splits"]["validation"] == numbers
+    assert evaluate(run, entropy_calibration=10).to_json()["splits"]["validation"] == numbers
 
 
 def test_bins_are_half_octaves_up_to_the_window():
@@ -128,15 +128,15 @@ def test_models_without_entropy_calibration_give_the_reason(tmp_path, trained_be
         (trained_translator, "encoder-dec"),
     ):
         copy = shutil.copytree(run, tmp_path / run.parent.name / run.name)
-        found = evaluate(copy, entropy_calibration=2, beams=0)["splits"]["validation"]["entropy_calibration"]
+        found = evaluate(copy, entropy_calibration=2, beams=0).to_json()["splits"]["validation"]["entropy_calibration"]
         assert found["positions"] is None and f"model's architecture is {architecture}" in found["left_out"]
 
 
 def test_a_split_shorter_than_a_window_gives_the_reason(tmp_path, printed, trained_gpt):
     run = shutil.copytree(trained_gpt, tmp_path / "gpt")
     (tmp_path / "short.txt").write_text("a b c")
-    numbers = evaluate(run, corpus=(str(tmp_path / "short.txt"),), entropy_calibration=2)["splits"]["short.txt"]
-    assert "longer than a window" in numbers["entropy_calibration"]["left_out"]
+    found = evaluate(run, corpus=(str(tmp_path / "short.txt"),), entropy_calibration=2).splits["short.txt"]
+    assert "longer than a window" in found.entropy_calibration.left_out
     assert "short.txt: no entropy calibration: the split has" in " ".join(printed.readouterr().out.split())
 
 

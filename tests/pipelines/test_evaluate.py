@@ -16,9 +16,9 @@ import torch
 from corpora.synthetic import source_from_description
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.decoded_text import stream_text
-from pipelines.evaluation.evaluation_file import read_evaluation
 from pipelines.evaluation.measurements import kinds, options
 from pipelines.evaluation.measurements.compressors import compressed_text
+from pipelines.evaluation.results import Evaluation
 from pipelines.evaluation.windows import decoder_windows
 from pipelines.recipes.recipe import load_recipe, save_config
 from pipelines.run.folder import Run
@@ -33,7 +33,7 @@ from tokenizer import Tokenizer
 
 @pytest.fixture(scope="module")
 def gpt_numbers(trained_gpt):
-    return evaluate(trained_gpt)["splits"]["validation"]
+    return evaluate(trained_gpt).to_json()["splits"]["validation"]
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_baselines_are_fitted_on_train_and_scored_on_the_same_tokens(gpt_numbers
 
 
 def test_sliding_windows_score_every_token_once_with_more_context(trained_gpt, gpt_numbers):
-    sliding = evaluate(trained_gpt, stride=8)["splits"]["validation"]
+    sliding = evaluate(trained_gpt, stride=8).to_json()["splits"]["validation"]
     assert (sliding["window"], sliding["stride"]) == (32, 8)
     assert sliding["tokens"] == gpt_numbers["tokens"]
     assert sliding["bytes"] == gpt_numbers["bytes"]
@@ -164,7 +164,7 @@ def test_long_windows_are_in_small_batches_and_no_longer_than_the_text(tokens, w
 
 
 def test_positions_with_too_little_context_are_left_out(trained_gpt, gpt_numbers):
-    numbers = evaluate(trained_gpt, min_context=3)["splits"]["validation"]
+    numbers = evaluate(trained_gpt, min_context=3).to_json()["splits"]["validation"]
     curve = numbers["curves"]["loss_by_position"]
     assert curve[:2] == [None, None]
     assert curve[2:] == pytest.approx(gpt_numbers["curves"]["loss_by_position"][2:])
@@ -173,13 +173,13 @@ def test_positions_with_too_little_context_are_left_out(trained_gpt, gpt_numbers
 
 def test_a_run_diverges_from_another_but_not_from_itself(tmp_path, trained_gpt, small_recipe, dataset_folder):
     copy = shutil.copytree(trained_gpt, tmp_path / "copy")
-    same = evaluate(copy, against=trained_gpt)["splits"]["validation"]
+    same = evaluate(copy, against=trained_gpt).to_json()["splits"]["validation"]
     assert same["kl_bits"] == same["reverse_kl_bits"] == pytest.approx(0, abs=1e-9)
     other = tmp_path / "other"
     recipe = replace(small_recipe, train=replace(small_recipe.train, seed=5, tokens=2560))
     pretrain(recipe, data=dataset_folder, out=other)
     there, back = evaluate(copy, against=other), evaluate(other, against=copy)
-    there, back = (numbers["splits"]["validation"] for numbers in (there, back))
+    there, back = (evaluation.to_json()["splits"]["validation"] for evaluation in (there, back))
     assert there["kl_bits"] > 0.01
     assert there["kl_bits"] == pytest.approx(back["reverse_kl_bits"], rel=1e-5)
     assert there["js_bits"] == pytest.approx(back["js_bits"], rel=1e-5)
@@ -203,7 +203,7 @@ def test_runs_with_and_without_a_document_mask_are_not_compared(tmp_path, traine
         with pytest.raises(ValueError, match=rf"{masked} has model\.document_mask and {trained_gpt} has not"):
             evaluate(one, against=other)
     again = shutil.copytree(masked, tmp_path / "again")
-    same = evaluate(masked, against=again)["splits"]["validation"]
+    same = evaluate(masked, against=again).to_json()["splits"]["validation"]
     assert same["document_mask"] and same["kl_bits"] == pytest.approx(0, abs=1e-9)
 
 
@@ -215,7 +215,7 @@ def test_a_dataset_of_another_tokenizer_is_refused(tmp_path, trained_gpt, text_f
 
 
 def test_a_masked_model_is_scored_at_its_masks(trained_bert, dataset_folder, tokenizer_folder):
-    numbers = evaluate(trained_bert)["splits"]["validation"]
+    numbers = evaluate(trained_bert).to_json()["splits"]["validation"]
     stream = TokenDataset(dataset_folder).split("validation")
     tok = Tokenizer.load(tokenizer_folder)
     ids = stream.read(0, stream.tokens)
@@ -226,7 +226,7 @@ def test_a_masked_model_is_scored_at_its_masks(trained_bert, dataset_folder, tok
     assert 1 < numbers["pseudo_perplexity"] < 600
     assert numbers["pseudo_tokens"] == 2048
     assert numbers["unigram_pseudo_perplexity"] == pytest.approx(2 ** numbers["unigram_cross_entropy_bits"], rel=0.2)
-    again = evaluate(trained_bert)["splits"]["validation"]
+    again = evaluate(trained_bert).to_json()["splits"]["validation"]
     assert again == numbers
 
 
@@ -242,7 +242,7 @@ def test_a_uniform_model_has_a_perplexity_of_the_vocabulary(tmp_path, trained_gp
     weights = load_file(folder / "model.safetensors")
     weights["embedding.weight"].zero_()
     rewrite(folder, model=save(weights))
-    numbers = evaluate(run)["splits"]["validation"]
+    numbers = evaluate(run).to_json()["splits"]["validation"]
     assert numbers["perplexity"] == pytest.approx(512, rel=1e-5)
     assert numbers["entropy_bits"] == pytest.approx(9, rel=1e-6)
     # H(P, Q) = H(P) + D_KL(P || Q), where Q does not depend on the context.
@@ -254,11 +254,11 @@ def test_a_uniform_model_has_a_perplexity_of_the_vocabulary(tmp_path, trained_gp
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"stride": 0}, "--stride is 0, but must be from 1 to the window of 32"),
-        ({"stride": 33}, "--stride is 33"),
-        ({"min_context": -1}, "--min-context is -1"),
-        ({"min_context": 100}, "--min-context is 100"),
-        ({"splits": ()}, "--splits names no split"),
+        ({"stride": 0}, "`stride` is 0, but must be from 1 to the window of 32"),
+        ({"stride": 33}, "`stride` is 33"),
+        ({"min_context": -1}, "`min_context` is -1"),
+        ({"min_context": 100}, "`min_context` is 100"),
+        ({"splits": ()}, "`splits` names no split"),
         ({"splits": ("tset",)}, "has no split 'tset'; it has train, validation"),
         ({"device": "cuda"}, "PyTorch sees no GPU"),
     ],
@@ -280,15 +280,15 @@ def test_a_masked_model_has_no_stride(trained_bert):
 
 def test_compressors_are_an_option(tmp_path, trained_gpt):
     run = shutil.copytree(trained_gpt, tmp_path / "gpt")
-    numbers = evaluate(run, compressors=True)["splits"]["validation"]
+    numbers = evaluate(run, compressors=True).to_json()["splits"]["validation"]
     assert set(numbers["compressors"]) == {"xz -9", "zstd -19"}
 
 
 def test_evaluation_json_has_the_returned_contents(trained_gpt):
     result = evaluate(trained_gpt, dtype="bfloat16")
-    assert json.loads((trained_gpt / "evaluation.json").read_text()) == result
-    assert result["splits"]["validation"]["dtype"] == "bfloat16"
-    assert result["splits"]["validation"]["document_mask"] is False
+    assert json.loads((trained_gpt / "evaluation.json").read_text()) == result.to_json()
+    assert result.validation.dtype == "bfloat16"
+    assert result.validation.document_mask is False
 
 
 def test_compressors_read_the_text_of_the_split(dataset_folder, tokenizer_folder):
@@ -340,7 +340,7 @@ def test_a_small_gpt_on_a_markov_source_comes_within_0_02_bits_of_the_entropy_ra
         ),
     )
     pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run")
-    numbers = evaluate(tmp_path / "run", min_context=2)["splits"]["validation"]
+    numbers = evaluate(tmp_path / "run", min_context=2).to_json()["splits"]["validation"]
     rate = numbers["entropy_rate_bits"]
     assert 1 < rate < 3
     assert numbers["cross_entropy_bits"] < rate + 0.02
@@ -368,7 +368,7 @@ def test_the_cross_entropy_and_its_parts_cover_the_same_tokens(in_process, marko
     """The source says nothing about separators and the two symbols after each: 26 of the 2,708 tokens."""
     done = in_process("evaluate", markov_run)
     assert done.returncode == 0, done.stderr
-    numbers = read_evaluation(markov_run)["splits"]["validation"]
+    numbers = Evaluation.read(markov_run).to_json()["splits"]["validation"]
     dataset = TokenDataset(markov_run.parent / "data")
     source = source_from_description(dataset.info["corpus"]["synthetic"])
     stream = dataset.split("validation")

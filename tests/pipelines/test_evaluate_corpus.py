@@ -58,7 +58,7 @@ def nats_of(run, texts):
 
 
 def test_all_documents_of_a_corpus_are_scored(run, corpus):
-    numbers = evaluate(run, corpus=(str(corpus),))["splits"]["texts"]
+    numbers = evaluate(run, corpus=(str(corpus),)).to_json()["splits"]["texts"]
     nats, size = nats_of(run, TEXTS).sum(), sum(len(text.encode()) for text in TEXTS)
     assert numbers["bytes"] == size
     assert numbers["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, rel=1e-5)
@@ -67,7 +67,7 @@ def test_all_documents_of_a_corpus_are_scored(run, corpus):
 
 
 def test_words_are_the_texts_between_white_space(run, corpus):
-    numbers = evaluate(run, corpus=(str(corpus),), unit="word")["splits"]["texts"]
+    numbers = evaluate(run, corpus=(str(corpus),), unit="word").to_json()["splits"]["texts"]
     nats = nats_of(run, TEXTS).sum()
     words, line_ends = sum(len(text.split()) for text in TEXTS), sum(text.count("\n") for text in TEXTS)
     assert (numbers["words"], numbers["line_ends"]) == (words, line_ends)
@@ -76,7 +76,7 @@ def test_words_are_the_texts_between_white_space(run, corpus):
 
 
 def test_the_perplexity_per_word_has_an_interval_over_documents(run, corpus):
-    found = evaluate(run, corpus=(str(corpus),), unit="word")["splits"]["texts"]
+    found = evaluate(run, corpus=(str(corpus),), unit="word").to_json()["splits"]["texts"]
     counts = np.array([[len(text.split()), text.count("\n")] for text in TEXTS])
     columns = [nats_of(run, TEXTS), counts[:, 0], counts.sum(axis=1)]
     nats, words, with_line_ends = resampled_sums(np.stack(columns, axis=1)).T
@@ -111,10 +111,10 @@ def test_a_corpus_with_its_own_splits_is_scored_split_by_split(run, tmp_path):
         (tmp_path / f"book.{name}.txt").write_text(f"the text of {name} " * 20)
     names = (str(tmp_path / "book.*.txt"),)
     result = evaluate(run, corpus=names, splits=("validation", "test"))
-    scored = [split for split in result["splits"] if split != "validation"]
+    scored = [split for split in result.splits if split != "validation"]
     assert [split.split()[-1] for split in scored] == ["validation", "test"]
-    assert [result["splits"][split]["bytes"] for split in scored] == [20 * len(b"the text of valid "), 20 * 17]
-    assert result["measured"][scored[0]]["data"] == names[0]
+    assert [result.splits[split].bytes for split in scored] == [20 * len(b"the text of valid "), 20 * 17]
+    assert result.splits[scored[0]].measured.data == names[0]
     with pytest.raises(ValueError, match="has no split 'dev'; it has train, validation, test"):
         evaluate(run, corpus=names, splits=("dev",))
 
@@ -124,13 +124,13 @@ def test_a_corpus_is_scored_after_the_training_data_was_deleted(tmp_path, small_
     recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=2560))
     assert pretrain(recipe, data=data, out=tmp_path / "gpt") == 0
     shutil.rmtree(data)
-    numbers = evaluate(tmp_path / "gpt", corpus=(str(corpus),))["splits"]["texts"]
+    numbers = evaluate(tmp_path / "gpt", corpus=(str(corpus),)).to_json()["splits"]["texts"]
     assert numbers["bits_per_byte"] > 0 and "unigram_cross_entropy_bits" not in numbers
 
 
 def test_masked_models_read_the_blocks_of_a_corpus(tmp_path, trained_bert, corpus):
     bert = shutil.copytree(trained_bert, tmp_path / "bert")
-    numbers = evaluate(bert, corpus=(str(corpus),))["splits"]["texts"]
+    numbers = evaluate(bert, corpus=(str(corpus),)).to_json()["splits"]["texts"]
     assert numbers["pseudo_perplexity"] > 1 and numbers["bits_per_byte"] is None
 
 
@@ -147,7 +147,7 @@ def test_the_test_split_of_wikitext_2_has_the_published_number_of_tokens(trained
 @pytest.mark.slow
 def test_the_perplexity_per_word_of_wikitext_2_follows_its_definition(run, shared):
     path = shared / "corpora" / "wikitext2.test.txt.xz"
-    numbers = evaluate(run, corpus=(str(path),), unit="word")["splits"][path.name]
+    numbers = evaluate(run, corpus=(str(path),), unit="word").to_json()["splits"][path.name]
     text = lzma.decompress(path.read_bytes()).decode()
     assert (numbers["words"], numbers["bytes"]) == (len(text.split()), len(text.encode()))
     assert numbers["words"] + numbers["line_ends"] == 245_569
@@ -160,11 +160,11 @@ def test_the_perplexity_per_word_of_wikitext_2_follows_its_definition(run, share
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"unit": "word"}, "--unit word counts the words of a corpus: name one with --corpus"),
-        ({"corpus": ("x",), "compressors": True}, "--compressors needs a training split"),
-        ({"corpus": ("x",), "unit": "word", "min_context": 2}, "leave --min-context out"),
-        ({"suffix": (".md",)}, "--suffix: for reading a corpus; name one with --corpus"),
-        ({"corpus": ("x",), "data": "y"}, "--data and --corpus both name a text"),
+        ({"unit": "word"}, "`unit='word'` counts the words of a corpus: name one with `corpus`"),
+        ({"corpus": ("x",), "compressors": True}, "`compressors` needs a training split"),
+        ({"corpus": ("x",), "unit": "word", "min_context": 2}, "leave `min_context` out"),
+        ({"suffix": (".md",)}, "`suffix`: for reading a corpus; name one with `corpus`"),
+        ({"corpus": ("x",), "data": "y"}, "`data` and `corpus` both name a text"),
     ],
 )
 def test_options_that_do_not_fit_a_corpus_are_refused(trained_gpt, options, message):
@@ -174,10 +174,10 @@ def test_options_that_do_not_fit_a_corpus_are_refused(trained_gpt, options, mess
 
 def test_other_files_are_read_by_their_suffix(run, tmp_path):
     (tmp_path / "notes.md").write_text("some words\n" * 20)
-    numbers = evaluate(run, corpus=(str(tmp_path / "notes.md"),), suffix=(".md",))["splits"]["notes.md"]
+    numbers = evaluate(run, corpus=(str(tmp_path / "notes.md"),), suffix=(".md",)).to_json()["splits"]["notes.md"]
     assert numbers["bytes"] == 220
 
 
 def test_runs_on_pairs_take_no_corpus(trained_translator, corpus):
-    with pytest.raises(ValueError, match="was trained on pairs, and --corpus names a text"):
+    with pytest.raises(ValueError, match="was trained on pairs, and `corpus` names a text"):
         evaluate(trained_translator, corpus=(str(corpus),))

@@ -1,11 +1,12 @@
 """evaluation.json keeps earlier evaluations, and `bytelm evaluate` names its numbers in words."""
 
 import json
+import pickle
 import shutil
 
 import pytest
 
-from pipelines.evaluation.evaluation_file import evaluations_of, read_evaluation
+from pipelines.evaluation.results import Evaluation
 from pipelines.run.folder import Run
 from pipelines.verbs.evaluate import evaluate
 
@@ -22,9 +23,9 @@ def run(tmp_path, trained_gpt):
 def evaluated(tmp_path_factory, trained_gpt):
     """Return another copy of the run and its evaluation."""
     folder = shutil.copytree(trained_gpt, tmp_path_factory.mktemp("evaluated") / "gpt")
-    contents = evaluate(folder)
-    assert read_evaluation(folder) == contents
-    return folder, contents
+    evaluation = evaluate(folder)
+    assert Evaluation.read(folder) == evaluation
+    return folder, evaluation.to_json()
 
 
 def saved(run):
@@ -32,19 +33,18 @@ def saved(run):
 
 
 def test_an_evaluation_with_other_settings_keeps_the_earlier_one(run):
-    chunked = evaluate(run)["splits"]["validation"]
-    sliding = evaluate(run, stride=8)["splits"]["validation"]
-    evaluate(run, splits=("train",))
-    found = [(each.split, each.numbers) for each in evaluations_of(saved(run))]
+    chunked = evaluate(run).validation
+    sliding = evaluate(run, stride=8).validation
+    found = evaluate(run, splits=("train",)).all
     assert len(found) == 3
-    assert all(pair in found for pair in (("validation", chunked), ("validation", sliding)))
-    assert saved(run)["splits"]["validation"] == sliding
+    assert chunked in found and sliding in found
+    assert saved(run)["splits"]["validation"] == sliding.to_json()
     assert set(saved(run)["splits"]) == {"train", "validation"}
 
 
 def test_a_repeated_evaluation_keeps_the_numbers_of_the_longer_one(run):
-    longer = evaluate(run, compressors=True, against=run)["splits"]["validation"]
-    assert evaluate(run)["splits"]["validation"] == longer
+    longer = evaluate(run, compressors=True, against=run).to_json()["splits"]["validation"]
+    assert evaluate(run).to_json()["splits"]["validation"] == longer
     assert saved(run)["measured"]["validation"]["against"] == str(run)
     assert "earlier" not in saved(run)
 
@@ -53,11 +53,11 @@ def test_divergences_from_two_runs_are_both_kept(tmp_path, run):
     others = [shutil.copytree(run, tmp_path / name) for name in ("one", "two")]
     for other in others:
         evaluate(run, against=other)
-    assert {each.measured["against"] for each in evaluations_of(saved(run))} == set(map(str, others))
+    assert {evaluation.measured.against for evaluation in Evaluation.read(run).all} == set(map(str, others))
 
 
 def test_an_evaluation_records_its_date_hardware_version_and_data(run):
-    measured = evaluate(run)["measured"]["validation"]
+    measured = evaluate(run).to_json()["measured"]["validation"]
     facts = Run(run).facts
     assert measured["date"] >= facts["date"]
     assert measured["version"] == facts["version"]
@@ -86,7 +86,7 @@ def test_a_damaged_evaluation_is_set_aside_and_not_overwritten(run):
 def test_an_evaluation_of_another_shape_is_refused_as_damaged(run, contents):
     (run / "evaluation.json").write_text(json.dumps(contents))
     with pytest.raises(ValueError, match=r"evaluation\.json is damaged"):
-        read_evaluation(run)
+        Evaluation.read(run)
 
 
 MATCHES = {"training": "data", "bytes": 9, "sampled": 1.0, "curve": []}
@@ -129,7 +129,7 @@ def test_entries_with_a_wrong_structure_are_refused_as_damaged(evaluated, damage
     damaged = contents | {"splits": {"validation": contents["splits"]["validation"] | damage}}
     (run / "evaluation.json").write_text(json.dumps(damaged))
     with pytest.raises(ValueError, match=r"evaluation\.json is damaged"):
-        read_evaluation(run)
+        Evaluation.read(run)
 
 
 def test_no_run_is_evaluated_if_one_of_them_cannot_be(tmp_path, run, trained_bert):
@@ -138,7 +138,7 @@ def test_no_run_is_evaluated_if_one_of_them_cannot_be(tmp_path, run, trained_ber
     with pytest.raises(ValueError, match="bert was trained on masked-token"):
         evaluate([run, bert], stride=8)
     assert not (run / "evaluation.json").exists()
-    assert evaluate([run, bert]) == [saved(run), saved(bert)]
+    assert [evaluation.to_json() for evaluation in evaluate([run, bert])] == [saved(run), saved(bert)]
 
 
 def test_the_command_prints_names_definitions_and_the_file(in_process, run):
@@ -147,6 +147,36 @@ def test_the_command_prints_names_definitions_and_the_file(in_process, run):
     assert "cross-entropy, bits per token" in done.stdout
     assert "Total bits of the scored tokens, divided by their bytes." in done.stdout
     assert f"saved in {run / 'evaluation.json'}" in done.stdout
+
+
+def test_the_command_prints_perplexity_and_bits_per_byte_before_the_table(in_process, run, tmp_path, trained_bert):
+    numbers = evaluate(run).validation
+    first, second, *_ = in_process("evaluate", run, "--quiet").stdout.splitlines()
+    quoted = f"validation: perplexity {numbers.perplexity:,.2f}, {numbers.bits_per_byte:.4f} bits per byte"
+    assert (first, second) == (quoted, "")
+    bert = shutil.copytree(trained_bert, tmp_path / "bert")
+    first, second, third, *_ = in_process("evaluate", run, bert, "--quiet").stdout.splitlines()
+    assert first.startswith("gpt, validation: perplexity ") and second.startswith("bert, validation: perplexity ")
+    assert second.endswith(" bits per byte of masked text") and third == ""
+
+
+def test_an_evaluation_reads_well_in_a_notebook(evaluated):
+    _, contents = evaluated
+    evaluation = Evaluation.from_json(contents)
+    numbers = contents["splits"]["validation"]
+    assert evaluation.to_json() == contents
+    assert evaluation.validation is evaluation.splits["validation"]
+    assert evaluation.validation.bits_per_byte == numbers["bits_per_byte"]
+    assert evaluation.validation.bleu is None  # a number that this run has not
+    assert evaluation.validation.intervals.bounds["accuracy"] == tuple(numbers["intervals"]["accuracy"])
+    quoted = f"validation: perplexity {numbers['perplexity']:,.2f}, {numbers['bits_per_byte']:.4f} bits per byte"
+    assert repr(evaluation) == f"evaluation of gpt\n  {quoted}"
+    assert "validation" in dir(evaluation) and "bits_per_byte" in dir(evaluation.validation)
+    with pytest.raises(AttributeError, match="the evaluation has no split 'test'; it has validation"):
+        evaluation.test  # noqa: B018
+    with pytest.raises(AttributeError, match=r"no number or result 'perplexty'\. Did you mean 'perplexity'\?"):
+        evaluation.validation.perplexty  # noqa: B018
+    assert pickle.loads(pickle.dumps(evaluation)) == evaluation
 
 
 def test_the_command_prints_json_and_nothing_else(in_process, tmp_path, run):

@@ -137,7 +137,7 @@ def test_an_imported_run_is_evaluated_generated_from_and_reported(in_process, pe
     assert refused.returncode == 1
     assert "run was imported and has no dataset" in refused.stderr
 
-    numbers = evaluate(tmp_path / "run", data=dataset_folder, device="cpu")["splits"]["validation"]
+    numbers = evaluate(tmp_path / "run", data=dataset_folder, device="cpu").to_json()["splits"]["validation"]
     import datasets
 
     rows = datasets.load_from_disk(str(dataset_folder))["validation"].with_format("torch")["input_ids"][:]
@@ -172,7 +172,7 @@ def test_an_imported_model_with_a_padded_vocabulary_generates_only_tokens_of_its
     save_file(weights, tmp_path / "padded" / "model.safetensors", metadata={"format": "pt"})
     run = import_hf(str(tmp_path / "padded"), out=tmp_path / "run")
     if kind == "llama":
-        assert evaluate(run, data=dataset_folder, device="cpu")["splits"]["validation"]["perplexity"] > 1
+        assert evaluate(run, data=dataset_folder, device="cpu").validation.perplexity > 1
     prompt, length = ("import <|mask|>", {}) if "bert" in kind else ("import ", {"tokens": 30})
     for options in (length, length | {"beams": 0}):
         assert generate(run, prompt=prompt, device="cpu", **options)

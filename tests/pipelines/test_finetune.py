@@ -86,8 +86,8 @@ def test_a_warm_up_of_all_steps_is_named(tmp_path, trained_bert, passages, warmu
         finetune(trained_bert, data=passages[0], test=passages[1], out=tmp_path / "out", settings=settings)
     said = [str(each.message) for each in caught]
     words = (
-        "--warmup 0.95 lasts until the last of 6 steps, so the learning rate ends at its peak: lower --warmup, or "
-        "raise --epochs"
+        "`warmup=0.95` lasts until the last of 6 steps, so the learning rate ends at its peak: lower `warmup`, or "
+        "raise `epochs`"
     )
     assert (words in said) == warned
 
@@ -239,9 +239,9 @@ def test_unusable_training_rows_are_refused_by_name(tmp_path, trained_bert, trai
     refused(two, trained_gpt, tmp_path, "has a model of architecture 'decoder'")
     refused([("a", "x"), ("b", "x")], trained_bert, tmp_path, "all texts of .* have the label 'x'")
     refused(
-        two, trained_bert, tmp_path, "no text of .*rows.jsonl is held out: raise --held-out from 1e-09", held_out=1e-9
+        two, trained_bert, tmp_path, "no text of .*rows.jsonl is held out: raise `held_out` from 1e-09", held_out=1e-9
     )
-    refused(two, trained_bert, tmp_path, "--held-out is 1.5", held_out=1.5)
+    refused(two, trained_bert, tmp_path, "`held_out` is 1.5", held_out=1.5)
     test = write(tmp_path / "test.jsonl", [("a", "z")])
     refused(two, trained_bert, tmp_path, "test.jsonl has the label 'z', which no text of", test=test)
     refused(two, trained_bert, tmp_path, 'has no field "body"', text_field="body")
@@ -249,7 +249,7 @@ def test_unusable_training_rows_are_refused_by_name(tmp_path, trained_bert, trai
 
 def test_a_folder_that_is_no_classifier_is_left_alone(tmp_path, trained_bert, passages):
     (tmp_path / "mine").write_text("mine")
-    with pytest.raises(ValueError, match="exists already: choose another --out"):
+    with pytest.raises(ValueError, match="exists already: choose another `out`"):
         finetune(trained_bert, data=passages[0], out=tmp_path, settings=SETTINGS)
     with pytest.raises(ValueError, match="holds no classifier"):
         load_classifier(tmp_path)
@@ -262,13 +262,13 @@ def test_an_existing_classifier_is_replaced_only_on_request(trained_classifier, 
     options = {"data": write(tmp_path / "rows.jsonl", rows), "out": folder, "compare_scratch": False}
     settings = replace(SETTINGS, epochs=1)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    with pytest.raises(ValueError, match=r"mine exists already: choose another --out .*--overwrite"):
+    with pytest.raises(ValueError, match=r"mine exists already: choose another `out` .*`overwrite`"):
         finetune(trained_bert, **options, settings=settings)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     finetune(trained_bert, **options, overwrite=True, settings=settings)
     assert load_classifier(folder).labels == ["no", "yes"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "rows.jsonl"]
-    with pytest.raises(ValueError, match="exists already: choose another --out"):
+    with pytest.raises(ValueError, match="exists already: choose another `out`"):
         finetune(trained_bert, **options | {"out": trained_bert}, overwrite=True, settings=settings)
 
 
@@ -309,7 +309,7 @@ def test_an_encoder_whose_attention_has_no_dropout_is_fine_tuned_without_it(tmp_
     model = replace(run.recipe.model, dropout=0.0, attention="closed_form")
     save_config(folder / "config.toml", replace(run.recipe, model=model), run.facts)
     accept_config(folder)
-    with pytest.raises(ValueError, match=r"model\.attention = 'closed_form', .* --dropout is 0\.1: give --dropout 0"):
+    with pytest.raises(ValueError, match=r"model\.attention = 'closed_form', .* `dropout` is 0\.1: give `dropout=0`"):
         finetune(folder, data=passages[0], out=tmp_path / "out", settings=SETTINGS)
     assert not (tmp_path / "out").exists()
     settings = replace(SETTINGS, dropout=0.0, epochs=1)
@@ -330,7 +330,7 @@ def test_an_encoder_whose_attention_has_no_dropout_is_fine_tuned_without_it(tmp_
     ],
 )
 def test_conflicting_options_are_refused_by_name(options):
-    with pytest.raises(ValueError, match="--" + next(iter(options)).replace("_", "-")):
+    with pytest.raises(ValueError, match=f"`{next(iter(options))}`"):
         FinetuneConfig(**options)
 
 

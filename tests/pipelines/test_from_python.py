@@ -1,5 +1,6 @@
 """Verbs and trained runs, used from Python as in a notebook."""
 
+import ast
 import inspect
 import re
 import shutil
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 import bytelm
 from lm.config import ModelConfig
 from pipelines.cli.dispatch import main, verbs
+from pipelines.cli.escapes import as_options
 from pipelines.recipes.config import FinetuneConfig, TrainConfig
 from pipelines.recipes.recipe import Recipe
 
@@ -109,14 +111,14 @@ def test_a_uri_is_refused_by_name_where_only_a_local_path_is_read_or_written(ver
             option = f"--{name.replace('_', '-')}"
             arguments = [*REQUIRED[verb], option, "s3://bucket/folder"]
         assert main([verb, *arguments]) == 2
-        refused = rf"{option} is s3://bucket/folder, but must be a local path: only a CORPUS"
-        assert re.search(refused, capsys.readouterr().err), (verb, option)
+        refused = r"{} is s3://bucket/folder, but must be a local path: only a corpus"
+        assert re.search(refused.format(option), capsys.readouterr().err), (verb, option)
         signature = inspect.signature(getattr(bytelm, FUNCTIONS[verb]))
         required = {p.name: "c" for p in signature.parameters.values() if p.default is p.empty}
         required |= {"vocab_size": 300} if "vocab_size" in required else {}
         required = {key: value for key, value in required.items() if key not in ("recipe", "reading", "settings")}
         for uri in ("s3://bucket/folder", Path("s3://bucket/folder")):
-            with pytest.raises(ValueError, match=refused):
+            with pytest.raises(ValueError, match=refused.format(f"`{name}`")):
                 named = {"recipe": "gpt-tiny"} if verb == "pretrain" else {}
                 getattr(bytelm, FUNCTIONS[verb])(**required | named | {name: uri})
     assert not list(tmp_path.iterdir())
@@ -160,7 +162,7 @@ def test_every_argument_of_another_type_is_refused_by_name_and_value(name, train
         wrong += ["gpu"] if any(get_origin(kind) is Literal for kind in kinds) else []
         wrong += [3] if {str, Path} & {*kinds} and int not in kinds else []
         for value in wrong:
-            with pytest.raises(ValueError, match=rf"^{argument} is .*, but must be ") as refusal:
+            with pytest.raises(ValueError, match=rf"^`{argument}` is .*, but must be ") as refusal:
                 getattr(bytelm, name)(**required | {argument: value})
             assert len(str(refusal.value)) < 400, str(refusal.value)
 
@@ -168,39 +170,39 @@ def test_every_argument_of_another_type_is_refused_by_name_and_value(name, train
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda: bytelm.params("gpt2", dtype="fp16"), "dtype is 'fp16', but must be one of 'float32', 'bfloat16'"),
+        (lambda: bytelm.params("gpt2", dtype="fp16"), "`dtype` is 'fp16', but must be one of 'float32', 'bfloat16'"),
         (
             lambda: bytelm.load_run("r", device="gpu"),
-            "device is 'gpu', but must be one of 'auto', 'cpu', 'cuda', 'mps'",
+            "`device` is 'gpu', but must be one of 'auto', 'cpu', 'cuda', 'mps'",
         ),
-        (lambda: bytelm.load_run("r", checkpoint=2.5), "checkpoint is 2.5, but must be a string or a whole number"),
+        (lambda: bytelm.load_run("r", checkpoint=2.5), "`checkpoint` is 2.5, but must be a string or a whole number"),
         (
             lambda: bytelm.train_tokenizer("c", vocab_size="8k", out="o"),
-            "vocab_size is '8k', but must be a whole number",
+            "`vocab_size` is '8k', but must be a whole number",
         ),
         (
             lambda: bytelm.train_tokenizer("c", vocab_size=1e4, out="o"),
-            "vocab_size is 10000.0, but must be a whole numb",
+            "`vocab_size` is 10000.0, but must be a whole numb",
         ),
-        (lambda: bytelm.build_dataset("c", tokenizer=3, out="o"), "tokenizer is 3, but must be a path or a string"),
+        (lambda: bytelm.build_dataset("c", tokenizer=3, out="o"), "`tokenizer` is 3, but must be a path or a string"),
         (
             lambda: bytelm.build_dataset("c", tokenizer="t", out="o", pairs=["en"]),
-            "pairs is .*must be 2 strings or None",
+            "`pairs` is .*must be 2 strings or None",
         ),
         (
             lambda: bytelm.build_dataset("c", tokenizer="t", out="o", invalid="drop"),
-            "invalid is 'drop', but must be one",
+            "`invalid` is 'drop', but must be one",
         ),
-        (lambda: bytelm.pretrain(3, data="d", out="o"), "recipe is 3, but must be a Recipe or a string"),
+        (lambda: bytelm.pretrain(3, data="d", out="o"), "`recipe` is 3, but must be a Recipe or a string"),
         (
             lambda: bytelm.pretrain("gpt-tiny", data={"d": "half"}, out="o"),
-            "data is .* from strings or paths to numbers",
+            "`data` is .* from strings or paths to numbers",
         ),
         (
             lambda: bytelm.sweep_vocabulary("c", out="o", kinds=["bpe", "gpt"]),
-            "kinds is .*each one of 'bpe', 'wordpiece'",
+            "`kinds` is .*each one of 'bpe', 'wordpiece'",
         ),
-        (lambda: bytelm.report([3]), r"runs is \[3\], but must be a list of paths or a string"),
+        (lambda: bytelm.report([3]), r"`runs` is \[3\], but must be a list of paths or a string"),
         (lambda: bytelm.show(quiet="no"), "quiet is 'no', but must be true or false"),
         (lambda: ModelConfig(layers="two"), "model.layers is 'two', but must be a whole number"),
         (lambda: ModelConfig(bias=0), "model.bias is 0, but must be true or false"),
@@ -220,7 +222,7 @@ def test_a_wrong_value_is_named_with_what_is_allowed(call, words):
 
 
 def test_an_unknown_argument_is_named_with_the_nearest_one():
-    with pytest.raises(TypeError, match=r"build_dataset\(\) has no argument sufix: did you mean suffix\?"):
+    with pytest.raises(TypeError, match=r"build_dataset\(\) has no argument `sufix`: did you mean `suffix`\?"):
         bytelm.build_dataset("c", tokenizer="t", out="o", sufix=".md")
 
 
@@ -244,10 +246,10 @@ def test_numbers_of_numpy_are_numbers():
 
 def test_a_uri_must_be_a_string_because_a_path_drops_a_slash():
     path = Path("s3://bucket/data")
-    with pytest.raises(ValueError, match=r"--out is a URI in a Path \(s3:/bucket/data\): give the URI as a string"):
+    with pytest.raises(ValueError, match=r"`out` is a URI in a Path \(s3:/bucket/data\): give the URI as a string"):
         bytelm.build_dataset("c", tokenizer="tok", context_length=32, out=path)
     for data in (path, {path: 1, "other": 2}):
-        with pytest.raises(ValueError, match="--data is a URI in a Path"):
+        with pytest.raises(ValueError, match="`data` is a URI in a Path"):
             bytelm.pretrain("gpt-tiny", data=data, out="run")
 
 
@@ -264,7 +266,7 @@ def test_a_uri_is_refused_for_compare_and_for_runs_of_pretrain(capsys):
 
 def test_a_report_and_an_evaluation_take_a_run_as_a_string(trained_gpt, tmp_path):
     run = shutil.copytree(trained_gpt, tmp_path / "gpt")
-    assert bytelm.evaluate(str(run))["splits"]["validation"]["tokens"] > 0
+    assert bytelm.evaluate(str(run)).validation.tokens > 0
     page = bytelm.report(str(run), out=str(tmp_path / "page.html"), samples=False, inside=False)
     assert page == tmp_path / "page.html" and page.exists()
 
@@ -320,3 +322,65 @@ def test_logits_of_an_encoder_decoder_need_a_source_and_a_target(tmp_path):
     assert run.logits("a b c", "c b a").shape == (len(target), run.config.model.vocab_size)
     with pytest.raises(ValueError, match="needs a target"):
         run.logits("a b c")
+
+
+def strings_of(module):
+    """Yield the text of each string of a module, with `{}` for the expressions of f-strings, and its line."""
+    tree = ast.parse(module.read_text(encoding="utf-8"))
+    parts = {id(part) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            yield "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values), node.lineno
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            yield node.value, node.lineno
+
+
+def test_no_sentence_of_a_function_names_an_option_of_the_command_line():
+    """Sentences name arguments, and the command line shows them as options. A whole command may have options."""
+    of_command_line = {"dispatch", "parsing", "completion", "corpus_arguments", "svg", "escapes"}
+    for package in ("bytelm", "tokenizer", "lm", "corpora", "pipelines"):
+        for module in sorted((ROOT / package).rglob("*.py")):
+            if module.stem in of_command_line:
+                continue
+            for text, line in strings_of(module):
+                if re.search(r"^--|\b(bytelm|pretrain|torchrun|ray|usage)\b.* \[?--", text, re.DOTALL):
+                    continue  # a word that `main` compares with arguments, or a command
+                assert not re.search(r"(?<![\w(-])--[a-z]", text.replace("--help", "")), f"{module}:{line}: {text}"
+
+
+def test_docstrings_of_functions_speak_python_and_help_speaks_the_command_line(capsys):
+    for name in bytelm.__all__:
+        assert not re.search(r"(?<!\w)--\w", inspect.getdoc(getattr(bytelm, name))), name
+    for verb in FUNCTIONS:
+        words = {"pretrain": ["gpt-tiny"], "dataset": ["verify"]}.get(verb, [])
+        with pytest.raises(SystemExit):
+            main([verb, *words, "--help"])
+        assert not re.search(r"`\w+(=[^`]*)?`", capsys.readouterr().out), verb
+
+
+@pytest.mark.parametrize(
+    ("sentence", "shown"),
+    [
+        ("`top_k` is 0", "--top-k is 0"),
+        ("leave out `separator=False`", "leave out --no-separator"),
+        ("replace it with `overwrite=True`", "replace it with --overwrite"),
+        ("give `train.lr=0.1` or `split='tail:0.1'`", "give --train.lr 0.1 or --split tail:0.1"),
+        ("`as_json` has all: see `bytelm --help` and `top_k`", "--json has all: see `bytelm --help` and --top-k"),
+    ],
+)
+def test_the_command_line_shows_arguments_as_options(sentence, shown):
+    assert as_options(sentence) == shown
+
+
+def test_a_message_names_an_argument_in_python_and_an_option_on_the_command_line(tmp_path, capsys):
+    with pytest.raises(ValueError, match=r"^`top` is 0, but must be at least 1$"):
+        bytelm.classify(tmp_path, "text", top=0)
+    assert main(["classify", str(tmp_path), "text", "--top", "0"]) == 1
+    assert capsys.readouterr().err == "bytelm classify: --top is 0, but must be at least 1\n"
+    corpus = tmp_path / "a.txt"
+    corpus.write_text("some text " * 100)
+    with bytelm.show():
+        bytelm.entropy(str(corpus))
+    assert "`explain` defines the numbers" in capsys.readouterr().out
+    assert main(["entropy", str(corpus)]) == 0
+    assert "--explain defines the numbers" in capsys.readouterr().out

@@ -64,7 +64,7 @@ def first_validation(run):
 
 
 def evaluated(run, data):
-    return evaluate(run, data=data, beams=0)["splits"]["validation"]["cross_entropy"]
+    return evaluate(run, data=data, beams=0).validation.cross_entropy
 
 
 def same(first, second):
@@ -189,7 +189,7 @@ def test_differing_fields_are_all_listed_with_the_options_that_set_them(
 
 
 def test_source_of_another_architecture_is_refused(small_recipe, trained_bert, dataset_folder, tmp_path):
-    with pytest.raises(ValueError, match=r"model\.architecture 'encoder' \(recipe: 'decoder'\).*--objective masked-t"):
+    with pytest.raises(ValueError, match=r"model\.architecture 'encoder' \(recipe: 'decoder'\).*`objective='masked-t"):
         pretrain(small_recipe, data=dataset_folder, out=tmp_path / "run", init_from=trained_bert)
     assert not (tmp_path / "run").exists()
 
@@ -242,7 +242,7 @@ def test_learned_positions_are_resized_to_another_context(imported, small_recipe
 
 
 def test_dataset_of_another_tokenizer_is_refused(small_recipe, trained_gpt, sentinel_dataset, tmp_path):
-    with pytest.raises(ValueError, match=r"was built with another tokenizer than .*build-dataset \.\.\. --tokenizer"):
+    with pytest.raises(ValueError, match=r"was built with another tokenizer than .*build a dataset with `tokenizer='"):
         pretrain(small_recipe, data=sentinel_dataset, out=tmp_path / "run", init_from=trained_gpt)
     assert not (tmp_path / "run").exists()
 

@@ -12,7 +12,7 @@ import pytest
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.documents import text_of_stream
 from pipelines.evaluation.measurements.memorisation import LENGTHS, shared_text
-from pipelines.evaluation.token_scores import TokenScores
+from pipelines.evaluation.windows import TokenScores
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.pretrain import pretrain
@@ -40,7 +40,7 @@ def scores_of(stream):
     """Return random scores of all tokens of a stream but the first."""
     ids, indices = stream.read(0, stream.tokens).astype(np.int32), np.arange(1, stream.tokens)
     nats = np.random.default_rng(0).gamma(2, 1, len(indices))
-    return TokenScores(ids[1:], ids[:-1], (indices - 1) % 32, indices // 32, indices, nats, nats < 1, np.empty(0))
+    return TokenScores(ids[1:], ids[:-1], (indices - 1) % 32, indices // 32, indices, nats, nats < 1)
 
 
 def measured(data, tok, memory=10**9):
@@ -134,7 +134,7 @@ def test_documents_of_one_byte_have_no_matches(build, tok):
 def test_masked_models_have_losses_and_span_corruption_only_shares(tmp_path, trained_bert, trained_t5):
     for run, has_loss in ((trained_bert, True), (trained_t5, False)):
         copy = shutil.copytree(run, tmp_path / run.name)
-        numbers = evaluate(copy, memorisation=True)["splits"]["validation"]
+        numbers = evaluate(copy, memorisation=True).to_json()["splits"]["validation"]
         for row in numbers["memorisation"]["curve"]:
             assert 0 <= row["begin"] <= row["inside"] < 1
             assert (row["loss"] is not None) == has_loss
@@ -149,8 +149,8 @@ def test_a_corpus_is_compared_with_the_training_text_of_the_run(tmp_path, traine
     run = shutil.copytree(trained_gpt, tmp_path / "gpt")
     copy = texts_of(TokenDataset(dataset_folder).split("train"), tok)[0]
     (tmp_path / "copy.txt").write_bytes(copy)
-    found = evaluate(run, corpus=(str(tmp_path / "copy.txt"),), memorisation=True)["splits"]["copy.txt"]["memorisation"]
-    assert found["training"] == str(dataset_folder.resolve()) and found["curve"][-1]["inside"] == 1
+    found = evaluate(run, corpus=(str(tmp_path / "copy.txt"),), memorisation=True).splits["copy.txt"].memorisation
+    assert found.training == str(dataset_folder.resolve()) and found.curve[-1].inside == 1
 
 
 def test_the_training_text_may_have_moved(tmp_path, small_recipe, dataset_folder, text_folder):
@@ -158,9 +158,9 @@ def test_the_training_text_may_have_moved(tmp_path, small_recipe, dataset_folder
     recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=2560))
     assert pretrain(recipe, data=data, out=tmp_path / "gpt") == 0
     data.rename(tmp_path / "moved")
-    found = evaluate(tmp_path / "gpt", data=tmp_path / "moved", memorisation=True)["splits"]["validation"]
+    found = evaluate(tmp_path / "gpt", data=tmp_path / "moved", memorisation=True).to_json()["splits"]["validation"]
     assert found["memorisation"]["training"] == str((tmp_path / "moved").resolve())
-    with pytest.raises(ValueError, match="gpt has no dataset to search for memorised text: name its dataset with --d"):
+    with pytest.raises(ValueError, match="gpt has no dataset to search for memorised text: name its dataset with `d"):
         evaluate(tmp_path / "gpt", corpus=(str(text_folder),), memorisation=True)
 
 

@@ -169,9 +169,9 @@ def test_a_mixture_of_one_is_the_plain_dataset(tmp_path, small_recipe, trained_g
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["0.7=a", "b"], "--data b: each source of a mixture needs a weight and a folder, such as 0.5=b"),
-        (["0.7=a", "0.3="], "--data 0.3=: each source of a mixture needs"),
-        (["a", "b"], "--data a: each source of a mixture needs"),
+        (["0.7=a", "b"], "`data='b'`: each source of a mixture needs a weight and a folder, such as 0.5=b"),
+        (["0.7=a", "0.3="], "`data='0.3='`: each source of a mixture needs"),
+        (["a", "b"], "`data='a'`: each source of a mixture needs"),
         (["0.7=a", "-0.3=b"], "the weight of b is -0.3, but must be above 0"),
         (["0.7=a", "0=b"], "the weight of b is 0, but must be above 0"),
         (["0.7=a", "x=b"], "'x', the weight of b, is not a number: give a weight such as 0.3"),
@@ -185,7 +185,7 @@ def test_a_mixture_of_one_is_the_plain_dataset(tmp_path, small_recipe, trained_g
             ["0.12345678=a", "1=b"],
             "add up to 56,172,839, and at most 100,000 is allowed: round them, such as 0.1099=a 0.8901=b",
         ),
-        ([], "--data names no dataset"),
+        ([], "`data` names no dataset"),
     ],
 )
 def test_unusable_weights_are_refused_with_a_remedy(words, message):
@@ -288,8 +288,8 @@ def test_evaluate_scores_each_source_and_their_weighted_mean(tmp_path, in_proces
     assert list(result["splits"]) == ["validation", "validation/data", "validation/prose"]
     mean, *sources = result["splits"].values()
     for folder, numbers in zip(mixture, sources, strict=True):
-        alone = evaluate(shutil.copytree(trained_mixture, tmp_path / folder.name), data=folder)["splits"]["validation"]
-        assert numbers == alone
+        alone = evaluate(shutil.copytree(trained_mixture, tmp_path / folder.name), data=folder)
+        assert numbers == alone.validation.to_json()
     for key in ("cross_entropy", "accuracy", "entropy_bits"):
         assert mean[key] == pytest.approx(0.7 * sources[0][key] + 0.3 * sources[1][key], rel=1e-12)
     assert mean["perplexity"] == pytest.approx(math.exp(mean["cross_entropy"]), rel=1e-12)
@@ -338,6 +338,6 @@ def test_masked_tokens_and_spans_train_and_evaluate_on_a_mixture(tmp_path, small
         model = replace(small_recipe.model, architecture=architecture, context_length=context)
         recipe = with_train(replace(small_recipe, objective=objective, model=model), tokens=2560)
         assert pretrain(recipe, data={sentinel_dataset: 1, other: 1}, out=tmp_path / architecture) == 0
-        mean, *sources = evaluate(tmp_path / architecture)["splits"].values()
+        mean, *sources = evaluate(tmp_path / architecture).to_json()["splits"].values()
         assert mean["cross_entropy"] == pytest.approx(sum(each["cross_entropy"] for each in sources) / 2, rel=1e-12)
         assert mean["bits_per_byte"] is None

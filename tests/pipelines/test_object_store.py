@@ -9,7 +9,7 @@ import pytest
 
 from corpora.object_store import ObjectPath
 from pipelines.dataset.stored import local_copy
-from pipelines.evaluation.evaluation_file import read_evaluation
+from pipelines.evaluation.results import Evaluation
 from pipelines.run.folder import Run
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.dataset import verify_dataset
@@ -108,10 +108,10 @@ def test_only_a_dataset_is_overwritten_and_only_with_the_option(stored, text_fol
     uri, bucket = stored
     before = objects_below(bucket, "data/")
     options = {"tokenizer": tokenizer_folder, "context_length": 16}
-    with pytest.raises(ValueError, match=rf"{uri} exists already: choose another --out \(or replace .* --overwrite\)"):
+    with pytest.raises(ValueError, match=rf"{uri} exists already: choose another `out` \(or replace .* `overwrite`\)"):
         build_dataset([str(text_folder)], out=uri, **options)
     bucket.put("other/file.txt", b"mine")
-    with pytest.raises(ValueError, match=r"/other holds other objects, such as file\.txt: choose another --out"):
+    with pytest.raises(ValueError, match=r"/other holds other objects, such as file\.txt: choose another `out`"):
         build_dataset([str(text_folder)], out=f"{bucket.uri}/other", overwrite=True, **options)
     assert objects_below(bucket, "data/") == before
     assert objects_below(bucket, "other/") == {"file.txt": b"mine"}
@@ -158,8 +158,8 @@ def test_a_run_on_a_bucket_is_the_run_on_the_folder_and_resumes_from_anywhere(
         for folder in (tmp_path / "other", trained_gpt)
     )
     assert ours == theirs
-    assert evaluate(tmp_path / "other")["splits"] == evaluate(trained_gpt)["splits"]
-    assert read_evaluation(tmp_path / "other")["measured"]["validation"]["data"] == uri
+    assert evaluate(tmp_path / "other").to_json()["splits"] == evaluate(trained_gpt).to_json()["splits"]
+    assert Evaluation.read(tmp_path / "other").validation.measured.data == uri
 
 
 def test_a_mixture_names_its_sources_in_buckets(stored, dataset_folder, small_recipe, tmp_path):

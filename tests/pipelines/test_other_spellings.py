@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluation.inputs import objective_of
+from pipelines.evaluation.planning import objective_of
 from pipelines.recipes.config import FinetuneConfig
 from pipelines.reporting.introspection import look_inside
 from pipelines.run.classifier import load_classifier
@@ -72,14 +72,14 @@ def test_an_encoder_fills_masks_in_its_own_spelling(encoder):
         assert [mask["position"] for mask in found] == (read[0] == 3).nonzero()[:, 0].tolist()
         for mask, probabilities in zip(found, expected, strict=True):
             assert mask["probabilities"][0] == pytest.approx(probabilities.max().item(), rel=1e-4)
-    with pytest.raises(ValueError, match="--prompt has no <mask>: put it where"):
+    with pytest.raises(ValueError, match="`prompt` has no <mask>: put it where"):
         generate(run, prompt="import <|mask|>", device="cpu")
 
 
 def test_an_encoder_is_measured_shown_and_fine_tuned_with_its_own_special_tokens(encoder, text_folder, tmp_path):
     _, peer, run = encoder
     build_dataset([str(text_folder)], tokenizer=run, context_length=32, separator=False, out=tmp_path / "data")
-    found = evaluate(run, data=tmp_path / "data", device="cpu")["splits"]["validation"]
+    found = evaluate(run, data=tmp_path / "data", device="cpu").to_json()["splits"]["validation"]
     batch = all_of_validation(run, tmp_path / "data", 32)
     assert (batch.inputs[:, 0] == 0).all()
     assert (batch.inputs[:, -1] == 2).all()
@@ -173,7 +173,7 @@ def test_special_spellings_of_a_t5_survive_import_and_export(t5, tmp_path):
 def test_a_t5_is_measured_on_spans_between_its_own_ids(t5, text_folder, tmp_path):
     _, peer, run = t5
     build_dataset([str(text_folder)], tokenizer=run, context_length=512, separator=False, out=tmp_path / "data")
-    found = evaluate(run, data=tmp_path / "data", device="cpu")["splits"]["validation"]
+    found = evaluate(run, data=tmp_path / "data", device="cpu").to_json()["splits"]["validation"]
 
     batch = all_of_validation(run, tmp_path / "data", 512)
     first = Run(run).tokenizer().special_tokens["<extra_id_0>"]

@@ -192,12 +192,12 @@ def test_a_shared_vocabulary_is_trained_on_both_sides(tmp_path):
     [
         ({"pairs": ("en", "fr")}, r'has no column "fr": choose one of its columns \(en, de\)'),
         ({"pairs": ("en", "en")}, 'source and target are both the column "en"'),
-        ({"pairs": ("en", "de"), "context_length": 8}, "--context-length is for blocks: leave it out"),
-        ({"pairs": ("en", "de"), "text_column": "en"}, "--text-column names one column, but --pairs reads two"),
-        ({"pairs": ("en", "de"), "invalid": "skip"}, "--invalid skip does not work with --pairs"),
-        ({"pairs": ("en", "de"), "separator": False}, "--no-separator is for blocks"),
+        ({"pairs": ("en", "de"), "context_length": 8}, "`context_length` is for blocks: leave it out"),
+        ({"pairs": ("en", "de"), "text_column": "en"}, "`text_column` names one column, but `pairs` reads two"),
+        ({"pairs": ("en", "de"), "invalid": "skip"}, "`invalid='skip'` does not work with `pairs`"),
+        ({"pairs": ("en", "de"), "separator": False}, "`separator=False` is for blocks"),
         ({"pairs": ("en", "de"), "split": "tail:0.1"}, "cuts a text"),
-        ({}, "--context-length is missing"),
+        ({}, "`context_length` is missing"),
     ],
 )
 def test_options_that_do_not_fit_pairs_are_refused_by_name(tmp_path, corpus, data, options, message):
@@ -212,9 +212,9 @@ def test_texts_without_columns_make_no_pairs(tmp_path, text_folder, data):
 
 
 def test_a_dataset_of_the_other_kind_is_refused(tmp_path, recipe, small_recipe, data, dataset_folder):
-    with pytest.raises(ValueError, match="holds blocks, and this needs pairs: build one with --pairs"):
+    with pytest.raises(ValueError, match="holds blocks, and this needs pairs: build one with `pairs`"):
         pretrain(recipe, data=dataset_folder, out=tmp_path / "run")
-    with pytest.raises(ValueError, match="holds pairs, and this needs blocks: build one with --context-length"):
+    with pytest.raises(ValueError, match="holds pairs, and this needs blocks: build one with `context_length`"):
         pretrain(small_recipe, data=data, out=tmp_path / "run")
     with pytest.raises(ValueError, match="holds pairs"):
         TokenDataset(data)
@@ -299,7 +299,7 @@ def test_flops_per_token_of_a_batch_are_close_to_the_average_over_all_pairs(data
 
 
 def test_the_model_learns_to_reverse_words(run):
-    numbers = evaluate(run, splits=("test",), device="cpu")["splits"]["test"]
+    numbers = evaluate(run, splits=("test",), device="cpu").to_json()["splits"]["test"]
     assert numbers["exact_match"] > 0.9
     assert numbers["bleu"] is not None
     assert numbers["accuracy"] > 0.95
@@ -345,12 +345,12 @@ def test_pairs_longer_than_the_context_are_cut_and_counted(tmp_path, recipe, dat
     longer = sum(len(ids) >= 4 for ids in datasets.load_from_disk(str(data))["train"]["source_ids"])
     assert f"{longer:,} of 1,500 pairs are longer than 4 tokens" in " ".join(printed.readouterr().out.split())
     held_out = sum(len(ids) >= 4 for ids in datasets.load_from_disk(str(data))["validation"]["source_ids"])
-    assert evaluate(tmp_path / "run", beams=0)["splits"]["validation"]["cut"] == held_out
+    assert evaluate(tmp_path / "run", beams=0).validation.cut == held_out
 
 
 @pytest.mark.parametrize("beams", [-1, 101, 10**9])
 def test_beams_are_bounded(run, beams):
-    with pytest.raises(ValueError, match=f"--beams is {beams:,}, but must be from 1 to 100, or 0 to leave the search"):
+    with pytest.raises(ValueError, match=f"`beams` is {beams:,}, but must be from 1 to 100, or 0 to leave the search"):
         evaluate(run, beams=beams)
 
 

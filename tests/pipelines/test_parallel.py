@@ -186,11 +186,11 @@ def test_all_ranks_start_from_the_weights_of_another_run(tmp_path, recipe, datas
 
 
 def test_parallel_without_torchrun_is_a_clear_error(tmp_path, recipe, dataset_folder, monkeypatch):
-    with pytest.raises(ValueError, match=r"is for processes that torchrun starts: torchrun .* --parallel ddp"):
+    with pytest.raises(ValueError, match=r"is for processes that torchrun starts: torchrun .* --parallel ddp`"):
         pretrain(recipe, data=dataset_folder, out=tmp_path / "run", parallel="ddp")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match=r"torchrun started 2 processes, .* give --parallel"):
+    with pytest.raises(ValueError, match=r"torchrun started 2 processes, .* give `parallel`"):
         pretrain(recipe, data=dataset_folder, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -430,9 +430,9 @@ def single_process_job(monkeypatch):
 @pytest.mark.parametrize(
     ("asked", "device", "refused"),
     [
-        ({"dtype": "float16"}, "cpu", "--parallel fsdp does not scale float16's loss: use --parallel ddp"),
-        ({"micro_batch": 0}, "cuda", "train.micro_batch is 0, and --parallel fsdp cannot find out what fits a GPU"),
-        ({}, "cuda", r"run was begun on another device: give --train.device cpu"),
+        ({"dtype": "float16"}, "cpu", "`parallel='fsdp'` does not scale float16's loss: use `parallel='ddp'`"),
+        ({"micro_batch": 0}, "cuda", "train.micro_batch is 0, and `parallel='fsdp'` cannot find out what fits a GPU"),
+        ({}, "cuda", r"run was begun on another device: give `train.device='cpu'`"),
     ],
 )
 def test_fsdp_refuses_what_it_cannot_do_before_anything_is_written(

@@ -9,7 +9,7 @@ import sentencepiece
 import torch
 
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluation.inputs import objective_of
+from pipelines.evaluation.planning import objective_of
 from pipelines.recipes.recipe import load_recipe
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids
@@ -194,7 +194,7 @@ def test_a_run_is_evaluated_reported_trained_further_and_exported(family, text_f
     data = tmp_path / "data"
     build_dataset([str(tmp_path / "text")], tokenizer=run, context_length=CONTEXT, split="tail:0.1", out=data)
     assert json.loads((data / "dataset.json").read_text())["separator"] == tok.eos_token_id
-    assert evaluate(run, data=data, device="cpu")["splits"]["validation"]["cross_entropy"] > 0
+    assert evaluate(run, data=data, device="cpu").validation.cross_entropy > 0
     assert "extra_id_0" in report([run], out=tmp_path / "page.html").read_text(encoding="utf-8")
     recipe = Run(run).recipe
     recipe = replace(recipe, train=replace(recipe.train, tokens=240, batch_tokens=120, device="cpu", dtype="float32"))

@@ -39,7 +39,7 @@ def test_another_dataset_in_the_same_folder_is_refused(tmp_path, small_recipe, d
     info["corpus"]["name"] = "another"
     write_info(data, info)
     with pytest.raises(
-        ValueError, match=r"was trained on other data: .* with the fingerprint .*give the run's own --data"
+        ValueError, match=r"was trained on other data: .* with the fingerprint .*give the run's own `data`"
     ):
         pretrain(small_recipe, data=data, out=out)
 
@@ -59,7 +59,7 @@ def test_a_damaged_dataset_json_is_not_taken_for_another_dataset(
 
 def test_a_context_that_is_not_the_datasets_is_refused_with_both_remedies(tmp_path, small_recipe, dataset_folder):
     recipe = replace(small_recipe, model=replace(small_recipe.model, context_length=64))
-    with pytest.raises(ValueError, match=r"--context-length 64, or give --model.context-length 32"):
+    with pytest.raises(ValueError, match=r"`context_length=64`, or give `model.context_length=32`"):
         pretrain(recipe, data=dataset_folder, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -156,10 +156,10 @@ def test_a_moved_dataset_is_remembered(tmp_path, small_recipe, dataset_folder, t
     out, data = shutil.copytree(trained_gpt, tmp_path / "gpt"), shutil.copytree(dataset_folder, tmp_path / "data")
     text = (out / "config.toml").read_text().replace(str(dataset_folder), str(tmp_path / "gone"))
     (out / "config.toml").write_text(text)
-    with pytest.raises(ValueError, match="does not exist any more: name another with --data"):
+    with pytest.raises(ValueError, match="does not exist any more: name another with `data`"):
         evaluate(out)
     assert pretrain(small_recipe, data=data, out=out) == 0
-    assert evaluate(out)["data"] == str(data)
+    assert evaluate(out).to_json()["data"] == str(data)
 
 
 def test_no_gpu_is_a_clear_error(tmp_path, small_recipe, dataset_folder):

@@ -10,7 +10,8 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from pipelines.evaluation.evaluation_file import evaluations_of, read_evaluation
+from pipelines.evaluation.measurements.predictions import Curves
+from pipelines.evaluation.results import Evaluation
 from pipelines.reporting.page import verdict
 from pipelines.reporting.passage import passage_of
 from pipelines.reporting.plots import loss_by_position
@@ -90,7 +91,7 @@ def whole_page(tmp_path_factory, trained_gpt, trained_bert):
 
 
 def test_the_page_opens_with_a_verdict_against_baselines_and_compressors(tmp_path, gpt):
-    numbers = evaluate(gpt, compressors=True)["splits"]["validation"]
+    numbers = evaluate(gpt, compressors=True).to_json()["splits"]["validation"]
     evaluate(gpt, stride=8)
     verdict = plain([gpt], tmp_path / "page.html").sections[""]
     bits = numbers["compressors"]["xz -9"]
@@ -128,7 +129,7 @@ def test_models_of_different_objectives_have_separate_tables(whole_page):
 
 
 def test_the_numbers_stand_beside_their_settings_and_provenance(tmp_path, gpt):
-    measured = evaluate(gpt, stride=8, dtype="bfloat16")["measured"]["validation"]
+    measured = evaluate(gpt, stride=8, dtype="bfloat16").to_json()["measured"]["validation"]
     (rows,) = plain([gpt], tmp_path / "page.html").rows("results")
     assert rows["stride, tokens"] == ["8"]
     assert rows["dtype"] == ["bfloat16"]
@@ -164,19 +165,18 @@ def test_every_evaluated_split_appears_under_its_own_name(tmp_path, gpt):
 
 
 def test_positions_that_a_stride_scores_once_are_left_out_of_the_loss_by_position(gpt):
-    numbers = evaluate(gpt, stride=8)["splits"]["validation"]
-    bins = loss_by_position(numbers)
+    curves = evaluate(gpt, stride=8).validation.curves
+    bins = loss_by_position(curves, 32, 8)
     assert min(position for position, _, _ in bins) > 32 - 8
-    errors = numbers["curves"]["loss_by_position_error"]
+    errors = curves.loss_by_position_error
     assert errors[0] is None  # only the first window scores it
     assert all(error > 0 for _, _, error in bins)
 
 
 def test_the_loss_by_position_is_binned_with_the_mean_of_each_bin():
     window = 1024
-    losses = [math.log(2) * (10 - position / window) for position in range(window)]
-    numbers = {"window": window, "stride": window, "curves": {"loss_by_position": losses}}
-    bins = loss_by_position(numbers)
+    losses = tuple(math.log(2) * (10 - position / window) for position in range(window))
+    bins = loss_by_position(Curves(losses, (0.0,) * window), window, window)
     assert len(bins) <= 24
     assert bins[-1][1] == pytest.approx(10 - (bins[-1][0] - 1) / window)
 
@@ -187,7 +187,7 @@ def test_the_band_is_the_standard_error_of_the_mean(gpt, trained_gpt):
 
     from pipelines.dataset.reader import TokenDataset
 
-    numbers = evaluate(gpt)["splits"]["validation"]
+    numbers = evaluate(gpt).to_json()["splits"]["validation"]
     model = load_trained(Run(gpt)).model
     stream = TokenDataset(Run(gpt).data).split("validation")
     count = (stream.tokens - 1) // 32
@@ -201,7 +201,7 @@ def test_the_band_is_the_standard_error_of_the_mean(gpt, trained_gpt):
 
 
 def test_the_two_validation_losses_are_explained(tmp_path, gpt):
-    numbers = evaluate(gpt)["splits"]["validation"]
+    numbers = evaluate(gpt).to_json()["splits"]["validation"]
     last = [line for line in Run(gpt).metrics() if line["split"] == "validation"][-1]
     text = plain([gpt], tmp_path / "page.html").sections["training"]
     assert (
@@ -229,7 +229,7 @@ def test_an_imported_run_shows_no_training(tmp_path, peers):
 
 
 def test_results_have_intervals_and_name_what_the_bootstrap_drew(tmp_path, gpt):
-    numbers = evaluate(gpt)["splits"]["validation"]
+    numbers = evaluate(gpt).to_json()["splits"]["validation"]
     page = plain([gpt], tmp_path / "page.html")
     (results,) = page.rows("results")
     for name, key, digits in (("perplexity", "perplexity", 2), ("bits per byte", "bits_per_byte", 4)):
@@ -242,7 +242,7 @@ def test_results_have_intervals_and_name_what_the_bootstrap_drew(tmp_path, gpt):
 
 def test_the_page_says_which_of_two_runs_is_better(tmp_path, gpt):
     other = shutil.copytree(gpt, tmp_path / "other")
-    sentence = evaluate(gpt, against=other)["splits"]["validation"]["difference"]["sentence"]
+    sentence = evaluate(gpt, against=other).to_json()["splits"]["validation"]["difference"]["sentence"]
     assert sentence in plain([gpt, other], tmp_path / "page.html").sections["results"]
 
 
@@ -253,7 +253,7 @@ def test_the_page_says_what_speaks_against_a_comparison(tmp_path, gpt, text_fold
     build_dataset([str(text_folder)], tokenizer=tmp_path / "words", context_length=32, out=tmp_path / "data")
     recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=256, warmup_tokens=0))
     assert pretrain(recipe, data=tmp_path / "data", out=tmp_path / "lossy") == 0
-    found = evaluate(gpt, against=tmp_path / "lossy")["splits"]["validation"]["difference"]
+    found = evaluate(gpt, against=tmp_path / "lossy").to_json()["splits"]["validation"]["difference"]
     assert any("The tokenizer of lossy loses text" in each for each in found["reservations"])
     results = plain([gpt, tmp_path / "lossy"], tmp_path / "page.html").sections["results"]
     assert all(each in results for each in (found["sentence"], *found["reservations"], found["divergence"]))
@@ -295,7 +295,7 @@ def test_breakdowns_are_folded_tables_with_a_bar_for_each_share(whole_page):
 
 
 def test_memorised_text_has_a_table(tmp_path, gpt):
-    found = evaluate(gpt, memorisation=True)["splits"]["validation"]["memorisation"]
+    found = evaluate(gpt, memorisation=True).to_json()["splits"]["validation"]["memorisation"]
     page = plain([gpt], tmp_path / "page.html")
     (rows,) = page.rows("memorisation")
     assert list(rows)[1:] == [f"{row['length']} bytes" for row in found["curve"]]
@@ -304,7 +304,7 @@ def test_memorised_text_has_a_table(tmp_path, gpt):
 
 
 def test_the_entropy_of_the_own_texts_has_a_table_for_models_that_have_one(tmp_path, gpt, trained_bert):
-    found = evaluate(gpt, entropy_calibration=2)["splits"]["validation"]["entropy_calibration"]
+    found = evaluate(gpt, entropy_calibration=2).to_json()["splits"]["validation"]["entropy_calibration"]
     bert = shutil.copytree(trained_bert, tmp_path / "bert")
     evaluate(bert, entropy_calibration=2)
     page = plain([gpt, bert], tmp_path / "page.html")
@@ -314,7 +314,7 @@ def test_the_entropy_of_the_own_texts_has_a_table_for_models_that_have_one(tmp_p
 
 
 def test_a_run_evaluated_by_an_earlier_version_has_no_intervals_and_breakdowns(tmp_path, gpt):
-    contents = evaluate(gpt)
+    contents = evaluate(gpt).to_json()
     for key in ("intervals", "breakdown", "temperature", "temperature_gain_bits", "temperature_tokens"):
         del contents["splits"]["validation"][key]
     (gpt / "evaluation.json").write_text(json.dumps(contents))
@@ -367,7 +367,7 @@ def test_a_passage_shows_the_bits_of_each_token(gpt):
     run = Run(gpt)
     model = load_trained(run).model
     passage = passage_of(run, model)
-    numbers = evaluate(gpt)["splits"]["validation"]
+    numbers = evaluate(gpt).to_json()["splits"]["validation"]
     assert sum(piece.tokens for piece in passage.pieces) == 32
     text = run.tokenizer().decode(_first_tokens(run, 33)[1:])
     assert "".join(piece.text for piece in passage.pieces) == text
@@ -444,5 +444,5 @@ def test_all_evaluations_of_a_run_are_on_the_page(tmp_path, gpt):
     evaluate(gpt)
     evaluate(gpt, stride=8)
     page = plain([gpt], tmp_path / "page.html")
-    assert len(evaluations_of(read_evaluation(gpt))) == 2
+    assert len(Evaluation.read(gpt).all) == 2
     assert page.rows("results")[0]["Next token"] == ["gpt, stride 8", "gpt, stride 32"]

@@ -245,7 +245,7 @@ def test_an_operation_without_a_deterministic_kernel_is_refused_by_name(
 
     monkeypatch.setattr(Trainer, "step", step)
     with pytest.raises(
-        ValueError, match=r"but put_ has no kernel that adds up in a fixed order: give --model\.attention"
+        ValueError, match=r"but put_ has no kernel that adds up in a fixed order: give `model\.attention="
     ):
         pretrain(with_train(small_recipe, deterministic=True), data=dataset_folder, out=tmp_path / "gpt")
 

@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
@@ -36,6 +37,19 @@ def test_runs_are_listed_with_their_state(tmp_path, trained_gpt, small_recipe, d
     assert finished["validation_loss"] < finished["loss"] + 1
     assert "objective" in found[str(tmp_path / "damaged")]["why"]
     assert "12.8 ktok, 100%" in table
+
+
+def test_the_date_of_a_run_survives_copying(tmp_path, trained_gpt, printed):
+    shutil.copytree(trained_gpt, tmp_path / "copy", copy_function=shutil.copyfile)
+    saved = json.loads((latest_checkpoint(trained_gpt) / "state.json").read_text())["date"]
+    assert [run["date"] for run in runs([tmp_path])] == [saved]
+    local = datetime.fromisoformat(saved).astimezone()
+    assert f"{local:%Y-%m-%d %H:%M}" in printed.readouterr().out
+    for damaged in ('"yesterday"', "3", "null"):
+        state = latest_checkpoint(tmp_path / "copy") / "state.json"
+        state.write_text(state.read_text().replace(json.dumps(saved), damaged))
+        assert runs([tmp_path])[0]["date"] == Run(trained_gpt).facts["date"]
+        state.write_text((latest_checkpoint(trained_gpt) / "state.json").read_text())
 
 
 def test_runs_print_json_and_report_an_empty_folder(tmp_path, trained_gpt, printed):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import bytelm
 from lm.text_statistics.kernels import hash_words
 from pipelines.dataset.reader import TokenStream
-from pipelines.evaluation.white_space import white_space
+from pipelines.evaluation.decoded_text import white_space
 from pipelines.evaluation.windows import decoder_windows
 from pipelines.run.folder import Run
 from pipelines.scoring.word_probabilities import word_starts
@@ -501,7 +501,7 @@ def test_a_model_whose_logits_are_not_finite_has_no_score(trained_gpt):
     run = bytelm.load_run(trained_gpt, device="cpu")
     with torch.no_grad():
         run.model.stack.final_norm.weight[0] = math.nan
-    with pytest.raises(ValueError, match="logits are not finite: its training diverged, choose an earlier --checkp"):
+    with pytest.raises(ValueError, match="logits are not finite: its training diverged, choose an earlier `checkp"):
         bytelm.score_text(run, "import os")
 
 

@@ -110,7 +110,7 @@ def test_every_rank_writes_its_own_rows_and_the_whole_state_equals_one_process(o
 
 def test_evaluate_generate_and_export_read_a_sharded_checkpoint(tmp_path, two, gathered):
     runs = (two, gathered)
-    one, other = (evaluate(out)["splits"]["validation"] for out in runs)
+    one, other = (evaluate(out).to_json()["splits"]["validation"] for out in runs)
     assert one == other
     one, other = (generate(out, prompt=["import "], greedy=True, tokens=12) for out in runs)
     assert one == other

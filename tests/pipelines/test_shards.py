@@ -155,7 +155,7 @@ def test_training_and_evaluation_are_those_of_one_file(tmp_path, trained_gpt, sm
         return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
 
     assert losses(out) == losses(trained_gpt)
-    ours, theirs = (evaluate(run, data=sharded_folder)["splits"]["validation"] for run in (out, trained_gpt))
+    ours, theirs = (evaluate(run, data=sharded_folder).to_json()["splits"]["validation"] for run in (out, trained_gpt))
     assert ours["cross_entropy"] == theirs["cross_entropy"]
 
 
@@ -355,8 +355,8 @@ def test_an_altered_shard_is_named(sharded_folder, tmp_path):
 
 def test_unusable_shard_sizes_are_refused(tmp_path, text_folder, tokenizer_folder):
     options = {"tokenizer": tokenizer_folder, "out": tmp_path / "data"}
-    with pytest.raises(ValueError, match="--shard-size is 0, but must be a positive number of bytes"):
+    with pytest.raises(ValueError, match="`shard_size` is 0, but must be a positive number of bytes"):
         build_dataset([str(text_folder)], context_length=32, shard_size=0, **options)
-    with pytest.raises(ValueError, match="--shard-size is for blocks"):
+    with pytest.raises(ValueError, match="`shard_size` is for blocks"):
         build_dataset([str(text_folder)], pairs=("a", "b"), shard_size=10, **options)
     assert list(tmp_path.iterdir()) == []

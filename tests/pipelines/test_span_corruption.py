@@ -95,7 +95,7 @@ def test_flops_per_token_equal_those_that_torch_counts(recipe, data):
 def test_a_span_corruption_run_learns_and_is_evaluated(run):
     validation = [line["loss"] for line in metrics_of(run) if line["split"] == "validation"]
     assert validation[-1] < validation[0] - 0.3
-    numbers = evaluate(run, device="cpu")["splits"]["validation"]
+    numbers = evaluate(run, device="cpu").to_json()["splits"]["validation"]
     assert numbers["bits_per_byte"] is None
     assert "pseudo_perplexity" not in numbers
     dataset = TokenDataset(Run(run).data)
@@ -109,7 +109,7 @@ def test_a_span_corruption_run_learns_and_is_evaluated(run):
 def test_a_tokenizer_without_sentinels_is_refused_with_the_remedy(tmp_path, recipe, dataset_folder):
     short = replace(recipe, model=replace(recipe.model, context_length=32))
     for dry_run in (True, False):
-        with pytest.raises(ValueError, match=r"needs the special token <\|sentinel_0\|>.*--sentinels 100"):
+        with pytest.raises(ValueError, match=r"needs the special token <\|sentinel_0\|>.*`sentinels=100`"):
             pretrain(short, data=dataset_folder, out=tmp_path / "run", dry_run=dry_run)
     assert not (tmp_path / "run").exists()
 
@@ -147,7 +147,7 @@ def test_a_document_mask_hides_other_documents_in_training_and_evaluation(tmp_pa
         train=replace(small_recipe.train, tokens=512, validate_every_tokens=256),
     )
     pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run")
-    numbers = evaluate(tmp_path / "run", splits=("train",), stride=16)["splits"]["train"]
+    numbers = evaluate(tmp_path / "run", splits=("train",), stride=16).to_json()["splits"]["train"]
     assert numbers["document_mask"] is True
     model = load_trained(Run(tmp_path / "run")).model
     stream = TokenDataset(tmp_path / "data").split("validation")
@@ -176,7 +176,7 @@ def evaluate_without_mask(tmp_path, recipe):
     unmasked = replace(this.recipe, model=replace(this.recipe.model, document_mask=False))
     save_config(copy / "config.toml", unmasked, this.facts)
     accept_config(copy)
-    return evaluate(copy, splits=("train",), stride=16)["splits"]["train"]
+    return evaluate(copy, splits=("train",), stride=16).to_json()["splits"]["train"]
 
 
 def test_a_masked_model_numbers_documents_by_the_unmasked_tokens(dataset_folder, tokenizer_folder):

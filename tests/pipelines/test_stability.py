@@ -145,7 +145,7 @@ def test_a_run_that_fails_after_every_rollback_stops_and_keeps_its_checkpoint(
 ):
     order = in_order(dataset_folder, 400)
     poison(monkeypatch, order[15 * 8 :])
-    with pytest.raises(FloatingPointError, match=r"step 11 is not finite.*after 3 rollbacks: try a lower --train.lr"):
+    with pytest.raises(FloatingPointError, match=r"step 11 is not finite.*after 3 rollbacks: try a lower `train.lr`"):
         pretrain(with_train(recipe, max_rollbacks=3), data=dataset_folder, out=tmp_path / "gpt")
     assert [folder.name for folder in checkpoint_folders(tmp_path / "gpt")] == ["step-0000000", "step-0000010"]
     assert all(weight.isfinite().all() for weight in weights_of(tmp_path / "gpt").values())

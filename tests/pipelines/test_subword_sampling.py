@@ -157,9 +157,9 @@ def test_pairs_are_sampled_on_both_sides(tmp_path):
     [
         ("bpe", {"sample": 0.1}, "only Unigram pieces have scores"),
         ("unigram", {"dropout": 0.1}, "dropout is for BPE"),
-        ("unigram", {"sample": -1.0}, "--sample is -1.0, but must be a number of at least 0"),
+        ("unigram", {"sample": -1.0}, "`sample` is -1.0, but must be a number of at least 0"),
         ("bpe", {"dropout": 1.5}, "dropout must be a probability"),
-        ("bpe", {"sample": 0.1, "dropout": 0.1}, "only one of --sample and --dropout"),
+        ("bpe", {"sample": 0.1, "dropout": 0.1}, "only one of `sample` and `dropout`"),
     ],
 )
 def test_options_that_do_not_fit_the_tokenizer_are_refused_at_once(tmp_path, tokenizers, kind, options, message):

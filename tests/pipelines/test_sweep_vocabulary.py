@@ -116,7 +116,7 @@ def test_the_code_length_is_that_of_the_verbs(swept, tiny, text_folder, tmp_path
     held_out = held_out_documents(open_corpus(str(text_folder)))
     (tmp_path / "held-out.jsonl").write_text("".join(json.dumps({"text": each.decode()}) + "\n" for each in held_out))
     numbers = evaluate(tmp_path / "run", corpus=(str(tmp_path / "held-out.jsonl"),))
-    measured = next(iter(numbers["splits"].values()))["bits_per_byte"]
+    measured = next(iter(numbers.splits.values())).bits_per_byte
     result = json.loads((out / "results" / f"{run.name}.json").read_text())
     assert result["bits_per_byte"] == pytest.approx(measured, rel=1e-5)
 

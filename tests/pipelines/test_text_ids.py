@@ -121,7 +121,7 @@ def test_targets_are_scored_from_their_start_id(padded_start, tokenizer_folder, 
             read = torch.tensor([[tok.special_tokens[CLS], *tok.encode(source), 0]])
             nats += peer(read, labels=labels).loss.item() * labels.numel()
         tokens += labels.numel()
-    found = evaluate(run, data=tmp_path / "data", beams=0, device="cpu")["splits"]["validation"]
+    found = evaluate(run, data=tmp_path / "data", beams=0, device="cpu").to_json()["splits"]["validation"]
     assert found["tokens"] == tokens
     assert found["cross_entropy"] == pytest.approx(nats / tokens, rel=1e-5)
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.documents import text_of_stream
-from pipelines.evaluation.evaluation_file import read_evaluation
-from pipelines.evaluation.trained_text import TrainingText
+from pipelines.evaluation.measurements.trained_text import TrainingText
+from pipelines.evaluation.results import Evaluation
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.export_hf import export_hf
@@ -60,7 +60,7 @@ def test_documents_of_the_training_split_are_noticed(in_process, run, corpus):
     done = in_process("evaluate", run, "--corpus", folder)
     assert done.returncode == 0, done.stderr
     assert f"mixed: {sentence(folder, seen)}" in done.stderr
-    numbers = read_evaluation(run)["splits"]["mixed"]
+    numbers = Evaluation.read(run).to_json()["splits"]["mixed"]
     assert numbers["trained_documents"] == 2
     assert f"{numbers['trained_share']:.1%}" in sentence(folder, seen)
     assert sentence(folder, seen) in report([run]).read_text()
@@ -71,7 +71,7 @@ def test_documents_of_the_training_split_are_noticed(in_process, run, corpus):
 def test_the_validation_split_is_held_out(in_process, run):
     done = in_process("evaluate", run)
     assert done.returncode == 0 and "held-out text" not in done.stderr
-    numbers = read_evaluation(run)["splits"]["validation"]
+    numbers = Evaluation.read(run).to_json()["splits"]["validation"]
     assert (numbers["trained_documents"], numbers["trained_share"]) == (0, 0.0)
 
 
@@ -106,7 +106,7 @@ def test_a_tokenizer_that_loses_text_recognises_its_training_text(tmp_path, corp
     tok, data, scored = Tokenizer.load(tmp_path / "tok"), TokenDataset(tmp_path / "data"), tmp_path / "scored"
     stream = TokenDataset(scored).split("train")
     found = TrainingText([data], tok).share(stream, text_of_stream(stream, tok, data.info["separator"]))
-    assert found["trained_documents"] == 2
+    assert found.trained_documents == 2
 
 
 @pytest.fixture(scope="module")
@@ -139,5 +139,5 @@ def test_the_share_is_that_of_a_set_of_documents(tmp_path_factory, two_letters, 
     found = TrainingText([data], two_letters).share(stream, text)
     known = np.array([each in set(train) for each in validation])
     sizes = np.array([len(each) for each in validation])
-    assert found["trained_documents"] == known.sum()
-    assert found["trained_share"] == pytest.approx(sizes @ known / sizes.sum(), abs=0.02)
+    assert found.trained_documents == known.sum()
+    assert found.trained_share == pytest.approx(sizes @ known / sizes.sum(), abs=0.02)

@@ -150,7 +150,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_checkpoints(tmp_p
         small_recipe,
         train=replace(small_recipe.train, lr=1e25, grad_clip=0.0, warmup_tokens=0, checkpoint_every_tokens=256),
     )
-    with pytest.raises(FloatingPointError, match=r"of step \d+ is not finite.*try a lower --train.lr"):
+    with pytest.raises(FloatingPointError, match=r"of step \d+ is not finite.*try a lower `train.lr`"):
         pretrain(recipe, data=dataset_folder, out=tmp_path / "run")
     saved = weights_of(tmp_path / "run")
     assert all(torch.isfinite(value).all() for value in saved.values())
@@ -247,7 +247,7 @@ def test_the_best_checkpoint_was_validated_on_the_newest_number_of_tokens(
     ("which", "message"),
     [
         ("3", "has no checkpoint of step 3: its checkpoints are of 40, 50"),
-        ("last", "--checkpoint is 'last': give newest, best, or the number of a step"),
+        ("last", "`checkpoint` is 'last': give newest, best, or the number of a step"),
     ],
 )
 def test_a_missing_checkpoint_is_refused(in_process, trained_gpt, which, message):

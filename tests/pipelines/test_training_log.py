@@ -104,7 +104,7 @@ def test_a_validation_without_a_target_is_left_out_with_a_warning(tmp_path, smal
     model = replace(small_recipe.model, architecture="encoder", context_length=10)
     recipe = replace(small_recipe, objective="masked-token", model=model)
     recipe = with_train(recipe, tokens=512, warmup_tokens=0, keep_best=True)
-    with pytest.warns(UserWarning, match="no target in the first 640 tokens .* of data, .* raise --train.validation-t"):
+    with pytest.warns(UserWarning, match="no target in the first 640 tokens .* of data, .* raise `train.validation_t"):
         assert pretrain(recipe, data=tmp_path / "data", out=tmp_path / "bert") == 0
     assert {line["split"] for line in metrics_of(tmp_path / "bert")} == {"train"}
     assert runs([tmp_path / "bert"])[0]["validation_loss"] is None

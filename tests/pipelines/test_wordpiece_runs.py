@@ -32,7 +32,7 @@ def test_the_dataset_holds_the_ids_of_the_text(wordpiece_run):
 @pytest.fixture(scope="module")
 def numbers(wordpiece_run):
     """Return the numbers of the validation split."""
-    return evaluate(wordpiece_run, memorisation=True)["splits"]["validation"]
+    return evaluate(wordpiece_run, memorisation=True).to_json()["splits"]["validation"]
 
 
 def test_totals_are_over_the_original_bytes_of_the_scored_part_of_each_document(wordpiece_run, numbers):
@@ -101,14 +101,14 @@ def test_a_run_on_bpe_is_compared_per_byte_of_the_original(in_process, wordpiece
     done = in_process("evaluate", run, "--against", trained_gpt, "--breakdown")
     assert done.returncode == 0, done.stderr
     there = json.loads((run / "evaluation.json").read_text())["splits"]["validation"]
-    gpt = evaluate(trained_gpt)["splits"]["validation"]["bits_per_byte"]
+    gpt = evaluate(trained_gpt).validation.bits_per_byte
     assert there["difference"]["value"] == pytest.approx(there["bits_per_original_byte"] - gpt, rel=0.05)
     assert there["difference"]["unit"] == "bits per byte of the original"
     said = " ".join(done.stdout.split())
     assert there["difference"]["sentence"] in said and "The tokenizer of run loses text" in said
     assert "bits/original byte" in said
     copy = shutil.copytree(trained_gpt, tmp_path / "gpt")
-    back = evaluate(copy, against=wordpiece_run)["splits"]["validation"]["difference"]
+    back = evaluate(copy, against=wordpiece_run).to_json()["splits"]["validation"]["difference"]
     assert back["value"] == pytest.approx(-there["difference"]["value"])
     assert back["unit"] == "bits per byte of the original"
 
@@ -117,10 +117,10 @@ def test_masked_models_are_compared_per_byte_of_masked_text(wordpiece_run, train
     model = replace(small_recipe.model, architecture="encoder", context_length=34)
     recipe = replace(small_recipe, objective="masked-token", model=model)
     assert pretrain(recipe, data=wordpiece_run.parent / "data", out=tmp_path / "bert") == 0
-    bpe = evaluate(shutil.copytree(trained_bert, tmp_path / "bpe"))["splits"]["validation"]
+    bpe = evaluate(shutil.copytree(trained_bert, tmp_path / "bpe")).to_json()["splits"]["validation"]
     assert bpe["masked_bits_per_byte"] == pytest.approx(bpe["cross_entropy_bits"] * bpe["tokens"] / bpe["bytes"])
     assert bpe["intervals"]["masked_bits_per_byte"][0] < bpe["masked_bits_per_byte"]
-    found = evaluate(tmp_path / "bert", against=trained_bert)["splits"]["validation"]
+    found = evaluate(tmp_path / "bert", against=trained_bert).to_json()["splits"]["validation"]
     assert found["bits_per_byte"] is None
     bits = found["cross_entropy_bits"] * found["tokens"]
     assert found["masked_bits_per_byte"] == pytest.approx(bits / found["original_bytes"], rel=1e-3)
@@ -134,7 +134,7 @@ def test_a_corpus_is_scored_per_byte_of_the_original(wordpiece_run, tmp_path):
     text = "Import ÉTÉ, ☃ and sys\n" * 40
     (tmp_path / "text.txt").write_text(text)
     run = shutil.copytree(wordpiece_run, tmp_path / "run")
-    found = evaluate(run, corpus=(str(tmp_path / "text.txt"),))["splits"]["text.txt"]
+    found = evaluate(run, corpus=(str(tmp_path / "text.txt"),)).to_json()["splits"]["text.txt"]
     assert found["original_bytes"] == len(text.encode())
     bits = found["cross_entropy_bits"] * found["tokens"]
     assert found["bits_per_original_byte"] == pytest.approx(bits / len(text.encode()))

@@ -1,11 +1,19 @@
 """The list of models, and the tokenizer endpoints that lm-evaluation-harness uses."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
+from starlette.testclient import TestClient
 
+from pipelines import own_version
 from pipelines.run.loaded_run import load_run
+from pipelines.serving import catalogue
+from pipelines.serving.engine import Engine
+from pipelines.serving.models import ServedModel, Service
+from pipelines.serving.security import access_to
+from pipelines.serving.server import create_app
 from tests.serving.conftest import client_of
 
 OLD_RUN = Path(__file__).parents[1] / "compatibility" / "0.1" / "decoder"
@@ -84,3 +92,21 @@ def test_with_several_tokenizers_the_model_is_named(gpt, trained_bert):
     del runs["old"]
     with client_of(runs) as client:  # these two have the same tokenizer
         assert client.post("/tokenize", json={"prompt": "a"}).status_code == 200
+
+
+def test_health_names_the_models_and_the_version(client):
+    response = client.get("/health")
+    assert response.status_code == 200
+    assert response.json() == {"status": "ok", "version": own_version(), "models": ["gpt"]}
+    assert client.head("/health").status_code == 200
+
+
+def test_health_is_not_ok_while_the_models_do_not_answer(gpt, monkeypatch):
+    monkeypatch.setattr(catalogue, "HEALTH_S", 0.05)
+    idle = Engine({"gpt": gpt})  # not started
+    service = Service({"gpt": ServedModel("gpt", gpt)}, idle, created=0)
+    app = create_app(service, access_to("127.0.0.1", 8000), asyncio.Event())
+    with TestClient(app, base_url="http://localhost:8000") as client:
+        response = client.get("/health")
+    assert response.status_code == 503
+    assert "have not answered" in response.json()["error"]["message"]

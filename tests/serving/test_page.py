@@ -26,8 +26,8 @@ from pipelines.generation.text_generation import filled_masks
 from pipelines.scoring.display import LEVELS
 from pipelines.serving.engine import Engine
 from pipelines.serving.models import ServedModel, Service
-from pipelines.serving.security import access_to
-from pipelines.serving.server import bound_socket, create_app
+from pipelines.serving.security import access_to, bound_socket
+from pipelines.serving.server import create_app
 from tokenizer import Tokenizer
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright: make test-page")

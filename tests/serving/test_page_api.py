@@ -215,7 +215,7 @@ SOUND = {
         ("score", {"text": "a " * 9_000}, "text", "the page shows at most 4,000"),
         ("score", {"text": "a" * 100_001}, "text", "text has 100,001 characters, but may have at most 100,000"),
         ("score", {"key": None}, "key", "key is null, but must be a string"),
-        ("score", {"target": "b"}, "target", "--target needs an encoder-decoder"),
+        ("score", {"target": "b"}, "target", "`target` needs an encoder-decoder"),
         ("score", {"model": "t5"}, "target", "encoder-decoder"),
         ("score", {"model": "t5", "target": ""}, "target", "target is empty"),
         ("score", {"model": "t5", "target": "\udfff"}, "target", "UTF-8"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pipelines.serving.security import HEADERS, access_to
+from pipelines.serving.security import HEADERS, access_to, read_token
 from tests.serving.conftest import client_of
 
 MODELS = "/v1/models"
@@ -154,10 +154,118 @@ def test_an_address_to_listen_on_is_a_name_of_the_server():
 
 @pytest.mark.parametrize("name", ["http://box.lan", "box.lan:8000", "box.lan/x", "", "a b", "user@box"])
 def test_a_name_with_more_than_a_host_is_refused(name):
-    with pytest.raises(ValueError, match="--allow-host"):
+    with pytest.raises(ValueError, match="`allow_host="):
         access_to("127.0.0.1", 8000, [name])
 
 
 @pytest.mark.parametrize("path", ["/page/../app.py", "/page/%2e%2e/app.py", "/page//etc/passwd", "/page/..%2fapp.py"])
 def test_only_files_of_the_page_are_served(client, path):
     assert client.get(path).status_code == 404
+
+
+APP = "http://app.example:3000"
+
+
+@pytest.fixture(scope="module")
+def with_origin(gpt):
+    """Return a client of a server with a token that pages of APP may use."""
+    access = access_to("127.0.0.1", 8000, origins=[APP], token="a-token-of-some-length")
+    with client_of({"gpt": gpt}, access=access) as client:
+        yield client
+
+
+def cors(response):
+    return {name: value for name, value in response.headers.items() if name.startswith("access-control-")}
+
+
+def preflight(client, origin, method="POST", headers="authorization,content-type"):
+    asked = {"origin": origin, "access-control-request-method": method, "access-control-request-headers": headers}
+    return client.options("/v1/completions", headers=asked)
+
+
+def test_a_page_of_an_allowed_origin_can_ask_and_read(with_origin):
+    response = preflight(with_origin, APP)
+    assert response.status_code == 200
+    assert cors(response)["access-control-allow-origin"] == APP
+    headers = {"origin": APP, "sec-fetch-site": "cross-site", "authorization": "Bearer a-token-of-some-length"}
+    response = with_origin.post("/v1/completions", json={"prompt": "a", "max_tokens": 1}, headers=headers)
+    assert response.status_code == 200
+    assert cors(response) == {"access-control-allow-origin": APP} and "Origin" in response.headers["vary"]
+
+
+def test_a_page_of_an_allowed_origin_can_read_why_it_is_refused(with_origin):
+    response = with_origin.get(MODELS, headers={"origin": APP, "sec-fetch-site": "cross-site"})
+    assert response.status_code == 401
+    assert cors(response) == {"access-control-allow-origin": APP}
+
+
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "*", f"{APP}0", APP.replace("http", "https")])
+def test_pages_of_other_origins_are_refused_beside_an_allowed_one(with_origin, origin):
+    response = preflight(with_origin, origin)
+    assert response.status_code == 400 and "access-control-allow-origin" not in response.headers
+    headers = {"origin": origin, "sec-fetch-site": "cross-site", "authorization": "Bearer a-token-of-some-length"}
+    response = with_origin.get(MODELS, headers=headers)
+    assert response.status_code == 403 and cors(response) == {}
+    assert with_origin.get(MODELS, headers={**headers, "origin": ""}).status_code == 403
+
+
+def test_an_allowed_origin_does_not_open_other_methods_or_headers(with_origin):
+    assert preflight(with_origin, APP, method="DELETE").status_code == 400
+    assert preflight(with_origin, APP, headers="x-other").status_code == 400
+
+
+@pytest.mark.parametrize(
+    "origin", ["*", "null", "", "app.example", "http://", "http://*.example", "http://a/b", "http://a/"]
+)
+def test_what_is_not_an_origin_is_refused(origin):
+    with pytest.raises(ValueError, match="is not an origin: give scheme, host and port"):
+        access_to("127.0.0.1", 8000, origins=[origin])
+
+
+@pytest.mark.parametrize("origin", ["http://user@a", "http://a:x", "http://a?b", "http://a#b", "http://a b", "//a"])
+def test_an_origin_with_more_than_scheme_host_and_port_is_refused(origin):
+    with pytest.raises(ValueError, match="`allow_origin="):
+        access_to("127.0.0.1", 8000, origins=[origin])
+
+
+def test_origins_are_compared_as_browsers_send_them():
+    given = ["HTTPS://App.Example:443", "http://a:80", "http://a:8080", "http://[::1]:3000"]
+    expected = {"https://app.example", "http://a", "http://a:8080", "http://[::1]:3000"}
+    assert access_to("127.0.0.1", 8000, origins=given).origins == expected
+
+
+def test_a_given_token_is_needed_on_this_machine_too(with_origin):
+    assert with_origin.get("/").status_code == 200
+    assert with_origin.get("/health").status_code == 401
+    headers = {"authorization": "Bearer a-token-of-some-length"}
+    assert with_origin.get("/health", headers=headers).status_code == 200
+
+
+def test_a_token_is_read_from_a_file_of_its_owner(tmp_path):
+    (file := tmp_path / "token").write_text("0123456789abcdef+/=\n")
+    file.chmod(0o600)
+    assert read_token(file) == "0123456789abcdef+/="
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644])
+def test_a_token_file_that_others_may_read_or_change_is_refused(mode, tmp_path):
+    (file := tmp_path / "token").write_text("0123456789abcdef\n")
+    file.chmod(mode)
+    with pytest.raises(ValueError, match=f"run chmod 600 {file}"):
+        read_token(file)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "\n", "short", "0123456789 abcdef", "0123456789abcdef\nb", "0123456789abcdefé", "a\0" * 9]
+)
+def test_a_weak_token_or_one_that_is_no_header_is_refused(text, tmp_path):
+    (file := tmp_path / "token").write_text(text)
+    file.chmod(0o600)
+    with pytest.raises(ValueError, match="must hold one line of at least 16"):
+        read_token(file)
+
+
+def test_a_token_file_that_cannot_be_read_is_named(tmp_path):
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(ValueError, match=f"`token_file='{path}'` cannot be read"):
+            read_token(path)

@@ -59,6 +59,20 @@ def test_a_server_for_other_machines_prints_its_token_after_the_hash(trained_gpt
         assert post(here, "v1/completions", request, **headers).status == 200
 
 
+def test_a_token_from_a_file_opens_the_server_and_is_not_printed(trained_gpt, tmp_path):
+    (file := tmp_path / "token").write_text("0123456789abcdef\n")
+    file.chmod(0o600)
+    with served(trained_gpt, "--token-file", file, "--allow-origin", "http://app.example") as (_, (_, address)):
+        page, _, rest = address.partition("#token=")
+        assert page.startswith("http://127.0.0.1:") and rest == f"TOKEN with the TOKEN in {file}"
+        with pytest.raises(OSError, match="401"):
+            urlopen(page + "health", timeout=300)
+        headers = {"Authorization": "Bearer 0123456789abcdef", "Origin": "http://app.example"}
+        answer = urlopen(Request(page + "health", headers=headers), timeout=300)
+        assert json.load(answer)["models"] == ["gpt"]
+        assert answer.headers["access-control-allow-origin"] == "http://app.example"
+
+
 def test_a_port_in_use_is_refused_in_one_sentence(trained_gpt, in_process):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         done = in_process("serve", trained_gpt, "--port", taken.getsockname()[1])
@@ -72,7 +86,9 @@ def test_a_port_in_use_is_refused_in_one_sentence(trained_gpt, in_process):
         (("RUN", "--port", "65536"), "from 0 to 65535"),
         (("RUN", "--host", "no.such.name.invalid"), "--host no.such.name.invalid is not an address"),
         (("RUN", "--host", "192.0.2.1"), "cannot listen on 192.0.2.1"),
-        (("RUN", "--port", "0", "--allow-host", "http://box"), "--allow-host 'http://box' is not a host name"),
+        (("RUN", "--port", "0", "--allow-host", "http://box"), "--allow-host http://box is not a host name"),
+        (("RUN", "--port", "0", "--allow-origin", "*"), "--allow-origin * is not an origin"),
+        (("RUN", "--port", "0", "--token-file", "no-such-file"), "--token-file no-such-file cannot be read"),
         (("nowhere",), "nowhere is not a run"),
     ],
 )

@@ -131,5 +131,5 @@ def test_the_search_for_min_frequency_reports_its_progress():
 def test_another_score_is_refused():
     with pytest.raises(ValueError, match="score must be frequency or likelihood, not 'pmi'"):
         Tokenizer.train(["a"], 300, model="wordpiece", score="pmi")
-    with pytest.raises(ValueError, match="score is not an option of bpe"):
+    with pytest.raises(ValueError, match="`score` is not an option of bpe"):
         Tokenizer.train(["a"], 300, score="likelihood")

@@ -69,5 +69,5 @@ def test_the_command_cuts_the_corpus_and_refuses_to_cut_saved_counts(tmp_path):
     cut = train_tokenizer(corpus, out=tmp_path / "cut", special_text="cut", **options)
     as_text = train_tokenizer(corpus, out=tmp_path / "text", **options)
     assert [any(b"|" in left + right for left, right in tok.merges) for tok in (cut, as_text)] == [False, True]
-    with pytest.raises(UsageError, match="--special-text cut has no effect on saved counts"):
+    with pytest.raises(UsageError, match="`special_text='cut'` has no effect on saved counts"):
         train_tokenizer(out=tmp_path / "x", vocab_size=300, counts=(tmp_path / "counts",), special_text="cut")

@@ -301,8 +301,8 @@ def test_words_of_another_vocabulary_can_be_counted_and_saved(shared, tmp_path):
             "unigram needs words: metaspace, nmt_nfkc, nfkc, or the pattern of a Unigram vocabulary, not cl100k",
         ),
         ({"model": "bpe", "pattern": "metaspace", "vocab_size": 300}, "bpe needs a pattern such as cl100k, not"),
-        ({"model": "bpe", "pieces": PieceRules(), "vocab_size": 300}, "pieces is not an option of bpe"),
-        ({"min_frequency": 3}, "min_frequency is not an option of unigram"),
+        ({"model": "bpe", "pieces": PieceRules(), "vocab_size": 300}, "`pieces` is not an option of bpe"),
+        ({"min_frequency": 3}, "`min_frequency` is not an option of unigram"),
         ({"vocab_size": 2}, "vocab_size must be at least 3"),
         ({"vocab_size": 6}, "there are 6 characters to cover, more than the 4 pieces wanted"),
         ({"pieces": PieceRules(byte_fallback=True)}, "vocab_size must be at least 259"),
@@ -316,7 +316,7 @@ def test_wrong_options_are_refused_in_a_sentence(options, message):
 
 @pytest.mark.parametrize(
     ("seed_size", "message"),
-    [(5, "starts from only 5 substrings .seed_size, --pieces.seed-size."), (1000, "the corpus ran out of substrings")],
+    [(5, "starts from only 5 substrings .`pieces.seed_size`."), (1000, "the corpus ran out of substrings")],
 )
 def test_the_warning_about_a_small_vocabulary_names_the_cause(seed_size, message):
     rules = PieceRules(seed_size=seed_size)

@@ -139,9 +139,9 @@ def test_a_trained_tokenizer_opens_in_tokenizers_with_the_same_ids(stdlib_texts,
         ({"model": "words"}, "model must be bpe or wordpiece or unigram, not 'words'"),
         ({"pattern": "cl100k"}, "wordpiece needs words: bert-uncased or bert-cased, not cl100k"),
         ({"model": "bpe", "pattern": "bert-cased"}, "bpe needs a pattern such as cl100k, not bert-cased"),
-        ({"max_token_length": 5}, "max_token_length is not an option of wordpiece"),
-        ({"tie_break": "bytes"}, "tie_break is not an option of wordpiece"),
-        ({"model": "bpe", "limit_alphabet": 5}, "limit_alphabet is not an option of bpe"),
+        ({"max_token_length": 5}, "`max_token_length` is not an option of wordpiece"),
+        ({"tie_break": "bytes"}, "`tie_break` is not an option of wordpiece"),
+        ({"model": "bpe", "limit_alphabet": 5}, "`limit_alphabet` is not an option of bpe"),
         ({"limit_alphabet": 0}, "limit_alphabet must be a whole number of at least 1"),
         ({"alphabet_order": "x"}, "alphabet_order must have each of the 4 characters"),
         ({"special_tokens": ["word"]}, "the special token 'word' can be a word of the text"),
@@ -166,7 +166,7 @@ def test_the_command_trains_and_describes_a_wordpiece_vocabulary(tmp_path, print
     assert summary["held_out"]["this one"]["tokens"] > 0
     assert Tokenizer.load(tmp_path / "tok").fingerprint == tok.fingerprint
     with pytest.raises(
-        ValueError, match="--pattern is cl100k, which is a pattern of bpe, not of wordpiece: use one of bert"
+        ValueError, match="`pattern` is cl100k, which is a pattern of bpe, not of wordpiece: use one of bert"
     ):
         train_tokenizer(corpus, out=tmp_path / "x", pattern="cl100k", **options)
 

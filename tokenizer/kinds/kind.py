@@ -106,7 +106,7 @@ class Kind:
                 longest = max(len(token or b"") for token in vocabulary.tokens)
                 raise ValueError(
                     f"{path} would have {size:,} bytes, more than the limit of {LARGEST_FILE:,} for loading it: a "
-                    f"token has {longest:,} bytes, so train with a smaller max_token_length (--max-token-length)"
+                    f"token has {longest:,} bytes, so train with a smaller `max_token_length`"
                 )
 
     def with_special_tokens(self, vocabulary: Any, spellings: Sequence[str]) -> Vocabulary:

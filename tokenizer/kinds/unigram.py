@@ -86,7 +86,7 @@ class Unigram(Kind):
         rules = options.pieces or PieceRules()
         learned = vocabulary.pieces[257 if rules.byte_fallback else 1 :]  # after <unk> and the bytes
         if sum(len(piece) > 1 for piece in learned) >= rules.seed_size:
-            return f"training starts from only {rules.seed_size:,} substrings (seed_size, --pieces.seed-size)"
+            return f"training starts from only {rules.seed_size:,} substrings (`pieces.seed_size`)"
         return "the corpus ran out of substrings that occur at least twice"
 
     def exact_options(self) -> dict[str, Any]:

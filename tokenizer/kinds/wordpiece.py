@@ -58,7 +58,7 @@ class WordPiece(Kind):
         if len(tokens) > options.vocab_size:
             raise ValueError(
                 f"vocab_size must be at least {len(tokens)}: the words have {len(alphabet)} characters, {len(later)} "
-                "of them within words; or keep only the most frequent with limit_alphabet (--limit-alphabet)"
+                "of them within words; or keep only the most frequent with `limit_alphabet`"
             )
         wanted = options.vocab_size - len(tokens)
         least = None if options.score == "likelihood" and options.min_frequency is None else options.min_count

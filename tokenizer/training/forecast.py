@@ -48,8 +48,8 @@ class MergeForecast:
         if len(sizes) >= LEAST_SAMPLE and needed > MARGIN * self._memory:
             raise ValueError(
                 f"merging takes at least about {needed:,} bytes, more than the memory of {self._memory:,}, for the "
-                "pretokens counted so far alone: allow more, or add --save-counts to count everything and learn which "
-                "--min-count fits (in Python, count_pretokens and counts.at_least)"
+                "pretokens counted so far alone: allow more, or add `save_counts` to count everything and learn which "
+                "`min_count` fits (or use count_pretokens and counts.at_least)"
             )
 
 

@@ -37,7 +37,7 @@ def check_memory(counts: PretokenCounts, memory: int | None) -> None:
     raise ValueError(
         f"merging {len(counts):,} distinct pretokens takes at least about {needed:,} bytes, more than "
         f"the memory of {memory:,}: allow more, or leave out those that occur less than {least} times "
-        f"(--min-count {least}, counts.at_least({least})), which takes {fitting:,} but is not exact"
+        f"(`min_count={least}`, counts.at_least({least})), which takes {fitting:,} but is not exact"
     )
 
 
@@ -140,7 +140,7 @@ def check_spare(needed: int, spare: int | None, merges: int) -> None:
     if spare is not None and needed > spare:
         raise ValueError(
             f"after {merges:,} merges the next one takes {needed - spare:,} bytes more than the memory allows: "
-            "allow more, or choose a smaller vocabulary or a larger minimum count (--min-count, counts.at_least)"
+            "allow more, or choose a smaller vocabulary or a larger minimum count (`min_count`, counts.at_least)"
         )
 
 

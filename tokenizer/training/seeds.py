@@ -136,7 +136,7 @@ def _lay_out(
     """
     positions = int(np.count_nonzero((segments.data & 0xC0) != 0x80))
     if positions > MOST_POSITIONS:
-        raise ValueError(f"the words have {positions:,} characters, more than 2**31: leave out rare ones (--min-count)")
+        raise ValueError(f"the words have {positions:,} characters, more than 2**31: leave out rare ones (`min_count`)")
     symbol_of = np.zeros(CODE_POINTS, dtype=np.int32)
     symbol_of[characters] = 1 + np.arange(len(characters))
     symbols = np.empty(positions, dtype=np.int32)

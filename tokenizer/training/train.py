@@ -84,9 +84,8 @@ class Options:
         for field in fields(self):
             kinds = [kind.name for kind in all_kinds() if field.name in kind.options]  # empty for options of all kinds
             if kinds and self.model not in kinds and getattr(self, field.name) not in (None, field.default):
-                option = "all --pieces options" if field.name == "pieces" else f"--{field.name.replace('_', '-')}"
-                others = f"leave out {option}, or choose {' or '.join(kinds)}"
-                raise ValueError(f"{field.name} is not an option of {self.model}: {others}")
+                others = f"leave out `{field.name}`, or choose {' or '.join(kinds)}"
+                raise ValueError(f"`{field.name}` is not an option of {self.model}: {others}")
         kind_named(self.model).check(self)
         self._check_size()
 

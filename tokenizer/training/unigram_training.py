@@ -173,7 +173,7 @@ def check_memory(counts: PretokenCounts, memory: int | None) -> None:
     if memory is not None and needed > memory:
         raise ValueError(
             f"training on {len(counts):,} distinct words takes about {needed:,} bytes, more than the memory limit of "
-            f"{memory:,}: allow more, or leave out rare words (--min-count, counts.at_least)"
+            f"{memory:,}: allow more, or leave out rare words (`min_count`, counts.at_least)"
         )
 
 
@@ -196,7 +196,7 @@ def learn_pieces(
     if characters > wanted:
         raise ValueError(
             f"there are {characters} characters to cover, more than the {wanted} pieces wanted: train a larger "
-            "vocabulary, or cover fewer characters (character_coverage, --pieces.character-coverage)"
+            "vocabulary, or cover fewer characters (`pieces.character_coverage`)"
         )
     model = Model(found, threads)
     del found  # the model drops edges in place

@@ -16,15 +16,18 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 
+from pipelines.cli.escapes import as_options
 from pipelines.evaluation.measurement import Measurement
 
 FOLDER = Path(__file__).parent
+# The numbers that people look for come first. Intervals come after the measurements that compute them.
+FIRST, LAST = ("predictions", "ngrams", "trained_text", "against"), ("intervals", "settings")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @cache
 def kinds() -> tuple[type[Measurement], ...]:
-    """Return the measurements in the order of their modules' names."""
+    """Return the measurements: FIRST, then by the names of their modules, and LAST."""
     return tuple(import_module(f"{__name__}.{path.stem}").MEASUREMENT for path in _modules())
 
 
@@ -42,7 +45,7 @@ def options() -> Iterator[inspect.Parameter]:
                     ast.unparse(field.target),
                     inspect.Parameter.KEYWORD_ONLY,
                     default=ast.literal_eval(field.value),
-                    annotation=Annotated[kind, tyro.conf.arg(help=words)],
+                    annotation=Annotated[kind, tyro.conf.arg(help=as_options(words))],
                 )
 
 
@@ -51,16 +54,18 @@ def with_options(function: F) -> F:
     signature, added = inspect.signature(function), list(options())
     *own, last = signature.parameters.values()
     function.__signature__ = signature.replace(parameters=[*own, *added, last])  # type: ignore[attr-defined]  # read by inspect.signature
-    function.__annotations__ |= {each.name: each.annotation for each in added}
+    function.__annotations__ |= {option.name: option.annotation for option in added}
     return function
 
 
 def measurements(given: Mapping[str, Any] | None = None) -> tuple[Measurement, ...]:
     """Return every measurement, with its options from `given`; the others keep their defaults."""
     given = given or {}
-    names = ((kind, [each.name for each in fields(kind) if each.name in given]) for kind in kinds())
+    names = ((kind, [option.name for option in fields(kind) if option.name in given]) for kind in kinds())
     return tuple(kind(**{name: given[name] for name in own}) for kind, own in names)
 
 
 def _modules() -> list[Path]:
-    return sorted(FOLDER.glob("[!_]*.py"))
+    modules = {path.stem: path for path in sorted(FOLDER.glob("[!_]*.py"))}
+    between = [name for name in modules if name not in (*FIRST, *LAST)]
+    return [modules[name] for name in (*FIRST, *between, *LAST)]

@@ -14,7 +14,7 @@ from pipelines.evaluation.documents import StreamText
 from pipelines.evaluation.groups import Groups, NamedGroup
 from pipelines.evaluation.measurement import Measurement, Result, Section, Table
 from pipelines.evaluation.split import ScoredSplit
-from pipelines.evaluation.token_scores import TokenScores
+from pipelines.evaluation.windows import TokenScores
 from pipelines.training.objectives import SpanCorruption
 from tokenizer import Tokenizer
 
@@ -100,29 +100,29 @@ def breakdown(
     lengths = tokenizer.token_byte_lengths if tokenizer.is_lossless else None
     group = Groups(scores.nats, None if lengths is None else lengths[scores.targets], per_byte)
     powers = np.log2(scores.columns + 1).astype(np.int64)
-    found = {
+    groupings = {
         "class": group.rows(token_classes(scores.targets, scores.previous, tokenizer), CLASSES),
         "position": group.rows(powers, _ranges(2 ** np.arange(int(powers.max()) + 1))),
     }
     if training_counts is not None:
-        found["frequency"] = group.rows(frequency_deciles(training_counts)[scores.targets], DECILES)
+        groupings["frequency"] = group.rows(frequency_deciles(training_counts)[scores.targets], DECILES)
     if lengths is not None:
         names = ["0 bytes", *(f"{name} byte{'s' * (name != '1')}" for name in _ranges(LENGTHS[1:]))]
-        found["length"] = group.rows(np.searchsorted(LENGTHS, lengths[scores.targets], side="right") - 1, names)
+        groupings["length"] = group.rows(np.searchsorted(LENGTHS, lengths[scores.targets], side="right") - 1, names)
     if text is None:
         pairs = scores.windows
-        found["document"] = rank(group.rows(pairs, [f"pair {i + 1}" for i in range(int(pairs.max()) + 1)]))
+        groupings["document"] = rank(group.rows(pairs, [f"pair {i + 1}" for i in range(int(pairs.max()) + 1)]))
     elif stream is not None and scores.indices[0] >= 0:
         if lengths is None:
             group = Groups(scores.nats, text.sizes[scores.indices], per_byte, original=True)
         names = [f"document {i + 1}" for i in range(text.documents)]
         rows = rank(group.rows(text.document[scores.indices], names))
         places = {name: place for place, name in enumerate(names)}
-        found["document"] = [
+        groupings["document"] = [
             replace(row, text=_excerpt(places[row.name], stream, text, tokenizer)) if row.name in places else row
             for row in rows
         ]
-    return Breakdown({name: tuple(rows) for name, rows in found.items()})
+    return Breakdown({name: tuple(rows) for name, rows in groupings.items()})
 
 
 def rank(rows: Rows) -> Rows:
@@ -173,9 +173,9 @@ def token_classes(targets: np.ndarray, previous: np.ndarray, tokenizer: Tokenize
     A token with letters is inside a word if it begins with a letter and the token before it ends with a letter.
     """
     kinds, begins, ends = _vocabulary_classes(tokenizer)
-    found = kinds[targets]
-    inside = (found == WORD) & begins[targets] & ends[previous] & (previous >= 0)
-    return np.where(inside, INSIDE, found)
+    classes = kinds[targets]
+    inside = (classes == WORD) & begins[targets] & ends[previous] & (previous >= 0)
+    return np.where(inside, INSIDE, classes)
 
 
 def _vocabulary_classes(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -52,15 +52,15 @@ def ppm_sizes(text: bytes, sizes: Sequence[int], progress: Progress = lambda don
     import pyppmd
 
     encoder = pyppmd.Ppmd7Encoder(PPM_ORDER, PPM_MEMORY)
-    found, written, done = [], 0, 0
+    compressed, written, done = [], 0, 0
     for size in sizes:
         while done < size:
             piece = text[done : min(size, done + PIECE)]
             written += len(encoder.encode(piece))
             done += len(piece)
             progress(done)
-        found.append(written)
-    return [*found[:-1], written + len(encoder.flush())] if found else []
+        compressed.append(written)
+    return [*compressed[:-1], written + len(encoder.flush())] if compressed else []
 
 
 COMPRESSORS: dict[str, Callable[..., int]] = {"xz -9": xz, "zstd -19": zstd}
@@ -100,9 +100,9 @@ class CompressedText(Result):
 
     def opponents(self) -> list[Opponent]:
         return [
-            each
+            opponent
             for name, size in self.sizes.items()
-            for each in (
+            for opponent in (
                 Opponent(name, name, size.alone),
                 Opponent(f"{name} that has seen the training text", f"{name}, given train", size.given_train, True),
             )
@@ -151,13 +151,13 @@ class Compressors(Measurement):
         if not self.compressors:
             return
         if run.recipe.objective == "sequence-pairs":
-            raise ValueError(f"{run.folder} was trained on pairs, and --compressors needs a text: leave it out")
+            raise ValueError(f"{run.folder} was trained on pairs, and `compressors` needs a text: leave it out")
         if options.corpus:
-            raise ValueError("--compressors needs a training split: name a dataset with --data instead of --corpus")
+            raise ValueError("`compressors` needs a training split: name a dataset with `data` instead of `corpus`")
         if not run.tokenizer().is_lossless:
             raise ValueError(
                 f"{run.folder} has a tokenizer that loses text, such as case or unknown words: its dataset does not "
-                "hold the text to compress; leave --compressors out"
+                "hold the text to compress; leave `compressors` out"
             )
 
     def measure(self, split: ScoredSplit) -> CompressedText | None:

@@ -105,7 +105,7 @@ class EntropyCalibration(Measurement):
     def check(self, run: Run, options: EvaluationOptions) -> None:
         texts = self.entropy_calibration
         if texts < 0 or texts == 1:
-            raise ValueError(f"--entropy-calibration is {texts}, but must be at least 2 texts, or 0 to leave it out")
+            raise ValueError(f"`entropy_calibration` is {texts}, but must be at least 2 texts, or 0 to leave it out")
 
     def measure(self, split: ScoredSplit) -> CalibratedEntropy | None:
         texts, window = self.entropy_calibration, split.plan.windows.window
@@ -171,22 +171,24 @@ def half_octaves(window: int) -> list[tuple[int, int]]:
 
 def _entropies(model: LanguageModel, prompts: Tensor, tokens: int, sampler: torch.Generator) -> Iterator[Tensor]:
     """Yield the entropies in nats, (B,), of each step of generating texts that continue `prompts` (B, 1)."""
-    found: list[Tensor] = []
+    entropies: list[Tensor] = []
 
     def choose(logits: Tensor) -> Tensor:
-        found.append(entropy(logits))
+        entropies.append(entropy(logits))
         return draw(logits, sampler)
 
     for _ in generated(prepare(model), prompts, tokens, sampler=choose):
-        yield found[-1]
+        yield entropies[-1]
 
 
 def _rows(own: np.ndarray, real: np.ndarray) -> list[Positions]:
     """Return the rows of positions; `own` and `real` (texts, positions) are bits per token."""
     texts, window = own.shape
     places = [*half_octaves(window), (1, window)]
-    means = [[each[:, first - 1 : last].mean(axis=1) for each in (own, real, own - real)] for first, last in places]
+    means = [
+        [of_text[:, first - 1 : last].mean(axis=1) for of_text in (own, real, own - real)] for first, last in places
+    ]
     columns = np.array(means).reshape(-1, texts).T
     drawn = resampled_sums(columns, seed=SEED) / texts
-    found = [(float(values.mean()), *interval(draws)) for values, draws in zip(columns.T, drawn.T, strict=True)]
-    return [Positions(first, last, *found[3 * i : 3 * i + 3]) for i, (first, last) in enumerate(places)]
+    estimates = [(float(values.mean()), *interval(draws)) for values, draws in zip(columns.T, drawn.T, strict=True)]
+    return [Positions(first, last, *estimates[3 * i : 3 * i + 3]) for i, (first, last) in enumerate(places)]

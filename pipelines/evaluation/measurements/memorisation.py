@@ -17,11 +17,10 @@ from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.decoded_text import decode, decoded_tokens
 from pipelines.evaluation.documents import StreamText
 from pipelines.evaluation.groups import Group, Groups
-from pipelines.evaluation.inputs import training_data_of
 from pipelines.evaluation.measurement import Measurement, Result, Section, Table
-from pipelines.evaluation.planning import EvaluationOptions
+from pipelines.evaluation.planning import EvaluationOptions, training_data_of
 from pipelines.evaluation.split import ScoredSplit
-from pipelines.evaluation.token_scores import TokenScores
+from pipelines.evaluation.windows import TokenScores
 from pipelines.run.folder import Run
 from tokenizer import Tokenizer
 
@@ -59,11 +58,11 @@ class Matches:
     def cells(self) -> list[str]:
         """Return the cells below HEADS."""
         groups = (self.loss.inside, self.loss.outside) if self.loss else (None, None)
-        found = [
+        losses = [
             *(group and group.bits_per_token for group in groups),
             *(group and group.bits_per_byte for group in groups),
         ]
-        return [f"{self.begin:.2%}", f"{self.inside:.2%}", *("–" if each is None else f"{each:.3f}" for each in found)]
+        return [f"{self.begin:.2%}", f"{self.inside:.2%}", *("–" if loss is None else f"{loss:.3f}" for loss in losses)]
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ class SharedText(Result):
     """Rows of LENGTHS"""
 
     def parts(self) -> list[Table | str]:
-        share = "all" if self.sampled == 1 else f"a sample of {self.sampled:.1%}, limited by --memory:"
+        share = "all" if self.sampled == 1 else f"a sample of {self.sampled:.1%}, limited by `memory`:"
         return [
             Table(
                 "matches with the training text",
@@ -111,19 +110,19 @@ class Memorisation(Measurement):
     """Find the text that also occurs in the training text, and compare the loss on it with the loss on the rest. Needs
     the extra "entropy"."""
     memory: int = 2_000_000_000
-    """Memory limit of --memorisation in bytes. A text that needs more is sampled."""
+    """Memory limit of `memorisation` in bytes. A text that needs more is sampled."""
 
     def check(self, run: Run, options: EvaluationOptions) -> None:
         if not self.memorisation:
             return
         if self.memory < LEAST_MEMORY:
-            raise ValueError(f"--memory is {self.memory:,} bytes, but must be at least 1M")
+            raise ValueError(f"`memory` is {self.memory:,} bytes, but must be at least 1M")
         if find_spec("pydivsufsort") is None:
-            raise ValueError("--memorisation needs the package pydivsufsort: pip install 'bytelm[entropy]'")
+            raise ValueError("`memorisation` needs the package pydivsufsort: pip install 'bytelm[entropy]'")
         if run.recipe.objective == "sequence-pairs":
-            raise ValueError(f"{run.folder} was trained on pairs, and --memorisation needs a text: leave it out")
+            raise ValueError(f"{run.folder} was trained on pairs, and `memorisation` needs a text: leave it out")
         if options.corpus and training_data_of(run) is None:
-            raise ValueError(f"{run.folder} has no dataset to search for memorised text: name its dataset with --data")
+            raise ValueError(f"{run.folder} has no dataset to search for memorised text: name its dataset with `data`")
 
     def measure(self, split: ScoredSplit) -> SharedText | None:
         if not self.memorisation:

@@ -11,7 +11,7 @@ from lm.metrics.predictions import bits, kl_from_source
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.measurement import Measurement, Result, number
-from pipelines.evaluation.split import Chunk, Split
+from pipelines.evaluation.split import Chunk, ScoredSplit, Split
 from pipelines.training.objectives import NextToken
 from tokenizer import Tokenizer
 
@@ -54,20 +54,20 @@ class SourceNumbers(Result):
         if entropy is None or divergence is None or loss is None:
             return []
         parts, others = (round(entropy, 4), round(divergence, 4)), tokens - self.kl_true_tokens
-        found = (
+        sum_in_words = (
             f"At the {self.kl_true_tokens:,} tokens whose distribution is known: {parts[0]:.4f} (entropy of the "
             f"source) + {parts[1]:.4f} (divergence) = {sum(parts):.4f} bits of expected cross-entropy. This text has "
             f"{loss:.4f} bits."
         )
         rest = f" The other {others:,} tokens, such as separators, count only in the cross-entropy of all tokens."
-        return [found + rest if others else found]
+        return [sum_in_words + rest if others else sum_in_words]
 
 
 class SourceDivergence:
     """Sums up the entropy of a synthetic source, the divergence of a model from it, and the loss at the same tokens.
 
     Only positions whose context is known count: the `order` tokens before them are symbols. A separator between
-    documents cuts the context. Without one (--no-separator), the first symbols of a document count as if they
+    documents cuts the context. Without one (`separator=False`), the first symbols of a document count as if they
     continued the document before.
     """
 
@@ -103,7 +103,7 @@ class SourceDivergence:
         self.loss += bits(float(chunk.nats[rows].sum()))
         self.rows += len(p)
 
-    def result(self) -> SourceNumbers:
+    def result(self, split: ScoredSplit) -> SourceNumbers:
         """Return the means, and the entropy rate of the source.
 
         The expected cross-entropy of the model at these tokens is the sum of entropy and divergence.

@@ -11,7 +11,7 @@ from lm.metrics.predictions import bits
 from lm.metrics.temperature import best_temperature
 from lm.model import LanguageModel
 from pipelines.evaluation.measurement import Measurement, Result, number
-from pipelines.evaluation.split import Chunk, Split
+from pipelines.evaluation.split import Chunk, ScoredSplit, Split
 from pipelines.training.batch import logits_in_parts
 
 POSITIONS = 4096
@@ -64,7 +64,7 @@ class HiddenSample:
         if len(self._keys) > 2 * POSITIONS:
             self._prune()
 
-    def result(self) -> BestTemperature:
+    def result(self, split: ScoredSplit) -> BestTemperature:
         hidden, targets = self._prune()
 
         def chunks() -> Iterator[tuple[Tensor, Tensor]]:

@@ -40,9 +40,12 @@ class Translations(Result):
 
     section = Section("Translations", "Some pairs, evenly spread over the split.")
 
-    beams: int = number("beams", "Hypotheses that beam search keeps.", 0)
+    beams: int = number("beams", "Hypotheses that beam search keeps.", 0, setting=True)
     length_penalty: float = number(
-        "length penalty", "Beam search divides the log-probability of a target by its length to this power.", 2
+        "length penalty",
+        "Beam search divides the log-probability of a target by its length to this power.",
+        2,
+        setting=True,
     )
     bleu: float | None = number(
         "BLEU", "Cased corpus BLEU (0 to 100) of the targets from beam search, by sacrebleu.", 1, headline=True
@@ -57,7 +60,7 @@ class Translations(Result):
         return [f"BLEU: {self.bleu_signature}"] if self.bleu_signature else []
 
     def parts(self) -> list[Table | str]:
-        rows = [(each.source, [each.reference, each.hypothesis]) for each in self.examples]
+        rows = [(example.source, [example.reference, example.hypothesis]) for example in self.examples]
         return [Table(f"beam search with {self.beams} beams", "source", ["reference", "found"], rows, text=True)]
 
 
@@ -105,15 +108,15 @@ def translations(
     bar: Bar,
 ) -> Translations:
     """Translate all sources of a split by beam search."""
-    found: list[list[int]] = [[]] * len(pairs)
+    best: list[list[int]] = [[]] * len(pairs)
     done = 0
     allowed = known_ids(tokenizer, model)
     for rows, targets in _translate(model, pairs, objective, beams, length_penalty, allowed):
         for row, ids in zip(rows.tolist(), targets, strict=True):
-            found[row] = ids
+            best[row] = ids
         done += len(rows)
         bar.update(done)
-    hypotheses = [tokenizer.decode(ids) for ids in found]
+    hypotheses = [tokenizer.decode(ids) for ids in best]
     references = [tokenizer.decode(pairs.targets[row].tolist()) for row in range(len(pairs))]
     same = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
     shown = np.unique(np.linspace(0, len(pairs) - 1, EXAMPLES).astype(int)).tolist()
@@ -146,7 +149,7 @@ def _translate(
     for first in range(0, len(order), at_once):
         rows = order[first : first + at_once]
         batch = objective.batch(pairs, rows)
-        found = beam_search(
+        hypotheses = beam_search(
             prepared,
             torch.from_numpy(batch.source).to(prepared.device),
             start_id=objective.start_id,
@@ -157,7 +160,7 @@ def _translate(
             source_present=torch.from_numpy(batch.source_present).to(prepared.device),
             allowed=allowed,
         )
-        best = [list(hypotheses[0].ids) for hypotheses in found]
+        best = [list(of_source[0].ids) for of_source in hypotheses]
         yield rows, [ids[:-1] if ids[-1] == objective.end_id else ids for ids in best]
 
 

@@ -8,15 +8,13 @@ import numpy as np
 from lm.metrics.intervals import interval
 from lm.metrics.predictions import perplexity
 from pipelines.dataset.reader import TokenStream
-from pipelines.evaluation.confidence import Sampling
-from pipelines.evaluation.core import Interval
-from pipelines.evaluation.decoded_text import stream_text
+from pipelines.evaluation.confidence import Interval, Sampling
+from pipelines.evaluation.decoded_text import stream_text, white_space
 from pipelines.evaluation.documents import StreamText
 from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.planning import EvaluationOptions
 from pipelines.evaluation.split import ScoredSplit
-from pipelines.evaluation.token_scores import TokenScores
-from pipelines.evaluation.white_space import white_space
+from pipelines.evaluation.windows import TokenScores
 from pipelines.run.folder import Run
 from tokenizer import Tokenizer
 
@@ -54,24 +52,24 @@ class PerWord(Measurement):
     result = Words
 
     unit: Literal["byte", "word"] = "byte"
-    """Unit of text: word adds the perplexity per word of --corpus."""
+    """Unit of text: word adds the perplexity per word of `corpus`."""
 
     def check(self, run: Run, options: EvaluationOptions) -> None:
         if self.unit == "byte":
             return
         if not options.corpus:
-            raise ValueError("--unit word counts the words of a corpus: name one with --corpus")
+            raise ValueError("`unit='word'` counts the words of a corpus: name one with `corpus`")
         if run.recipe.objective != "next-token":
             raise ValueError(
-                f"{run.folder} was trained on {run.recipe.objective}, which has no perplexity per word: leave --unit "
+                f"{run.folder} was trained on {run.recipe.objective}, which has no perplexity per word: leave `unit` "
                 "out"
             )
         if options.min_context != 1:
-            raise ValueError("--unit word needs a score for every token: leave --min-context out")
+            raise ValueError("`unit='word'` needs a score for every token: leave `min_context` out")
         if not run.tokenizer().is_lossless:
             raise ValueError(
                 f"{run.folder} has a tokenizer that loses text, such as case or unknown words: its perplexity per word "
-                "is not comparable with any other; leave --unit out"
+                "is not comparable with any other; leave `unit` out"
             )
 
     def measure(self, split: ScoredSplit) -> Words | None:
@@ -99,10 +97,10 @@ def per_word(
     counts = {"word_perplexity": words, "word_perplexity_with_line_ends": words + line_ends}
     means = [float(nats / count.sum()) if count.any() else None for count in counts.values()]
     perplexities = [None if mean is None else perplexity(mean) for mean in means]
-    found = Words(perplexities[0], perplexities[1], means[0], means[1], int(words.sum()), int(line_ends.sum()))
+    counted = Words(perplexities[0], perplexities[1], means[0], means[1], int(words.sum()), int(line_ends.sum()))
     intervals: dict[str, Interval] = {}
     if sampling is None:
-        return found, intervals
+        return counted, intervals
     for key, count in counts.items():
         per_token = count[scores.indices]
         per_token[0] += count[0]  # the first token is not scored
@@ -111,7 +109,7 @@ def per_word(
             low, high = interval(drawn_nats / drawn_words)
             intervals[key.replace("perplexity", "cross_entropy")] = low, high
             intervals[key] = perplexity(low), perplexity(high)
-    return found, intervals
+    return counted, intervals
 
 
 def words_and_line_ends(written: bytes, text: StreamText) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ const KEY = "bytelm-token";
 
 // Move the access token from the page's address (#token=...) to the session's storage.
 export function takeToken() {
-  const token = new URLSearchParams(location.hash.slice(1)).get("token");
+  const [, token] = location.hash.split("#token="); // as it is: URLSearchParams would make a space of a plus
   if (token) {
     sessionStorage.setItem(KEY, token);
     history.replaceState(null, "", location.pathname);
@@ -26,7 +26,7 @@ async function send(path, body, signal) {
     throw new Error("The server does not answer. Is bytelm serve still running?");
   }
   if (response.status === 401) {
-    throw new Error("The access token is missing. Open the page with the whole address that bytelm serve printed.");
+    throw new Error("The access token is missing or wrong. Open the whole address that bytelm serve printed, with #token=TOKEN.");
   }
   if (!response.ok) throw new Error(await reason(response));
   return response;

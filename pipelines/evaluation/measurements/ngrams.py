@@ -7,14 +7,54 @@ from dataclasses import dataclass
 import numpy as np
 
 from lm.metrics.baselines import Bigram, Unigram
+from lm.metrics.predictions import bits
 from pipelines.dataset.pairs import Lists, Pairs
 from pipelines.dataset.reader import TokenStream
+from pipelines.evaluation.measurement import Measurement, Result, number
+from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import BATCH_WINDOWS, Objective, Stream
 from pipelines.training.data import validation_batch
 from pipelines.training.mixture import Dataset
 from pipelines.training.objectives import PairObjective, SpanCorruption
 
 SPAN_BLOCKS = 2048  # of span corruption that the baselines are fitted on
+
+
+@dataclass(frozen=True)
+class NGrams(Result):
+    """The scores of the baselines on a split."""
+
+    unigram_cross_entropy_bits: float = number(
+        "unigram baseline, bits per token",
+        "Cross-entropy of the token frequencies of the training split, with add-one smoothing.",
+        4,
+        headline=True,
+    )
+    bigram_cross_entropy_bits: float = number(
+        "bigram baseline, bits per token",
+        "Cross-entropy of a Witten-Bell bigram model of the training split.",
+        4,
+        headline=True,
+    )
+    unigram_accuracy: float = number(
+        "unigram baseline, accuracy",
+        "Accuracy of always predicting the most frequent token of the training split.",
+        4,
+        headline=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NGramBaselines(Measurement):
+    """The n-gram baselines. They are measured wherever the training split is known."""
+
+    result = NGrams
+
+    def measure(self, split: ScoredSplit) -> NGrams | None:
+        return split.baselines.score(split.tokens.previous, split.tokens.targets) if split.baselines else None
+
+
+MEASUREMENT = NGramBaselines
 
 
 @dataclass(frozen=True)
@@ -33,6 +73,19 @@ class Baselines:
         chunks = _targets(dataset.split("train"), objective)
         unigram = Unigram.fit(chunks, dataset.vocab_size)
         return cls(unigram, Bigram.fit(chunks, unigram))
+
+    def score(self, previous: np.ndarray, targets: np.ndarray) -> NGrams:
+        """Return the scores of targets (N,) after the tokens `previous` (N,).
+
+        The unigram predicts a target after no token (-1).
+        """
+        nats = self.unigram.nll(targets)
+        unigram = math.fsum(nats)
+        preceded = previous >= 0
+        nats[preceded] = self.bigram.nll(previous[preceded], targets[preceded])
+        hits = np.count_nonzero(targets == self.unigram.counts.argmax())
+        tokens = len(targets)
+        return NGrams(bits(unigram / tokens), bits(math.fsum(nats) / tokens), hits / tokens)
 
 
 def _targets(train: Stream, objective: Objective) -> Sequence[np.ndarray]:
@@ -57,29 +110,3 @@ def _span_targets(stream: TokenStream, objective: SpanCorruption) -> np.ndarray:
     firsts = range(0, last, BATCH_WINDOWS)
     batches = (validation_batch(stream, objective, first, min(BATCH_WINDOWS, last - first)) for first in firsts)
     return np.concatenate([batch.targets.ravel() for batch in batches])
-
-
-class BaselineScores:
-    """Sums up the scores of baselines on the targets of a split."""
-
-    def __init__(self, baselines: Baselines) -> None:
-        self._baselines = baselines
-        self._nats = {"unigram": 0.0, "bigram": 0.0}
-        self._most_frequent = int(baselines.unigram.counts.argmax())
-        self._hits = self._tokens = 0
-
-    def update(self, previous: np.ndarray, targets: np.ndarray) -> None:
-        """Score targets (N,) after the tokens `previous` (N,). The unigram predicts a target after no token (-1)."""
-        nats = self._baselines.unigram.nll(targets)
-        self._nats["unigram"] += math.fsum(nats)
-        preceded = previous >= 0
-        nats[preceded] = self._baselines.bigram.nll(previous[preceded], targets[preceded])
-        self._nats["bigram"] += math.fsum(nats)
-        self._hits += int((targets == self._most_frequent).sum())
-        self._tokens += len(targets)
-
-    def result(self) -> dict[str, float]:
-        """Return the numbers of the baselines for evaluation.json."""
-        tokens = max(1, self._tokens)
-        bits = {f"{name}_cross_entropy_bits": nats / math.log(2) / tokens for name, nats in self._nats.items()}
-        return bits | {"unigram_accuracy": self._hits / tokens}

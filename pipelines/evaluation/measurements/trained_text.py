@@ -6,20 +6,67 @@ pass over the training tokens finds the candidates. Their decoded bytes are then
 """
 
 import hashlib
+import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from corpora.splits import TRAIN
+from pipelines.cli.display import count_text
 from pipelines.cli.waiting import doing
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.decoded_text import decode, decoded_tokens
 from pipelines.evaluation.documents import StreamText
+from pipelines.evaluation.measurement import Measurement, Result, number
+from pipelines.evaluation.split import ScoredSplit
+from pipelines.evaluation.windows import Stream
 from pipelines.run.folder import Run
 from tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class TrainedText(Result):
+    """The part of a split that the run was also trained on, None if no training text is known."""
+
+    trained_documents: int | None = number(
+        "documents seen in training", "Documents of this text that are also in the training text of the run.", 0
+    )
+    trained_share: float | None = number(
+        "share seen in training", "Share of the bytes of this text that are in documents seen in training.", 4
+    )
+
+    def not_held_out(self, run: str) -> str | None:
+        """Return a sentence if a part of the text was also in the training text of `run`; None otherwise."""
+        if not self.trained_documents:
+            return None
+        return (
+            f"{self.trained_share:.1%} of this text ({count_text(self.trained_documents, 'document')}) was also in the "
+            f"training text of {run}: the loss on it is not that of held-out text."
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeenInTraining(Measurement):
+    """The part of a split that the run was also trained on. It is always measured."""
+
+    result = TrainedText
+
+    def measure(self, split: ScoredSplit) -> TrainedText | None:
+        if split.text is None:
+            return None
+        trained, run = split.trained_text, split.plan.run
+        asked_for = split.name == TRAIN and split.plan.dataset.fingerprint == run.facts["dataset_fingerprint"]
+        if not asked_for and (sentence := trained.not_held_out(run.name)):
+            warnings.warn(f"{split.plan.entry(split.name)}: {sentence}", stacklevel=2)
+        return trained
+
+
+MEASUREMENT = SeenInTraining
 
 
 class TrainingText:
@@ -28,9 +75,9 @@ class TrainingText:
     def __init__(self, datasets: Iterable[TokenDataset], tokenizer: Tokenizer) -> None:
         """Leave out datasets without separators, whose documents are unknown, and datasets of another tokenizer."""
         self._datasets = [
-            each
-            for each in datasets
-            if each.info["separator"] is not None and each.tokenizer_fingerprint == tokenizer.fingerprint
+            dataset
+            for dataset in datasets
+            if dataset.info["separator"] is not None and dataset.tokenizer_fingerprint == tokenizer.fingerprint
         ]
         self._added, lengths = decoded_tokens(tokenizer)
         ends = np.cumsum(lengths)
@@ -41,16 +88,16 @@ class TrainingText:
     @classmethod
     def of(cls, run: Run, opened: Iterable[Any]) -> "TrainingText":
         """Open the datasets of a run that still exist, unless they are in `opened`."""
-        known = {each.place: each for each in opened if isinstance(each, TokenDataset)}
+        known = {dataset.place: dataset for dataset in opened if isinstance(dataset, TokenDataset)}
         return cls(_datasets(run, known), run.tokenizer())
 
-    def share(self, stream: TokenStream, text: StreamText) -> dict[str, Any]:
-        """Return `trained_documents` and `trained_share` of a split: documents also trained on, and their share.
+    def share(self, stream: Stream, text: StreamText | None) -> TrainedText:
+        """Return the documents of a split that were also trained on, and their share of the bytes of all documents.
 
-        The share is of the bytes of all documents. Both are None if no training text is known.
+        Both are None if no training text is known, and for pairs.
         """
-        if not self._datasets:
-            return {"trained_documents": None, "trained_share": None}
+        if not self._datasets or text is None or not isinstance(stream, TokenStream):
+            return TrainedText(None, None)
         doing("comparing with the training text")
         ids = stream.read(0, stream.tokens)
         places = np.searchsorted(text.document, np.arange(text.documents + 1))
@@ -64,10 +111,10 @@ class TrainingText:
             digests.append(hashlib.sha256(written).digest())
             if written:
                 wanted[fingerprint].add(digests[-1])
-        found = {digest for dataset in self._datasets for digest in self._matches(dataset, wanted)}
-        trained = np.array([digest in found for digest in digests])
+        seen = {digest for dataset in self._datasets for digest in self._matches(dataset, wanted)}
+        trained = np.array([digest in seen for digest in digests])
         share = float(np.array(sizes) @ trained / max(1, sum(sizes)))
-        return {"trained_documents": int(trained.sum()), "trained_share": share}
+        return TrainedText(int(trained.sum()), share)
 
     def _matches(self, dataset: TokenDataset, wanted: dict[int, set[bytes]]) -> Iterator[bytes]:
         """Yield the digests in `wanted`, by fingerprint, that the training split has; remove them from `wanted`."""

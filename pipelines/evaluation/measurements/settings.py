@@ -1,0 +1,48 @@
+"""The settings of an evaluation: its windows, the document mask and the dtype."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from pipelines.evaluation.measurement import Measurement, Result, number
+from pipelines.evaluation.split import ScoredSplit
+
+
+@dataclass(frozen=True)
+class Settings(Result):
+    """The settings of an evaluation."""
+
+    window: int | None = number("window, tokens", "Tokens in one input of the model.", 0, setting=True)
+    stride: int | None = number(
+        "stride, tokens",
+        "Tokens from one window to the next. A stride below the window gives tokens more context, and takes longer.",
+        0,
+        setting=True,
+    )
+    min_context: int | None = number(
+        "least context, tokens", "Positions with fewer tokens before them in a window are not scored.", 0, setting=True
+    )
+    document_mask: bool | None = number(
+        "document mask", "Whether attention is limited to the document of the token.", setting=True
+    )
+    dtype: str | None = number("dtype", "Number format of activations and matrix products.", setting=True)
+
+    @classmethod
+    def mean(cls, shares: Sequence[float], results: Sequence[Self]) -> Self:
+        """Return the settings of the first source: all sources have the same."""
+        return results[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfEvaluation(Measurement):
+    """The settings. They are always recorded."""
+
+    result = Settings
+
+    def measure(self, split: ScoredSplit) -> Settings:
+        windows, mask = split.plan.windows, split.plan.run.recipe.model.document_mask
+        dtype = split.trained.machine.dtype_name
+        return Settings(windows.window, windows.stride, windows.min_context, mask, dtype)
+
+
+MEASUREMENT = OfEvaluation
