@@ -1,4 +1,4 @@
-"""The estimates of docs/scale.md, docs/gpu-step.md and docs/what-fits.md follow from the code and the recorded measurements."""
+"""The estimates of scale.md, gpu-step.md and what-fits.md in docs/ follow from the code and recorded measurements."""
 
 import json
 import runpy
