@@ -24,7 +24,7 @@ from pathlib import Path
 from benchmarks.big_corpus import Generator
 from benchmarks.harness import RESULTS, command_line, device_name, heading, run_command, table, turns
 from corpora import open_corpus
-from pipelines.cluster.counting import (
+from pipelines.cluster.counting_tasks import (
     COUNTS,
     WORKER_MEMORY,
     CountTask,

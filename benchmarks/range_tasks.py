@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.harness import RESULTS, command_line, heading, machine, record, table
 from corpora import open_corpus
-from pipelines.cluster.counting import COUNTS, WORKER_MEMORY, CountTask, compile_counting, count_range
+from pipelines.cluster.counting_tasks import COUNTS, WORKER_MEMORY, CountTask, compile_counting, count_range
 from pipelines.dataset.arrow import id_dtype
 from pipelines.dataset.encoded_range import encode_range
 from pipelines.dataset.outputs import output_prefix

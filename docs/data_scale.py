@@ -12,7 +12,7 @@ from math import ceil, exp, lgamma
 from pathlib import Path
 from typing import Any
 
-from pipelines.cluster.counting import FAN_IN, range_bytes
+from pipelines.cluster.counting_tasks import FAN_IN, range_bytes
 
 PAGE = Path(__file__).with_name("scale.md")
 BEGIN, END = "<!-- begin: written by python docs/data_scale.py -->", "<!-- end -->"

@@ -16,7 +16,7 @@ from lm.config import ModelConfig
 from lm.costs import activation_bytes, count_parameters, flops_per_token, meta_model, training_bytes
 from lm.losses import CHUNK_ELEMENTS, FUSED_CHUNK
 from lm.optim.muon import ROUNDS, Muon
-from lm.optim.settings import OptimizerKind
+from lm.optim.optimizer_settings import OptimizerKind
 from lm.presets import preset
 from pipelines.machine import TABULATED
 

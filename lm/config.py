@@ -23,19 +23,37 @@ GATED = ("swiglu", "geglu")
 GATED_MULTIPLE = 64  # multiples of 64 fill the tiles of every matrix unit
 WITHOUT_DROPOUT = ("flex", "closed_form")  # attention backends without dropout of weights
 
+# The fields by subject, for the help of commands: those that people set, then the others.
+SUBJECTS = {
+    "size": (
+        "layers width heads context_length",
+        "vocab_size architecture decoder_layers head_width kv_heads mlp mlp_width",
+    ),
+    "attention": ("", "mixer attention window document_mask qk_norm scaled_attention value_embeddings"),
+    "positions": (
+        "",
+        "positions rotary_base rotary_width rotary_scaling rotary_factor rotary_original_length "
+        "relative_buckets relative_distance position_offset",
+    ),
+    "blocks": ("", "norm norm_position norm_eps residual activation bias"),
+    "embedding and output": ("", "tied_head scaled_head soft_cap token_types embedding_skips"),
+    "initialization and regularization": ("dropout", "stochastic_depth initialization zero_projections"),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
     """The shape of a transformer. Impossible shapes are errors that name the field."""
 
+    # Size
     architecture: Architecture = "decoder"
     """decoder: next token, causal. encoder: masked tokens, bidirectional. encoder-decoder: target from source"""
     vocab_size: int = 0
     """Vocabulary entries; 0: the tokenizer's"""
     context_length: int = 256
-    """Tokens read at once; an encoder's block of T tokens takes T + 2, with <|cls|> and <|sep|>"""
+    """Tokens read at once. An encoder's block of T tokens takes T + 2, with <|cls|> and <|sep|>"""
     layers: int = 4
-    """Blocks; of an encoder-decoder, blocks of the encoder"""
+    """Blocks. For an encoder-decoder, blocks of the encoder"""
     decoder_layers: int = 0
     """Blocks of an encoder-decoder's decoder; 0: as in the encoder"""
     width: int = 256
@@ -50,6 +68,24 @@ class ModelConfig:
     """Blocks have an MLP; without, they are attention only"""
     mlp_width: int = 0
     """Hidden units of the MLP; 0: 4 x width, for swiglu and geglu 8/3 x width rounded up to a multiple of 64"""
+
+    # Attention
+    mixer: MixerKind = "attention"
+    """Sub-layer in which positions read one another (lm/mixers/)"""
+    attention: AttentionBackend = "auto"
+    """Attention backend (lm/attention/); auto: fastest for device, dtype, length and mask"""
+    window: int = 0
+    """Attention window in tokens, the query included (bidirectional: to each side); 0: unlimited"""
+    document_mask: bool = False
+    """Restrict attention to the same document within a block"""
+    qk_norm: bool = False
+    """Normalise queries and keys per head (RMSNorm)"""
+    scaled_attention: bool = True
+    """Divide scores by the root of the head width; T5 does not"""
+    value_embeddings: int = 0
+    """Embedding tables added to the values: table i in blocks i and layers - 1 - i; 0: none"""
+
+    # Positions
     positions: Positions = "rotary"
     """rotary: rotates queries and keys. learned, sinusoidal: added to embeddings. relative (T5), alibi: score biases"""
     rotary_base: float = 10000.0
@@ -66,52 +102,44 @@ class ModelConfig:
     """Buckets of distances in T5's relative bias"""
     relative_distance: int = 128
     """Distance in tokens from which all share the last bucket of T5's relative bias"""
+    position_offset: int = 0
+    """Unused rows before the first learned position; in RoBERTa padding id + 1"""
+
+    # Blocks
     norm: Norm = "layernorm"
     """Normalisation layer"""
     norm_position: NormPosition = "pre"
     """pre: before each sub-layer (GPT-2). post: after the residual sum (original Transformer, BERT)"""
-    residual: Residual = "sequential"
-    """sequential: the MLP reads the stream after attention. parallel: both read the same stream (GPT-NeoX)"""
     norm_eps: float = 1e-5
     """Added to the variance inside the root"""
-    qk_norm: bool = False
-    """Normalise queries and keys per head (RMSNorm)"""
+    residual: Residual = "sequential"
+    """sequential: the MLP reads the stream after attention. parallel: both read the same stream (GPT-NeoX)"""
     activation: Activation = "gelu"
     """gelu: exact, as in BERT. gelu_tanh: as in GPT-2. relu2: squared. swiglu: as in Llama. geglu: as in T5 1.1"""
     bias: bool = True
     """Biases in linear layers, layer norms and the masked-token head"""
+
+    # Embedding and output
     tied_head: bool = True
     """Use the token embedding as output matrix"""
-    scaled_attention: bool = True
-    """Divide scores by the root of the head width; T5 does not"""
     scaled_head: bool = False
     """Divide hidden states by the root of the width before the head, as in T5"""
-    position_offset: int = 0
-    """Unused rows before the first learned position; in RoBERTa padding id + 1"""
-    token_types: int = 0
-    """Entries of the segment embedding, as in BERT; 0: none"""
-    window: int = 0
-    """Attention window in tokens, the query included (bidirectional: to each side); 0: unlimited"""
-    document_mask: bool = False
-    """Restrict attention to the same document within a block"""
     soft_cap: float = 0.0
     """Logits become cap * tanh(logits / cap); 0: no cap"""
-    dropout: float = 0.0
-    """Dropout probability on embeddings, attention weights and sub-layer outputs"""
-    stochastic_depth: float = 0.0
-    """Probability that a sequence skips a sub-layer of the last block in training; falls linearly to the first block"""
-    value_embeddings: int = 0
-    """Embedding tables added to the values: table i in blocks i and layers - 1 - i; 0: none"""
+    token_types: int = 0
+    """Entries of the segment embedding, as in BERT; 0: none"""
     embedding_skips: bool = False
     """Each block reads a learned mixture of residual stream and embedding"""
-    zero_projections: bool = False
-    """Start the matrices that write to the residual stream at zero"""
+
+    # Initialization and regularization
     initialization: Initialization = "gpt2"
     """Scheme of initial values (lm/initialization.py)"""
-    mixer: MixerKind = "attention"
-    """Sub-layer in which positions read one another (lm/mixers/)"""
-    attention: AttentionBackend = "auto"
-    """Attention backend (lm/attention/); auto: fastest for device, dtype, length and mask"""
+    zero_projections: bool = False
+    """Start the matrices that write to the residual stream at zero"""
+    dropout: float = 0.0
+    """Dropout probability. Applies to embeddings, attention weights and sub-layer outputs"""
+    stochastic_depth: float = 0.0
+    """Probability that a sequence skips a sub-layer of the last block in training; falls linearly to the first block"""
 
     def __post_init__(self) -> None:
         check_fields(self, "model.")

@@ -15,8 +15,8 @@ from lm.layers import Component
 from lm.masks import Mask
 from lm.model import LanguageModel, Stack
 from lm.objectives import SELECTED
+from lm.optim.optimizer_settings import OptimizerKind
 from lm.optim.optimizers import partition
-from lm.optim.settings import OptimizerKind
 
 
 def meta_model(config: ModelConfig) -> LanguageModel:

@@ -346,7 +346,7 @@ def losses(run: Path) -> list[float]:
 
 def test_adding_an_optimizer_takes_its_module_and_its_name(house, tmp_path, dataset_folder):
     house.add("lm/optim/lion.py", LION)
-    house.register("lm/optim/settings.py", '["adamw", "muon"]', '["adamw", "muon", "lion"]')
+    house.register("lm/optim/optimizer_settings.py", '["adamw", "muon"]', '["adamw", "muon", "lion"]')
     run = tmp_path / "run"
     model = ("--model.layers", 1, "--model.width", 32, "--model.heads", 2, "--model.context-length", 32)
     train = ("--train.tokens", 12_800, "--train.batch-tokens", 256, "--train.warmup-tokens", 1024, "--train.lr", 0.02)
@@ -451,7 +451,7 @@ def test_adding_a_verb_takes_its_module(house, tmp_path):
 def test_adding_a_measurement_takes_its_module(house, tmp_path, trained_gpt):
     house.add("pipelines/evaluation/measurements/ranks.py", RANKS)
     run = shutil.copytree(trained_gpt, tmp_path / "gpt", ignore=shutil.ignore_patterns("evaluation.json"))
-    assert "Rank up to which a token is among the likeliest" in house.bytelm("evaluate", "--help")
+    assert "Rank up to which a token is among the likeliest" in " ".join(house.bytelm("evaluate", "--help").split())
     printed = house.bytelm("evaluate", run, "--within", 10, "--explain")
     numbers = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))["splits"]["validation"]
     (_, first), (_, within) = numbers["rank_counts"]

@@ -14,10 +14,10 @@ from lm.config import ModelConfig
 from lm.costs import flops_per_token, meta_model
 from lm.model import build_model
 from lm.optim.muon import orthogonal
+from lm.optim.optimizer_settings import OptimizerSettings
 from lm.optim.optimizers import build_optimizers
-from lm.optim.settings import OptimizerSettings
 from lm.presets import preset
-from pipelines.cluster.counting import FAN_IN
+from pipelines.cluster.counting_tasks import FAN_IN
 
 DOCS = Path(__file__).parents[1] / "docs"
 scale = SimpleNamespace(**runpy.run_path(str(DOCS / "scale.py")))

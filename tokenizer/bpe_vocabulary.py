@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 
 from tokenizer.byte_level import BY_MERGES, BY_RANKS, WHOLE_FIRST, spell, unspell, unspell_all
-from tokenizer.fingerprints import digest_of, flag_parts, special_token_part
 from tokenizer.splitting.patterns import Pattern
-from tokenizer.vocabulary import Vocabulary
+from tokenizer.vocabulary import Vocabulary, digest_of, flag_parts, special_token_part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
     from tokenizer.encoding.dropout import DropoutEncoder
     from tokenizer.encoding.ids_to_text import ByteDecoding
     from tokenizer.encoding.kernel_encoder import EncodingTables, KernelTables
-    from tokenizer.fingerprints import Part
     from tokenizer.splitting.chains import Chain
-    from tokenizer.vocabulary import Common, Encode, EncodeWithSpans
+    from tokenizer.vocabulary import Common, Encode, EncodeWithSpans, Part
 
 LONGEST_RANKED_TOKEN = 4096  # bytes, in a vocabulary by ranks
 

@@ -35,7 +35,7 @@ def _count() -> None:
 def _words() -> None:
     from tokenizer.document_blocks import single_block
     from tokenizer.encoding.piece_tables import PieceTables
-    from tokenizer.splitting.bert_words import NAMED_WORDS
+    from tokenizer.splitting.bert_splitter import NAMED_WORDS
     from tokenizer.splitting.pretokenize import pretokenize
     from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
@@ -54,7 +54,7 @@ def _metaspace() -> None:
 
 
 def _merge_pieces() -> None:
-    from tokenizer.splitting.bert_words import NAMED_WORDS
+    from tokenizer.splitting.bert_splitter import NAMED_WORDS
     from tokenizer.training.counting import PretokenCounts
     from tokenizer.training.wordpiece_training import alphabet_of, compile_merging
 

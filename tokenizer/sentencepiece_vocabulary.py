@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 
-from tokenizer.encoding.lattice import nearest_float32
+from tokenizer.encoding.unigram_lattice import nearest_float32
 from tokenizer.unigram_vocabulary import UNKNOWN_PENALTY, UnigramVocabulary
 
 TYPE_CHECKING = False
@@ -38,7 +38,7 @@ class SentencePieceVocabulary(UnigramVocabulary):
         self.source = source
 
     def decoding(self) -> UnigramDecoding:
-        from tokenizer.encoding.sentencepiece_decoding import SentencePieceDecoding
+        from tokenizer.encoding.metaspace_decoding import SentencePieceDecoding
 
         return SentencePieceDecoding(self)
 
@@ -82,6 +82,6 @@ class SentencePieceVocabulary(UnigramVocabulary):
     @cached_property
     def fingerprint(self) -> str:
         """The hexadecimal SHA-256 of everything that decides ids."""
-        from tokenizer.fingerprints import digest_of
+        from tokenizer.vocabulary import digest_of
 
         return digest_of([("unigram", [super().fingerprint]), ("types", [bytes(self.types)])])

@@ -1,4 +1,7 @@
-"""The public tokenizer API: training, loading and saving. `methods/` has the other methods, by subject."""
+"""The public tokenizer API: training, loading and saving.
+
+`encoding_methods` and `vocabulary_methods` have the other methods.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from tokenizer.arguments import file_path, whole_number
-from tokenizer.methods.decoding_methods import DecodingMethods
-from tokenizer.methods.encoding_methods import EncodingMethods
+from tokenizer.argument_checks import file_path, whole_number
+from tokenizer.encoding_methods import EncodingMethods
 from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import Pattern
 
@@ -18,13 +20,13 @@ if TYPE_CHECKING:
     from typing import Literal, Unpack
 
     from tokenizer.kinds.kind import Kind
-    from tokenizer.splitting.bert_words import BertWords
+    from tokenizer.splitting.bert_splitter import BertWords
     from tokenizer.splitting.splitter import Splitter
     from tokenizer.training.counting import PretokenCounts, Progress
     from tokenizer.training.train import TrainingOptions
 
 
-class Tokenizer(EncodingMethods, DecodingMethods):
+class Tokenizer(EncodingMethods):
     """A byte-level BPE, WordPiece or Unigram tokenizer: text to ids and back. Create one with `train` or `load`.
 
     The same vocabulary gives the same ids as in tiktoken, tokenizers and transformers. Training gives the same merges

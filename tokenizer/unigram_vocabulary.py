@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from tokenizer.encoding.metaspace_decoding import UnigramDecoding
     from tokenizer.encoding.piece_tables import UnigramTables
     from tokenizer.encoding.segmentations import Segmentations
-    from tokenizer.fingerprints import Part
-    from tokenizer.vocabulary import Common, Encode
+    from tokenizer.vocabulary import Common, Encode, Part
 
 UNKNOWN_PENALTY = 10.0  # nats below the lowest score
 
@@ -62,7 +61,7 @@ class UnigramVocabulary(Vocabulary):
         self.decoder = decoder
 
     def pretoken_encoder(self) -> Encode:
-        from tokenizer.encoding.lattice import Lattices
+        from tokenizer.encoding.unigram_lattice import Lattices
 
         return Lattices(self).encode
 

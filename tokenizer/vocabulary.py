@@ -7,10 +7,8 @@ on first use. `kinds/` says how vocabularies are trained, read and written.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-
-from tokenizer.fingerprints import digest_of, flag_parts, special_token_part
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from tokenizer.encoding.ids_to_text import ByteDecoding
     from tokenizer.encoding.kernel_encoder import KernelTables
     from tokenizer.encoding.segmentations import Segmentations
-    from tokenizer.fingerprints import Part
     from tokenizer.splitting.splitter import Splitter
 
     Encode = Callable[[bytes], list[int]]
@@ -37,6 +34,10 @@ if TYPE_CHECKING:
         added_flags: Mapping[str, dict[str, bool]] | None
         post_processor: dict[str, Any] | None
         length_settings: Mapping[str, Any] | None
+
+
+Part = tuple[str, Sequence[bytes | str]]
+"""The name and the content of a part of a fingerprint."""
 
 
 class Vocabulary:
@@ -169,3 +170,35 @@ class Vocabulary:
                 *flag_parts(self.special_tokens, self.added_flags, ("lstrip", "rstrip", "single_word")),
             ]
         )
+
+
+def digest_of(parts: Iterable[Part]) -> str:
+    """Return the hexadecimal SHA-256 of named parts. Lengths are hashed too, so different lists of parts differ."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for name, contents in parts:
+        digest.update(f"{name} {len(contents)}\n".encode())
+        for content in contents:
+            encoded = content.encode() if isinstance(content, str) else content
+            digest.update(len(encoded).to_bytes(8, "little"))
+            digest.update(encoded)
+    return digest.hexdigest()
+
+
+def special_token_part(special_tokens: Mapping[str, int]) -> Part:
+    """Return the part of special tokens in the order of their ids."""
+    by_id = sorted(special_tokens.items(), key=lambda item: item[1])
+    return "special tokens", [f"{i} {spelling}" for spelling, i in by_id]
+
+
+def flag_parts(
+    special_tokens: Mapping[str, int], added_flags: Mapping[str, Mapping[str, bool]], deciding: Sequence[str]
+) -> Iterator[Part]:
+    """Yield the part of the flags in `deciding` that decide where special tokens are found, if any is set."""
+    flags = []
+    for spelling, i in sorted(special_tokens.items(), key=lambda item: item[1]):
+        if given := [flag for flag in deciding if added_flags.get(spelling, {}).get(flag)]:
+            flags.append(f"{i} {' '.join(given)}")
+    if flags:
+        yield "flags", flags

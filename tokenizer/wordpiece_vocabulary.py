@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from tokenizer.encoding.ids_to_text import PieceDecoding
     from tokenizer.encoding.piece_tables import PieceTables
     from tokenizer.encoding.spans import PieceSpans
-    from tokenizer.fingerprints import Part
-    from tokenizer.splitting.bert_words import BertWords
-    from tokenizer.vocabulary import Common, Encode
+    from tokenizer.splitting.bert_splitter import BertWords
+    from tokenizer.vocabulary import Common, Encode, Part
 
 UNKNOWN = "[UNK]"
 CONTINUATION = "##"

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from tokenizer.arguments import MOST_THREADS, whole_number
+from tokenizer.argument_checks import MOST_THREADS, whole_number
 
 Task = TypeVar("Task")
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lm.optim.optimizer import Execution, Optimizer
-from lm.optim.settings import OptimizerSettings
+from lm.optim.optimizer_settings import OptimizerSettings
 
 
 class AdamW(Optimizer, torch.optim.AdamW):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from lm.blocks import Block
 from lm.layers import Linear
 from lm.optim.optimizer import ONE_PROCESS, Execution, Optimizer
-from lm.optim.settings import OptimizerSettings
+from lm.optim.optimizer_settings import OptimizerSettings
 
 # A quintic with a steep slope at 0: five rounds bring singular values from 1e-3 to between 0.7 and 1.2.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)

@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from lm.optim.settings import OptimizerSettings
+from lm.optim.optimizer_settings import OptimizerSettings
 
 Spread = Callable[[Callable[[Tensor], Tensor], Tensor, int], Tensor]
 """Maps (function, matrices (N, local rows, columns), rows) to the local rows of `function` of the full matrices."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lm.optim.adamw import AdamW
 from lm.optim.optimizer import ONE_PROCESS, Execution, Optimizer
-from lm.optim.settings import OptimizerKind, OptimizerSettings
+from lm.optim.optimizer_settings import OptimizerKind, OptimizerSettings
 
 Item = TypeVar("Item")
 Groups = dict[type[Optimizer], tuple[list[Tensor], list[Tensor]]]

@@ -34,7 +34,7 @@ TokenizerPattern = Annotated[
 DryRun = Annotated[
     bool,
     tyro.conf.FlagCreatePairsOff,
-    tyro.conf.arg(help="Print the planned work, its size and its output path, then exit."),
+    tyro.conf.arg(help="Print the planned work and its output path. Do nothing else."),
 ]
 Engine = Annotated[
     Literal["local", "ray"],
@@ -67,7 +67,10 @@ AsJson = Annotated[bool, tyro.conf.arg(name="json")]
 Quiet = Annotated[
     bool,
     tyro.conf.FlagCreatePairsOff,
-    tyro.conf.arg(aliases=["-q"], help="Print results and errors only: no progress, no messages."),
+    tyro.conf.arg(aliases=["-q"], help="Print results and errors only."),
+]
+HelpAll = Annotated[
+    bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Print all options and their whole descriptions.")
 ]
 # Each beam has its own keys and values; a mistyped number should not fill the memory.
 MOST_BEAMS = 100

@@ -35,6 +35,10 @@ SplitRule = Annotated[
 ]
 
 
+# Options of `ReadingOptions`: those of --help, and those of --help-all alone.
+READING = ("text_column suffix encoding invalid", "max_document")
+
+
 def _reading(help_text: str, default: str, **more: Any) -> Any:
     return tyro.conf.arg(help=help_text, help_behavior_hint=f"(default: {default})", prefix_name=False, **more)
 

@@ -49,7 +49,7 @@ def usage() -> str:
         for group in GROUPS
     )
     return (
-        "usage: bytelm VERB [options]      (bytelm VERB --help explains one verb)\n\n"
+        "usage: bytelm VERB [options]      (bytelm VERB --help explains a verb)\n\n"
         "From text to a tokenizer, a dataset, a trained transformer and its validation perplexity.\n\n"
         f"{lists}\n\n"
         "A CORPUS is a name from `bytelm corpus list`, a file, a folder, a glob, s3://bucket/key or hub:owner/name.\n"
@@ -83,7 +83,9 @@ def _run(arguments: list[str], end: Callable[[int], int] = int) -> int:
     verb = arguments[0] if arguments else "--help"
     warnings.showwarning = lambda message, *_, **__: _warn(verb, message)
     try:
-        if verb in ("-h", "--help", "help", "-V", "--version"):
+        if verb == "help" and _is_verb("".join(arguments[1:2])):
+            verb, arguments = arguments[1], [*arguments[1:], "--help"]
+        if verb in ("-h", "--help", "--help-all", "help", "-V", "--version"):
             return _print_error(_version() if verb in ("-V", "--version") else usage())
         if verb == "--completion":
             return _completion(*arguments[1:2])

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from difflib import get_close_matches
@@ -22,10 +23,11 @@ from tyro._errors import (
 )
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from pipelines.cli.arguments import Quiet, check_writable, parse_count, parse_number
+from pipelines.cli.arguments import HelpAll, Quiet, check_writable, parse_count, parse_number
 from pipelines.cli.errors import UsageError
 from pipelines.cli.escapes import as_options, command_line
-from pipelines.cli.process import STDOUT
+from pipelines.cli.help import FLAGS, Lists, examples, help_text, page
+from pipelines.cli.process import Stdout
 from pipelines.cli.verbs import refuse_uris
 from pipelines.cli.waiting import explain
 
@@ -36,29 +38,25 @@ def parse(
     target: Callable[..., T],
     arguments: Sequence[str],
     verb: str,
-    more: str = "",
+    lists: Lists = MappingProxyType({}),
     defaults: Mapping[str, Any] = MappingProxyType({}),
 ) -> T:
     """Call `target`, the function of `verb`, with the command-line `arguments`, and return its result.
 
-    `defaults` replace the defaults of its parameters. --help prints the help, whose description ends with `more`,
-    and exits with status 0. A mistake in the command line raises UsageError.
+    `defaults` replace the defaults of its parameters. --help and --help-all print the help, with `lists`, and exit with
+    status 0. A mistake in the command line raises UsageError.
     """
     target = inspect.unwrap(target)  # the function beneath @verb has the annotations of the command line
     prog = f"bytelm {verb}"
     bind = with_quiet(target, defaults)
-    try:
-        with on_parse_error(lambda event: _refuse([*_options(bind.__annotations__)], event)):
-            call, quiet = tyro.cli(
-                bind,
-                args=list(arguments),
-                prog=prog,
-                registry=registry(),
-                config=(tyro.conf.DisallowNone,),
-                description="\n\n".join(filter(None, (_description(target), more))),
-            )
-    except OSError as error:  # of printing help
-        raise OSError(error.errno, error.strerror, STDOUT) from None
+    if FLAGS & set(arguments):
+        module, whole = sys.modules[target.__module__], "--help-all" in arguments
+        print(help_text(bind, registry(), module, prog, _description(target), lists, whole), file=Stdout(), end="")
+        raise SystemExit(0)
+    with on_parse_error(lambda event: _refuse([*_options(bind.__annotations__)], event)):
+        call, quiet = tyro.cli(
+            bind, args=list(arguments), prog=prog, registry=registry(), config=(tyro.conf.DisallowNone,)
+        )
     from pipelines.cli.display import show  # --help does not need it
 
     _check_positionals(call, prog)
@@ -67,6 +65,26 @@ def parse(
         check_writable(f"`{name}`", call.keywords.get(name), f"choose another `{name}`")
     with show(quiet), command_line(), explain(verb.split()[0], quiet):
         return call()
+
+
+def parse_second(functions: Mapping[str, Callable[..., Any]], arguments: Sequence[str], verb: str) -> Any:
+    """Call the function that the second word of a command names, as `parse` does, and return its result.
+
+    `arguments` are the words after `verb`.
+    """
+    word, prog = "".join(arguments[:1]), f"bytelm {verb}"
+    if word in functions:
+        return parse(functions[word], arguments[1:], f"{verb} {word}")
+    choices = " or ".join(f"`{prog} {name}`" for name in functions)
+    if word not in FLAGS:
+        problem = f"there is no `{prog} {word}`" if word else "the second word is missing"
+        raise UsageError(f"{problem}: say {choices}")
+    module = sys.modules[next(iter(functions.values())).__module__]
+    summaries = {name: _description(inspect.unwrap(function)) for name, function in functions.items()}
+    usage = f"usage: {prog} {{{','.join(functions)}}} [OPTIONS]"
+    summary = f"{choices} with --help explains one of them."
+    print(page(usage, summary, examples(module, prog), {"Commands": list(summaries.items())}), file=Stdout(), end="")
+    raise SystemExit(0)
 
 
 def _refuse(options: Sequence[str], event: ParseErrorEvent) -> None:
@@ -86,7 +104,7 @@ def _refuse(options: Sequence[str], event: ParseErrorEvent) -> None:
             text = f"{event.argument.display_name()}: {event.message}" if event.argument else event.message
         case _:
             return  # tyro prints what it knows
-    raise UsageError(f"{text}: `{event.prog} --help` lists all options")
+    raise UsageError(f"{text}: `{event.prog} --help-all` lists all options")
 
 
 def _usage(argument: ArgumentDefinition) -> str:
@@ -124,18 +142,19 @@ def _options(hints: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def with_quiet(target: Callable[..., T], defaults: Mapping[str, Any]) -> Callable[..., tuple[partial[T], bool]]:
-    """Return a function with the parameters of `target` and `quiet`, which returns the bound call and `quiet`."""
+    """Return a function with the parameters of `target` and the general options, which returns the call and `quiet`."""
 
-    def bind(*positional: Any, quiet: bool, **named: Any) -> tuple[partial[T], bool]:
+    def bind(*positional: Any, quiet: bool, help_all: bool, **named: Any) -> tuple[partial[T], bool]:
         return partial(target, *positional, **named), quiet
 
     signature = inspect.signature(target)
     own = [p.replace(default=defaults.get(name, p.default)) for name, p in signature.parameters.items()]
-    option = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
-    # Before the other options: --help lists it beside -h.
-    parameters = sorted([option, *own], key=lambda parameter: parameter.kind)
+    general = {"quiet": Quiet, "help_all": HelpAll}
+    named = inspect.Parameter.KEYWORD_ONLY
+    options = [inspect.Parameter(name, named, default=False, annotation=hint) for name, hint in general.items()]
+    parameters = sorted([*options, *own], key=lambda parameter: parameter.kind)
     bind.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # read by inspect.signature
-    hints = {name: _as_union(hint) for name, hint in _parameter_annotations(target).items()} | {"quiet": Quiet}
+    hints = {name: _as_union(hint) for name, hint in _parameter_annotations(target).items()} | general
     for parameter in own:
         hint = _default_hint(parameter)
         if hint is not None:
@@ -175,7 +194,7 @@ def _check_positionals(call: partial[Any], prog: str) -> None:
     for name, parameter in inspect.signature(call.func).parameters.items():
         if parameter.default is parameter.empty and given.get(name) in ((), []):
             metavar = next(rule.metavar for rule in get_args(hints[name]) if getattr(rule, "metavar", None))
-            raise UsageError(f"missing {metavar}: `{prog} --help` lists all options")
+            raise UsageError(f"missing {metavar}: `{prog} --help-all` lists all options")
 
 
 def _docstring(target: Callable[..., Any]) -> str:
@@ -195,6 +214,14 @@ def _description(target: Callable[..., Any]) -> str:
     return "\n\n".join(filter(None, paragraphs))
 
 
+def _short(number: float) -> str:
+    """Return a number as it is typed, such as 500k."""
+    for unit, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if isinstance(number, int) and number and number % unit == 0:
+            return f"{number // unit}{letter}"
+    return str(number)
+
+
 def registry() -> ConstructorRegistry:
     """Return the rules that parse numbers such as 2M, and optional values by the rule of their type."""
     rules = ConstructorRegistry()
@@ -210,7 +237,7 @@ def registry() -> ConstructorRegistry:
             metavar=metavar,
             instance_from_str=lambda words: from_text(words[0]),
             is_instance=lambda value: isinstance(value, accepted) and not isinstance(value, bool),
-            str_from_instance=lambda value: [str(value)],
+            str_from_instance=lambda value: [_short(value)],
         )
 
     @rules.primitive_rule

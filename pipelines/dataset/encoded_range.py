@@ -20,9 +20,8 @@ from corpora.ranges import InputRange
 from corpora.splits import TRAIN
 from pipelines.dataset.arrow import id_dtype, read_ahead, text_of
 from pipelines.dataset.document_records import DocumentsWriter, document_hashes
-from pipelines.dataset.encoding import encode_batch, separator_of
+from pipelines.dataset.encoding import SamplingEncoder, encode_batch, separator_of
 from pipelines.dataset.outputs import NewFile, Output, key_of, whole_output
-from pipelines.dataset.random_segmentation import SamplingEncoder
 from tokenizer import Tokenizer
 
 

@@ -24,12 +24,11 @@ from corpora import Corpus
 from corpora.corpus import RANGE_BYTES
 from corpora.splits import TRAIN
 from pipelines.dataset.arrow import Progress, describe_split, id_dtype
-from pipelines.dataset.blocks import BlockFile, block_features, check_splits, write_description
+from pipelines.dataset.block_dataset import BlockFile, block_features, check_splits, write_description
 from pipelines.dataset.document_records import hashes_sha256, joined_documents, write_documents
 from pipelines.dataset.encoded_range import EncodedRange, EncodedSplit, encode_range
-from pipelines.dataset.encoding import separator_of
+from pipelines.dataset.encoding import SamplingEncoder, separator_of
 from pipelines.dataset.outputs import NewFile, key_of, output_file, output_prefix, whole_output
-from pipelines.dataset.random_segmentation import SamplingEncoder
 from tokenizer import Tokenizer
 
 ARROW = "arrow"

@@ -92,18 +92,19 @@ def _measured(split: Split, failures: list[ValueError]) -> SplitEvaluation:
 def _mean(run: Run, split: str, shares: Sequence[float], sources: Sequence[SplitEvaluation]) -> SplitEvaluation:
     """Return the evaluation of a mixture, from the evaluations of its sources on the same split."""
     first = sources[0]
-    means = [
-        type(result).mean(shares, of_sources)
-        for result in first.results
-        if len(of_sources := [each for source in sources if (each := source.find(type(result)))]) == len(sources)
-    ]
+    means: list[Result] = []
+    for one in first.results:
+        kind = type(one)
+        of_sources = [result for source in sources if (result := source.find(kind))]
+        if len(of_sources) == len(sources) and (mean := kind.mean(shares, of_sources)):
+            means.append(mean)
     measured = replace(
         first.measured,
         data=" ".join(run.facts["data"]),
         dataset_fingerprint=run.facts["dataset_fingerprint"],
         seconds=round(sum(source.measured.seconds for source in sources), 3),
     )
-    return SplitEvaluation(split, tuple(mean for mean in means if mean), measured)
+    return SplitEvaluation(split, tuple(means), measured)
 
 
 def _earlier(run: Run) -> Evaluation | None:

@@ -13,9 +13,9 @@ from pipelines.evaluation.measurements import measurements
 from pipelines.evaluation.windows import Objective, Stream, WindowSettings
 from pipelines.files import distinct_names
 from pipelines.run.folder import Run
+from pipelines.training.batch_objectives import make_objective
 from pipelines.training.data import check_tokenizer, open_dataset
 from pipelines.training.mixture import Dataset
-from pipelines.training.objectives import make_objective
 from tokenizer import Tokenizer
 
 

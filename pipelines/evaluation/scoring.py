@@ -45,7 +45,7 @@ def score(
                 at = rows[part], columns[part]
                 targets, positions = (torch.from_numpy(a).to(device) for a in (batch.batch.targets[at], columns[part]))
                 nats, correct = predictions.update(logits, targets, positions)
-                check_finite(nats, split.plan.run, "choose an earlier `checkpoint`")
+                check_finite(nats, split.plan.run)
                 tokens.append(batch.scores(*at, nats.cpu().numpy(), correct.cpu().numpy()))
                 _show(Chunk(batch, batch.indices[at], hidden[part], logits, targets, nats), watching, failed)
             done += len(rows)
@@ -64,7 +64,10 @@ def _show(chunk: Chunk, observers: dict[K, Observer], failures: dict[K, ValueErr
             del observers[name]
 
 
-def check_finite(nats: torch.Tensor, run: Run, remedy: str) -> None:
+def check_finite(nats: torch.Tensor, run: Run) -> None:
     """Raise ValueError if losses (N,) of `run` are NaN, as they are if a logit is not finite."""
     if bool(nats.isnan().any()):
-        raise ValueError(f"{run.folder}: the model's logits are not finite: its training diverged, {remedy}")
+        raise ValueError(
+            f"{run.folder}: the model's logits are not finite: its training diverged, choose an earlier `checkpoint` "
+            "or another run"
+        )

@@ -17,7 +17,7 @@ from pipelines.evaluation.documents import StreamText, text_of_stream
 from pipelines.evaluation.planning import Plan
 from pipelines.evaluation.windows import Objective, Stream, TokenScores, Windows
 from pipelines.run.loaded_run import Trained
-from pipelines.training.objectives import MaskedToken, SpanCorruption
+from pipelines.training.batch_objectives import MaskedToken, SpanCorruption
 from tokenizer import Tokenizer
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from lm.config import ModelConfig
 from pipelines.run.text_ids import TextIds
-from pipelines.training.objectives import require_special_tokens
+from pipelines.training.batch_objectives import require_special_tokens
 from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer, sentinels
 
 SHOWN = 40  # characters of a text in a warning about a cut

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from lm.optim.optimizer_settings import OptimizerKind
 from lm.optim.schedules import ends_at_peak, multiplier, weight_decay_multiplier
-from lm.optim.settings import OptimizerKind
 from lm.values import check_fields
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -28,6 +28,25 @@ CHANGEABLE = (
 
 MOST_THREADS = 1024
 
+# The fields by subject, for the help of commands: those that people set, then the others.
+SUBJECTS = {
+    "length and batches": ("tokens batch_tokens micro_batch seed", "batch_tokens_start batch_warmup_tokens sampling"),
+    "optimizer": (
+        "lr warmup_tokens optimizer weight_decay",
+        "schedule min_lr_ratio decay_share muon_lr muon_momentum weight_decay_schedule weight_decay_ratio "
+        "beta1 beta2 eps label_smoothing z_loss average",
+    ),
+    "stability": ("", "grad_clip nonfinite max_rollbacks"),
+    "validation and checkpoints": (
+        "validate_every_tokens checkpoint_every_tokens",
+        "validation_tokens keep_checkpoints keep_best keep_every_tokens log_every_steps tensorboard",
+    ),
+    "device": (
+        "device dtype compile",
+        "threads matmul_precision deterministic cuda_graphs fp8_head activation_checkpointing whole_gradients",
+    ),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
@@ -36,32 +55,37 @@ class TrainConfig:
     Tokens are those of the training stream. Special tokens that an encoder reads around a block do not count.
     """
 
+    # Length and batches
     tokens: int = 10_000_000
-    """Total tokens to train on. Resume with a larger value to extend a run; the schedules then span the new total."""
+    """Tokens to train on. Resume with a larger value to extend a run; the schedules then span the new total."""
     batch_tokens: int = 16_384
-    """Tokens of an optimizer step, rounded to whole blocks; for pairs, the maximum of both sides with padding."""
+    """Tokens of an optimizer step. Rounded to whole blocks; for pairs, the maximum of both sides with padding."""
     batch_tokens_start: int = 0
     """Tokens of the first step, from which batches of blocks grow linearly to batch_tokens; 0: constant size."""
     batch_warmup_tokens: int = 0
     """Tokens of training over which batches grow."""
     micro_batch: int = 16
-    """Blocks or pairs in one forward pass; gradients accumulate over a batch. 0: as many blocks as fit a GPU's memory,
+    """Blocks or pairs in one forward pass. Gradients accumulate over a batch. 0: as many blocks as fit a GPU's memory,
     of at most 65,536 positions, or 16 on other devices and for pairs. With compile, a batch of blocks is cut evenly."""
     sampling: Literal["permutation", "crops"] = "permutation"
     """permutation: every block once an epoch, in an order drawn by (seed, epoch). crops: blocks at random offsets."""
+    seed: int = 0
+    """Seed. It decides the initial weights, the data order, the masks and dropout"""
+
+    # Optimizer
     lr: float = 1e-3
     """Peak learning rate"""
+    warmup_tokens: int = 500_000
+    """Tokens of linear warm-up. A warm-up that lasts until the end of the run gives a warning."""
     schedule: Literal["cosine", "trapezoid", "inverse_sqrt"] = "cosine"
     """Learning rate after the warm-up. cosine: half a cosine. trapezoid: constant, then linear. inverse_sqrt: 1 /
     sqrt(step)."""
     min_lr_ratio: float = 0.1
     """Final learning rate as a share of the peak; inverse_sqrt ignores it."""
-    warmup_tokens: int = 500_000
-    """Tokens of linear warm-up of the learning rate. A warm-up that lasts until the end of the run gives a warning."""
     decay_share: float = 0.5
     """Share of the training in which a trapezoid falls"""
     optimizer: OptimizerKind = "adamw"
-    """adamw: all parameters. muon: Muon for the matrices of blocks, AdamW for the others."""
+    """Optimizer. adamw: all parameters. muon: Muon for the matrices of blocks, AdamW for the others."""
     muon_lr: float = 0.0
     """Peak learning rate of Muon; 0: lr. Its updates are as large as AdamW's."""
     muon_momentum: float = 0.95
@@ -83,35 +107,19 @@ class TrainConfig:
     """Probability that training targets spread evenly over the vocabulary"""
     z_loss: float = 0.0
     """Factor of the squared log-sum-exp of the logits in the training loss, such as 1e-4"""
+    average: float = 0.0
+    """Decay of an exponential moving average of the weights, which validation and evaluation use; 0: none"""
+
+    # Stability
     grad_clip: float = 1.0
     """Maximum L2 norm of the whole gradient; 0: none"""
-    seed: int = 0
-    """Seed of the initial weights, the data order, the masks and dropout"""
-    device: Device = "auto"
-    """Device; auto: a GPU if there is one"""
-    threads: int = 0
-    """CPU threads; 0: one per core, or OMP_NUM_THREADS if set. Each thread takes its own rows of the batch. Threads
-    share every operation instead if batches are small or the model is compiled or has dropout or stochastic depth."""
-    dtype: Dtype = "auto"
-    """Dtype of activations and matrix products; weights and optimizer state are float32. float16 scales the loss. auto:
-    the fastest that trains well. A small model's validation loss is within 0.05 nats of float32's in bfloat16, and
-    within 0.02 in float16. There is a warning if the CPU is slow in the dtype."""
-    matmul_precision: Literal["highest", "high", "medium"] = "highest"
-    """Precision of float32 matrix products. highest: float32. high: TF32 or three bfloat16 products. medium: bfloat16.
-    dtype auto already uses bfloat16 where it is faster."""
-    deterministic: bool = False
-    """Use only deterministic GPU kernels, which are slower: a resumed run then ends with the same weights bit for bit
-    on the same kind of GPU. A CPU is always deterministic."""
-    compile: bool = False
-    """Compile the model and its loss with torch.compile, which takes up to a minute. It pays on a GPU, on a CPU with
-    bfloat16 products (a GPT's step took a fifth less), and for models of many small operations (RMS norms, gated
-    MLPs)."""
-    cuda_graphs: bool = False
-    """With compile, launch the model's passes as CUDA graphs, for small models. Not yet tried on a GPU. No effect on
-    other devices, on several devices, or where batches differ in shape: pairs, encoders and growing batches."""
-    fp8_head: bool = False
-    """Train the output layer with 8-bit products, on a GPU that has them (Hopper, Ada) and in bfloat16. Its effect on
-    the loss is not measured yet. Validation is exact."""
+    nonfinite: Literal["stop", "skip", "rollback"] = "stop"
+    """Response to a loss or gradient that is not finite. stop: end the run. skip: leave the step out. rollback: return
+    to the last checkpoint and skip the batches read since."""
+    max_rollbacks: int = 10
+    """Number of rollbacks after which a run stops"""
+
+    # Validation and checkpoints
     validate_every_tokens: int = 1_000_000
     """Tokens between two validations"""
     validation_tokens: int = 32_768
@@ -124,19 +132,38 @@ class TrainConfig:
     """Also keep the checkpoint with the lowest validation loss"""
     keep_every_tokens: int = 0
     """Also keep the first checkpoint past each multiple of this many tokens; 0: none"""
-    average: float = 0.0
-    """Decay of an exponential moving average of the weights, which validation and evaluation use; 0: none"""
-    nonfinite: Literal["stop", "skip", "rollback"] = "stop"
-    """Response to a loss or gradient that is not finite. stop: end the run. skip: leave the step out. rollback: return
-    to the last checkpoint and skip the batches read since."""
-    max_rollbacks: int = 10
-    """Number of rollbacks after which a run stops"""
     log_every_steps: int = 10
     """Optimizer steps between two lines of metrics.jsonl. An interval of less than half as many steps is merged with
     the interval next to it."""
     tensorboard: bool = False
     """Also write metrics.jsonl's numbers for TensorBoard, into the run's folder tensorboard/"""
 
+    # Device
+    device: Device = "auto"
+    """Device. auto: a GPU if there is one"""
+    threads: int = 0
+    """CPU threads; 0: one per core, or OMP_NUM_THREADS if set. Each thread takes its own rows of the batch. Threads
+    share every operation instead if batches are small or the model is compiled or has dropout or stochastic depth."""
+    dtype: Dtype = "auto"
+    """Dtype of activations and matrix products. Weights and optimizer state are float32. float16 scales the loss. auto:
+    the fastest that trains well. A small model's validation loss is within 0.05 nats of float32's in bfloat16, and
+    within 0.02 in float16. There is a warning if the CPU is slow in the dtype."""
+    matmul_precision: Literal["highest", "high", "medium"] = "highest"
+    """Precision of float32 matrix products. highest: float32. high: TF32 or three bfloat16 products. medium: bfloat16.
+    dtype auto already uses bfloat16 where it is faster."""
+    deterministic: bool = False
+    """Use only deterministic GPU kernels, which are slower: a resumed run then ends with the same weights bit for bit
+    on the same kind of GPU. A CPU is always deterministic."""
+    compile: bool = False
+    """Compile the model and its loss with torch.compile. This takes up to a minute. It pays on a GPU, on a CPU with
+    bfloat16 products (a GPT's step took a fifth less), and for models of many small operations (RMS norms, gated
+    MLPs)."""
+    cuda_graphs: bool = False
+    """With compile, launch the model's passes as CUDA graphs, for small models. Not yet tried on a GPU. No effect on
+    other devices, on several devices, or where batches differ in shape: pairs, encoders and growing batches."""
+    fp8_head: bool = False
+    """Train the output layer with 8-bit products, on a GPU that has them (Hopper, Ada) and in bfloat16. Its effect on
+    the loss is not measured yet. Validation is exact."""
     activation_checkpointing: bool = False
     """Keep only the inputs of the blocks, and recompute each block in the backward pass. This saves most of the memory
     of activations and takes about a third more computation."""
@@ -246,7 +273,7 @@ class FinetuneConfig:
     seed: int = 0
     """Seed of the new weights, the order of the texts and dropout"""
     device: Device = "auto"
-    """Device; auto: a GPU if there is one"""
+    """Device. auto: a GPU if there is one"""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Dtype of activations and matrix products in training; weights and optimizer state are float32."""
 

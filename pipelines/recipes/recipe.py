@@ -61,11 +61,9 @@ def recipe_names() -> list[str]:
     return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
-def recipe_descriptions() -> str:
-    """Return a line with the name and the description of each recipe that comes with bytelm."""
-    width = max(map(len, recipe_names()))
-    lines = [f"  {name:<{width}}  {read_toml(RECIPES / f'{name}.toml')['description']}" for name in recipe_names()]
-    return "\n".join(lines)
+def recipe_descriptions() -> dict[str, str]:
+    """Return the description of each recipe that comes with bytelm, by name."""
+    return {name: read_toml(RECIPES / f"{name}.toml")["description"] for name in recipe_names()}
 
 
 def load_recipe(name: str | Path) -> Recipe:

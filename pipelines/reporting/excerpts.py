@@ -3,7 +3,7 @@
 import numpy as np
 
 from lm.objectives import span_corruption
-from pipelines.dataset.pairs import Pairs
+from pipelines.dataset.pair_dataset import Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids

@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 
 from lm.metrics.predictions import NATS_PER_BIT, perplexity
 from pipelines.cli.display import perplexity_text, quantity
-from pipelines.evaluation.confidence import Interval
-from pipelines.evaluation.measurements.intervals import Intervals
 from pipelines.evaluation.measurements.ngrams import NGrams
 from pipelines.evaluation.measurements.predictions import Curves
 from pipelines.evaluation.results import SplitEvaluation
@@ -45,7 +43,7 @@ def _plot(name: str, title: str, text: str, figure: Figure | None) -> Plot | Non
 
 
 def _plot_bits_per_byte(number: int, text: Text) -> Plot | None:
-    intervals = _INTERVALS if any(_interval(score.evaluation) for score in text.scores) else ""
+    intervals = _INTERVALS if any(any(_interval_around(score.evaluation)) for score in text.scores) else ""
     explanation = _BYTES + (_HATCHED if any(opponent.knows_training for opponent in text.opponents) else "") + intervals
     return _plot(f"bytes-{number}", f"Bits per byte: {text.split} split", explanation, _draw_bits_per_byte(text))
 
@@ -185,18 +183,11 @@ def _draw_bits_per_byte(text: Text) -> Figure:
     return figure
 
 
-def _interval(evaluation: SplitEvaluation) -> Interval | None:
-    """Return the 95 % interval of the bits per byte."""
-    intervals = evaluation.find(Intervals)
-    return intervals.bounds.get("bits_per_byte") if intervals else None
-
-
 def _interval_around(evaluation: SplitEvaluation) -> tuple[float, float]:
     """Return the distances from the bits per byte to the low and high end of their 95 % interval; 0 without one."""
-    low, high = _interval(evaluation) or (None, None)
-    if low is None or high is None:
-        return 0.0, 0.0
-    return max(0.0, evaluation.bits_per_byte - low), max(0.0, high - evaluation.bits_per_byte)
+    value, intervals = evaluation.bits_per_byte, evaluation.intervals
+    low, high = (intervals and intervals.bounds.get("bits_per_byte")) or (value, value)
+    return max(0.0, value - low), max(0.0, high - value)
 
 
 def _draw_reliability(subjects: Sequence[Subject]) -> Figure | None:

@@ -4,7 +4,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from lm.config import ModelConfig
-from lm.optim.settings import OptimizerKind
+from lm.optim.optimizer_settings import OptimizerKind
 from lm.presets import PRESETS
 from pipelines.recipes.recipe import load_recipe, recipe_names
 from pipelines.run.folder import Run

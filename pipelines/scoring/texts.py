@@ -22,7 +22,7 @@ from pipelines.run.loaded_run import LoadedRun
 from pipelines.scoring.predictions import Predictions, predict, predict_batches
 from pipelines.scoring.word_probabilities import Words, ends_of_words, pieces_of, word_beginnings, words_of
 from pipelines.training.batch import Array
-from pipelines.training.objectives import MaskedToken, NextToken, require_special_tokens
+from pipelines.training.batch_objectives import MaskedToken, NextToken, require_special_tokens
 from tokenizer import CLS, MASK, SEP, sentinels
 
 SHORT_TEXT = 1000  # characters; shorter texts are encoded without loading numba

@@ -15,7 +15,7 @@ from pipelines.run.loaded_run import LoadedRun
 from pipelines.scoring.predictions import Predictions, write_scores
 from pipelines.scoring.texts import TextScore, text_result, text_tokens
 from pipelines.training.batch import Array
-from pipelines.training.objectives import NextToken
+from pipelines.training.batch_objectives import NextToken
 
 
 class IncrementalScorer:

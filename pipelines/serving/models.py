@@ -23,6 +23,8 @@ class ServedModel:
 
     name: str
     run: LoadedRun
+    opening: tuple[str, str] = ("", "")
+    """The text that the page opens with, and its target for an encoder-decoder"""
 
     @property
     def architecture(self) -> str:

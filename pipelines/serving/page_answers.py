@@ -15,12 +15,12 @@ from lm.introspection.attention_maps import attention_maps
 from lm.metrics.predictions import NATS_PER_BIT
 from pipelines.evaluation.windows import Windows
 from pipelines.generation.prompts import source_ids
-from pipelines.run.loaded_run import LoadedRun
 from pipelines.scoring.display import LEVELS
 from pipelines.scoring.predictions import Predictions, predict
 from pipelines.scoring.texts import TextScore, score_text, sentinel_ids, target_sequence, text_tokens
+from pipelines.serving.models import ServedModel
 from pipelines.training.batch import Array, Batch
-from pipelines.training.objectives import require_special_tokens
+from pipelines.training.batch_objectives import require_special_tokens
 from tokenizer import CLS, MASK, SEP
 
 TOP = 10  # candidates at each position
@@ -34,9 +34,9 @@ Json = dict[str, Any]
 class PageModel:
     """A run whose texts, scores and attention are turned into JSON for the page."""
 
-    def __init__(self, name: str, run: LoadedRun) -> None:
-        tok = run.tokenizer
-        self.name, self.run = name, run
+    def __init__(self, served: ServedModel) -> None:
+        run, tok = served.run, served.run.tokenizer
+        self.name, self.run, self.opening = served.name, run, served.opening
         self.architecture = run.config.model.architecture
         layers = run.config.model.layers
         self.layers = {"own": layers}
@@ -62,6 +62,7 @@ class PageModel:
             "tokenizer": self.run.tokenizer.fingerprint,
             "lossless": self.run.tokenizer.is_lossless,
             "levels": LEVELS,
+            "opening": self.opening,
         }
 
     def spelled(self, ids: Iterable[int]) -> list[Json]:

@@ -47,7 +47,7 @@ class PageApi:
     def __init__(self, service: Service) -> None:
         self.engine = service.engine
         self._service = service
-        self._pages = {name: PageModel(name, served.run) for name, served in service.models.items()}
+        self._pages = {name: PageModel(served) for name, served in service.models.items()}
         self._texts = RecentTexts(top=TOP)
         self._writers: dict[str, InferenceModel] = {}
 

@@ -18,9 +18,9 @@ from pipelines.machine import cores_per_operation
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
 from pipelines.run.provenance import provenance
-from pipelines.sweep.plan import Budget, SweepRun
-from pipelines.sweep.vocabularies import fingerprint, stream_of
-from pipelines.training.loss import summed_loss
+from pipelines.sweep.plan import Budget, SweepRun, fingerprint
+from pipelines.sweep.vocabularies import stream_of
+from pipelines.training.batch import summed_loss
 from pipelines.training.pretraining import train
 
 # Numbers of a result that the summary reads.

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pipelines.reporting.svg import INK, LINE, SERIES, SOFT, new_figure, style
-from pipelines.sweep.summary import vocabularies_to_mark
+from pipelines.sweep.sweep_summary import vocabularies_to_mark
 from tokenizer.formats.whole_files import whole_file
 from tokenizer.kinds.registry import KINDS
 

@@ -1,21 +1,27 @@
-"""The plan of a sweep: the vocabularies, the compute of a run, and the recipe of each run.
+"""The plan of a sweep: the vocabularies, the compute of a run, the recipe of each run, and sweep.json.
 
 All runs have the same architecture and the same FLOPs, which include the output matrix (`lm.costs`). So a model
 with a larger vocabulary trains on fewer but longer tokens. The context is fixed in tokens, as in practice,
 so a larger vocabulary sees more text at a time. The schedule of the learning rate spans each run's own tokens.
 """
 
-from dataclasses import dataclass, replace
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lm.config import ModelConfig
 from lm.costs import flops_per_token, meta_model, non_embedding_parameters, parameter_table
+from pipelines.files import read_json, write_json
 from pipelines.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
     from tokenizer.kinds.registry import Model
 
+SETTINGS = "sweep.json"  # the settings that all runs of a sweep have in common
 # FLOP/s of training on one core in float32; about twice as many on a core that supports bfloat16.
 CORE_FLOPS = 5e10
 HOUR_FLOPS = 2 * 3600 * CORE_FLOPS  # of 2 cores
@@ -134,3 +140,58 @@ def _size(config: ModelConfig) -> ModelSize:
     table = parameter_table(model)
     untied = 0 if model.head.weight is None else model.head.weight.numel()
     return ModelSize(flops_per_token(model), table["total"], table["embedding"] + untied)
+
+
+def fingerprint(documents: Iterable[bytes]) -> str:
+    """Return the SHA-256 of documents and their boundaries."""
+    return hashlib.sha256(b"".join(hashlib.sha256(document).digest() for document in documents)).hexdigest()
+
+
+def read_settings(folder: Path) -> dict[str, Any] | None:
+    """Return the settings of the sweep in `folder`, as `settings_of` made them; None for a new sweep."""
+    path = folder / SETTINGS
+    if not path.exists():
+        return None
+    settings: dict[str, Any] = read_json(path, "choose another `out`")
+    train = settings.get("recipe", {}).get("train", {}) if isinstance(settings.get("recipe"), dict) else {}
+    numbers = isinstance(settings.get("flops"), (int, float))
+    if settings.get("format") != 1 or not numbers or not {"device", "dtype"} <= train.keys():
+        raise ValueError(f"{path} is damaged, or from another version of bytelm: choose another `out`")
+    return settings
+
+
+def settings_of(budget: Budget, split_rule: str, held_out: list[bytes]) -> dict[str, Any]:
+    """Return the settings that all runs of a sweep have in common, in the types of JSON."""
+    facts = {
+        "format": 1,
+        "flops": budget.flops,
+        "split_rule": split_rule,
+        "held_out_bytes": sum(map(len, held_out)),
+        "held_out_sha256": fingerprint(held_out),
+        "recipe": asdict(budget.recipe),
+    }
+    settings: dict[str, Any] = json.loads(json.dumps(facts))
+    return settings
+
+
+def check_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Raise ValueError if `folder` holds a sweep with other settings, or something else."""
+    earlier = read_settings(folder)
+    if earlier is None:
+        if any(path.name != ".lock" for path in folder.iterdir()):
+            raise ValueError(f"{folder} is not empty and holds no sweep: choose another `out`")
+        return
+    remedies = {
+        "flops": f"give `flops={earlier['flops']:g}`",
+        "recipe": "give the same `recipe`",
+        "split_rule": "give the same `split`",
+        "held_out_sha256": "give the same corpus and reading options",
+    }
+    for name, remedy in remedies.items():
+        if earlier.get(name) != settings[name]:
+            raise ValueError(f"{folder} holds a sweep with another {name}: {remedy}, or choose another `out`")
+
+
+def record_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Write the settings of a sweep."""
+    write_json(folder / SETTINGS, settings)

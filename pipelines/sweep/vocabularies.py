@@ -5,7 +5,7 @@ The training split is counted once per kind, and all sizes train on these counts
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from corpora import Corpus
 from pipelines.cli.display import Bar, say
 from pipelines.dataset.arrow import id_dtype
-from pipelines.dataset.blocks import write_blocks
+from pipelines.dataset.block_dataset import write_blocks
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.files import whole_folder
 from pipelines.reporting.training_phases import Phases
@@ -73,11 +73,6 @@ def _cut(text: bytes, most: int) -> bytes:
     while not lines and most > 0 and text[most] & 0xC0 == 0x80:  # inside a character
         most -= 1
     return text[: lines or most]
-
-
-def fingerprint(documents: Iterable[bytes]) -> str:
-    """Return the SHA-256 of documents and their boundaries."""
-    return hashlib.sha256(b"".join(hashlib.sha256(document).digest() for document in documents)).hexdigest()
 
 
 def stream_of(documents: Sequence[bytes], tokenizer: Tokenizer, context_length: int) -> TokenStream:

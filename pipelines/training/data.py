@@ -18,7 +18,7 @@ from lm.model import LanguageModel
 from lm.optim.schedules import batch_size
 from pipelines.cli.display import say
 from pipelines.cli.waiting import doing
-from pipelines.dataset.pairs import PairDataset, Pairs
+from pipelines.dataset.pair_dataset import PairDataset, Pairs
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.dataset.stored import local_copy
 from pipelines.recipes.config import TrainConfig
@@ -26,8 +26,8 @@ from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
 from pipelines.run.sources import Sources
 from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard, join
+from pipelines.training.batch_objectives import PairObjective, StreamObjective, make_objective
 from pipelines.training.mixture import Apportionment, Dataset, Mixture
-from pipelines.training.objectives import PairObjective, StreamObjective, make_objective
 from pipelines.training.seeding import generators
 from tokenizer import Tokenizer
 

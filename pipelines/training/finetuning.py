@@ -23,9 +23,9 @@ from lm.classification import Classifier, accuracy_interval, build_classifier, m
 from lm.config import WITHOUT_DROPOUT
 from lm.metrics.baselines import NaiveBayes
 from lm.metrics.predictions import accuracy, bits, token_nll
+from lm.optim.optimizer_settings import OptimizerSettings
 from lm.optim.optimizers import build_optimizers
 from lm.optim.schedules import ends_at_peak, warmup_cosine
-from lm.optim.settings import OptimizerSettings
 from pipelines.cli.display import Bar
 from pipelines.files import whole_folder
 from pipelines.machine import choose_machine, without_subnormals
@@ -34,7 +34,7 @@ from pipelines.run.classifier import TextClassifier, encode_texts, holds_classif
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
 from pipelines.run.text_ids import text_ids
-from pipelines.training.objectives import require_special_tokens
+from pipelines.training.batch_objectives import require_special_tokens
 from pipelines.training.progress import LossWatch
 from tokenizer import CLS, SEP
 

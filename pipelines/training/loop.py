@@ -15,18 +15,17 @@ import torch
 from lm.model import LanguageModel, Stack
 from lm.optim.averaging import WeightAverage
 from lm.optim.optimizer import Execution
+from lm.optim.optimizer_settings import OptimizerSettings
 from lm.optim.optimizers import build_optimizers
-from lm.optim.settings import OptimizerSettings
 from pipelines.cli.display import Bar, say
 from pipelines.machine import Machine, keep_freed_memory, peak_memory_bytes
 from pipelines.recipes.config import TrainConfig
 from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders
-from pipelines.training.batch import Batch
+from pipelines.training.batch import Batch, LossFunction, summed_loss
 from pipelines.training.checkpoints import CheckpointWriter, take_snapshot
 from pipelines.training.cuda_graphs import compile_to_graphs, own_gradients, uses_graphs
 from pipelines.training.data import BlockData, Prefetcher, TrainingData
-from pipelines.training.loss import LossFunction, summed_loss
 from pipelines.training.micro_batch import micro_batch_rows
 from pipelines.training.parallel import ONE_PROCESS, OneProcess
 from pipelines.training.progress import Progress, TrainingLog, stop_on_signals

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pipelines.cli.display import quantity
-from pipelines.dataset.pairs import PairDataset
+from pipelines.dataset.pair_dataset import PairDataset
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.files import distinct_names
 from pipelines.training.batch import Array

@@ -18,8 +18,8 @@ from lm.costs import (
     training_bytes,
 )
 from lm.decoding.cache import storage_dtype
+from lm.optim.optimizer_settings import OptimizerKind
 from lm.optim.optimizers import optimizer_classes
-from lm.optim.settings import OptimizerKind
 
 
 class ModelCosts(TypedDict):

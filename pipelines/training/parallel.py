@@ -18,10 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
 from lm.model import LanguageModel
+from lm.optim.optimizer_settings import OptimizerKind
 from lm.optim.optimizers import Optimizers
-from lm.optim.settings import OptimizerKind
-from pipelines.training.batch import Batch, Shard
-from pipelines.training.loss import LossFunction
+from pipelines.training.batch import Batch, LossFunction, Shard
 
 # Both were renamed in torch 2.13.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

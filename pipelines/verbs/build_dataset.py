@@ -1,4 +1,9 @@
-"""Text: encode a corpus into blocks of token ids."""
+"""Text: encode a corpus into blocks of token ids.
+
+Examples:
+    bytelm build-dataset stdlib --tokenizer words --context-length 256 --out data
+    bytelm build-dataset text.jsonl --tokenizer words --pairs en de --out pairs
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -9,6 +14,7 @@ import tyro
 
 from pipelines.cli.arguments import Address, DatasetPlace, DryRun, Engine, TokenizerPath, TokenizerPattern, check_engine
 from pipelines.cli.corpus_arguments import (
+    READING,
     CorpusNames,
     PairColumns,
     ReadingOptions,
@@ -40,6 +46,15 @@ Deduplicate = Annotated[
         "documents that share three quarters of their runs of five words. duplicates.jsonl lists them."
     ),
 ]
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {
+    "Corpus": ("corpus split deduplicate", "pairs"),
+    "Reading files": READING,
+    "Tokens": ("tokenizer context_length", "pattern separator sample dropout seed"),
+    "Output": ("out shard_size overwrite dry_run", ""),
+    "Workers": ("threads", "engine address"),
+}
 
 
 @verb
@@ -95,11 +110,11 @@ def build_dataset(
     if pairs and deduplicate:
         raise ValueError("`deduplicate` is for blocks: leave it out, since pairs keep their duplicates")
     from corpora import PairCorpus, open_corpus, open_pairs
-    from pipelines.cluster.datasets import plan_encoding, send_on_ray, write_shards_on_ray
-    from pipelines.dataset.blocks import write_blocks
+    from pipelines.cluster.dataset_tasks import plan_encoding, send_on_ray, write_shards_on_ray
+    from pipelines.dataset.block_dataset import write_blocks
+    from pipelines.dataset.encoding import SamplingEncoder
     from pipelines.dataset.outputs import remove_outputs
-    from pipelines.dataset.pairs import write_pairs
-    from pipelines.dataset.random_segmentation import SamplingEncoder
+    from pipelines.dataset.pair_dataset import write_pairs
     from pipelines.dataset.shards import write_shards
     from pipelines.dataset.stored import new_dataset, refuse_existing, work_folder
 

@@ -1,4 +1,9 @@
-"""Use: label texts with a classifier."""
+"""Use: label texts with a classifier.
+
+Examples:
+    bytelm classify classifier "A fine film."
+    bytelm classify classifier "Dull." "Delightful." --top 1 --json
+"""
 
 import io
 import json

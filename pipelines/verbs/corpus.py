@@ -1,18 +1,29 @@
-"""Text: list the named corpora, or describe one."""
+"""Text: list the named corpora, or describe one.
+
+Examples:
+    bytelm corpus list
+    bytelm corpus list --quiet
+    bytelm corpus show stdlib
+    bytelm corpus show my-text/ --suffix .txt .md
+"""
 
 import textwrap
 from typing import TYPE_CHECKING, Unpack
 
-from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule, say_left_out
+from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, SplitRule, say_left_out
 from pipelines.cli.display import Bar, answer, quantity, table
-from pipelines.cli.errors import UsageError
-from pipelines.cli.parsing import parse
-from pipelines.cli.process import Stdout
+from pipelines.cli.parsing import parse_second
 
 if TYPE_CHECKING:
     from corpora import CorpusSummary
 
 OUT_OF_MEMORY = "lower `max_document`"
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {
+    "Corpus": ("corpus split excerpts", ""),
+    "Reading files": READING,
+}
 
 
 def list_corpora() -> None:
@@ -68,11 +79,4 @@ def show(
 
 def main(arguments: list[str]) -> None:
     """Run `bytelm corpus` with command-line arguments."""
-    if arguments[:1] == ["list"]:
-        parse(list_corpora, arguments[1:], "corpus list")
-    elif arguments[:1] == ["show"]:
-        parse(show, arguments[1:], "corpus show")
-    elif {"-h", "--help"} & set(arguments[:1]):
-        print("usage: bytelm corpus list\n       bytelm corpus show CORPUS... [options]", file=Stdout())
-    else:
-        raise UsageError("say `bytelm corpus list` or `bytelm corpus show CORPUS`")
+    parse_second({"list": list_corpora, "show": show}, arguments, "corpus")

@@ -1,4 +1,9 @@
-"""Text: verify the files of a dataset."""
+"""Text: verify the files of a dataset.
+
+Examples:
+    bytelm dataset verify data
+    bytelm dataset verify s3://bucket/data --json
+"""
 
 import json
 from pathlib import Path
@@ -7,9 +12,7 @@ from typing import Annotated, Any
 import tyro
 
 from pipelines.cli.arguments import AsJson
-from pipelines.cli.errors import UsageError
-from pipelines.cli.parsing import parse
-from pipelines.cli.process import Stdout
+from pipelines.cli.parsing import parse_second
 from pipelines.cli.verbs import verb
 from pipelines.files import place
 
@@ -51,9 +54,4 @@ def verify_dataset(
 
 def main(arguments: list[str]) -> int:
     """Run `bytelm dataset` with command-line arguments, and return the exit status: 1 if a file is not sound."""
-    if {"-h", "--help"} & set(arguments[:1]):
-        print("usage: bytelm dataset verify DIR [--json]", file=Stdout())
-        return 0
-    if arguments[:1] != ["verify"]:
-        raise UsageError("say `bytelm dataset verify DIR`")
-    return int(bool(parse(verify_dataset, arguments[1:], "dataset verify")))
+    return int(bool(parse_second({"verify": verify_dataset}, arguments, "dataset")))

@@ -1,4 +1,9 @@
-"""Training: train and evaluate two small models on the built-in corpus in minutes."""
+"""Training: train and evaluate two small models on the built-in corpus in minutes.
+
+Examples:
+    bytelm demo
+    bytelm demo --out my-demo --seconds 60
+"""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,9 @@
-"""Text: measure a text without a model: entropies, mutual information, Zipf's and Heaps' laws."""
+"""Text: measure a text without a model: entropies, mutual information, Zipf's and Heaps' laws.
+
+Examples:
+    bytelm entropy my-text/
+    bytelm entropy stdlib --unit tokens --tokenizer words --out entropy.html
+"""
 
 import json
 from pathlib import Path
@@ -8,7 +13,7 @@ import tyro
 
 from corpora import Corpus, open_corpus
 from pipelines.cli.arguments import AsJson, TokenizerPattern
-from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, say_left_out
+from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, say_left_out
 from pipelines.cli.display import Bar, answer, count_text, say, say_on_stderr, table, write
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
@@ -25,6 +30,14 @@ OptionalTokenizer = Annotated[
     Path | None,
     tyro.conf.arg(metavar="PATH", help="Tokenizer of the tokens to count: its folder, or its published file."),
 ]
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {
+    "Text": ("corpus against sample", ""),
+    "Reading files": READING,
+    "Symbols": ("unit tokenizer", "pattern"),
+    "Output": ("out explain json threads", ""),
+}
 
 
 @verb

@@ -2,6 +2,10 @@
 
 `pipelines.evaluation.measurements` has the results and the options of all measurements, and
 `pipelines.evaluation.results` the layout of evaluation.json.
+
+Examples:
+    bytelm evaluate runs/gpt
+    bytelm evaluate runs/gpt --corpus other-text/ --explain
 """
 
 import json
@@ -12,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 import tyro
 
 from pipelines.cli.arguments import Device, Dtype, check_writable
-from pipelines.cli.corpus_arguments import ReadingOptions
+from pipelines.cli.corpus_arguments import READING, ReadingOptions
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.evaluation.measurement import Measurement, Table
@@ -24,6 +28,16 @@ if TYPE_CHECKING:
     from pipelines.evaluation.results import Evaluation
 
 ENVIRONMENT = PASSIVE_THREADS
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {
+    "Text": ("runs data corpus splits against", ""),
+    "Reading a corpus": ("", " ".join(READING)),
+    "Windows": ("stride", "min_context"),
+    "Model": ("checkpoint device dtype", ""),
+    "Measurements": ("breakdown compressors memorisation entropy_calibration unit", "memory beams length_penalty"),
+    "Output": ("explain json", ""),
+}
 
 
 @verb
@@ -97,19 +111,19 @@ def evaluate(
     # Plan all runs first, so that a mistake in the last one is reported before the first one is measured.
     planned = [plans_of(folder, options, place(data) if data else None, against) for folder in folders]
     measured, failures = _measure(planned)
-    results = [result for _, result in measured]
+    evaluations = [evaluation for _, evaluation in measured]
     if as_json:
-        for result in results:
-            write(json.dumps(result.to_json(), allow_nan=False))
+        for evaluation in evaluations:
+            write(json.dumps(evaluation.to_json(), allow_nan=False))
     elif measured:
-        _show([plans for plans, _ in measured], results, explain)
+        _show(measured, explain)
         _show_sections(measured, chosen, explain)
     if failures:
-        raise failures[0] if len(failures) == 1 else ValueError("; ".join(map(str, failures)))
-    return results[0] if isinstance(runs, Path) else results
+        raise ValueError("; ".join(failures))
+    return evaluations[0] if isinstance(runs, Path) else evaluations
 
 
-Measured = list[tuple[Sequence["Plan"], "Evaluation"]]
+MeasuredRuns = list[tuple[Sequence["Plan"], "Evaluation"]]
 """The plans and the evaluation of each run."""
 
 
@@ -123,24 +137,25 @@ def _writable_folders(folders: list[Path]) -> list[Path]:
     return folders
 
 
-def _measure(planned: Sequence[Sequence["Plan"]]) -> tuple[Measured, list[ValueError]]:
-    """Measure all runs. Return the results, and the errors of the runs that failed, such as diverged runs."""
+def _measure(planned: Sequence[Sequence["Plan"]]) -> tuple[MeasuredRuns, list[str]]:
+    """Measure all runs. Return them, and a sentence for each failure, such as a diverged run."""
     from pipelines.evaluation.measure import measure
 
-    measured: Measured = []
+    measured: MeasuredRuns = []
     failures: list[ValueError] = []
     for plans in planned:
         try:
             evaluation, failed = measure(*plans)
-            measured.append((plans, evaluation))
-            failures += failed
         except ValueError as error:
             failures.append(error)
-    return measured, failures
+        else:
+            measured.append((plans, evaluation))
+            failures += failed
+    return measured, list(dict.fromkeys(map(str, failures)))
 
 
-def _show(planned: Sequence[Sequence["Plan"]], results: Sequence["Evaluation"], explain: bool) -> None:
-    """Print a table with a row for each number and a column for each split of each run, and the names of the files."""
+def _show(measured: MeasuredRuns, explain: bool) -> None:
+    """Print a line for each split of each run, a table with a column for each, and the names of the files."""
     from pipelines.cli.display import answer, say, table
     from pipelines.evaluation.numbers import (
         OVERFLOW,
@@ -155,53 +170,51 @@ def _show(planned: Sequence[Sequence["Plan"]], results: Sequence["Evaluation"], 
     )
     from pipelines.evaluation.planning import entries_of
 
-    names = distinct_names([plans[0].run.folder for plans in planned])
+    names = distinct_names([plans[0].run.folder for plans, _ in measured])
     columns = {
-        (name, entry): result.splits[entry]
-        for name, plans, result in zip(names, planned, results, strict=True)
+        f"{name}, {entry}" if len(measured) > 1 else entry: evaluation.splits[entry]
+        for name, (plans, evaluation) in zip(names, measured, strict=True)
         for entry in entries_of(plans)
     }
-    heads = [f"{name}, {entry}" if len(planned) > 1 else entry for name, entry in columns]
-    for head, evaluation in zip(heads, columns.values(), strict=True):
-        answer(f"{head}: {headline(evaluation)}")
+    for head, column in columns.items():
+        answer(f"{head}: {headline(column)}")
     answer("")
     rows = rows_of(list(columns.values()), with_interval)
-    between = "\n(" if len(heads) > 2 else " ("  # so that three columns fit into 80 characters
+    between = "\n(" if len(columns) > 2 else " ("  # so that three columns fit into 80 characters
     cells = [(in_words(key), *(cell.replace(" (", between) for cell in row)) for key, row in rows]
-    table((" ".join(names) if len(planned) == 1 else "", *heads), cells)
-    for plans in planned:
+    table((" ".join(names) if len(measured) == 1 else "", *columns), cells)
+    for plans, _ in measured:
         if len(plans) > 1:
             shares = ", ".join(f"{100 * plan.share:.4g} % {plan.source}" for plan in plans)
             answer(f"{' and '.join(plans[0].splits)}: the mean of the sources, weighted by their shares ({shares})")
-    sentences = {head: sentences_of(one) for head, one in zip(heads, columns.values(), strict=True)}
-    for sentence in by_sentence(sentences):
+    for sentence in by_sentence({head: sentences_of(column) for head, column in columns.items()}):
         answer(sentence)
-    if any(overflows(evaluation) for evaluation in columns.values()):
+    if any(map(overflows, columns.values())):
         answer(OVERFLOW)
     for name, key, definition in definitions(list(columns.values())) if explain else ():
         answer(f"\n{name} ({key})\n  {definition}")
     say("")
-    for plans, result in zip(planned, results, strict=True):
-        newest = result.splits[entries_of(plans)[0]].measured
+    for plans, evaluation in measured:
+        newest = evaluation.splits[entries_of(plans)[0]].measured
         sources = f"{newest.checkpoint}, {newest.data}, {newest.hardware}"
         say(f"saved in {plans[0].run.folder / 'evaluation.json'} ({sources})")
     if not explain:
         say("`explain` defines the numbers")
 
 
-def _show_sections(measured: Measured, chosen: Sequence[Measurement], explain: bool) -> None:
+def _show_sections(measured: MeasuredRuns, chosen: Sequence[Measurement], explain: bool) -> None:
     """Print the tables and sentences of the measurements that were asked for, for each run and split."""
     from pipelines.cli.display import answer, table
 
     scored = [
-        (f"{plan.run.name}, {plan.entry(split)}", result.splits[plan.entry(split)])
-        for plans, result in measured
+        (f"{plan.run.name}, {plan.entry(split)}", evaluation.splits[plan.entry(split)])
+        for plans, evaluation in measured
         for plan in plans
         for split in plan.splits
     ]
     for kind in [measurement.result for measurement in chosen if measurement.shown]:
-        for title, evaluation in scored:
-            for part in result.parts() if (result := evaluation.find(kind)) else ():
+        for title, column in scored:
+            for part in result.parts() if (result := column.find(kind)) else ():
                 if isinstance(part, Table):
                     answer(f"\n{title}: {part.title}")
                     table((part.label, *part.heads), [(name, *cells) for name, cells in part.rows], text=part.text)

@@ -1,4 +1,9 @@
-"""Exchange: write a run as a folder that transformers opens."""
+"""Exchange: write a run as a folder that transformers opens.
+
+Examples:
+    bytelm export-hf runs/gpt --out gpt-hf
+    bytelm export-hf runs/gpt --checkpoint best --out gpt-hf
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,9 @@
-"""Exchange: write a run's model as an ONNX file."""
+"""Exchange: write a run's model as an ONNX file.
+
+Examples:
+    bytelm export-onnx runs/gpt --out gpt.onnx
+    bytelm export-onnx runs/gpt --checkpoint best --out gpt.onnx
+"""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,4 +1,9 @@
-"""Training: train a classifier from a trained encoder and labelled texts."""
+"""Training: train a classifier from a trained encoder and labelled texts.
+
+Examples:
+    bytelm finetune runs/bert --data reviews.jsonl --out classifier
+    bytelm finetune runs/bert --data train.jsonl --test test.jsonl --out labels
+"""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,6 +18,16 @@ from pipelines.recipes.config import FinetuneConfig
 ENVIRONMENT = PASSIVE_THREADS
 
 SETTINGS = FinetuneConfig()
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {
+    "Texts": ("run data test text_field label_field", "held_out"),
+    "Training": (
+        "epochs batch_size lr device seed",
+        "warmup weight_decay dropout pooling grad_clip dtype from_scratch compare_scratch",
+    ),
+    "Output": ("out overwrite", ""),
+}
 
 
 @verb

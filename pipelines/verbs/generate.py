@@ -1,4 +1,9 @@
-"""Use: continue a prompt, write the target of a source, or fill masks."""
+"""Use: continue a prompt, write the target of a source, or fill masks.
+
+Examples:
+    bytelm generate runs/gpt --prompt "Once upon a time"
+    bytelm generate runs/bert --prompt "The <|mask|> fox"
+"""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -28,6 +33,15 @@ if TYPE_CHECKING:
 
 BEAMS = 4
 TOKENS = 200
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {
+    "Text": ("run prompt tokens", ""),
+    "Sampling": ("temperature top_k top_p greedy seed", "min_p repetition_penalty"),
+    "Beam search": ("beams", "length_penalty"),
+    "Model": ("checkpoint device dtype", ""),
+    "Output": ("probabilities json", ""),
+}
 
 
 @verb

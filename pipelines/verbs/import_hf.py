@@ -1,4 +1,9 @@
-"""Exchange: import a model of transformers, from a folder or the hub, as a run."""
+"""Exchange: import a model of transformers, from a folder or the hub, as a run.
+
+Examples:
+    bytelm import-hf hub:openai-community/gpt2 --out runs/gpt2
+    bytelm import-hf gpt-hf --out runs/gpt
+"""
 
 from pathlib import Path
 from typing import Annotated, Literal

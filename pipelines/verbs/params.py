@@ -1,16 +1,23 @@
-"""Training: print the parameters, FLOPs and memory of a model."""
+"""Training: print the parameters, FLOPs and memory of a model.
+
+Examples:
+    bytelm params gpt2
+    bytelm params gpt-tiny --model.layers 8 --model.vocab-size 8192
+"""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from lm.config import SUBJECTS as MODEL_SUBJECTS
 from lm.config import ModelConfig
-from lm.optim.settings import OptimizerKind
+from lm.optim.optimizer_settings import OptimizerKind
 from lm.presets import PRESETS
 from pipelines.cli.arguments import AsJson
 from pipelines.cli.display import answer, quantity, table, write
 from pipelines.cli.errors import UsageError
+from pipelines.cli.help import FLAGS, prefixed
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.recipes.recipe import recipe_names
@@ -24,6 +31,9 @@ ActivationDtype = Annotated[
         help="Dtype of activations, and in generation of weights and cache; weights in training are float32."
     ),
 ]
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {**prefixed("model", MODEL_SUBJECTS), "Numbers": ("dtype optimizer json", "")}
 
 
 @verb
@@ -106,9 +116,9 @@ def main(arguments: list[str]) -> None:
 
         model, optimizer = named_model(arguments[0])
         parse(params, arguments[1:], f"params {arguments[0]}", defaults={"model": model, "optimizer": optimizer})
-    elif {"-h", "--help"} & set(arguments):
-        known = f"a preset ({', '.join(PRESETS)}), a recipe ({', '.join(recipe_names())})"
-        more = f"MODEL is {known}, a recipe's .toml file or a run's folder."
-        parse(params, arguments, "params MODEL", more, defaults={"model": ModelConfig()})
+    elif FLAGS & set(arguments):
+        names = {"a preset": ", ".join(PRESETS), "a recipe": f"{', '.join(recipe_names())}, or a .toml file"}
+        models = {"MODEL": {**names, "a run": "its folder"}}
+        parse(params, arguments, "params MODEL", models, defaults={"model": ModelConfig()})
     else:
         raise UsageError("name a model first: a preset such as gpt2, a recipe, a .toml file or a run's folder")

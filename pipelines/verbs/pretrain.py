@@ -1,4 +1,9 @@
-"""Training: train the model of a recipe on a dataset."""
+"""Training: train the model of a recipe on a dataset.
+
+Examples:
+    bytelm pretrain gpt-tiny --data data --out runs/gpt
+    bytelm pretrain gpt-tiny --data data --out runs/long --train.tokens 20M
+"""
 
 import shlex
 import warnings
@@ -11,12 +16,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from lm.config import SUBJECTS as MODEL_SUBJECTS
 from pipelines.cli.arguments import DryRun
 from pipelines.cli.errors import UsageError
+from pipelines.cli.help import FLAGS, prefixed
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import refuse_uri, verb
 from pipelines.cli.waiting import is_first_process
+from pipelines.recipes.config import SUBJECTS as TRAIN_SUBJECTS
 from pipelines.recipes.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
 from pipelines.run.sources import parse_sources, sources_of
 
@@ -26,6 +34,13 @@ if TYPE_CHECKING:
 ENVIRONMENT = PASSIVE_THREADS
 RecipeOptions = Annotated[Recipe, tyro.conf.arg(name="")]
 OUT_OF_MEMORY = "choose a smaller `train.micro_batch`, context or model"
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {
+    "Data and output": ("data out init_from dry_run", "parallel objective"),
+    **prefixed("model", MODEL_SUBJECTS),
+    **prefixed("train", TRAIN_SUBJECTS),
+}
 
 
 @verb
@@ -81,7 +96,7 @@ def main(arguments: list[str]) -> int:
         # The other run's device and dtype were chosen for its machine.
         recipe = replace(run.recipe, train=replace(run.recipe.train, device="auto", dtype="auto"))
         words = f"pretrain --init-from {run.folder}"
-    elif not {"-h", "--help"} & set(arguments):
+    elif not FLAGS & set(arguments):
         raise UsageError(
             f"name a recipe first: {', '.join(recipe_names())}, or a .toml file; or resume a run: bytelm pretrain "
             "--out RUN; or start from another run: bytelm pretrain --init-from OTHER --data DATA --out RUN"
@@ -90,7 +105,7 @@ def main(arguments: list[str]) -> int:
     def command(
         recipe: RecipeOptions = recipe,
         *,
-        data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="DIR | URI | WEIGHT=DIR ...")] = data,
+        data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="DATA ...")] = data,
         out: Path,
         init_from: Path | None = source,
         parallel: Literal["none", "ddp", "fsdp", "hsdp"] = "none",
@@ -103,7 +118,7 @@ def main(arguments: list[str]) -> int:
         the weights of another run: `bytelm pretrain --init-from OTHER --data DATA --out RUN`.
 
         Args:
-            data: Folder of the dataset, its URI such as s3://bucket/data, or a mixture such as 0.7=wiki 0.3=code. Each
+            data: Folder or URI of the dataset, or a mixture such as 0.7=wiki 0.3=code. A URI is s3://bucket/data. Each
                 source of a mixture gives its share of the tokens, over as many epochs as it needs. Weights may have any
                 sum. All sources need the same tokenizer and context length. Default with --out alone: the run's own
                 data.
@@ -126,8 +141,7 @@ def main(arguments: list[str]) -> int:
             say(f"next: bytelm evaluate {path}, or bytelm generate {path} --prompt TEXT")
         return status
 
-    more = "" if rest is not arguments else f"RECIPE is a .toml file, or one of\n{recipe_descriptions()}"
-    return parse(command, rest, words, more=more)
+    return parse(command, rest, words, {} if rest is not arguments else {"Recipes": recipe_descriptions()})
 
 
 def _named_folder(option: str, arguments: list[str]) -> Path | None:

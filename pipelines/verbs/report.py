@@ -1,4 +1,9 @@
-"""Measurement: write a self-contained HTML page about one or several runs."""
+"""Measurement: write a self-contained HTML page about one or several runs.
+
+Examples:
+    bytelm report runs/gpt
+    bytelm report runs --out comparison.html
+"""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,4 +1,9 @@
-"""Measurement: list the runs in a folder with their progress and results."""
+"""Measurement: list the runs in a folder with their progress and results.
+
+Examples:
+    bytelm runs
+    bytelm runs experiments --json
+"""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,9 @@
-"""Measurement: show how well a run predicts a text, token by token, or rank continuations."""
+"""Measurement: show how well a run predicts a text, token by token, or rank continuations.
+
+Examples:
+    bytelm score runs/gpt "The quick brown fox"
+    bytelm score runs/gpt "The sky is" --choices " blue" " green"
+"""
 
 import json
 from collections.abc import Sequence
@@ -19,6 +24,14 @@ if TYPE_CHECKING:
     from pipelines.scoring.texts import TextScore
 
 ENVIRONMENT = PASSIVE_THREADS
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {
+    "Text": ("run text file choices target", ""),
+    "Prediction": ("stride", "rolling start masking"),
+    "Model": ("checkpoint device dtype", ""),
+    "Output": ("by top limit parquet json", ""),
+}
 
 
 @verb

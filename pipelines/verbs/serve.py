@@ -1,4 +1,9 @@
-"""Use: serve runs in the browser and through OpenAI's completions API."""
+"""Use: serve runs in the browser and through OpenAI's completions API.
+
+Examples:
+    bytelm serve runs/gpt
+    bytelm serve runs/gpt runs/bert --port 9000
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,9 +70,11 @@ def serve(
         port = bound.getsockname()[1]
         access = access_to(host, port, allow_host, origins=allow_origin, token=token)
         # Imported once the options are known to be right, because PyTorch takes seconds.
+        from pipelines.run.folder import Run
         from pipelines.run.loaded_run import load_run
         from pipelines.serving.engine import Engine
         from pipelines.serving.models import ServedModel, Service
+        from pipelines.serving.opening import opening_of
         from pipelines.serving.server import create_app, serve_until_interrupted
 
         loaded = {
@@ -75,7 +82,7 @@ def serve(
             for name, folder in folders.items()
         }
         with Engine(loaded) as engine:
-            models = {name: ServedModel(name, run) for name, run in loaded.items()}
+            models = {name: ServedModel(name, run, opening_of(Run(folders[name]))) for name, run in loaded.items()}
             stopping = asyncio.Event()
             app = create_app(Service(models, engine, created=int(time.time())), access, stopping)
             shown = next(iter(allow_host), "127.0.0.1" if is_any(host) else f"[{host}]" if ":" in host else host)

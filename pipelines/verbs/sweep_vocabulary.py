@@ -1,4 +1,9 @@
-"""Measurement: compare kinds and sizes of vocabularies in bits per byte at equal compute."""
+"""Measurement: compare kinds and sizes of vocabularies in bits per byte at equal compute.
+
+Examples:
+    bytelm sweep-vocabulary my-text/ --out sweep --dry-run
+    bytelm sweep-vocabulary stdlib --kinds bpe unigram --sizes 1k 4k --out sweep
+"""
 
 import json
 import math
@@ -8,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from pipelines.cli.arguments import AsJson, DryRun, Model
-from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule, need_validation
+from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, SplitRule, need_validation
 from pipelines.cli.dry_run import check_dry_run
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
@@ -25,6 +30,14 @@ OUT_OF_MEMORY = "lower `workers`, or choose a smaller `recipe`"
 
 PICTURE = "bits-per-byte.png"
 SIZES = tuple(2**power for power in range(9, 17))  # 512 to 65,536
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {
+    "Corpus": ("corpus split", ""),
+    "Reading files": READING,
+    "Runs": ("kinds sizes seeds recipe", "flops workers"),
+    "Output": ("out dry_run json", ""),
+}
 
 
 @verb
@@ -70,8 +83,15 @@ def sweep_vocabulary(
     from pipelines.recipes.recipe import load_recipe
     from pipelines.run.folder import lock
     from pipelines.sweep.one_run import Work
-    from pipelines.sweep.plan import HOUR_FLOPS, Budget, Vocabulary
-    from pipelines.sweep.sweep_file import check_settings, read_settings, record_settings, settings_of
+    from pipelines.sweep.plan import (
+        HOUR_FLOPS,
+        Budget,
+        Vocabulary,
+        check_settings,
+        read_settings,
+        record_settings,
+        settings_of,
+    )
     from pipelines.sweep.vocabularies import held_out_documents, train_vocabularies, write_datasets
     from tokenizer.workers import thread_count
 
@@ -229,7 +249,7 @@ def _summary(work: "Work", made: "list[Vocabulary]", seeds: int) -> dict[str, An
     from pipelines.cli.waiting import doing
     from pipelines.sweep.lost_text import lost_bits
     from pipelines.sweep.plan import SweepRun
-    from pipelines.sweep.summary import summarize
+    from pipelines.sweep.sweep_summary import summarize
     from tokenizer import Tokenizer
 
     doing("measuring lost text")
@@ -245,7 +265,7 @@ def _summary(work: "Work", made: "list[Vocabulary]", seeds: int) -> dict[str, An
 def _show(summary: dict[str, Any], out: Path) -> None:
     """Print the table and the conclusions."""
     from pipelines.cli.display import answer, say, table
-    from pipelines.sweep.summary import HEADS, cells, sentences
+    from pipelines.sweep.sweep_summary import HEADS, cells, sentences
 
     table(HEADS, cells(summary))
     for sentence in sentences(summary):

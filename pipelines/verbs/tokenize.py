@@ -1,4 +1,9 @@
-"""Text: show the tokens of a text or a file."""
+"""Text: show the tokens of a text or a file.
+
+Examples:
+    bytelm tokenize "The quick brown fox" --tokenizer tokenizer
+    bytelm tokenize --file poem.txt --tokenizer tokenizer --json
+"""
 
 import json
 from collections.abc import Iterator
@@ -136,7 +141,7 @@ def _encode(
 ) -> "list[int] | np.ndarray":
     """Return the ids of a text. `allowed` special tokens are encoded as such, all others as text."""
     if sample is not None:
-        from pipelines.dataset.random_segmentation import check_sample
+        from pipelines.dataset.encoding import check_sample
 
         check_sample(sample)
         return tok.encode_sampled(data, sample, seed, allowed, ())

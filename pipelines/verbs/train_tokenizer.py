@@ -1,14 +1,21 @@
-"""Text: train a BPE, WordPiece or Unigram vocabulary on a corpus."""
+"""Text: train a BPE, WordPiece or Unigram vocabulary on a corpus.
+
+Examples:
+    bytelm train-tokenizer my-text/ --vocab-size 8k --out tokenizer
+    bytelm train-tokenizer stdlib --model wordpiece --vocab-size 4096 --out words
+"""
 
 import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from pipelines.cli.arguments import Address, AsJson, DryRun, Engine, Model, check_engine
 from pipelines.cli.corpus_arguments import (
+    READING,
     CorpusNames,
     PairColumns,
     ReadingOptions,
@@ -42,6 +49,20 @@ TEXT_MEMORY = 130_000_000
 # Least memory for counting and merging, in bytes.
 LEAST_SPARE_MEMORY = 100_000_000
 MOST_TRACED = 1000  # merges
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {
+    "Corpus": ("corpus split", "pairs"),
+    "Reading files": READING,
+    "Vocabulary": (
+        "vocab_size model pattern",
+        "special_tokens sentinels special_text score min_frequency max_token_length limit_alphabet byte_order "
+        "tie_break",
+    ),
+    "Unigram pieces": ("", " ".join(f"pieces.{field.name}" for field in fields(PieceRules))),
+    "Memory and time": ("memory threads", "spill_folder min_count save_counts counts engine address"),
+    "Output": ("out compare overwrite dry_run json", "trace"),
+}
 
 
 @verb
@@ -126,7 +147,7 @@ def train_tokenizer(
     _check(model, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
     check_engine(engine, address, threads, without={"`pairs`": pairs, "`counts`": counts})
     from corpora import Corpus
-    from pipelines.cluster.counting import count_on_ray, counts_folder, plan_counting, remove_range_counts
+    from pipelines.cluster.counting_tasks import count_on_ray, counts_folder, plan_counting, remove_range_counts
     from pipelines.reporting.tokenizer_summary import HeldOut, summarize
     from tokenizer.training.train import Options, TrainingOptions
 

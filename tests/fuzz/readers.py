@@ -291,10 +291,10 @@ def _write_wordpiece(folder: Path) -> None:
 def _write_unigram(folder: Path) -> None:
     """Write a small Unigram vocabulary as tokenizer.json, one with byte fallback as a model, and the character map."""
     from tokenizer import PieceRules, Tokenizer
-    from tokenizer.splitting.character_map import CharacterMap
     from tokenizer.splitting.double_array import compile_map
     from tokenizer.splitting.metaspace_splitter import PLAIN_WORDS
     from tokenizer.splitting.normalizers import Precompiled
+    from tokenizer.splitting.precompiled_map import CharacterMap
 
     replacements = dict.fromkeys("\t\n\r\u00a0\u2003\u3000", " ") | {"e\u0301": "é", "ﬁ": "fi", "½": "1/2", "\x07": ""}
     characters = CharacterMap(compile_map({key.encode(): text.encode() for key, text in replacements.items()}))

@@ -13,6 +13,7 @@ from lm.optim.adamw import AdamW, has_fused_adamw
 from lm.optim.averaging import WeightAverage
 from lm.optim.muon import Muon, orthogonal
 from lm.optim.optimizer import Execution
+from lm.optim.optimizer_settings import OptimizerSettings
 from lm.optim.optimizers import build_optimizers, partition
 from lm.optim.schedules import (
     batch_size,
@@ -23,7 +24,6 @@ from lm.optim.schedules import (
     warmup_cosine,
     weight_decay_multiplier,
 )
-from lm.optim.settings import OptimizerSettings
 
 SMALL = ModelConfig(vocab_size=50, layers=2, width=16, heads=2, positions="learned")
 

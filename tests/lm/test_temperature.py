@@ -6,7 +6,7 @@ import pytest
 import scipy.optimize
 import torch
 
-from lm.metrics.temperature import best_temperature
+from lm.metrics.temperature_scaling import best_temperature
 
 
 def predictions(scale, count=4000, vocab=50):

@@ -10,10 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.model import build_model
 from pipelines.recipes.recipe import load_recipe
-from pipelines.training.batch import Batch
+from pipelines.training.batch import Batch, summed_loss
 from pipelines.training.fully_sharded import FullySharded
 from pipelines.training.launch import processes
-from pipelines.training.loss import summed_loss
 
 MICRO_BATCHES = 3
 

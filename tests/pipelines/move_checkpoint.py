@@ -6,8 +6,8 @@ from pathlib import Path
 from lm.model import build_model
 from lm.optim.averaging import WeightAverage
 from lm.optim.optimizer import Execution
+from lm.optim.optimizer_settings import OptimizerSettings
 from lm.optim.optimizers import build_optimizers
-from lm.optim.settings import OptimizerSettings
 from pipelines.run.folder import Run
 from pipelines.training.checkpoints import CheckpointWriter, take_snapshot
 from pipelines.training.launch import processes

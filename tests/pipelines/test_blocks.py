@@ -106,7 +106,7 @@ def test_a_long_document_that_cannot_be_cut_has_the_same_stream(tmp_path, text_f
 
 
 def test_no_token_is_lost_between_record_batches(tmp_path, text_folder, tokenizer_folder, dataset_folder, monkeypatch):
-    monkeypatch.setattr("pipelines.dataset.blocks.BATCH_TOKENS", 100)
+    monkeypatch.setattr("pipelines.dataset.block_dataset.BATCH_TOKENS", 100)
     build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=32, out=tmp_path / "data")
     one, many = TokenDataset(dataset_folder).split("train"), TokenDataset(tmp_path / "data").split("train")
     assert len(many.chunks()) == -(-one.blocks // 3)

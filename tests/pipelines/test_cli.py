@@ -138,24 +138,24 @@ LONG = "/a/path/that/does/not/fit/into/a/line/of/eighty/columns/however/it/is/br
         ("params gpt2 --model.mixer round", "--model.mixer is round, but must be attention: `bytelm"),
         (
             "params gpt2 --model.layer 3",
-            "unknown option --model.layer (did you mean --model.layers?): `bytelm params gpt2 --help`",
+            "unknown option --model.layer (did you mean --model.layers?): `bytelm params gpt2 --help-all`",
         ),
         ("params gpt2 --model.biases", "unknown option --model.biases (did you mean --model.bias?)"),
         ("params gpt2 --layers 3", "unknown option --layers (did you mean --model.layers or --model.decoder-layers?)"),
         ("params gpt2 --model.no-biases", "unknown option --model.no-biases (did you mean --model.no-bias?)"),
         ("corpus show x --textcolumn y", "unknown option --textcolumn (did you mean --text-column?)"),
         ("params gpt2 --model.layers", "--model.layers needs a value: --model.layers N: `bytelm"),
-        (f"params gpt2 {LONG}", f"unexpected argument {LONG}: `bytelm params gpt2 --help` lists all options"),
+        (f"params gpt2 {LONG}", f"unexpected argument {LONG}: `bytelm params gpt2 --help-all` lists all options"),
         (
             "pretrain gpt-tiny",
-            "missing --data DIR | URI | WEIGHT=DIR ..., --out PATH: `bytelm pretrain gpt-tiny --help` lists",
+            "missing --data DATA ..., --out PATH: `bytelm pretrain gpt-tiny --help-all` lists",
         ),
-        ("pretrain gpt-tiny --dat x --out y", "WEIGHT=DIR ...; unknown option --dat (did you mean --data?): `bytelm"),
+        ("pretrain gpt-tiny --dat x --out y", "DATA ...; unknown option --dat (did you mean --data?): `bytelm"),
         ("pretrain gpt-tiny --data x --out y --model.layers 0", ": model.layers is 0: give at least 1"),
         ("pretrain gpt-tiny --data x --out y --train.lr -1", "train.lr is -1.0, but must be above 0"),
         ("generate x --top-k few", "--top-k: 'few' is not a whole number"),
         ("generate x --top-p few", "--top-p: 'few' is not a number"),
-        ("generate", "missing RUN: `bytelm generate --help`"),
+        ("generate", "missing RUN: `bytelm generate --help-all`"),
         (
             "train-tokenizer x --vocab-size 1k --out y --pairs en",
             "--pairs needs a value: --pairs SOURCE TARGET",
@@ -369,16 +369,16 @@ def test_output_into_a_closed_pipe_is_no_error(text_folder):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("evaluate", "missing RUN [RUN ...]: `bytelm evaluate --help` lists all options"),
-        ("report", "missing RUN [RUN ...]: `bytelm report --help` lists all options"),
-        ("corpus show", "missing CORPUS [CORPUS ...]: `bytelm corpus show --help` lists all options"),
-        ("build-dataset --tokenizer tok --out data", "missing CORPUS [CORPUS ...]: `bytelm build-dataset --help`"),
-        ("generate", "missing RUN: `bytelm generate --help`"),
+        ("evaluate", "missing RUN [RUN ...]: `bytelm evaluate --help-all` lists all options"),
+        ("report", "missing RUN [RUN ...]: `bytelm report --help-all` lists all options"),
+        ("corpus show", "missing CORPUS [CORPUS ...]: `bytelm corpus show --help-all` lists all options"),
+        ("build-dataset --tokenizer tok --out data", "missing CORPUS [CORPUS ...]: `bytelm build-dataset --help-all`"),
+        ("generate", "missing RUN: `bytelm generate --help-all`"),
         ("train-tokenizer --vocab-size 300 --out tok", "no corpus was given"),
         ("pretrain", "name a recipe first"),
         ("params", "name a model first"),
-        ("corpus", "say `bytelm corpus list` or `bytelm corpus show CORPUS`"),
-        ("dataset", "say `bytelm dataset verify DIR`"),
+        ("corpus", "say `bytelm corpus list` or `bytelm corpus show`"),
+        ("dataset", "say `bytelm dataset verify`"),
         ("--completion csh", "choose one of bash, zsh, fish"),
     ],
 )
@@ -394,7 +394,7 @@ def test_help_shows_no_default_of_none_and_lists_quiet_beside_help(verb, capsys)
     said = capsys.readouterr().out
     assert "(default: None)" not in said
     assert "(default: )" not in said
-    assert re.search(r"-h, --help [^-]*-q, --quiet ", said)
+    assert re.search(r"-q, --quiet [^-]*--help-all ", said)
 
 
 @pytest.mark.parametrize("columns", [60, 80, None])

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from corpora import open_corpus
-from pipelines.cluster.datasets import Encoders, EncodeTask, compile_encoding, encode
+from pipelines.cluster.dataset_tasks import Encoders, EncodeTask, compile_encoding, encode
+from pipelines.dataset.encoding import SamplingEncoder
 from pipelines.dataset.outputs import output_prefix, remove_outputs
-from pipelines.dataset.random_segmentation import SamplingEncoder
 from pipelines.dataset.shards import assemble, write_shards
 from tests.pipelines.test_blocks import files_of
 from tokenizer import Tokenizer

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corpora import open_corpus
-from pipelines.cluster.counting import COUNTS, CountTask, SumTask, add_counts, count_range
+from pipelines.cluster.counting_tasks import COUNTS, CountTask, SumTask, add_counts, count_range
 from pipelines.dataset.outputs import output_prefix, read_output, remove_outputs, whole_output
 from pipelines.files import checksummed_json
 from tests.conftest import PEAK_MEMORY
@@ -99,7 +99,7 @@ def test_another_plan_reuses_no_output(tmp_path):
 COUNT_ONE_RANGE = """
 from pathlib import Path
 from corpora import open_corpus
-from pipelines.cluster.counting import CountTask, compile_counting, count_range
+from pipelines.cluster.counting_tasks import CountTask, compile_counting, count_range
 folder, memory = Path(sys.argv[1]), int(sys.argv[2])
 (only,) = open_corpus(str(folder / "huge.txt")).ranges(1_000_000)
 compile_counting("gpt2")

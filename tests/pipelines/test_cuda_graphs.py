@@ -7,12 +7,11 @@ import torch
 
 from lm.config import ModelConfig
 from lm.model import build_model
+from lm.optim.optimizer_settings import OptimizerSettings
 from lm.optim.optimizers import build_optimizers
-from lm.optim.settings import OptimizerSettings
 from pipelines.recipes.config import TrainConfig
-from pipelines.training.batch import Batch
+from pipelines.training.batch import Batch, summed_loss
 from pipelines.training.cuda_graphs import compile_to_graphs, own_gradients, uses_graphs
-from pipelines.training.loss import summed_loss
 from pipelines.training.parallel import ONE_PROCESS
 
 WANTED = TrainConfig(compile=True, cuda_graphs=True)

@@ -23,7 +23,7 @@ from pipelines.evaluation.windows import decoder_windows
 from pipelines.recipes.recipe import load_recipe, save_config
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
-from pipelines.training.objectives import NextToken
+from pipelines.training.batch_objectives import NextToken
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.pretrain import pretrain

@@ -139,7 +139,7 @@ def test_an_encoder_decoder_shows_the_attention_of_each_stack_on_a_text_without_
 
 def test_an_encoder_decoder_of_pairs_shows_a_pair(trained_translator):
     run = Run(trained_translator)
-    from pipelines.dataset.pairs import PairDataset
+    from pipelines.dataset.pair_dataset import PairDataset
 
     pairs, tok = PairDataset(run.data).split("validation"), run.tokenizer()
     encoder, decoder, _ = look_inside(run, load_trained(run).model).attention

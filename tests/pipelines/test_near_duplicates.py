@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipelines.dataset import shingle_kernels as kernels
-from pipelines.dataset.near_duplicates import buckets_of
+from pipelines.dataset.duplicates import buckets_of
 from tokenizer.document_blocks import block_of
 
 letters = st.text(alphabet="abAZ019 .\n\té“—ß中文，。かㄱ한ไทยမ្ក😀\u00a0\x00", max_size=40)

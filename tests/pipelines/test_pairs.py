@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from corpora import PairTexts, open_pairs
 from lm.costs import flops_per_token, meta_model
-from pipelines.dataset.pairs import Lists, PairDataset, Pairs
+from pipelines.dataset.pair_dataset import Lists, PairDataset, Pairs
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.measurements.translation import bleu
 from pipelines.recipes.recipe import load_recipe
@@ -24,9 +24,9 @@ from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
 from pipelines.run.retention import latest_checkpoint
 from pipelines.training.batch import hidden_states
+from pipelines.training.batch_objectives import PairObjective
 from pipelines.training.data import PairLoader, open_training_data
 from pipelines.training.mixture import Mixture
-from pipelines.training.objectives import PairObjective
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.pretrain import pretrain

@@ -25,8 +25,8 @@ from pipelines.recipes.recipe import save_config
 from pipelines.run.folder import lock
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training.batch import Shard
+from pipelines.training.batch_objectives import NextToken
 from pipelines.training.data import BlockLoader
-from pipelines.training.objectives import NextToken
 from pipelines.training.progress import Progress, stop_on_signals
 from pipelines.verbs.pretrain import pretrain
 from tests.conftest import is_running

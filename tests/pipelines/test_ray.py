@@ -20,8 +20,8 @@ import pytest
 
 from corpora import open_corpus
 from pipelines.cli.display import show
-from pipelines.cluster import counting
-from pipelines.cluster.counting import count_corpus
+from pipelines.cluster import counting_tasks as counting
+from pipelines.cluster.counting_tasks import count_corpus
 from pipelines.cluster.tasks import SETTINGS, collect, prepare_nodes
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.train_tokenizer import train_tokenizer

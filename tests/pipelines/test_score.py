@@ -18,7 +18,7 @@ from pipelines.evaluation.decoded_text import white_space
 from pipelines.evaluation.windows import decoder_windows
 from pipelines.run.folder import Run
 from pipelines.scoring.word_probabilities import word_starts
-from pipelines.training.objectives import NextToken
+from pipelines.training.batch_objectives import NextToken
 from pipelines.verbs.export_hf import export_hf
 from tests.pipelines.exchange_cases import AUTO
 from tests.pipelines.test_cli import assert_refused

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from corpora import open_corpus
 from corpora.readers import file_identity
-from pipelines.dataset.blocks import write_blocks
+from pipelines.dataset.block_dataset import write_blocks
 from pipelines.dataset.document_records import DOCUMENTS_FILE
 from pipelines.dataset.encoded_range import EncodedSplit, encode_range
 from pipelines.dataset.outputs import output_prefix

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import chi2_contingency
 
 from corpora import open_corpus
-from pipelines.dataset.pairs import PairDataset
+from pipelines.dataset.pair_dataset import PairDataset
 from pipelines.dataset.reader import TokenDataset
 from pipelines.verbs.build_dataset import build_dataset
 from tests.pipelines.test_blocks import files_of

@@ -23,7 +23,7 @@ from pipelines.sweep.lost_text import lost_bits
 from pipelines.sweep.one_run import Work, finish
 from pipelines.sweep.picture import figure_of
 from pipelines.sweep.plan import Budget, SweepRun, Vocabulary
-from pipelines.sweep.summary import sentences, summarize, tao_size
+from pipelines.sweep.sweep_summary import sentences, summarize, tao_size
 from pipelines.sweep.vocabularies import HELD_OUT_BYTES, LONGEST_DOCUMENT, held_out_documents
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.pretrain import pretrain

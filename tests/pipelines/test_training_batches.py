@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from lm.costs import flops_per_token, meta_model
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.training.batch import ALIGNMENT, ROW_MULTIPLE, Batch, loss_inputs, pack, to_device, unpack
+from pipelines.training.batch_objectives import NextToken, make_objective
 from pipelines.training.data import BlockLoader, open_training_data, validation_batch
 from pipelines.training.mixture import Mixture
-from pipelines.training.objectives import NextToken, make_objective
 from pipelines.training.seeding import generators
 from tests.lm.rows_of_objectives import masked_row
 from tokenizer import Tokenizer

@@ -20,9 +20,9 @@ from pipelines.run.checkpoint_reader import MODEL, read_checkpoint
 from pipelines.run.folder import Run
 from pipelines.run.manifest import MANIFEST, manifest_json, read_manifest
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
+from pipelines.training.batch_objectives import NextToken
 from pipelines.training.data import BlockLoader
 from pipelines.training.loop import Trainer
-from pipelines.training.objectives import NextToken
 
 OF_TIME = ("tokens_per_s", "time_s", "mfu", "mfu_measured", "data_wait_s", "memory_bytes")
 

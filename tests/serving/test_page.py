@@ -23,9 +23,11 @@ import bytelm
 from lm.decoding.generation import generate
 from lm.model import build_model
 from pipelines.generation.text_generation import filled_masks
+from pipelines.run.folder import Run
 from pipelines.scoring.display import LEVELS
 from pipelines.serving.engine import Engine
 from pipelines.serving.models import ServedModel, Service
+from pipelines.serving.opening import opening_of
 from pipelines.serving.security import access_to, bound_socket
 from pipelines.serving.server import create_app
 from tokenizer import Tokenizer
@@ -40,7 +42,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 FLAGS += ["--disable-component-update", "--disable-sync"]
 TEXT = "import os\n\ndef main(naïve):\n\treturn 0  # 漢 🙂 <|endoftext|>\n"
 HOSTILE = "<img src=x onerror=alert(1)>"
-WIDE, PHONE = {"width": 1280, "height": 850}, {"width": 390, "height": 844}
+WIDE = {"width": 1280, "height": 850}
 STRIP = "#strips .strip"
 
 
@@ -58,12 +60,13 @@ def runs(trained_gpt, trained_bert, trained_t5, text_folder):
 
 
 @contextmanager
-def serving(runs, **options):
+def serving(runs, openings=None, **options):
     """Serve runs over HTTP in a thread, and yield the page's address and the access."""
+    openings = openings or {}
     with Engine(runs) as engine, bound_socket("127.0.0.1", 0) as bound:
         port = bound.getsockname()[1]
         access = access_to("127.0.0.1", port, **options)
-        models = {name: ServedModel(name, run) for name, run in runs.items()}
+        models = {name: ServedModel(name, run, openings.get(name, ("", ""))) for name, run in runs.items()}
         app = create_app(Service(models, engine, created=0), access, asyncio.Event())
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
@@ -76,8 +79,14 @@ def serving(runs, **options):
 
 
 @pytest.fixture(scope="module")
-def address(runs):
-    with serving(runs) as (address, _):
+def openings(trained_gpt, trained_bert, trained_t5):
+    folders = {"gpt": trained_gpt, "bert": trained_bert, "t5": trained_t5}
+    return {name: opening_of(Run(folder)) for name, folder in folders.items()}
+
+
+@pytest.fixture(scope="module")
+def address(runs, openings):
+    with serving(runs, openings) as (address, _):
         yield address
 
 
@@ -531,8 +540,114 @@ def test_without_the_access_token_the_page_says_where_to_find_it(browser, runs):
         page = browser.new_page()
         page.goto(address)
         page.wait_for_selector("#problem:not([hidden])")
-        assert "whole address that bytelm serve printed" in page.locator("#problem").text_content()
+        assert "whole address that bytelm serve printed, with #token=TOKEN" in page.locator("#problem").text_content()
         page.close()
+
+
+def test_the_page_opens_with_validation_text_of_the_model_already_coloured(page, openings):
+    text, _ = openings["gpt"]
+    assert len(text) > 10
+    assert page.input_value("#text") == page.locator(STRIP).text_content() == text
+    assert page.locator(f"{STRIP} [class*=level-]").count() > 3
+    page.select_option("#run", "bert")
+    assert page.input_value("#text") == openings["bert"][0]
+    page.fill("#text", "my text")
+    page.select_option("#run", "gpt")
+    assert page.input_value("#text") == "my text"
+
+
+def test_an_encoder_decoder_opens_with_a_source_and_its_target(page, openings):
+    page.select_option("#run", "t5")
+    assert (page.input_value("#text"), page.input_value("#target")) == openings["t5"]
+    page.wait_for_selector(f"{STRIP} [class*=level-]")
+
+
+def test_filling_in_begins_with_a_masked_word_and_its_guesses(page):
+    page.select_option("#run", "bert")
+    choose(page, "fill")
+    page.wait_for_selector("#filled .masked")
+    page.wait_for_selector("#fill-detail .bars li")
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("import os\nimport sys\n", True),
+        ("for (let i = 0; i < n; i++) {\n  sum += a[i];\n}", True),
+        ("def main(folder):\n    return 0\n", True),
+        ("It was a dark and stormy night; the rain fell (in torrents) - from noon: 100 % of it.", False),
+        ("ROMEO:\nO, she doth teach the torches to burn bright;\n  It seems", False),
+        ("She sat by the <|mask|> and <|mask|>.", False),
+        ("", False),
+    ],
+)
+def test_code_is_shown_in_a_monospaced_font(text, code, page):
+    page.fill("#text", text)
+    font = "element => getComputedStyle(element).fontFamily.includes('monospace')"
+    assert page.locator("#text").evaluate(font) == code
+    if text:
+        page.wait_for_selector(f"{STRIP} .token")
+        assert page.locator(STRIP).first.evaluate(font) == code
+
+
+@pytest.mark.parametrize("text", ["שלום עולם ושלום", "سلام دنیا سلام"])
+def test_right_to_left_text_reads_from_the_right(text, page):
+    """These characters are spread over tokens, whose hexadecimal digits alone would run from left to right."""
+    page.fill("#text", text)
+    page.wait_for_selector(".shared >> nth=5")
+    assert page.locator("#text").evaluate("area => getComputedStyle(area).direction") == "rtl"
+    boxes = [page.locator(".shared").nth(i).bounding_box() for i in (0, 1, 2)]
+    assert boxes[0]["x"] > boxes[1]["x"] > boxes[2]["x"]
+    page.locator(f"{STRIP} .token").first.focus()
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("document.activeElement.id.split('-').at(-1)") == "1"
+
+
+TOUCH = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
+
+
+def test_on_a_touch_screen_only_a_tap_opens_the_details_of_a_token(visit):
+    page = visit(**TOUCH)
+    shown = page.locator(".view:not([hidden]) .detail:not(.empty)")
+    touched = "span => span.dispatchEvent(new PointerEvent('pointerover', { pointerType: 'touch', bubbles: true }))"
+    page.locator(f"{STRIP} .token").nth(2).evaluate(touched)  # as when a finger scrolls the page
+    page.select_option("#show", "attention")
+    page.wait_for_selector(".weight")
+    assert shown.count() == 0
+    page.locator(f"{STRIP} .token").nth(2).tap()
+    assert shown.count() == 1
+    write(page, "import", max_tokens=3)
+    assert shown.count() == 0
+    page.locator("#written .token").nth(1).tap()
+    assert shown.count() == 1
+
+
+def test_on_a_touch_screen_the_words_are_of_touch_and_nothing_is_wider(visit):
+    page = visit(**TOUCH)
+    for run, views in (("gpt", ("read", "write")), ("bert", ("read", "fill"))):
+        page.select_option("#run", run)
+        for view in views:
+            choose(page, view)
+            page.wait_for_timeout(300)
+            words = page.locator("main").inner_text().lower()
+            assert "tap" in words and not re.search(r"\b(click|point at|press|hover)\b", words)
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_an_error_clears_the_result_of_the_text_before(page):
+    page.fill("#text", "a b " * 9000)
+    page.wait_for_selector("#problem:not([hidden])")
+    assert page.locator(f"{STRIP} .token").count() == 0
+    assert page.locator("#legend").is_hidden()
+    page.fill("#text", "import os")
+    page.wait_for_selector(f"{STRIP} .token")
+    assert page.locator("#problem").is_hidden()
+    page.select_option("#run", "bert")
+    choose(page, "fill")
+    page.wait_for_selector("#filled .masked")
+    page.fill("#fill-text", "a b " * 900)
+    page.wait_for_selector("#problem:not([hidden])")
+    assert page.locator("#filled .token").count() == 0
 
 
 def test_errors_of_the_server_are_shown(page):
@@ -541,6 +656,7 @@ def test_errors_of_the_server_are_shown(page):
     page.click("#go")
     page.wait_for_selector("#problem:not([hidden])")
     assert "max_tokens is 99" in page.locator("#problem").text_content().lower()
+    assert page.locator("#write-status").text_content() == ""
 
 
 LOOKS = [f"level-{i}" for i in range(6)] + ["first-1", "first-2", "second-1", "second-2", "odd", "even", "unscored"]
@@ -581,7 +697,7 @@ def luminance(colour):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize("size", [WIDE, TOUCH["viewport"]], ids=["wide", "phone"])
 def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(size, scheme, visit):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="accessibility needs axe: make test-page")
     page = visit(viewport=size, color_scheme=scheme)

@@ -11,7 +11,7 @@ from tokenizers import normalizers, pre_tokenizers
 
 from tokenizer import PretokenCounts, Tokenizer, count_pretokens
 from tokenizer.splitting.bert_characters import MARK, SURROGATES, WORD, characters, probe_tokenizers, stored_tables
-from tokenizer.splitting.bert_words import NAMED_WORDS, BertWords, words_of
+from tokenizer.splitting.bert_splitter import NAMED_WORDS, BertWords, words_of
 from tokenizer.splitting.pretokenize import split
 
 EVERY_OPTION = [BertWords(*options) for options in itertools.product((True, False), repeat=4)]

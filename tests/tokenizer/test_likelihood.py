@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.tokenizer.test_bert_words import hard_strings
 from tokenizer import PretokenCounts, Tokenizer, count_pretokens
-from tokenizer.splitting.bert_words import NAMED_WORDS
+from tokenizer.splitting.bert_splitter import NAMED_WORDS
 
 pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out")
 EVERYTHING = 10_000  # more entries than these corpora give

@@ -11,7 +11,7 @@ from tokenizers import AddedToken, normalizers, pre_tokenizers
 from tests.tokenizer.test_added_tokens import PIECES, hugging_face
 from tests.tokenizer.test_bert_words import hard_strings
 from tokenizer import Tokenizer
-from tokenizer.splitting.bert_words import NAMED_WORDS
+from tokenizer.splitting.bert_splitter import NAMED_WORDS
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.tokenizer.test_bert_words import hard_strings
 from tokenizer import PretokenCounts, Tokenizer, count_pretokens
-from tokenizer.splitting.bert_words import NAMED_WORDS
+from tokenizer.splitting.bert_splitter import NAMED_WORDS
 from tokenizer.splitting.patterns import resolve_pattern
 from tokenizer.training.replay import LONGEST_SAMPLE, replay
 

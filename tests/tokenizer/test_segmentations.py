@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenizer import PieceRules, Tokenizer
-from tokenizer.encoding.lattice import Lattices
+from tokenizer.encoding.unigram_lattice import Lattices
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tokenizer.document_blocks import block_of
-from tokenizer.splitting.character_map import LONGEST_REPLACEMENT, CharacterMap
 from tokenizer.splitting.double_array import compile_map
 from tokenizer.splitting.nfkc import named_map
+from tokenizer.splitting.precompiled_map import LONGEST_REPLACEMENT, CharacterMap
 from tokenizer.splitting.sentencepiece_blocks import LONGEST_PIECE, has_kernel, normalized_block
 from tokenizer.splitting.whole_text import SentencePieceText
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from tests.conftest import PEAK_MEMORY
 from tokenizer import Tokenizer
-from tokenizer.encoding import cutting, text_encoder
-from tokenizer.methods import encoding_methods as encoding
+from tokenizer import encoding_methods as encoding
+from tokenizer.encoding import text_encoder
+from tokenizer.splitting import pretokenize
 from tokenizer.splitting.patterns import resolve_pattern
 from tokenizer.splitting.scanner import pretokens
 
@@ -83,7 +84,7 @@ def tok(request):
 def short_streams(monkeypatch):
     """Encode streams a few bytes at a time, so that they are cut everywhere."""
     monkeypatch.setattr(text_encoder.TextEncoder.to_stream, "__defaults__", (5,))
-    monkeypatch.setattr(cutting, "TAIL_BYTES", 64)
+    monkeypatch.setattr(pretokenize, "TAIL_BYTES", 64)
     monkeypatch.setattr(encoding, "LEAST_BYTES", 1)
     monkeypatch.setattr(encoding, "BYTES_PER_TOKEN", 1)
 

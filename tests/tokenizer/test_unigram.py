@@ -19,10 +19,10 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from tokenizer import Tokenizer
 from tokenizer.formats.number_text import number_text, read_number
-from tokenizer.splitting.character_map import CharacterMap
 from tokenizer.splitting.double_array import compile_map, offset_of
 from tokenizer.splitting.graphemes import CLASSES, code_point_classes, probe_tokenizers
 from tokenizer.splitting.normalizers import MARK
+from tokenizer.splitting.precompiled_map import CharacterMap
 from tokenizer.splitting.pretokenize import split
 
 NASTY = [

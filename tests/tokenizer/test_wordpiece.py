@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.tokenizer.test_bert_words import hard_strings
 from tokenizer import PatternNeededError, Tokenizer
-from tokenizer.splitting.bert_words import NAMED_WORDS, BertWords
+from tokenizer.splitting.bert_splitter import NAMED_WORDS, BertWords
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 

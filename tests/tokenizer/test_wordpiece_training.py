@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipelines.verbs.train_tokenizer import train_tokenizer
 from tests.tokenizer.test_bert_words import hard_strings
 from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer, count_pretokens
-from tokenizer.splitting.bert_words import NAMED_WORDS
+from tokenizer.splitting.bert_splitter import NAMED_WORDS
 
 pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out")
 

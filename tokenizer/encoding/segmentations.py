@@ -13,7 +13,7 @@ from heapq import nsmallest
 from math import exp, fsum, log
 
 from tokenizer.encoding.dropout import PLAIN_BYTES
-from tokenizer.encoding.lattice import Lattices
+from tokenizer.encoding.unigram_lattice import Lattices
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

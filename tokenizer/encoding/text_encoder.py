@@ -109,7 +109,7 @@ class TextEncoder:
 
     def to_stream(self, pieces: Iterable[bytes], size: int = STREAMED_BYTES) -> Iterator[int]:
         """Yield the ids of the joined pieces. Holds about `size` bytes and the longest pretoken."""
-        from tokenizer.encoding.cutting import decided_bytes
+        from tokenizer.splitting.pretokenize import decided_bytes
 
         held, offset, wanted = bytearray(), 0, size
         for piece in self._normalize(_slice(pieces, size)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from tokenizer.arguments import check_iterable
+from tokenizer.argument_checks import check_iterable
 from tokenizer.bpe_vocabulary import LONGEST_RANKED_TOKEN, BytePairVocabulary
 from tokenizer.byte_level import BY_RANKS, spell
 from tokenizer.formats.other_kinds import refuse_marked_words
@@ -16,7 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from tokenizer.splitting.bert_words import BertWords
+    from tokenizer.splitting.bert_splitter import BertWords
     from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
 
@@ -118,7 +118,7 @@ def vocabulary_of_pieces(
 ) -> WordPieceVocabulary:
     """Return the WordPiece vocabulary of tokens with their ids. special_tokens default to BERT's that are in `ids`."""
     from tokenizer.formats.wordpiece_files import BERT_SPECIAL_TOKENS, build_wordpiece
-    from tokenizer.splitting.bert_words import NAMED_WORDS, BertWords, words_of
+    from tokenizer.splitting.bert_splitter import NAMED_WORDS, BertWords, words_of
 
     words = pattern if isinstance(pattern, BertWords) else words_of(pattern) if isinstance(pattern, str) else None
     if words is None:

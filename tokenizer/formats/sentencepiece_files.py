@@ -19,9 +19,9 @@ from tokenizer.formats.unigram_files import LONGEST_PIECE
 from tokenizer.formats.whole_files import whole_file
 from tokenizer.formats.wire_format import BYTES, FIXED_32, VARINT, Value, fields
 from tokenizer.sentencepiece_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, SentencePieceVocabulary
-from tokenizer.splitting.character_map import CharacterMap
 from tokenizer.splitting.metaspace_splitter import ALWAYS, NEVER, MetaspaceWords
 from tokenizer.splitting.normalizers import MARK, Precompiled
+from tokenizer.splitting.precompiled_map import CharacterMap
 from tokenizer.splitting.whole_text import SentencePieceText
 from tokenizer.unigram_vocabulary import UnigramVocabulary
 

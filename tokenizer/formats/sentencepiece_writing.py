@@ -17,9 +17,9 @@ from tokenizer.formats.sentencepiece_files import (
 from tokenizer.formats.spelled_vocabulary import expect, quote
 from tokenizer.formats.wire_format import message
 from tokenizer.sentencepiece_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, SentencePieceVocabulary
-from tokenizer.splitting.character_map import CharacterMap
 from tokenizer.splitting.metaspace_splitter import ALWAYS, MetaspaceWords
 from tokenizer.splitting.normalizers import MARK, Precompiled, Replace, Strip
+from tokenizer.splitting.precompiled_map import CharacterMap
 from tokenizer.unigram_vocabulary import UnigramVocabulary
 
 TYPE_CHECKING = False

@@ -10,9 +10,9 @@ from tokenizer.formats.hugging_face import parse_post_processor, type_of
 from tokenizer.formats.length_settings import length_fields, parse_length_settings
 from tokenizer.formats.number_text import number_text, read_number
 from tokenizer.formats.spelled_vocabulary import check_ids, expect, is_unicode, quote
-from tokenizer.splitting.character_map import CharacterMap
 from tokenizer.splitting.metaspace_splitter import ALWAYS, FIRST, NEVER, MetaspaceWords
 from tokenizer.splitting.normalizers import MARK, REGEXES, Normalizer, Precompiled, Replace, Strip
+from tokenizer.splitting.precompiled_map import CharacterMap
 from tokenizer.unigram_vocabulary import UnigramVocabulary
 
 TYPE_CHECKING = False

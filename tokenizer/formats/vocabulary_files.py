@@ -154,7 +154,7 @@ def _load_vocab_txt(
     special_tokens default to those in tokenizer_config.json, and BERT's that are in the file.
     """
     from tokenizer.formats.wordpiece_files import BERT_SPECIAL_TOKENS, build_wordpiece, parse_vocab_txt, words_of_config
-    from tokenizer.splitting.bert_words import NAMED_WORDS, words_of
+    from tokenizer.splitting.bert_splitter import NAMED_WORDS, words_of
 
     if normalizer is not None:
         raise ValueError("normalizer is for byte-level vocabularies: pattern says how BERT normalizes text")

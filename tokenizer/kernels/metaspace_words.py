@@ -16,8 +16,8 @@ from numba.extending import intrinsic
 from tokenizer.kernels.bert_words import decode_utf8, write_utf8
 from tokenizer.kernels.character_map import shortest_key
 from tokenizer.kernels.tools import ONE, inlined, internal, kernel, load_8, store_8, trailing_zeros
-from tokenizer.splitting.character_map import LONGEST_REPLACEMENT, SHORT_CLUSTER
 from tokenizer.splitting.graphemes import BOUNDARY, CLASSES, OTHER, START
+from tokenizer.splitting.precompiled_map import LONGEST_REPLACEMENT, SHORT_CLUSTER
 
 WINDOW = 64
 RUN = 512  # most bytes of unchanged characters that one step writes

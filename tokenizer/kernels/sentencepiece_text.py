@@ -9,8 +9,8 @@ import numpy as np
 from tokenizer.kernels.bert_words import decode_utf8, write_utf8
 from tokenizer.kernels.character_map import longest_key
 from tokenizer.kernels.tools import inlined, internal, kernel
-from tokenizer.splitting.character_map import LONGEST_REPLACEMENT
 from tokenizer.splitting.normalizers import MARK
+from tokenizer.splitting.precompiled_map import LONGEST_REPLACEMENT
 
 ROOM = 3 * LONGEST_REPLACEMENT + 8  # bytes that one step may write to `out`, with a mark for every space
 _SPACE, _MARK = 0x20, ord(MARK)

@@ -27,12 +27,12 @@ class WordPiece(Kind):
     options = ("min_frequency", "limit_alphabet", "alphabet_order", "score")
 
     def splitter_of(self, spelling: str) -> Splitter | None:
-        from tokenizer.splitting.bert_words import words_of
+        from tokenizer.splitting.bert_splitter import words_of
 
         return words_of(spelling)
 
     def accepts(self, splitter: Splitter) -> bool:
-        from tokenizer.splitting.bert_words import BertWords
+        from tokenizer.splitting.bert_splitter import BertWords
 
         return isinstance(splitter, BertWords)
 

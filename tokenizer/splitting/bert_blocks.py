@@ -14,7 +14,7 @@ from tokenizer.splitting.bert_characters import REPLACED, WORD
 from tokenizer.splitting.unicode_classes import CODE_POINTS
 
 if TYPE_CHECKING:
-    from tokenizer.splitting.bert_words import BertWords
+    from tokenizer.splitting.bert_splitter import BertWords
 
 BYTES_PER_CALL = 4 << 20
 

@@ -16,8 +16,8 @@ from functools import cache
 from itertools import product
 from unicodedata import normalize
 
-from tokenizer.splitting.character_map import CharacterMap
 from tokenizer.splitting.double_array import compile_map
+from tokenizer.splitting.precompiled_map import CharacterMap
 from tokenizer.splitting.unicode_classes import CODE_POINTS
 
 # Ranges of the characters after Unicode 3.2 and up to Unicode 11 that NFKC changes or composes.

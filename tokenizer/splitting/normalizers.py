@@ -13,7 +13,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from tokenizer.splitting.character_map import CharacterMap
+    from tokenizer.splitting.precompiled_map import CharacterMap
 
 MARK = "▁"  # U+2581
 # The regular expressions of Replace in published files, as `re` spells them.
@@ -112,7 +112,7 @@ def normalizer_of(field: dict[str, Any]) -> Normalizer:
     """Return the normalizer with this `field`."""
     from base64 import b64decode
 
-    from tokenizer.splitting.character_map import CharacterMap
+    from tokenizer.splitting.precompiled_map import CharacterMap
 
     if field["type"] == "Strip":
         return Strip(field["strip_left"], field["strip_right"])

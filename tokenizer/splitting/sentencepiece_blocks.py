@@ -9,8 +9,8 @@ import numpy as np
 
 from tokenizer.document_blocks import Block, as_readonly
 from tokenizer.kernels import sentencepiece_text as kernel
-from tokenizer.splitting.character_map import CharacterMap
 from tokenizer.splitting.double_array import compile_map
+from tokenizer.splitting.precompiled_map import CharacterMap
 
 if TYPE_CHECKING:
     from tokenizer.splitting.whole_text import SentencePieceText

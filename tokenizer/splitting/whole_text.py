@@ -7,8 +7,8 @@ from collections import namedtuple
 from collections.abc import Iterator
 from functools import cached_property
 
-from tokenizer.splitting.character_map import CharacterMap
 from tokenizer.splitting.normalizers import MARK
+from tokenizer.splitting.precompiled_map import CharacterMap
 from tokenizer.splitting.splitter import Splitter
 
 TYPE_CHECKING = False

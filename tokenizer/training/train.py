@@ -9,7 +9,7 @@ from typing import Literal, TypedDict
 
 import numpy as np
 
-from tokenizer.arguments import check_callable, whole_number
+from tokenizer.argument_checks import check_callable, whole_number
 from tokenizer.byte_level import BYTE_ORDERS
 from tokenizer.kinds.registry import KINDS, all_kinds, kind_named, resolve_splitter
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS, check_special_tokens

@@ -90,7 +90,7 @@ class Divergences:
         logits = model.logits(self._hidden[: len(chunk.targets)]).float()
         self._hidden = self._hidden[len(chunk.targets) :]
         nats = token_nll(logits, chunk.targets)
-        check_finite(nats, self._other.plan.run, "compare with another run")
+        check_finite(nats, self._other.plan.run)
         self._sums += [float(of_rows.sum()) for of_rows in divergences(chunk.logits, logits)]
         self._gaps.append(chunk.nats - nats)
 

@@ -15,7 +15,7 @@ from pipelines.evaluation.groups import Groups, NamedGroup
 from pipelines.evaluation.measurement import Measurement, Result, Section, Table
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import TokenScores
-from pipelines.training.objectives import SpanCorruption
+from pipelines.training.batch_objectives import SpanCorruption
 from tokenizer import Tokenizer
 
 Rows = list[NamedGroup]

@@ -32,7 +32,7 @@ from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import Stream, windows_per_batch
 from pipelines.run.folder import Run
 from pipelines.training.batch import target_nats
-from pipelines.training.objectives import NextToken
+from pipelines.training.batch_objectives import NextToken
 
 SEED = 0
 

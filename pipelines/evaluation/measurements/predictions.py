@@ -9,12 +9,12 @@ import numpy as np
 from lm.metrics.intervals import interval
 from lm.metrics.predictions import bits, perplexity
 from lm.values import read_as
-from pipelines.dataset.pairs import Pairs
+from pipelines.dataset.pair_dataset import Pairs
 from pipelines.evaluation.confidence import Interval, Sampling
 from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import TokenScores
-from pipelines.training.objectives import MaskedToken, PairObjective, SpanCorruption
+from pipelines.training.batch_objectives import MaskedToken, PairObjective, SpanCorruption
 
 PER_BYTE = ("bits_per_byte", "bits_per_original_byte", "masked_bits_per_byte")
 """The bits per byte, of which a model has one."""

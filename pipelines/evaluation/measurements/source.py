@@ -12,7 +12,7 @@ from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.split import Chunk, ScoredSplit, Split
-from pipelines.training.objectives import NextToken
+from pipelines.training.batch_objectives import NextToken
 from tokenizer import Tokenizer
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lm.metrics.predictions import bits
-from lm.metrics.temperature import best_temperature
+from lm.metrics.temperature_scaling import best_temperature
 from lm.model import LanguageModel
 from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.split import Chunk, ScoredSplit, Split

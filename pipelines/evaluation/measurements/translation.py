@@ -12,13 +12,13 @@ from lm.decoding.packed import prepare
 from lm.model import LanguageModel
 from pipelines.cli.arguments import check_beams, check_length_penalty
 from pipelines.cli.display import Bar, say
-from pipelines.dataset.pairs import Pairs
+from pipelines.dataset.pair_dataset import Pairs
 from pipelines.evaluation.measurement import Measurement, Result, Section, Table, number
 from pipelines.evaluation.planning import EvaluationOptions
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import known_ids
-from pipelines.training.objectives import PairObjective
+from pipelines.training.batch_objectives import PairObjective
 from tokenizer import Tokenizer
 
 SOURCES, TARGETS = 64, 256  # limits of a batch, so that memory does not grow with the number of beams

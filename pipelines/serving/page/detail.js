@@ -20,7 +20,7 @@ export function described(token) {
 
 // Return a heading: the token itself.
 export function heading(token) {
-  const piece = make("span", { className: "piece" }, ...alone(token));
+  const piece = make("span", { className: "piece", dir: "auto" }, ...alone(token));
   return make("h3", { className: "shown", "aria-label": spoken(token) }, piece);
 }
 
@@ -50,7 +50,7 @@ function bar(candidate, share, chosen, onChoose) {
   const fill = make("span", { className: "fill" });
   fill.style.setProperty("--share", share);
   const content = [
-    make("span", { className: "piece" }, ...alone(candidate)),
+    make("span", { className: "piece", dir: "auto" }, ...alone(candidate)),
     make("span", { className: "track", "aria-hidden": "true" }, fill),
     make("span", { className: "share" }, percent(candidate.p)),
   ];

@@ -3,6 +3,30 @@
 // Return the element with this id.
 export const byId = (id) => document.getElementById(id);
 
+// Whether the pointer is a finger: nothing happens before a tap, and texts say "tap".
+export const touch = matchMedia("(hover: none)").matches;
+export const POINT = touch ? "Tap" : "Point at";
+export const CLICK = touch ? "Tap" : "Click";
+
+const SIGNS = /\w\(|[{}[\]=<>_\\#*+|$&^~@]/g; // rare in prose
+const STATEMENT = /^(import [\w.]+|from [\w.]+ import .*|#include .*|.*\w\(.*\)\s*[:;{])$/m;
+
+function isCode(text) {
+  const plain = text.replaceAll(/<\|\w+\|>/g, ""); // without special tokens
+  return STATEMENT.test(plain) || (plain.match(SIGNS) ?? []).length > Math.max(1, 0.02 * plain.length);
+}
+
+// Use the font for code in the view of this field if its text looks like code.
+export function dress(field) {
+  field.closest(".view").classList.toggle("code", isCode(field.value));
+}
+
+// Put a text into a field, unless a person has changed the text that was put there before.
+export function suggest(field, text) {
+  if (field.value === (field.dataset.suggested ?? "")) field.dataset.suggested = field.value = text;
+  dress(field);
+}
+
 // Return a new element. `options` are properties (className, textContent, ...) and attributes (role, aria-...).
 export function make(tag, options = {}, ...children) {
   const element = document.createElement(tag);

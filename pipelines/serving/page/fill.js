@@ -2,13 +2,14 @@
 
 import { ask } from "./api.js";
 import { bars, described, facts, heading, showIn } from "./detail.js";
-import { byId, debounced, latestOnly, make } from "./dom.js";
+import { byId, CLICK, debounced, latestOnly, make, suggest, touch } from "./dom.js";
 import { drawLegend, levelsOf } from "./levels.js";
 import { textOf } from "./pieces.js";
 import { Strip, shown } from "./strip.js";
 
 const EXAMPLE = "The old man sat by the window of the house and looked at the sea.";
-const HINT = "Click a word, or move to it and press Enter, to mask it. The bars show the model's guesses.";
+const KEYBOARD = touch ? "" : ", or move to it and press Enter,";
+const HINT = `${CLICK} a word${KEYBOARD} to mask it. The bars show the model's guesses.`;
 const WAIT_MS = 120;
 
 export class FillView {
@@ -23,7 +24,7 @@ export class FillView {
       (index) => this.toggle(index),
     );
     byId("filled").append(make("div", { className: "panel" }, this.strip.element));
-    byId("fill-text").value = EXAMPLE;
+    byId("fill-note").textContent = `${CLICK} words below to mask them or to show them again.`;
     const typed = debounced(WAIT_MS, () => this.update());
     byId("fill-text").addEventListener("input", () => {
       this.masked.clear();
@@ -33,9 +34,23 @@ export class FillView {
   }
 
   open(model) {
-    if (this.model !== model) this.masked.clear();
-    this.model = model;
-    this.update();
+    if (this.model !== model) {
+      this.model = model;
+      this.masked.clear();
+      suggest(byId("fill-text"), model.opening[0] || EXAMPLE);
+      this.begin();
+    } else this.update();
+  }
+
+  // Mask a word in the middle of the text.
+  async begin() {
+    await this.update();
+    const words = this.tokens.flatMap((token, i) => (/\p{L}{3}/u.test(textOf([token])) ? [i] : []));
+    if (words.length === 0 || this.masked.size > 0) return;
+    const whole = words.filter((i) => this.wordAt(i).length === 1);
+    const index = (whole.length ? whole : words)[(whole.length || words.length) >> 1];
+    this.toggle(index);
+    if (!touch) this.strip.show(index);
   }
 
   async update() {
@@ -46,6 +61,8 @@ export class FillView {
       this.report();
       this.draw(answer.tokens);
     } catch (error) {
+      this.draw([]);
+      showIn(byId("fill-detail"), HINT);
       this.report(error.message);
     }
   }

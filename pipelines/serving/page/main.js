@@ -1,7 +1,7 @@
 // The page of `bytelm serve`: chooses the run and the view.
 
 import { ask, takeToken } from "./api.js";
-import { byId, fillSelect } from "./dom.js";
+import { byId, dress, fillSelect } from "./dom.js";
 import { FillView } from "./fill.js";
 import { ReadView } from "./read.js";
 import { WriteView } from "./write.js";
@@ -49,6 +49,7 @@ async function start() {
     fill: new FillView(report),
   };
   byId("run").addEventListener("change", () => arrange(views, models));
+  for (const id of ["text", "prompt", "fill-text"]) byId(id).addEventListener("input", () => dress(byId(id)));
   document.querySelector(".views").addEventListener("change", () => arrange(views, models));
   arrange(views, models);
 }

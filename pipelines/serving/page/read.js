@@ -3,14 +3,14 @@
 import { ask } from "./api.js";
 import { aligned, offsetOf, sum, tokenAt } from "./compare.js";
 import { bars, bits, described, facts, heading, showIn, totals } from "./detail.js";
-import { byId, debounced, fillSelect, latestOnly, make } from "./dom.js";
+import { byId, debounced, fillSelect, latestOnly, make, POINT, suggest, touch } from "./dom.js";
 import { drawLegend, differenceLegend, differenceLevel, levelsOf } from "./levels.js";
 import { spoken } from "./pieces.js";
 import { Strip, shown } from "./strip.js";
 
 const EXAMPLE = "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals.";
-const HINT =
-  "Point at a token to see what the model expected there. With the keyboard: Tab to the tokens, then arrow keys.";
+const KEYBOARD = touch ? "" : " With the keyboard: Tab to the tokens, then arrow keys.";
+const HINT = `${POINT} a token to see what the model expected there.${KEYBOARD}`;
 const KINDS = { own: "tokens", encoder: "tokens of the source", cross: "target and source" };
 const WAIT_MS = 120; // after the last key
 
@@ -21,9 +21,10 @@ export class ReadView {
     this.key = Math.random().toString(36).slice(2); // names this page's text on the server
     this.latest = latestOnly();
     this.held = new Map(); // the tokens of the last answer, by run
-    byId("text").value = sessionStorage.getItem("bytelm-text") ?? EXAMPLE;
+    byId("text").value = sessionStorage.getItem("bytelm-text") ?? "";
     const typed = debounced(WAIT_MS, () => this.update());
     for (const id of ["text", "target"]) byId(id).addEventListener("input", typed);
+    byId("text").addEventListener("input", () => sessionStorage.setItem("bytelm-text", byId("text").value));
     for (const id of ["show", "kind", "layer", "head", "other", "as"]) {
       byId(id).addEventListener("change", () => this.arrange());
     }
@@ -31,6 +32,8 @@ export class ReadView {
 
   open(model) {
     this.model = model;
+    suggest(byId("target"), model.opening[1]);
+    suggest(byId("text"), model.opening[0] || EXAMPLE);
     const others = this.models.filter((each) => each !== model && each.architecture === model.architecture);
     // Tokens of different tokenizers are matched by their bytes, which are unknown if a tokenizer loses text.
     const comparable = others.filter(
@@ -61,7 +64,6 @@ export class ReadView {
   // Fetch the scores for the current fields, and draw them unless the fields have changed in the meantime.
   async update() {
     const text = byId("text").value;
-    sessionStorage.setItem("bytelm-text", text);
     const target = this.model.architecture === "encoder-decoder" ? byId("target").value : undefined;
     if (!text || target === "") {
       await this.latest(() => null);
@@ -75,6 +77,7 @@ export class ReadView {
       if (byId("show").value === "attention") this.drawAttention(answer[0]);
       else this.draw(answer);
     } catch (error) {
+      this.clear();
       this.report(error.message);
     }
   }
@@ -208,9 +211,10 @@ export class ReadView {
     strips[0].set(queries.map(plain));
     if (cross) strips[1].set(keys.map(plain));
     const note = cross
-      ? "Point at a token of the target to see which tokens of the source it attends to."
-      : "Point at a token to see which tokens it attends to.";
+      ? `${POINT} a token of the target to see which tokens of the source it attends to.`
+      : `${POINT} a token to see which tokens it attends to.`;
     drawLegend(byId("legend"), note, []);
+    if (touch && strips[0].shown < 0) return;
     strips[0].show(Math.max(strips[0].held, Math.min(strips[0].current || queries.length - 1, queries.length - 1)));
   }
 

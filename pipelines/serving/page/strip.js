@@ -5,6 +5,7 @@ import { make } from "./dom.js";
 import { grouped, nodes, textOf } from "./pieces.js";
 
 let strips = 0;
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
 const WORD = /^ \S{0,30}$/u;
 
 const made = new WeakMap();
@@ -24,7 +25,7 @@ export function shown(token, level, label) {
 export class Strip {
   constructor(label, onShow, onChoose) {
     this.id = `strip-${++strips}`;
-    this.element = make("div", { className: "strip", role: "listbox", dir: "auto", "aria-label": label, hidden: true });
+    this.element = make("div", { className: "strip", role: "listbox", "aria-label": label, hidden: true });
     this.onShow = onShow;
     this.onChoose = onChoose;
     this.tokens = []; // as last set
@@ -33,7 +34,7 @@ export class Strip {
     this.current = 0; // the only token that Tab reaches
     this.held = this.shown = -1;
     for (const [type, action] of [
-      ["pointerover", (event) => this.held < 0 && this.show(this.indexOf(event))],
+      ["pointerover", (event) => event.pointerType !== "touch" && this.held < 0 && this.show(this.indexOf(event))],
       ["click", (event) => this.toggle(this.indexOf(event))],
       ["focusin", (event) => this.focused(this.indexOf(event))],
       ["keydown", (event) => this.move(event)],
@@ -59,6 +60,8 @@ export class Strip {
       this.append(tokens.slice(start + from, start + to), parts);
     }
     this.tokens = tokens;
+    const [letter] = /\p{L}/u.exec(textOf(tokens)) ?? [""];
+    this.element.dir = RIGHT_TO_LEFT.test(letter) ? "rtl" : "ltr";
     this.element.hidden = tokens.length === 0;
     if (this.held >= start) this.hold(this.held < tokens.length ? this.held : -1);
     this.reach(Math.min(this.current, tokens.length - 1));
@@ -70,7 +73,10 @@ export class Strip {
     const spans = tokens.map((token, i) => this.span(token, this.spans.length + i, parts[i]));
     this.spans.push(...spans);
     let node = spans[0];
-    if (spans.length > 1) node = make("span", { className: "shared", title: textOf(tokens) }, ...spans);
+    if (spans.length > 1) {
+      const text = textOf(tokens);
+      node = make("span", { className: RIGHT_TO_LEFT.test(text) ? "shared rtl" : "shared", title: text }, ...spans);
+    }
     this.drawn.push({ to: this.spans.length, node });
     if (WORD.test(parts[0][0]?.text)) {
       spans[0].classList.add("word");
@@ -147,9 +153,11 @@ export class Strip {
 
   move(event) {
     const last = this.tokens.length - 1;
+    const ahead = this.element.matches(":dir(rtl)") ? "ArrowLeft" : "ArrowRight";
     const keys = {
-      ArrowRight: () => this.spans[Math.min(this.current + 1, last)].focus(),
       ArrowLeft: () => this.spans[Math.max(this.current - 1, 0)].focus(),
+      ArrowRight: () => this.spans[Math.max(this.current - 1, 0)].focus(),
+      [ahead]: () => this.spans[Math.min(this.current + 1, last)].focus(),
       ArrowDown: () => this.spans[this.below(1)].focus(),
       ArrowUp: () => this.spans[this.below(-1)].focus(),
       Home: () => this.spans[0].focus(),

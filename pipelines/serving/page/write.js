@@ -2,12 +2,12 @@
 
 import { events } from "./api.js";
 import { bars, described, facts, heading, showIn } from "./detail.js";
-import { byId, make } from "./dom.js";
+import { byId, CLICK, make, POINT, suggest, touch } from "./dom.js";
 import { drawLegend, levelsOf } from "./levels.js";
 import { Strip, shown } from "./strip.js";
 
-const HINT =
-  "Point at a token to see its ten likeliest candidates. Click a token, then a candidate, to continue from there.";
+const CONTINUE = `${CLICK} a token, then a candidate, to continue from there.`;
+const HINT = touch ? CONTINUE : `${POINT} a token to see its ten likeliest candidates. ${CONTINUE}`;
 const EXAMPLE = "It was a dark and";
 const ENDS = {
   length: "Stopped after the chosen number of tokens.",
@@ -20,9 +20,8 @@ export class WriteView {
     this.report = report;
     this.tokens = []; // generated so far
     this.strip = new Strip("Generated tokens", (index) => this.showToken(index));
-    this.start = make("span", { className: "start" });
+    this.start = make("span", { className: "start", dir: "auto" });
     byId("written").append(make("div", { className: "panel" }, this.start, this.strip.element));
-    byId("prompt").value = EXAMPLE;
     byId("prompt").addEventListener("input", () => this.reset());
     byId("go").addEventListener("click", () => (this.running ? this.running.abort() : this.write(this.options())));
     byId("one").addEventListener("click", () => this.write({ ...this.options(), max_tokens: 1 }));
@@ -32,6 +31,8 @@ export class WriteView {
   open(model) {
     if (this.model !== model) {
       this.model = model;
+      const [beginning] = /^\s*(\S+\s+){1,7}\S+/.exec(model.opening[0]) ?? [EXAMPLE];
+      suggest(byId("prompt"), model.architecture === "decoder" ? beginning : model.opening[0]);
       this.reset();
     }
   }
@@ -77,7 +78,10 @@ export class WriteView {
     } catch (error) {
       if (mine !== this.running) return;
       if (error.name === "AbortError") this.say("Stopped.");
-      else this.report(error.message);
+      else {
+        this.say("");
+        this.report(error.message);
+      }
     } finally {
       if (mine === this.running) this.busy(false);
     }
@@ -93,7 +97,7 @@ export class WriteView {
   add(token) {
     this.tokens.push(token);
     this.draw();
-    if (this.strip.held < 0) this.showToken(this.tokens.length - 1);
+    if (!touch && this.strip.held < 0) this.showToken(this.tokens.length - 1);
   }
 
   draw() {

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from lm.objectives import lengths_of_span_corruption, masked_token, next_token, sequence_pairs, span_corruption
-from pipelines.dataset.pairs import Pairs
+from pipelines.dataset.pair_dataset import Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.run.text_ids import ROLES, ids_of
 from pipelines.training.batch import Array, Batch

@@ -2,7 +2,7 @@
 
 Blocks cut the stream of a split (`pipelines.dataset.encoding`) every T tokens; only the tail of the last block is
 dropped. The same corpus and tokenizer give byte-identical files, whatever the number of threads and the corpus's batch
-sizes. Training documents may have random segmentations (`pipelines.dataset.random_segmentation`). Splits other than
+sizes. Training documents may have random segmentations (`pipelines.dataset.encoding`). Splits other than
 train also record the SHA-256, bytes and tokens of each document (`pipelines.dataset.document_records`).
 """
 
@@ -29,8 +29,7 @@ from pipelines.dataset.arrow import (
 )
 from pipelines.dataset.dataset_manifest import write_manifest
 from pipelines.dataset.document_records import RecordedDocuments, document_hashes, write_documents
-from pipelines.dataset.encoding import BATCH_TOKENS, encode_batch, separator_of
-from pipelines.dataset.random_segmentation import SamplingEncoder
+from pipelines.dataset.encoding import BATCH_TOKENS, SamplingEncoder, encode_batch, separator_of
 from pipelines.dataset.reader import DATA_FILE, write_info
 from pipelines.files import write_json
 from tokenizer import Tokenizer

@@ -12,12 +12,12 @@ from corpora import Corpus
 from corpora.ranges import InputRange
 from pipelines.cli.display import Bar, count_text
 from pipelines.cli.dry_run import plan_tasks
-from pipelines.cluster.counting import range_bytes
+from pipelines.cluster.counting_tasks import range_bytes
 from pipelines.cluster.tasks import cluster, collect, prepare_nodes
 from pipelines.dataset.arrow import id_dtype
 from pipelines.dataset.encoded_range import EncodedRange, encode_range
+from pipelines.dataset.encoding import SamplingEncoder
 from pipelines.dataset.outputs import output_prefix
-from pipelines.dataset.random_segmentation import SamplingEncoder
 from pipelines.dataset.shards import ShardTask, WrittenShard, assemble
 from pipelines.dataset.stored import Upload, send
 from tokenizer import Tokenizer

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 
-from tokenizer.arguments import file_path, whole_number
+from tokenizer.argument_checks import file_path, whole_number
 from tokenizer.encoding.special_spellings import SpecialTokens, runs_of_text
 from tokenizer.encoding.text_encoder import MissingByteError, TextEncoder, offset_by
-from tokenizer.methods.vocabulary_methods import VocabularyMethods
 from tokenizer.text import nfc, text_bytes
+from tokenizer.vocabulary_methods import VocabularyMethods
 
 # Importing these takes longer than encoding a short text, which needs none of them.
 TYPE_CHECKING = False

@@ -17,7 +17,7 @@ from corpora import PairCorpus
 from corpora.splits import TRAIN
 from pipelines.dataset.arrow import ArrowFile, Progress, TextFingerprint, describe_split, id_dtype, read_ahead, text_of
 from pipelines.dataset.dataset_manifest import write_manifest
-from pipelines.dataset.random_segmentation import SamplingEncoder
+from pipelines.dataset.encoding import SamplingEncoder
 from pipelines.dataset.reader import DATA_FILE, DatasetFolder, write_info
 from pipelines.files import write_json
 from tokenizer import Tokenizer
