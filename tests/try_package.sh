@@ -8,7 +8,7 @@ cd "$folder"
 "$bin/bytelm" --version
 "$bin/bytelm" params gpt2 --json > params.json
 "$bin/bytelm" train-tokenizer stdlib --vocab-size 512 --out tok --quiet
-"$bin/bytelm" build-dataset stdlib --tokenizer tok --context-length 64 --out data --quiet
+"$bin/bytelm" build-dataset stdlib --tokenizer tok --context-length 256 --out data --quiet
 "$bin/bytelm" pretrain gpt-tiny --data data --out run --train.tokens 20k --train.warmup-tokens 1k --quiet
 "$bin/bytelm" evaluate run --json > evaluation.json
 "$bin/bytelm" report run --out report.html --quiet
