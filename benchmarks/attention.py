@@ -36,7 +36,7 @@ from lm.attention.backends import BACKENDS, reference
 from lm.config import ModelConfig
 from lm.introspection.attention_maps import attention_maps
 from lm.masks import Mask
-from lm.model import build_model
+from lm.model import LanguageModel
 
 # Targets: closed_form's share of the reference's bytes and time; the relative cost of earlier attention maps.
 BYTES, TIME, INSIDE = 0.6, 0.8, 0.01
@@ -185,7 +185,7 @@ def bytes_kept(forward: Callable[[], Tensor]) -> int:
 def looking_inside(target: str, rounds: int) -> dict:
     """Time forward passes of a model, and of a copy after its attention maps have been computed."""
     config = ModelConfig(vocab_size=512, context_length=256, layers=4, width=256, heads=4)
-    untouched = build_model(config, seed=0).to(target).eval()
+    untouched = LanguageModel(config, seed=0).to(target).eval()
     inspected = copy.deepcopy(untouched)
     ids = torch.randint(config.vocab_size, (1, config.context_length), device=target)
     with torch.no_grad():

@@ -29,7 +29,7 @@ from lm.config import ModelConfig
 from lm.decoding.generation import stream
 from lm.decoding.packed import prepare
 from lm.exchange import to_hugging_face
-from lm.model import LanguageModel, build_model
+from lm.model import LanguageModel
 
 SHAPE = ModelConfig(
     vocab_size=8192,
@@ -107,7 +107,7 @@ def main(arguments: list[str]) -> None:
 
 @torch.no_grad()
 def lively_model() -> LanguageModel:
-    model = build_model(SHAPE, seed=0)
+    model = LanguageModel(SHAPE, seed=0)
     generator = torch.Generator().manual_seed(1)
     for parameter in model.parameters():
         if parameter.ndim > 1:

@@ -170,11 +170,12 @@ def _trained(name: str, seed: int, settings: Settings, run: Path) -> dict[str, A
     clock = run / "processor.json"
     earlier = json.loads(clock.read_text()) if clock.exists() else 0.0
     before = time.process_time()
-    interrupted = pretrain(recipe, data=settings.data, out=run)
+    try:
+        pretrain(recipe, data=settings.data, out=run)
+    except KeyboardInterrupt:
+        write_whole(clock, json.dumps(earlier + time.process_time() - before))
+        raise SystemExit("interrupted: the same command with the same --folder resumes the training") from None
     processor = earlier + time.process_time() - before
-    if interrupted:
-        write_whole(clock, json.dumps(processor))
-        raise SystemExit("interrupted: the same command with the same --folder resumes the training")
     last = Run(run).metrics()[-1]  # the last line is a validation
     sized = replace(recipe.model, vocab_size=dataset.vocab_size)
     if recipe.objective == "masked-token":

@@ -9,7 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from lm.config import ModelConfig
-from lm.model import LanguageModel, build_model
+from lm.model import LanguageModel
 from lm.presets import PRESETS
 
 OURS, PEERS = "bytelm", ("transformers", "litgpt")
@@ -85,7 +85,7 @@ def peers_of(case: Case) -> list[str]:
 
 def build_ours(case: Case) -> LanguageModel:
     """Return our model with the initial weights of all contestants."""
-    return build_model(case.config, seed=0)
+    return LanguageModel(case.config, seed=0)
 
 
 def build_peer(

@@ -40,7 +40,7 @@ def train_ours(path: Path, size: int) -> dict[str, float]:
     """Return the scores of our pieces."""
     from tokenizer import Tokenizer
 
-    vocabulary = Tokenizer.train(path, size, model="unigram", special_tokens=(), threads=1).vocabulary
+    vocabulary = Tokenizer.train(path, size, kind="unigram", special_tokens=(), threads=1).vocabulary
     return dict(zip(vocabulary.pieces[1:], vocabulary.scores[1:], strict=True))
 
 

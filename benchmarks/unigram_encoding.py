@@ -39,7 +39,7 @@ def unigram_files(session: Session) -> PieceFiles:
     if published.is_file():
         tokenizer = Tokenizer.load(published)
     else:
-        options = {"model": "unigram", "pattern": "nmt_nfkc", "special_tokens": ()}
+        options = {"kind": "unigram", "pattern": "nmt_nfkc", "special_tokens": ()}
         tokenizer = Tokenizer.train(session.line_texts[0].path, session.vocab_size, threads=1, **options)
     folder = session.folder / "unigram"
     tokenizer.save(folder)

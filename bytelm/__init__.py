@@ -3,12 +3,15 @@
     import bytelm
 
     run = bytelm.load_run("runs/gpt")
+    print(run.generate("The quick brown fox", tokens=20))
     logits = run.logits("The quick brown fox")  # (tokens, vocabulary), float32
 
 Every verb of the command line is a function here: `bytelm.pretrain("gpt-tiny", data="data", out="runs/gpt")`. The
 functions return their results and print nothing, unless called inside `with bytelm.show():`. Names are imported when
 they are first used, so `import bytelm` takes milliseconds.
 """
+
+import sys
 
 TYPE_CHECKING = False  # without importing `typing`
 if TYPE_CHECKING:
@@ -40,6 +43,23 @@ if TYPE_CHECKING:
     from tokenizer import Tokenizer
 
     __version__: str
+
+
+def _refuse_other_packages() -> None:
+    """Raise ImportError if Python would import another package in the place of one of bytelm's."""
+    folder = __file__.removesuffix("__init__.py").rstrip("/\\").removesuffix("bytelm")
+    for name in ("tokenizer", "lm", "corpora", "pipelines"):
+        finders = (getattr(finder, "find_spec", None) for finder in sys.meta_path)
+        specs = (find(name, None) for find in finders if find)
+        spec = getattr(sys.modules.get(name), "__spec__", None) or next(filter(None, specs), None)
+        if spec is not None and spec.origin and not spec.origin.startswith(folder):
+            raise ImportError(
+                f"bytelm has a package {name}, but Python finds {spec.origin} first: rename that {name}, or start "
+                "Python in another folder"
+            )
+
+
+_refuse_other_packages()
 
 # Modules of the other names. A verb's function has the name of its module in `pipelines.verbs`.
 _HOMES = {

@@ -12,7 +12,7 @@ from corpora.documents import Dropped
 from corpora.ranges import InputRange, SplitPlan, count_documents, pack
 from corpora.read_options import ReadOptions
 from corpora.specs import Opened, Specs, open_specs
-from corpora.splits import FEW_DOCUMENTS, HASH, NONE, OWN, TAIL, TRAIN, VALIDATION, Rule, parse_rule
+from corpora.splits import FEW_DOCUMENTS, HASH, NONE, PREDEFINED, TAIL, TRAIN, VALIDATION, Rule, parse_rule
 
 # Bytes of input in a range: seconds of encoding, and few enough ranges for a corpus of terabytes.
 RANGE_BYTES = 256_000_000
@@ -24,7 +24,7 @@ class Corpus:
     Attributes:
         name: a short name
         description, licence: from the corpus card, "" without one
-        split_rule: how the splits were made: "own", "hash:0.05", "tail:0.1" or "none"; `split` of `open_corpus`
+        split_rule: how the splits were made: "predefined", "hash:0.05", "tail:0.1" or "none"; `split` of `open_corpus`
         split_names: the splits, "train" first
         dropped: what the newest pass has left out so far
         skipped_files: number of files in the folders and globs that are not read, by suffix
@@ -49,7 +49,7 @@ class Corpus:
         self._plan = self._make_plan(parse_rule(split) if split else None)
         self.split_rule = str(self._plan.rule)
         made = (TRAIN,) if self._plan.rule == NONE else (TRAIN, VALIDATION)
-        names = [*made, *(self._reader.own_splits if self._plan.rule == OWN else ())]
+        names = [*made, *(self._reader.own_splits if self._plan.rule == PREDEFINED else ())]
         self.split_names = tuple(dict.fromkeys(names))
 
     @property
@@ -136,7 +136,7 @@ class Corpus:
     def _make_plan(self, wanted: Rule | None) -> SplitPlan:
         """Return how documents are split. Reads no more of them than needed."""
         own = self._reader.own_splits
-        if wanted == OWN and TRAIN not in own:
+        if wanted == PREDEFINED and TRAIN not in own:
             raise ValueError(
                 f"{self.name} has no own splits ({', '.join(own) or 'nothing in it is named train'}): "
                 "leave `split` out, or give hash:0.05 or tail:0.1"
@@ -145,19 +145,19 @@ class Corpus:
             self._count(1, only_train=False)
             return SplitPlan(rule=NONE, cut=None)
         if wanted is None and TRAIN in own and len(own) > 1:
-            wanted = OWN
-        if wanted == OWN and VALIDATION in own:
+            wanted = PREDEFINED
+        if wanted == PREDEFINED and VALIDATION in own:
             self._count(1, only_train=False)
-            return SplitPlan(rule=OWN, cut=None)
-        only_train = wanted == OWN
-        if wanted is not None and wanted != OWN:
+            return SplitPlan(rule=PREDEFINED, cut=None)
+        only_train = wanted == PREDEFINED
+        if wanted is not None and wanted != PREDEFINED:
             cut = wanted
             self._count(1, only_train)
         else:
             cut = HASH if self._count(FEW_DOCUMENTS, only_train) >= FEW_DOCUMENTS else TAIL
         if cut.kind == "tail" and self._total_bytes is None:
             self._count(None, only_train)
-        return SplitPlan(rule=OWN if wanted == OWN else cut, cut=cut, total_bytes=self._total_bytes)
+        return SplitPlan(rule=PREDEFINED if wanted == PREDEFINED else cut, cut=cut, total_bytes=self._total_bytes)
 
     def _count(self, enough: int | None, only_train: bool) -> int:
         """Count documents, and stop at `enough`. With None count all documents and their bytes.
@@ -205,12 +205,12 @@ def open_corpus(
     the same name; write ./stdlib for the file.
 
     Args:
-        split: "own", "hash:FRACTION", "tail:FRACTION", or "none" for training on everything. Default: the corpus's own
-            splits if they are "train" and at least one more. Otherwise 5 % of the documents by their hash, or under 20
-            documents the last tenth of the bytes. Files have own splits if each one is in a folder named train,
-            validation (valid, val, dev) or test, or has one of these words in its name. If own splits lack validation,
-            it is cut from train. Several specs use own splits if all of them have some. The other rules pool all
-            documents.
+        split: "predefined", "hash:FRACTION", "tail:FRACTION", or "none" for training on everything. Default: the
+            corpus's own splits if they are "train" and at least one more. Otherwise 5 % of the documents by their hash,
+            or under 20 documents the last tenth of the bytes. Files have own splits if each one is in a folder named
+            train, validation (valid, val, dev) or test, or has one of these words in its name. If own splits lack
+            validation, it is cut from train. Several specs use own splits if all of them have some. The other rules
+            pool all documents.
         invalid: the policy for documents that are not UTF-8: "error"; "replace" invalid bytes by U+FFFD; "skip" the
             document; "bytes": return all documents as bytes, in a large_binary column. "skip" also leaves out documents
             above `max_document`, lines that are not JSON objects or whose text is not a string, and the rest of damaged

@@ -10,7 +10,7 @@ from corpora.documents import Dropped, batch_documents, clean, join
 from corpora.read_options import ReadOptions
 from corpora.readers import Reader
 from corpora.specs import Specs, open_specs
-from corpora.splits import HASH, NONE, OWN, TRAIN, VALIDATION, HashRouter, parse_rule
+from corpora.splits import HASH, NONE, PREDEFINED, TRAIN, VALIDATION, HashRouter, parse_rule
 
 SOURCE, TARGET = "source", "target"
 PAIR_SCHEMA = pa.schema([(SOURCE, pa.large_string()), (TARGET, pa.large_string())])
@@ -22,8 +22,8 @@ class PairCorpus:
     Attributes:
         name: a short name
         columns: the two columns, source and target
-        split_rule: "own", "hash:0.05" or "none". The hash is of the source's bytes, so no source is in two splits. Own
-            splits without validation have it cut from train by hash.
+        split_rule: "predefined", "hash:0.05" or "none". The hash is of the source's bytes, so no source is in two
+            splits. Predefined splits without validation have it cut from train by hash.
         split_names: the splits, "train" first
         dropped: what the newest pass has left out so far; a pair with an empty side is an empty document
         skipped_files: number of files in the folders and globs that are not read, by suffix
@@ -47,21 +47,21 @@ class PairCorpus:
         self.text_bytes_estimate = readers[0].bytes_estimate
         self.mapped_bytes = readers[0].mapped_bytes
         own = readers[0].own_splits
-        rule = parse_rule(split) if split else OWN if TRAIN in own and len(own) > 1 else HASH
+        rule = parse_rule(split) if split else PREDEFINED if TRAIN in own and len(own) > 1 else HASH
         if rule.kind == "tail":
             raise ValueError(f'the split "{rule}" cuts a text, but {name} has pairs: use own or hash:0.05')
-        if rule == OWN and TRAIN not in own:
+        if rule == PREDEFINED and TRAIN not in own:
             raise ValueError(
                 f"{name} has no own splits ({', '.join(own) or 'nothing in it is named train'}): "
                 "leave `split` out, or give hash:0.05"
             )
         self.split_rule = str(rule)
         made = (TRAIN,) if rule == NONE else (TRAIN, VALIDATION)
-        self.split_names = tuple(dict.fromkeys((*made, *(own if rule == OWN else ()))))
+        self.split_names = tuple(dict.fromkeys((*made, *(own if rule == PREDEFINED else ()))))
         # Own splits without validation have it cut from train.
-        self._cut_all = rule != OWN
+        self._cut_all = rule != PREDEFINED
         cut = rule if self._cut_all else HASH
-        self._router = None if rule == OWN and VALIDATION in own else HashRouter(cut.fraction)
+        self._router = None if rule == PREDEFINED and VALIDATION in own else HashRouter(cut.fraction)
 
     def routed_batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield (split, batch of `PAIR_SCHEMA`) in one pass, in corpus order within each split."""

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from corpora.documents import Dropped, batch_documents, clean, clean_all, join
 from corpora.read_options import ReadOptions
 from corpora.readers import Part
-from corpora.splits import NONE, OWN, TRAIN, HashRouter, Rule, TailRouter
+from corpora.splits import NONE, PREDEFINED, TRAIN, HashRouter, Rule, TailRouter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class SplitPlan:
     """The rules that decide the split of each document."""
 
     rule: Rule
-    """own, hash, tail or none"""
+    """predefined, hash, tail or none"""
 
     cut: Rule | None
     """the rule that cuts off validation, from train if `rule` is own; None if validation exists or is not needed"""
@@ -30,7 +30,7 @@ class SplitPlan:
     @property
     def only_train(self) -> bool:
         """Whether `cut` applies to the corpus's own train split only."""
-        return self.rule == OWN
+        return self.rule == PREDEFINED
 
     def held_out(self, split: str | None) -> bool:
         """Return whether a document of the corpus's own `split` stays there, for validation or tests."""

@@ -132,6 +132,7 @@ def _find(spec: str, options: ReadOptions) -> Found:
     except FileNotFoundError:
         if is_glob(spec):
             raise
-        near = difflib.get_close_matches(spec, card_names(), 3)
+        begun = [name for name in card_names() if len(spec) > 2 and name.startswith(spec)]
+        near = begun or difflib.get_close_matches(spec, card_names(), 1)
         hint = f"did you mean {' or '.join(near)}?" if near else '"bytelm corpus list" names the built-in ones'
         raise FileNotFoundError(f'there is no corpus card, file or folder "{spec}"; {hint}') from None

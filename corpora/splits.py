@@ -1,7 +1,7 @@
 """Rules that divide documents into training and validation.
 
-A rule is written "own", "hash:0.05", "tail:0.1" or "none", which leaves all documents for training. If a corpus has own
-splits but no validation, a second rule cuts validation from "train".
+A rule is written "predefined", "hash:0.05", "tail:0.1" or "none", which leaves all documents for training. If a
+corpus has splits of its own but no validation, a second rule cuts validation from "train".
 """
 
 import hashlib
@@ -25,7 +25,7 @@ class Rule:
     """A rule that divides documents into splits."""
 
     kind: str
-    """"own", "hash", "tail" or "none" """
+    """"predefined", "hash", "tail" or "none" """
 
     fraction: float = 0.0
     """share of the documents (hash) or bytes (tail) for validation"""
@@ -34,7 +34,7 @@ class Rule:
         return f"{self.kind}:{self.fraction:g}" if self.kind in ("hash", "tail") else self.kind
 
 
-OWN = Rule("own")
+PREDEFINED = Rule("predefined")
 NONE = Rule("none")
 HASH = Rule("hash", 0.05)
 TAIL = Rule("tail", 0.1)
@@ -43,8 +43,8 @@ TAIL = Rule("tail", 0.1)
 def parse_rule(text: str) -> Rule:
     """Return the rule written as `text`. "hash" and "tail" alone have their usual fraction."""
     if not isinstance(text, str):
-        raise ValueError(f'split must be a rule such as "own" or "hash:0.05", not {text!r}')
-    if text in ("own", "none"):
+        raise ValueError(f'split must be a rule such as "predefined" or "hash:0.05", not {text!r}')
+    if text in ("predefined", "none"):
         return Rule(text)
     match = re.fullmatch(r"(hash|tail)(?::([0-9.eE+-]+))?", text)
     if match:
@@ -56,7 +56,7 @@ def parse_rule(text: str) -> Rule:
         if 0 < fraction < 1:
             return Rule(match[1], fraction)
     raise ValueError(
-        f'the split "{text}" is not one of own, hash:FRACTION, tail:FRACTION (with 0 < FRACTION < 1) and none'
+        f'the split "{text}" is not one of predefined, hash:FRACTION, tail:FRACTION (with 0 < FRACTION < 1) and none'
     )
 
 

@@ -24,7 +24,7 @@ class Classifier(Component):
     def __init__(self, config: ModelConfig, labels: int, pooling: Pooling = "mean") -> None:
         super().__init__()
         self.config = config
-        self.body = LanguageModel(config)
+        self.body = LanguageModel(config, seed=None)
         self.body.head = nn.Identity()  # type: ignore[assignment]  # the body gives hidden states only
         self.head = SequenceClassificationHead(config, labels, pooling)
 

@@ -22,7 +22,7 @@ from lm.optim.optimizers import partition
 def meta_model(config: ModelConfig) -> LanguageModel:
     """Return the model on the meta device: shapes without storage, even for 175 billion parameters."""
     with torch.device("meta"):
-        return LanguageModel(config)
+        return LanguageModel(config, seed=None)
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -175,11 +175,14 @@ class Stack(Component):
 class LanguageModel(Component):
     """Embedding, one or two stacks, and a head. Calling it gives hidden states for `logits` and `loss`.
 
-    The caller may set `compute_dtype`: float32, bfloat16, float16, or float64 after `model.double()`. The constructor
-    leaves the weights uninitialized; `build_model` fills them.
+    The caller may set `compute_dtype`: float32, bfloat16, float16, or float64 after `model.double()`.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, seed: int | None = 0) -> None:
+        """Make a float32 model on the CPU, whose weights are a function of (config, seed).
+
+        `seed`: None leaves the weights uninitialized, for a caller that loads weights.
+        """
         super().__init__()
         if config.vocab_size < 1:
             raise ValueError("model.vocab_size is 0: set it to the size of the tokenizer's vocabulary")
@@ -195,6 +198,8 @@ class LanguageModel(Component):
             self.decoder = Stack(config, config.decoder_layers or config.layers, causal=True, cross=both)
         head = MaskedTokenHead if config.architecture == "encoder" else NextTokenHead
         self.head: MaskedTokenHead | NextTokenHead = head(config, self.embedding)
+        if seed is not None:
+            self.initialize(Initializer(config, torch.Generator().manual_seed(seed)))
 
     @property
     def stack(self) -> Stack:
@@ -272,10 +277,3 @@ class LanguageModel(Component):
                 f"a model of model.architecture={self.config.architecture!r} was called "
                 f"{'without' if source is None else 'with'} a source: an encoder-decoder reads one, no other does"
             )
-
-
-def build_model(config: ModelConfig, seed: int) -> LanguageModel:
-    """Return a float32 model on the CPU; its weights are a function of (config, seed)."""
-    model = LanguageModel(config)
-    model.initialize(Initializer(config, torch.Generator().manual_seed(seed)))
-    return model

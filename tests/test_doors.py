@@ -371,7 +371,7 @@ from lm.decoding.generation import generate
 from lm.decoding.packed import prepare
 from lm.decoding.slots import Slots
 from lm.decoding.state import pad_left
-from lm.model import build_model
+from lm.model import LanguageModel
 from pipelines.exchange.onnx_export import write_onnx
 from pipelines.reporting.introspection import look_inside
 from pipelines.run.folder import Run
@@ -395,13 +395,13 @@ assert with_state.tolist() == without.tolist()
 options = {"window": 8, "kv_heads": 1, "document_mask": True, "positions": "alibi", "architecture": "encoder"}
 for field, value in options.items():
     with pytest.raises(ValueError, match=f"model.mixer is 'average', which does not support model.{field}="):
-        build_model(replace(config, **{field: value}), seed=0)
+        LanguageModel(replace(config, **{field: value}), seed=0)
 
 for needs_attention in (
     lambda: attention_maps(model, ids),
     lambda: copying_scores(model),
     lambda: Slots(prepare(model), rows=2),
-    lambda: write_onnx(run.folder, "newest", run.folder / "model.onnx"),
+    lambda: write_onnx(run, "newest", run.folder / "model.onnx"),
 ):
     with pytest.raises(ValueError, match="model.mixer is 'average', but .* needs a model with model.mixer='attention'"):
         needs_attention()
@@ -489,7 +489,7 @@ def test_adding_a_kind_of_vocabulary_takes_its_module_and_its_name(house, tmp_pa
     corpus, tokenizer, dataset, run = (tmp_path / name for name in ("corpus.txt", "tokenizer", "dataset", "run"))
     corpus.write_text("".join(f"the {number} cats sat on {number * 7} mats\n" for number in range(2000)))
     assert "characters" in house.bytelm("train-tokenizer", "--help")
-    house.bytelm("train-tokenizer", corpus, "--model", "characters", "--vocab-size", 64, "--out", tokenizer)
+    house.bytelm("train-tokenizer", corpus, "--kind", "characters", "--vocab-size", 64, "--out", tokenizer)
     vocab = json.loads((tokenizer / "tokenizer.json").read_text())["model"]["vocab"]
     text = "the ζ cats"
     ids = json.loads(house.bytelm("tokenize", text, "--tokenizer", tokenizer, "--json"))

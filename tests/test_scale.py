@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lm.config import ModelConfig
 from lm.costs import flops_per_token, meta_model
-from lm.model import build_model
+from lm.model import LanguageModel
 from lm.optim.muon import orthogonal
 from lm.optim.optimizer_settings import OptimizerSettings
 from lm.optim.optimizers import build_optimizers
@@ -47,7 +47,7 @@ def test_the_products_of_a_gpu_step_have_the_flops_of_the_model():
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_state_is_what_an_optimizer_holds(kind):
-    model, shape = build_model(SMALL, seed=0), scale.Shape(SMALL)
+    model, shape = LanguageModel(SMALL, seed=0), scale.Shape(SMALL)
     optimizers = build_optimizers(model, OptimizerSettings(kind=kind))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)

@@ -81,11 +81,11 @@ class Tokenizer(EncodingMethods):
             each one ends a document and is not counted.
 
         options, all by keyword:
-        model: "bpe" (the default), "wordpiece" or "unigram".
+        kind: "bpe" (the default), "wordpiece" or "unigram".
         special_tokens: the first entries of the vocabulary, by default `DEFAULT_SPECIAL_TOKENS`. WordPiece
             appends [UNK] if it is not among them. Unigram begins with <unk> and ends with the special tokens.
             ValueError if training makes an ordinary token with the same spelling: choose spellings such as <|name|>.
-        min_frequency: pairs that occur less often are not merged. By default 2; with score="likelihood" the largest
+        min_frequency: pairs that occur less often are not merged. By default 2; with merge_by="likelihood" the largest
             value of at least 2 that fills the vocabulary, found by repeated training.
         byte_order: BPE only: order of the single bytes' ids: "gpt2" (the default) as in Hugging Face, "raw" as in
             rustbpe.
@@ -93,7 +93,7 @@ class Tokenizer(EncodingMethods):
             smallest right id. "bytes": lexicographically greatest left token, then right token, as in max over
             (count, (left, right)).
         max_token_length: BPE only: largest length of a merged token in bytes. Hugging Face's option allows one less.
-        score: WordPiece only: the pair to merge. "frequency" (the default): the one with the largest count, as in
+        merge_by: WordPiece only: the pair to merge. "frequency" (the default): the one with the largest count, as in
             `tokenizers`. "likelihood": the one with the largest count(ab) / (count(a) count(b)), compared exactly. Ties
             go to the larger count(ab), then the smaller left id, then the smaller right id.
         limit_alphabet: WordPiece only: number of characters to keep, the most frequent. Others are left out of words.

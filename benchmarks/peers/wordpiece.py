@@ -13,7 +13,7 @@ def train_bytelm(path: Path, vocab_size: int, threads: int, alphabet_order: str 
     """Train by our rules, and return the tokens in the order of their ids."""
     from tokenizer import Tokenizer
 
-    options = {"model": "wordpiece", "special_tokens": ("[UNK]",), "alphabet_order": alphabet_order}
+    options = {"kind": "wordpiece", "special_tokens": ("[UNK]",), "alphabet_order": alphabet_order}
     return [*Tokenizer.train(path, vocab_size, threads=threads, **options).vocabulary.ids]
 
 

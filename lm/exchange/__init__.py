@@ -118,7 +118,7 @@ def _new_head(chosen: Format, config: ModelConfig) -> dict[str, Tensor]:
 def _weights(chosen: Format, config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return our tensors from the format's, each of which must have a place."""
     with torch.device("meta"):
-        expected = LanguageModel(config).state_dict()
+        expected = LanguageModel(config, seed=None).state_dict()
     weights: dict[str, Tensor] = {}
     entries = list(chosen.entries(config))
     for entry in entries:

@@ -5,19 +5,32 @@ import re
 import reprlib
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 import tyro
 
 from pipelines.cli.errors import UsageError
 from tokenizer.kinds.registry import KINDS
 
+OR_LOADED = "or a loaded run"
+"""Marks an argument for which callers in Python may give a loaded run instead of the folder of a run."""
 if TYPE_CHECKING:
+    from pipelines.run.loaded_run import LoadedRun
     from tokenizer.kinds.registry import Model as Model
+
+    AnyRun: TypeAlias = Path | LoadedRun
+    RunFolder: TypeAlias = AnyRun
+    RunFolders: TypeAlias = AnyRun | Sequence[AnyRun]
+    OtherRun: TypeAlias = AnyRun | None
 else:
     Model = Literal[KINDS]  # kinds of vocabularies
+    RunFolder = Annotated[Path, OR_LOADED, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="Folder of a run.")]
+    RunFolders = Annotated[
+        Path | Sequence[Path], OR_LOADED, tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")
+    ]
+    OtherRun = Annotated[Path | None, OR_LOADED]
 
 TokenizerPath = Annotated[
     Path,
@@ -51,7 +64,6 @@ Address = Annotated[
     ),
 ]
 DatasetPlace = Annotated[str | Path, tyro.conf.arg(metavar="DIR | URI")]
-RunFolder = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="Folder of a run.")]
 Checkpoint = Annotated[
     str,
     tyro.conf.arg(

@@ -29,8 +29,8 @@ SplitRule = Annotated[
     str | None,
     tyro.conf.arg(
         metavar="RULE",
-        help="Rule for the validation split: own, hash:0.05, tail:0.1, or none to train on everything; by default the "
-        "first of own, hash and tail that the corpus allows.",
+        help="Rule for the validation split: predefined (the corpus's own), hash:0.05, tail:0.1, or none to train on "
+        "everything. By default the first of predefined, hash and tail that the corpus allows.",
     ),
 ]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pipelines import own_version
-from pipelines.cli.errors import UsageError, complain, one_sentence
+from pipelines.cli.errors import UsageError, complain, did_you_mean, one_sentence
 from pipelines.cli.process import STDOUT, Stdout, end_at_once, finish, interrupts, prepare
 from pipelines.cli.waiting import is_first_process
 
@@ -150,11 +150,7 @@ def _completion(shell: str = "") -> int:
 
 
 def _unknown(verb: str) -> int:
-    from difflib import get_close_matches
-
-    nearest = get_close_matches(verb, verbs(), n=1)
-    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
-    complain("", f"there is no verb {verb!r}: {hint}`bytelm --help` lists all verbs")
+    complain("", f"there is no verb {verb!r}: {did_you_mean(verb, verbs())}`bytelm --help` lists all verbs")
     return 2
 
 

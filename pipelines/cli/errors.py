@@ -1,6 +1,7 @@
 """Errors and warnings as one line on standard error."""
 
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 
 from pipelines.cli import waiting
@@ -16,6 +17,31 @@ def complain(command: str, text: str) -> None:
     text = safe(as_options(text))
     with waiting.pause_line(), suppress(OSError):
         print(f"bytelm {command}: {text}" if command else f"bytelm: {text}", file=sys.stderr)
+
+
+def nearest(word: str, names: Iterable[str]) -> list[str]:
+    """Return the names that resemble a mistyped word, at most three and the best first.
+
+    Names with the word as a part, or with a part that it begins, come before names that are spelled alike.
+    """
+    from difflib import SequenceMatcher
+
+    def likeness(name: str) -> float:
+        return SequenceMatcher(None, word.lstrip("-"), name.lstrip("-")).ratio()
+
+    def parts(text: str) -> str:
+        return "-" + text.lstrip("-").replace("_", "-").replace(".", "-")
+
+    ranked = sorted(names, key=likeness, reverse=True)
+    begun = [name for name in ranked if f"{parts(word)}-" in f"{parts(name)}-"]
+    begun += [name for name in ranked if len(word.lstrip("-")) > 2 and parts(word) in parts(name) and name not in begun]
+    return begun[:3] or [name for name in ranked[:1] if likeness(name) >= 0.6]
+
+
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """Return the question about a mistyped word, such as "did you mean 'gpt2'? ", or "" if no name resembles it."""
+    found = " or ".join(map(repr, nearest(word, names)))
+    return f"did you mean {found}? " if found else ""
 
 
 def one_sentence(error: BaseException) -> str:

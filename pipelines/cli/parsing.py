@@ -5,7 +5,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass, replace
-from difflib import get_close_matches
 from functools import partial
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, Unpack, get_args, get_origin, get_type_hints
@@ -24,7 +23,7 @@ from tyro._errors import (
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 from pipelines.cli.arguments import HelpAll, Quiet, check_writable, parse_count, parse_number
-from pipelines.cli.errors import UsageError
+from pipelines.cli.errors import UsageError, nearest
 from pipelines.cli.escapes import as_options, command_line
 from pipelines.cli.help import FLAGS, Lists, examples, help_text, page
 from pipelines.cli.process import Stdout
@@ -121,8 +120,7 @@ def _unknown(words: Sequence[str], options: Sequence[str]) -> str:
     if not word.startswith("-"):
         return f"unexpected argument {word}"
     name = word.partition("=")[0].replace("_", "-")
-    similar = [option for option in options if option.endswith((f".{name[2:]}", f"-{name[2:]}"))]
-    similar = (get_close_matches(name, options, n=1, cutoff=0.8) + similar)[:3]
+    similar = nearest(name, options)
     return f"unknown option {word}" + (f" (did you mean {' or '.join(similar)}?)" if similar else "")
 
 

@@ -6,15 +6,16 @@ The command line calls the wrapped function, whose annotations define its argume
 import inspect
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import wraps
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, ParamSpec, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from lm.values import check_value
-from pipelines.cli.errors import UsageError
+from pipelines.cli.arguments import OR_LOADED
+from pipelines.cli.errors import UsageError, nearest
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,15 +40,21 @@ def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
     raw = inspect.signature(function)
     kinds = {name: _plain(parameter.annotation) for name, parameter in raw.parameters.items()}
     further = {name for name, parameter in raw.parameters.items() if parameter.kind is parameter.VAR_KEYWORD}
+    runs = {name for name, parameter in raw.parameters.items() if OR_LOADED in get_args(parameter.annotation)}
 
     @wraps(function)
     def call(*positional: P.args, **named: P.kwargs) -> T:
+        hints = {name: get_type_hints(get_args(kinds[name])[0]) for name in further}
+        _refuse_unknown(function, {name for each in hints.values() for name in each}, named)
         bound = raw.bind(*positional, **named)
         for name, value in bound.arguments.items():
             if name in further:
-                bound.arguments[name] = _checked_options(function, kinds[name], value)
+                options = hints[name].items()
+                bound.arguments[name] = {key: _check(value[key], kind, key) for key, kind in options if key in value}
+            elif name in runs:
+                bound.arguments[name] = _check_runs(value, kinds[name], name)
             else:
-                bound.arguments[name] = _check(value, kinds[name], f"`{name}`")
+                bound.arguments[name] = _check(value, kinds[name], name)
         refuse_uris(function, bound.arguments)
         return function(*bound.args, **bound.kwargs)
 
@@ -56,19 +63,42 @@ def checks_arguments(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
-def _checked_options(function: Callable[..., Any], options: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return keyword arguments, given as `Unpack` of a TypedDict, with the types of `options`."""
-    hints = get_type_hints(get_args(options)[0])
-    for name in given.keys() - hints.keys():
-        nearest = get_close_matches(name, hints, n=1)
-        hint = f": did you mean `{nearest[0]}`?" if nearest else ""
-        raise TypeError(f"{function.__name__}() has no argument `{name}`{hint}")
-    return {name: _check(value, hints[name], f"`{name}`") for name, value in given.items()}
+def _refuse_unknown(function: Callable[..., Any], options: Collection[str], named: Collection[str]) -> None:
+    """Raise TypeError if one of the keyword arguments `named` is unknown, with where it belongs.
+
+    `options` are the further keyword arguments of the function.
+    """
+    parameters = inspect.signature(function).parameters
+    known = {*parameters, *options}
+    for name in [name for name in named if name not in known]:
+        similar = " or ".join(f"`{known_name}`" for known_name in nearest(name, known))
+        hint = [f": did you mean {similar}?"] if similar else []
+        for parameter in parameters.values():
+            kinds = [parameter.annotation, *get_args(parameter.annotation)]
+            for config in [kind for kind in kinds if is_dataclass(kind) and name in kind.__dataclass_fields__]:
+                table = get_origin(_plain(parameter.annotation)) is Mapping
+                value = f"{{{name!r}: ...}}" if table else f"{getattr(config, '__name__', config)}({name}=...)"
+                hint.insert(0, f": it belongs in `{parameter.name}={value}`")
+        raise TypeError(f"{function.__name__}() has no argument `{name}`{''.join(hint[:1])}")
+
+
+def _check_runs(value: Any, annotation: Any, name: str) -> Any:
+    """Return an argument that names runs; loaded ones stay as they are."""
+    if is_loaded(value):
+        return value
+    if isinstance(value, list | tuple) and any(map(is_loaded, value)):
+        return tuple(_check_runs(each, Path, name) for each in value)
+    return _check(value, annotation, name)
+
+
+def is_loaded(value: object) -> bool:
+    """Return whether a value is a loaded run, without importing its class."""
+    return type(value).__name__ == "LoadedRun"
 
 
 def _check(value: Any, annotation: Any, name: str) -> Any:
     """Return an argument as the type that the verb takes."""
-    return check_value(_convert(annotation, value), _accept(annotation), name)
+    return check_value(_convert(annotation, value), _accept(annotation), f"`{name}`")
 
 
 def refuse_uris(function: Callable[..., Any], given: Mapping[str, Any], metavars: bool = False) -> None:
@@ -85,7 +115,10 @@ def refuse_uris(function: Callable[..., Any], given: Mapping[str, Any], metavars
         if metavars and parameter.kind is not parameter.KEYWORD_ONLY:
             shown = [rule.metavar for rule in get_args(parameter.annotation) if getattr(rule, "metavar", None)]
             option = shown[0].split()[0] if shown else option
-        for path in [given[name]] if isinstance(given[name], (str, Path)) else given[name]:
+        values = (
+            given[name] if isinstance(given[name], Iterable) and not isinstance(given[name], str) else [given[name]]
+        )
+        for path in [value for value in values if not is_loaded(value)]:
             if str not in kinds:
                 refuse_uri(option, path)
             elif "://" not in str(path) and _URI.match(str(path)):

@@ -25,28 +25,28 @@ PIECE_BYTES = 1 << 20
 GROUP_BYTES = 1 << 24
 
 
-def check_sample(sample: float | None) -> None:
-    """Raise ValueError if `sample` is out of range."""
-    if sample is not None and not 0 <= sample < float("inf"):
-        raise ValueError(f"`sample` is {sample}, but must be a number of at least 0, such as 0.1")
+def check_alpha(alpha: float | None) -> None:
+    """Raise ValueError if `alpha` is out of range."""
+    if alpha is not None and not 0 <= alpha < float("inf"):
+        raise ValueError(f"`alpha` is {alpha}, but must be a number of at least 0, such as 0.1")
 
 
 class SamplingEncoder:
-    """Encodes documents with random segmentations, on one thread. Give `sample` or `dropout`.
+    """Encodes documents with random segmentations, on one thread. Give `alpha` or `dropout`.
 
-    sample: the inverse temperature of `Tokenizer.encode_sampled` (Unigram).
+    alpha: the inverse temperature of `Tokenizer.encode_sampled` (Unigram).
     dropout: the probability of `Tokenizer.encode_with_dropout` (BPE).
     described: the entry `sampling` of dataset.json
 
     Raises ValueError for a number out of range, and for a tokenizer of another kind.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, sample: float | None = None, dropout: float = 0, seed: int = 0) -> None:
-        if sample is not None and dropout:
-            raise ValueError("give only one of `sample` and `dropout`")
-        check_sample(sample)
-        self._tokenizer, self._sample, self._dropout, self._seed = tokenizer, sample, dropout, seed
-        drawn = {"dropout": dropout} if sample is None else {"sample": sample}
+    def __init__(self, tokenizer: Tokenizer, *, alpha: float | None = None, dropout: float = 0, seed: int = 0) -> None:
+        if alpha is not None and dropout:
+            raise ValueError("give only one of `alpha` and `dropout`")
+        check_alpha(alpha)
+        self._tokenizer, self._alpha, self._dropout, self._seed = tokenizer, alpha, dropout, seed
+        drawn = {"dropout": dropout} if alpha is None else {"alpha": alpha}
         self.described: dict[str, float] = {**drawn, "seed": seed}
         self._encode(b"")
 
@@ -74,10 +74,10 @@ class SamplingEncoder:
         digest.update(b"\n")
         digest.update(text)
         seed = int.from_bytes(digest.digest())
-        if self._sample is None:
+        if self._alpha is None:
             ids = self._tokenizer.encode_with_dropout(bytes(text), self._dropout, seed, (), ())
         else:
-            ids = self._tokenizer.encode_sampled(bytes(text), self._sample, seed, (), ())
+            ids = self._tokenizer.encode_sampled(bytes(text), self._alpha, seed, (), ())
         return np.array(ids, np.uint32)
 
 

@@ -47,7 +47,7 @@ class CorpusText:
         """
         reading = reading or {}
         corpus = open_corpus(list(specs), **reading)
-        if own := corpus.split_rule == "own":
+        if own := corpus.split_rule == "predefined":
             for split in wanted:
                 if split not in corpus.split_names:
                     raise ValueError(f"{corpus.name} has no split {split!r}; it has {', '.join(corpus.split_names)}")

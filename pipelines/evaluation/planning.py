@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from corpora.object_store import AnyPath
@@ -57,14 +56,13 @@ class Plan:
         return f"{split}/{self.source}" if self.source else split
 
 
-def plans_of(folder: Path, options: EvaluationOptions, data: AnyPath | None, against: Path | None) -> list[Plan]:
+def plans_of(run: Run, options: EvaluationOptions, data: AnyPath | None, against: Run | None) -> list[Plan]:
     """Return the plan of one evaluation, or a plan for each source of the mixture that the run was trained on."""
-    run = Run(folder)
     if data or options.corpus or len(run.sources) < 2:
-        return [plan(folder, options, data, against)]
+        return [plan(run, options, data, against)]
     names, total = distinct_names(list(run.sources)), sum(run.sources.values())
     return [
-        replace(plan(folder, options, source, against), source=name, share=weight / total)
+        replace(plan(run, options, source, against), source=name, share=weight / total)
         for name, (source, weight) in zip(names, run.sources.items(), strict=True)
     ]
 
@@ -75,9 +73,8 @@ def entries_of(plans: Sequence[Plan]) -> list[str]:
     return [*means, *(plan.entry(split) for plan in plans for split in plan.splits)]
 
 
-def plan(folder: Path, options: EvaluationOptions, data: AnyPath | None = None, against: Path | None = None) -> Plan:
-    """Return the plan of one evaluation; ValueError for options that do not fit the run in `folder`."""
-    run = Run(folder)
+def plan(run: Run, options: EvaluationOptions, data: AnyPath | None = None, against: Run | None = None) -> Plan:
+    """Return the plan of one evaluation; ValueError for options that do not fit the run."""
     for measurement in options.measurements:
         measurement.check(run, options)
     dataset: Dataset | CorpusText
@@ -93,9 +90,9 @@ def plan(folder: Path, options: EvaluationOptions, data: AnyPath | None = None, 
     chosen = Plan(run, dataset, training, windows, splits, None, options)
     if against is None:
         return chosen
-    other, own = Run(against), replace(options, measurements=(), checkpoint="newest")
-    check_comparable(other, run)
-    theirs = plan(against, own) if has_other_tokenizer(other, run) else replace(chosen, run=other, options=own)
+    own = replace(options, measurements=(), checkpoint="newest")
+    check_comparable(against, run)
+    theirs = plan(against, own) if has_other_tokenizer(against, run) else replace(chosen, run=against, options=own)
     return replace(chosen, other=replace(theirs, training=None))
 
 

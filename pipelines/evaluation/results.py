@@ -15,11 +15,14 @@ from typing import Any, TypeVar
 from lm.values import read_as
 from pipelines.evaluation.measurement import Result
 from pipelines.evaluation.measurements.predictions import Numbers
+from pipelines.evaluation.measurements.settings import Settings
 from pipelines.evaluation.numbers import headline, keys, numbers, overflows, results
 from pipelines.files import read_json
 
 R = TypeVar("R", bound=Result)
 T = TypeVar("T")
+# The results that every evaluation has.
+ALWAYS = (Numbers, Settings)
 # One evaluation replaces another if these fields and all settings agree wherever both have them.
 SOURCES = ("checkpoint", "checkpoint_sha256", "dataset_fingerprint", "tokenizer_fingerprint", "against")
 # The newest evaluation's, beside `splits`.
@@ -59,12 +62,12 @@ class SplitEvaluation:
 
     @classmethod
     def from_json(cls, split: str, entry: Mapping[str, Any], measured: Measured) -> "SplitEvaluation":
-        """Return the evaluation in an entry of evaluation.json; ValueError if one is damaged, or Numbers missing."""
+        """Return the evaluation in an entry of evaluation.json; ValueError if a result is damaged or missing."""
         read: list[Result | None] = []
         for kind in results():
             if kind.key:
                 read.append(kind.from_json(entry[kind.key]) if kind.key in entry else None)
-            elif kind is Numbers or any(entry.get(name) is not None for name in kind.__dataclass_fields__):
+            elif kind in ALWAYS or any(entry.get(name) is not None for name in kind.__dataclass_fields__):
                 read.append(kind.from_json(entry))
         return cls(split, tuple(result for result in read if result is not None), measured)
 

@@ -28,15 +28,14 @@ SHAPES = ((1, 1), (3, 5))
 """Batches and lengths that are compared, besides one sequence of the full context"""
 
 
-def write_onnx(run_folder: Path, checkpoint: str, out: Path) -> float:
-    """Write the model of the run in `run_folder` to `out` with a model card, and return its largest relative error.
+def write_onnx(run: Run, checkpoint: str, out: Path) -> float:
+    """Write the model of a run to `out` with a model card, and return its largest relative error.
 
     Raises ValueError, and writes nothing, if the error is above TOLERANCE.
     """
-    run = Run(run_folder)
     _check(run.recipe.model)
     # Not every runtime has counterparts of fused attention kernels.
-    model = LanguageModel(replace(run.recipe.model, attention="reference"))
+    model = LanguageModel(replace(run.recipe.model, attention="reference"), seed=None)
     model.load_state_dict(load_trained(run, device="cpu", checkpoint=checkpoint).model.state_dict())
     model.eval()
     with unfinished_folder(out) as folder:

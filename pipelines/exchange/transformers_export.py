@@ -54,9 +54,8 @@ REMEDIES = {"encoder": ": the recipe bert-tiny-published has the shape of BERT, 
 Ids = Mapping[str, int | list[int] | None]
 
 
-def write_transformers_folder(folder: Path, checkpoint: str, out: Path, replaceable: Callable[[Path], bool]) -> str:
-    """Write the run in `folder` to `out`, and return a line about the result."""
-    run = Run(folder)
+def write_transformers_folder(run: Run, checkpoint: str, out: Path, replaceable: Callable[[Path], bool]) -> str:
+    """Write a run to `out`, and return a line about the result."""
     tok, config = run.tokenizer(), run.recipe.model
     try:
         chosen = format_of(config, run.facts.get("model_type"))

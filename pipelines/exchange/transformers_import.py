@@ -129,7 +129,7 @@ def _write_run(
     folder: Path, recipe: Recipe, weights: dict[str, Tensor], tok: Tokenizer, imported: dict[str, Any]
 ) -> None:
     """Write a run with one checkpoint, of step 0, whose optimizer has no state yet."""
-    model = LanguageModel(recipe.model)
+    model = LanguageModel(recipe.model, seed=None)
     model.load_state_dict(weights)
     facts = {
         "data": "",

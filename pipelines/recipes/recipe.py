@@ -4,7 +4,8 @@ A recipe is the name of a file in `recipes/`, or a path. A run's config.toml is 
 table `[run]` of facts about the run.
 """
 
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
@@ -13,6 +14,7 @@ import tomli_w
 
 from lm.config import ModelConfig
 from lm.values import check_fields, check_value
+from pipelines.cli.errors import did_you_mean
 from pipelines.files import read_toml, write_whole
 from pipelines.recipes.config import TrainConfig
 
@@ -74,13 +76,24 @@ def load_recipe(name: str | Path) -> Recipe:
     """
     path = RECIPES / f"{name}.toml" if str(name) in recipe_names() else Path(name)
     if not path.exists() or path.is_dir():
-        nearest = get_close_matches(str(name), recipe_names(), n=1)
-        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+        hint = did_you_mean(str(name), recipe_names())
         raise ValueError(
             f"there is no recipe {str(name)!r}: {hint}recipes are {', '.join(recipe_names())}, or a .toml file"
         )
     recipe: Recipe = _build(Recipe, read_toml(path), str(path), "", ignore=("run", "description"))
     return recipe
+
+
+def changed(recipe: Recipe, model: Mapping[str, object], train: Mapping[str, object]) -> Recipe:
+    """Return a recipe with other values of fields of its model and its training; ValueError for an unknown field."""
+    for table, config, given in (("model", recipe.model, model), ("train", recipe.train, train)):
+        known = [field.name for field in fields(config)]
+        for name in [name for name in given if name not in known]:
+            nearest = get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
+            raise ValueError(f"`{table}` has no field {name!r}: {hint}")
+    model_fields, train_fields = dict[str, Any](model), dict[str, Any](train)
+    return replace(recipe, model=replace(recipe.model, **model_fields), train=replace(recipe.train, **train_fields))
 
 
 def save_config(path: Path, recipe: Recipe, run: dict[str, Any]) -> None:

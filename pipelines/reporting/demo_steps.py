@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from lm.metrics.predictions import NATS_PER_BIT
-from lm.model import build_model
+from lm.model import LanguageModel
 from pipelines.cli.console import messages, results
 from pipelines.cli.display import answer, perplexity_text, quantity, say, table
 from pipelines.cli.escapes import safe
@@ -81,8 +81,7 @@ def _heading(number: int, text: str) -> None:
 def _train(name: str, data: Path, folder: Path, seconds: float) -> None:
     """Train the recipe `name` for about `seconds`, or resume its run; raise KeyboardInterrupt if it is stopped."""
     recipe = Run(folder).recipe if (folder / "config.toml").exists() else _fit_to_time(load_recipe(name), data, seconds)
-    if pretrain(recipe, data=data, out=folder):
-        raise KeyboardInterrupt
+    pretrain(recipe, data=data, out=folder)
 
 
 def _fit_to_time(recipe: Recipe, data: Path, seconds: float) -> Recipe:
@@ -98,7 +97,7 @@ def _fit_to_time(recipe: Recipe, data: Path, seconds: float) -> Recipe:
 def _tokens_per_second(recipe: Recipe, dataset: TokenDataset) -> float:
     """Return the training speed of `recipe`, measured for `MEASURED_SECONDS` on a model that is thrown away."""
     machine = choose_machine(recipe.train.device, recipe.train.dtype, half=True)
-    model = build_model(recipe.model, recipe.train.seed).to(machine.device)
+    model = LanguageModel(recipe.model, recipe.train.seed).to(machine.device)
     model.compute_dtype = machine.dtype
     data = open_training_data(recipe, Mixture([dataset]), Tokenizer.load(dataset.folder))
     trainer = Trainer(None, model, data, recipe.train)
@@ -125,7 +124,7 @@ def _evaluation(folder: Path, compressors: bool) -> Evaluation:
     if earlier and known and _is_current(known, folder) and (known.compressors is not None) >= compressors:
         return earlier
     chosen = measurements({"compressors": compressors})
-    evaluation, _ = measure(plan(folder, EvaluationOptions(dtype="auto", measurements=chosen)))
+    evaluation, _ = measure(plan(Run(folder), EvaluationOptions(dtype="auto", measurements=chosen)))
     return evaluation
 
 
@@ -139,7 +138,7 @@ def _is_current(known: SplitEvaluation, folder: Path) -> bool:
 
 def _print_results(out: Path, evaluations: dict[str, Evaluation]) -> None:
     """Write report.html, and print its main numbers and samples."""
-    subjects = {name: subject_of(out / name) for name in evaluations}
+    subjects = {name: subject_of(Run(out / name)) for name in evaluations}
     write_page(list(subjects.values()), out / "report.html")
     gpt, bert = (evaluations[name].validation for name in ("gpt", "bert"))
     per_byte = gpt.tokens / gpt.bytes

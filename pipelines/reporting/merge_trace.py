@@ -10,10 +10,10 @@ from tokenizer import PretokenCounts, Tokenizer
 from tokenizer.training.replay import replay
 
 
-def trace_of(tok: Tokenizer, counts: PretokenCounts, most: int, score: str) -> list[dict[str, Any]]:
+def trace_of(tok: Tokenizer, counts: PretokenCounts, most: int, merge_by: str) -> list[dict[str, Any]]:
     """Return a row for each of the first `most` merges. Tokens are visible text, of at most 1,000 bytes each.
 
-    counts: the pretokens that `tok` was trained on. With the score "likelihood", rows also have its value.
+    counts: the pretokens that `tok` was trained on. With `merge_by` "likelihood", rows also have its value.
     """
     return [
         {
@@ -21,7 +21,7 @@ def trace_of(tok: Tokenizer, counts: PretokenCounts, most: int, score: str) -> l
             "left": _show(merge.left),
             "right": _show(merge.right),
             "count": merge.count,
-            **({"score": merge.likelihood} if score == "likelihood" else {}),
+            **({"score": merge.likelihood} if merge_by == "likelihood" else {}),
             "token": _show(merge.token),
             "word_count": merge.word_count,
             "before": [_show(token) for token in merge.before],

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipelines.cli.waiting import doing
@@ -73,12 +72,11 @@ class Subject:
         )
 
 
-def subject_of(folder: Path, samples: bool = True, inside: bool = True, name: str | None = None) -> Subject:
-    """Return the subject of the run in `folder`, under the run's name or `name`.
+def subject_of(run: Run, samples: bool = True, inside: bool = True, name: str | None = None) -> Subject:
+    """Return the subject of a run, under the run's name or `name`.
 
     `samples` and `inside` choose whether it has samples and a passage, and whether it has an inside.
     """
-    run = Run(folder)
     # Read the files first, so that a damaged one is reported before the model is loaded.
     metrics, evaluation = run.metrics(), Evaluation.read(run.folder)
     model = load_trained(run, needs="float64").model

@@ -163,7 +163,7 @@ def _entries(tok: Tokenizer, counts: PretokenCounts) -> dict[str, Any]:
     lengths = spelled_lengths(tok)
     longest = np.argsort(-lengths, kind="stable")[:EXAMPLES]
     facts = {
-        "model": tok.kind,
+        "kind": tok.kind,
         "vocab_size": tok.vocab_size,
         "special_tokens": len(tok.special_tokens),
         "merges": len(tok.merges),
@@ -266,7 +266,7 @@ def _ratio(number: int, of: int) -> float:
 
 def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     seconds, size = summary["seconds"], summary["trained_on_bytes"]
-    special, kind = summary["special_tokens"], kind_named(summary["model"])
+    special, kind = summary["special_tokens"], kind_named(summary["kind"])
     rest = kind.describe_entries(summary["vocab_size"] - special, summary["merges"])
     yield "entries", f"{summary['vocab_size']:,}: {special} special, {rest}"
     yield "pattern", summary["pattern"]

@@ -18,10 +18,14 @@ from tokenizer.formats.whole_files import make_folder
 
 if TYPE_CHECKING:
     from corpora.object_store import AnyPath
+    from pipelines.run.loaded_run import LoadedRun
 
 
 class Run:
     """An existing run folder; ValueError if `folder` holds no run."""
+
+    loaded: "LoadedRun | None" = None
+    """The loaded run that this folder belongs to, if any"""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
@@ -40,6 +44,11 @@ class Run:
                 raise ValueError(f"{path}: run.{name} is missing or damaged: restore the file from a copy of the run")
         self.sources = _sources(path, self.facts["data"])
         """The datasets that the run was trained on, with their weights; none if the model was imported"""
+
+    @classmethod
+    def of(cls, run: "str | Path | LoadedRun") -> "Run":
+        """Return the run in a folder, or the folder of a loaded run."""
+        return cls(run) if isinstance(run, str | Path) else run.run
 
     @property
     def name(self) -> str:

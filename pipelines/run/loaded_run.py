@@ -1,34 +1,121 @@
-"""A trained run in a notebook: its model, its tokenizer, and the logits of a text."""
+"""A trained run in Python: its model, its tokenizer, and the functions of `bytelm` as methods."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lm.model import LanguageModel, build_model
-from pipelines.cli.arguments import Device, Dtype
+from lm.costs import count_parameters, meta_model
+from lm.model import LanguageModel
+from pipelines.cli.arguments import OR_LOADED, Device, Dtype
+from pipelines.cli.display import perplexity_text
 from pipelines.cli.verbs import checks_arguments
 from pipelines.cli.waiting import doing
 from pipelines.machine import Machine, choose_machine
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.checkpoint_reader import check_weights, load_weights
 from pipelines.run.folder import Run
+from pipelines.run.retention import readable_state
 from pipelines.run.text_ids import TextIds, text_ids
 from tokenizer import CLS, MASK, SEP, Tokenizer
 
+if TYPE_CHECKING:
+    from pipelines.evaluation.results import Evaluation
+    from pipelines.scoring.texts import TextScore
 
-@dataclass(frozen=True)
+OPTIONS = "newest", "auto", "float32"
+"""Defaults of checkpoint, device and dtype"""
+
+
 class LoadedRun:
-    """A run's trained model, ready to predict. Made by `load_run`."""
+    """A trained run, ready to predict. `load_run` and `pretrain` return one.
 
-    model: LanguageModel
-    """On its device and in evaluation mode."""
-    tokenizer: Tokenizer
-    config: Recipe
-    """The resolved configuration: `config.model`, `config.train` and so on."""
-    around: TextIds
-    """The ids that the model reads around a text."""
+    A function that takes the folder of a run also takes a loaded run, and computes with its model, checkpoint, device
+    and dtype. The model is loaded once, when it is first needed.
+    """
+
+    def __init__(self, run: Run, checkpoint: str = "newest", device: str = "auto", dtype: str = "float32") -> None:
+        self.run = run
+        run.loaded = self
+        self.config: Recipe = run.recipe
+        """The resolved configuration: `config.model`, `config.train` and so on"""
+        self.tokenizer: Tokenizer = run.tokenizer()
+        self.around: TextIds = text_ids(run, self.tokenizer)
+        """The ids that the model reads around a text"""
+        self._options = checkpoint, device, dtype
+
+    @property
+    def path(self) -> Path:
+        """The folder of the run."""
+        return self.run.folder
+
+    @cached_property
+    def trained(self) -> "Trained":
+        """The model, its machine and its checkpoint."""
+        return _load(self.run, *self._options)
+
+    @property
+    def model(self) -> LanguageModel:
+        """The model, on its device and in evaluation mode."""
+        return self.trained.model
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        """Return the name, the architecture, the parameters, the tokens trained on and the validation loss."""
+        model = self.config.model
+        state = readable_state(self.trained.checkpoint)
+        lines = [
+            f"{self.run.name}: {model.architecture}, {count_parameters(meta_model(model)):,} parameters, "
+            f"{model.layers} layers of width {model.width}, context {model.context_length:,}, vocabulary "
+            f"{model.vocab_size:,}",
+            f"{self.trained.checkpoint.name}, trained on {state.get('tokens', 0):,} tokens ({self.config.objective})",
+        ]
+        if (loss := state.get("validation_loss")) is not None:
+            lines.append(f"validation loss {loss:.4f} nats per token, perplexity {perplexity_text(loss, ',.2f')}")
+        return "\n".join(lines)
+
+    def generate(self, prompt: str | Sequence[str] = (), **options: Any) -> Any:
+        """Return what `bytelm.generate` returns for this run, with its `options`: the new text of one prompt."""
+        import bytelm
+
+        return bytelm.generate(self, prompt=prompt, **options)
+
+    def score(self, text: str, **options: Any) -> "TextScore":
+        """Return what `bytelm.score_text` returns for this run, with its `options`: the surprisal of each token."""
+        import bytelm
+
+        return bytelm.score_text(self, text, **options)
+
+    def evaluate(self, **options: Any) -> "Evaluation":
+        """Return what `bytelm.evaluate` returns for this run, with its `options`; evaluation.json keeps it."""
+        import bytelm
+
+        evaluation = bytelm.evaluate(self, **options)
+        assert not isinstance(evaluation, list)  # one run, one evaluation
+        return evaluation
+
+    def metrics(self, split: Literal["train", "validation"] = "train") -> dict[str, np.ndarray]:
+        """Return the log of the training as columns, one row for each logged step: `pandas.DataFrame(run.metrics())`.
+
+        `step` and `tokens`, the tokens trained on so far, are int64 (N,). All others are float64 (N,): `loss` in nats
+        per token, `lr`, `grad_norm`, `tokens_per_s`, `time_s` in seconds and so on; NaN where a line lacks the number.
+        """
+        if split not in ("train", "validation"):
+            raise ValueError(f"`split` is {split!r}, but must be 'train' or 'validation'")
+        rows = [line for line in self.run.metrics() if line["split"] == split]
+        names = dict.fromkeys(name for line in rows for name in line if name != "split")
+        counts = ("step", "tokens")
+        whole = {name: np.array([line[name] for line in rows], dtype=np.int64) for name in counts}
+        rest = [name for name in names if name not in counts]
+        return whole | {name: np.array([line.get(name, np.nan) for line in rows], dtype=np.float64) for name in rest}
 
     def ids(self, text: str) -> list[int]:
         """Return the ids that the model reads for a text.
@@ -62,30 +149,67 @@ class LoadedRun:
         Raises ValueError for a text longer than the context, for an empty text if the model has no start token, and for
         a target that is missing or that the architecture does not take.
         """
-        architecture = self.config.model.architecture
-        two = architecture == "encoder-decoder"
-        if two and target is None:
+        if target is None and self.config.model.architecture == "encoder-decoder":
             raise ValueError("an encoder-decoder needs a target: logits(source, target)")
-        if target is not None and not two:
+        return self.model.logits(self.model(*self._read(text, target)))[0].float()
+
+    @torch.inference_mode()
+    def features(self, text: str, target: str | None = None, *, layer: int = -1) -> Tensor:
+        """Return the hidden states of a text: float32 (T, width), on the model's device.
+
+        T is the number of tokens that the model reads, `len(run.ids(text))`. `layer` counts as in `hidden_states` of
+        transformers: with L layers, `layer` 0 to L - 1 are the hidden states that this layer reads, so 0 is the
+        embedding. L is what the head reads: the output of the last layer, after the final norm if there is one.
+        Negative numbers count from the end: -1 is L. An encoder-decoder gives the states of its encoder, or with a
+        `target` those of its decoder, one for each of `run.target_ids(target)`.
+
+        Raises ValueError for a layer that the model lacks, and as `logits` does.
+        """
+        ids, source = self._read(text, target)
+        model, encodes = self.model, self.config.model.architecture == "encoder-decoder" and target is None
+        stack = model.encoder if encodes else model.stack
+        assert stack is not None
+        layers = len(stack.blocks)
+        if not -layers - 1 <= layer <= layers:
+            raise ValueError(f"`layer` is {layer}, but must be from 0 to {layers}, or from -1 to {-layers - 1}")
+        read: list[Tensor] = []
+        hooks = []
+        if layer not in (layers, -1):
+            block = stack.blocks[layer % (layers + 1)]
+            hooks = [block.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))]
+        try:
+            read.append(model.encode(ids) if encodes else model(ids, source))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return read[0][0].float()
+
+    def _read(self, text: str, target: str | None) -> tuple[Tensor, Tensor | None]:
+        """Return the ids (1, T) that the model reads, and those of the source of an encoder-decoder with a target."""
+        architecture, device = self.config.model.architecture, self.model.embedding.weight.device
+        if target is not None and architecture != "encoder-decoder":
             raise ValueError(
                 f"only an encoder-decoder takes a target; the architecture of this model is {architecture}"
             )
-        device = self.model.embedding.weight.device
-        source = torch.tensor([self.ids(text)], device=device)
-        ids = torch.tensor([self.target_ids(target)], device=device) if target is not None else source
-        if not ids.shape[1] or not source.shape[1]:
+        rows = [self.ids(text)] + ([] if target is None else [self.target_ids(target)])
+        if not all(rows):
             raise ValueError("the text has no tokens, and the model has no start token: give a text")
-        hidden = self.model(ids.long(), source.long() if two else None)
-        return self.model.logits(hidden)[0].float()
+        *source, ids = (torch.tensor([row], dtype=torch.int64, device=device) for row in rows)
+        return ids, source[0] if source else None
 
 
 @checks_arguments
 def load_run(
-    path: str | Path, *, checkpoint: str | int = "newest", device: Device = "auto", dtype: Dtype = "float32"
+    path: Annotated[str | Path | LoadedRun, OR_LOADED],
+    *,
+    checkpoint: str | int = "newest",
+    device: Device = "auto",
+    dtype: Dtype = "float32",
 ) -> LoadedRun:
     """Return the trained model of a run's folder with its tokenizer and configuration.
 
-    Raises ValueError for a folder that is not a run, and for a run without a whole checkpoint.
+    A loaded run is returned as it is. Raises ValueError for a folder that is not a run, for a run without a whole
+    checkpoint, and for a loaded run with another checkpoint, device or dtype.
 
     Args:
         path: Folder of the run.
@@ -93,10 +217,30 @@ def load_run(
         device: auto, cpu, cuda or mps.
         dtype: Dtype of activations and matrix products: float32, bfloat16 or auto.
     """
-    run = Run(path)
-    tok = run.tokenizer()
-    trained = load_trained(run, device, dtype, str(checkpoint))
-    return LoadedRun(trained.model, tok, run.recipe, text_ids(run, tok))
+    options = str(checkpoint), device, dtype
+    if isinstance(path, LoadedRun):
+        refuse_options(path, *options)
+        return path
+    loaded = LoadedRun(Run(path), *options)
+    loaded.trained  # noqa: B018 - loads the model
+    return loaded
+
+
+def opened(
+    run: str | Path | LoadedRun, checkpoint: str = "newest", device: str = "auto", dtype: str = "float32"
+) -> Run:
+    """Return the run in a folder, or of a loaded run, for which other options than its own raise ValueError."""
+    if isinstance(run, LoadedRun):
+        refuse_options(run, checkpoint, device, dtype)
+    return Run.of(run)
+
+
+def refuse_options(run: LoadedRun, checkpoint: str, device: str, dtype: str) -> None:
+    """Raise ValueError if one of the options differs from its default: a loaded run has its own."""
+    given = zip(("checkpoint", "device", "dtype"), (checkpoint, device, dtype), OPTIONS, strict=True)
+    for name, value, default in given:
+        if value != default:
+            raise ValueError(f"`{name}` is {value!r}, but {run.path} is loaded already: give `{name}` to load_run")
 
 
 @dataclass(frozen=True)
@@ -114,13 +258,24 @@ def load_trained(
     """Return the model of a checkpoint, with averaged weights if the run averages them.
 
     `checkpoint` is "newest" (the newest whole one), "best" (the lowest validation loss), or the number of a step.
-    `needs`: see `choose_machine`. Raises ValueError if there is no such checkpoint, or if config.toml does not
-    match it.
+    `needs`: see `choose_machine`. A run that is loaded already gives its own model, on `device` a copy of it. Raises
+    ValueError if there is no such checkpoint, or if config.toml does not match it.
     """
+    if run.loaded is None:
+        return _load(run, checkpoint, device, dtype, needs)
+    trained = run.loaded.trained
+    own = trained.machine.device_name
+    machine = choose_machine(own if device == "auto" else device, trained.machine.dtype_name, needs=needs)
+    if machine.device.type == trained.machine.device.type:
+        return trained
+    return replace(trained, model=deepcopy(trained.model).to(machine.device), machine=machine)
+
+
+def _load(run: Run, checkpoint: str, device: str, dtype: str, needs: str = "") -> Trained:
     doing("loading the model")
     machine = choose_machine(device, dtype, needs=needs)
     folder, weights = load_weights(run.folder, run.settings, checkpoint)
-    model = build_model(run.recipe.model, seed=0)
+    model = LanguageModel(run.recipe.model, seed=None)
     check_weights(folder, model, weights)
     model.load_state_dict(weights)
     model.compute_dtype = machine.dtype

@@ -1,11 +1,11 @@
 """Models by name: presets, recipes and runs."""
 
-from difflib import get_close_matches
 from pathlib import Path
 
 from lm.config import ModelConfig
 from lm.optim.optimizer_settings import OptimizerKind
 from lm.presets import PRESETS
+from pipelines.cli.errors import did_you_mean
 from pipelines.recipes.recipe import load_recipe, recipe_names
 from pipelines.run.folder import Run
 
@@ -25,6 +25,5 @@ def named_model(name: str) -> tuple[ModelConfig, OptimizerKind]:
         recipe = load_recipe(name)
         return recipe.model, recipe.train.optimizer
     known = [*PRESETS, *(recipe for recipe in recipe_names() if recipe not in PRESETS)]
-    nearest = get_close_matches(name, known, n=1)
-    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    hint = did_you_mean(name, known)
     raise ValueError(f"there is no model {name!r}: {hint}give {', '.join(known)}, a .toml file or a run's folder")

@@ -147,7 +147,7 @@ def _train(counts: PretokenCounts, vocabulary: Vocabulary) -> Tokenizer:
         tok = Tokenizer.train_from_counts(
             counts,
             vocabulary.size,
-            model=vocabulary.kind,
+            kind=vocabulary.kind,
             progress=Phases(bar, None),
             **kind_named(vocabulary.kind).exact_options(),
         )

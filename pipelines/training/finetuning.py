@@ -84,7 +84,7 @@ class LabelledData:
 
 
 def finetune_run(
-    folder: Path,
+    run: Run,
     source: LabelledData,
     out: Path,
     config: FinetuneConfig,
@@ -93,14 +93,14 @@ def finetune_run(
     compare_scratch: bool,
     overwrite: bool,
 ) -> dict[str, Any]:
-    """Train a classifier from the run in `folder`, write it into `out` and return its evaluation.json."""
+    """Train a classifier from a run, write it into `out` and return its evaluation.json."""
 
     def replaceable(existing: Path) -> bool:
         return overwrite and holds_classifier(existing)
 
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another `out` (or replace a classifier with `overwrite`)")
-    run = _encoder(folder, config)
+    _check_encoder(run, config)
     train, test = source.read()
     task = ClassificationTask(run, train, test, train.distinct_labels(), config)
     with whole_folder(out, replaceable) as partial:
@@ -207,21 +207,19 @@ class ClassificationTask:
         return np.array([places[label] for label in labels], dtype=np.int64)
 
 
-def _encoder(folder: Path, config: FinetuneConfig) -> Run:
-    """Return the run in `folder`; ValueError if no classifier can be trained from it."""
-    run = Run(folder)
+def _check_encoder(run: Run, config: FinetuneConfig) -> None:
+    """Raise ValueError if no classifier can be trained from a run."""
     if run.recipe.model.architecture != "encoder":
         raise ValueError(
-            f"{folder} has a model of architecture {run.recipe.model.architecture!r}, but a classifier is trained from "
-            "an encoder, such as that of bytelm pretrain bert-tiny"
+            f"{run.folder} has a model of architecture {run.recipe.model.architecture!r}, but a classifier is trained "
+            "from an encoder, such as that of bytelm pretrain bert-tiny"
         )
     if config.dropout and run.recipe.model.attention in WITHOUT_DROPOUT:
         raise ValueError(
-            f"{folder} has model.attention = {run.recipe.model.attention!r}, which has no dropout, but `dropout` is "
-            f"{config.dropout:g}: give `dropout=0`"
+            f"{run.folder} has model.attention = {run.recipe.model.attention!r}, which has no dropout, but `dropout` "
+            f"is {config.dropout:g}: give `dropout=0`"
         )
     require_special_tokens("a classifier", (CLS, SEP), text_ids(run, run.tokenizer()).special)
-    return run
 
 
 def fit(

@@ -25,6 +25,7 @@ from lm.optim.optimizers import optimizer_classes
 class ModelCosts(TypedDict):
     """Costs of a model; sizes are in bytes."""
 
+    vocab_size: int
     parameters: dict[str, int]
     """By component, and in total."""
     parameters_tied: dict[str, int]
@@ -65,6 +66,7 @@ def model_costs(model: ModelConfig, dtype: str, optimizer: OptimizerKind) -> Mod
     cache = cache_bytes(built, kind, length, source_length=length)
     cpu_dtype = storage_dtype(kind, torch.device("cpu"))
     return {
+        "vocab_size": model.vocab_size,
         "parameters": table,
         "parameters_tied": tied,
         "parameters_untied": untied,

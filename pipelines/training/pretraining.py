@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from lm.matmul import require_float8
-from lm.model import build_model
+from lm.model import LanguageModel
 from pipelines.cli.display import answer, quantity, say
 from pipelines.cli.waiting import doing
 from pipelines.dataset.reader import TokenDataset
@@ -72,7 +72,7 @@ def _train(recipe: Recipe, sources: Sources, out: Path, parallel: OneProcess, in
     if parallel.is_sharded:
         _check_fsdp(recipe, out, parallel, machine)
     recipe = replace(recipe, train=replace(recipe.train, device=machine.device_name, dtype=machine.dtype_name))
-    model = build_model(recipe.model, recipe.train.seed)
+    model = LanguageModel(recipe.model, recipe.train.seed)
     start.load(model, parallel)
     model.compute_dtype = machine.dtype
     if not parallel.is_sharded:  # FSDP moves one block at a time, because all of them may not fit the GPU

@@ -51,7 +51,7 @@ Deduplicate = Annotated[
 HELP = {
     "Corpus": ("corpus split deduplicate", "pairs"),
     "Reading files": READING,
-    "Tokens": ("tokenizer context_length", "pattern separator sample dropout seed"),
+    "Tokens": ("tokenizer context_length", "pattern separator alpha dropout seed"),
     "Output": ("out shard_size overwrite dry_run", ""),
     "Workers": ("threads", "engine address"),
 }
@@ -70,7 +70,7 @@ def build_dataset(
     shard_size: int | None = None,
     separator: bool = True,
     deduplicate: Deduplicate = None,
-    sample: float | None = None,
+    alpha: float | None = None,
     dropout: float = 0,
     seed: int = 0,
     threads: int | None = None,
@@ -93,12 +93,12 @@ def build_dataset(
             command resumes an interrupted build, whose finished work is in the folder OUT.ranges.
         separator: Put <|endoftext|> before every document. If a published tokenizer lacks it, use the token that ends
             its texts: [SEP] for BERT, </s> for RoBERTa, T5 and SentencePiece models.
-        sample: Inverse temperature, such as 0.1: draw the segmentation of each training document with a probability
-            proportional to exp(SAMPLE * score); unigram only. Uses one thread.
+        alpha: Inverse temperature, such as 0.1: draw the segmentation of each training document with a probability
+            proportional to exp(ALPHA * score); unigram only. Uses one thread.
         dropout: Probability of dropping a merge (BPE dropout) in training documents; bpe only. Uses one thread.
-        seed: Seed of `sample` and `dropout`.
+            seed: Seed of `alpha` and `dropout`.
         threads: Threads that encode, or workers of a local Ray cluster; all cores by default. With `address`, the
-            cluster decides the number of workers.
+                cluster decides the number of workers.
         overwrite: Replace an existing dataset.
     """
     length = _block_length(context_length, pairs, separator)
@@ -121,8 +121,8 @@ def build_dataset(
     to, work = place(out), work_folder(place(out))
     refuse_existing(to, overwrite)
     tok = load_tokenizer(tokenizer, pattern)
-    drawn = sample is not None or bool(dropout)
-    sampler = SamplingEncoder(tok, sample=sample, dropout=dropout, seed=seed) if drawn else None
+    drawn = alpha is not None or bool(dropout)
+    sampler = SamplingEncoder(tok, alpha=alpha, dropout=dropout, seed=seed) if drawn else None
     source: Corpus | PairCorpus
     if pairs:
         refuse_with_pairs(reading)

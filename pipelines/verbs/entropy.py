@@ -22,7 +22,7 @@ from pipelines.evaluation.symbols import SymbolText, Unit, read_symbols
 from pipelines.evaluation.text_entropy import DEFINITIONS, REMEDY, missing_extras, text_entropy
 
 ENVIRONMENT = PASSIVE_THREADS
-OUT_OF_MEMORY = "lower `sample`, or give a smaller corpus"
+OUT_OF_MEMORY = "lower `sample_bytes`, or give a smaller corpus"
 
 RATE_SAMPLE = 16_000_000  # bytes
 
@@ -33,7 +33,7 @@ OptionalTokenizer = Annotated[
 
 # Options by subject: those of --help, and those of --help-all alone.
 HELP = {
-    "Text": ("corpus against sample", ""),
+    "Text": ("corpus against sample_bytes", ""),
     "Reading files": READING,
     "Symbols": ("unit tokenizer", "pattern"),
     "Output": ("out explain json threads", ""),
@@ -48,7 +48,7 @@ def entropy(
     tokenizer: OptionalTokenizer = None,
     pattern: TokenizerPattern = None,
     against: Annotated[str | None, tyro.conf.arg(metavar="CORPUS")] = None,
-    sample: int | None = None,
+    sample_bytes: int | None = None,
     threads: int | None = None,
     out: Path | None = None,
     explain: bool = False,
@@ -62,7 +62,7 @@ def entropy(
     Args:
         unit: Symbols to count: bytes, characters, or the tokens of `tokenizer`.
         against: Corpus to compare with: KL and Jensen-Shannon divergence.
-        sample: Bytes of text to measure, taken from whole documents in random order; by default the whole corpus, and
+        sample_bytes: Bytes of text to measure, from whole documents in random order; by default the whole corpus, and
             16M of it for the entropy rate. A sample limits memory and time.
         threads: Number of threads; all cores by default.
         out: HTML page to write, with plots and definitions.
@@ -75,8 +75,8 @@ def entropy(
         raise ValueError(
             "`unit='characters'` cannot count bytes that `invalid='bytes'` keeps: choose `invalid='replace'` or skip"
         )
-    if sample is not None and sample < 1:
-        raise ValueError(f"`sample` is {sample:,}, but must be at least 1 byte")
+    if sample_bytes is not None and sample_bytes < 1:
+        raise ValueError(f"`sample_bytes` is {sample_bytes:,}, but must be at least 1 byte")
     if out is not None and out.is_dir():
         raise ValueError(f"`out='{out}'` is a folder: name the file to write")
     from corpora.synthetic import source_from_description
@@ -88,20 +88,24 @@ def entropy(
     threads = thread_count(threads)
     tok = load_tokenizer(tokenizer, pattern) if tokenizer else None
     # The default rule may cut a document if there are few.
-    sources = [open_corpus(names, split="none", first_bytes=sample, **reading) for names in (corpus, against) if names]
+    sources = [
+        open_corpus(names, split="none", first_bytes=sample_bytes, **reading) for names in (corpus, against) if names
+    ]
     known = sources[0].synthetic if unit != "tokens" else None
     with Bar(f"reading {sources[0].name}", None, "B") as bar:
 
         def read(source: Corpus) -> SymbolText:
             label, estimate = f"reading {source.name}", source.text_bytes_estimate
-            return read_symbols(source, unit, tok, threads, lambda done: bar.phase(label, done, estimate, "B"), sample)
+            return read_symbols(
+                source, unit, tok, threads, lambda done: bar.phase(label, done, estimate, "B"), sample_bytes
+            )
 
         texts = [read(source) for source in sources]
         numbers = text_entropy(
             texts[0],
             texts[1] if against else None,
             source_from_description(known) if known else None,
-            sample=sample or RATE_SAMPLE,
+            sample=sample_bytes or RATE_SAMPLE,
             threads=threads,
             progress=bar.phase,
         )
@@ -114,7 +118,7 @@ def entropy(
     if as_json:
         write(json.dumps(numbers))
     else:
-        _show(numbers, explain, sample is not None)
+        _show(numbers, explain, sample_bytes is not None)
     if extras := missing_extras():
         say(f"left out: {' and '.join(extras.values())}; needs {' and '.join(extras)} ({REMEDY})")
     if out is not None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 import tyro
 
-from pipelines.cli.arguments import Device, Dtype, check_writable
+from pipelines.cli.arguments import Device, Dtype, OtherRun, RunFolders, check_writable
 from pipelines.cli.corpus_arguments import READING, ReadingOptions
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
@@ -43,13 +43,11 @@ HELP = {
 @verb
 @with_options
 def evaluate(
-    runs: Annotated[
-        Path | Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]", help="Folders of runs.")
-    ],
+    runs: RunFolders,
     *,
     data: Annotated[str | Path | None, tyro.conf.arg(metavar="DIR | URI")] = None,
     corpus: tuple[str, ...] = (),
-    against: Path | None = None,
+    against: OtherRun = None,
     splits: tuple[str, ...] = ("validation",),
     stride: int | None = None,
     min_context: int = 1,
@@ -62,11 +60,12 @@ def evaluate(
 ) -> "Evaluation | list[Evaluation]":
     """Measure runs on held-out text and add the numbers to evaluation.json in each run folder; return them.
 
-    Returns an Evaluation for one run (a path), and a list for a list of runs. Its attributes are the splits, and theirs
+    Returns an Evaluation for one run, and a list for a list of runs. Its attributes are the splits, and theirs
     the numbers: `evaluate("my/gpt").validation.bits_per_byte`. If the logits of a run are not finite, all others are
     still measured, and then the error names this run. Raises ValueError for such a run.
 
     Args:
+        runs: Folders of runs.
         data: Folder of a dataset, or its URI in an object store; default: the dataset that the run was trained on. A
             run on a mixture is scored on each of its sources, and gets their mean weighted by their shares.
         corpus: Names of corpora, files, folders, globs or URIs to score instead of a dataset. A corpus with its own
@@ -87,13 +86,16 @@ def evaluate(
     if not splits:
         raise ValueError("`splits` names no split: leave it out, or name some, such as validation test")
     if given and not corpus:
-        named = ", ".join(f"`{name}`" for name in given)
-        raise ValueError(f"{named}: for reading a corpus; name one with `corpus`, or leave it out")
+        names = ", ".join(f"`{name}`" for name in given)
+        raise ValueError(f"{names}: for reading a corpus; name one with `corpus`, or leave it out")
     if corpus and data:
         raise ValueError("`data` and `corpus` both name a text to score: give one of them")
-    folders = _writable_folders([runs] if isinstance(runs, Path) else list(runs))
+    named = list(runs) if isinstance(runs, Sequence) else [runs]
+    _check_writable([Path(run) for run in named])
     from pipelines.cli.display import say_on_stderr, write
     from pipelines.evaluation.planning import EvaluationOptions, plans_of
+    from pipelines.run.folder import Run
+    from pipelines.run.loaded_run import opened
 
     if as_json:
         say_on_stderr()
@@ -109,7 +111,9 @@ def evaluate(
         dtype=dtype,
     )
     # Plan all runs first, so that a mistake in the last one is reported before the first one is measured.
-    planned = [plans_of(folder, options, place(data) if data else None, against) for folder in folders]
+    other = None if against is None else Run.of(against)
+    opened_runs = [opened(run, checkpoint, device, dtype) for run in named]
+    planned = [plans_of(run, options, place(data) if data else None, other) for run in opened_runs]
     measured, failures = _measure(planned)
     evaluations = [evaluation for _, evaluation in measured]
     if as_json:
@@ -120,21 +124,20 @@ def evaluate(
         _show_sections(measured, chosen, explain)
     if failures:
         raise ValueError("; ".join(failures))
-    return evaluations[0] if isinstance(runs, Path) else evaluations
+    return evaluations if isinstance(runs, Sequence) else evaluations[0]
 
 
 MeasuredRuns = list[tuple[Sequence["Plan"], "Evaluation"]]
 """The plans and the evaluation of each run."""
 
 
-def _writable_folders(folders: list[Path]) -> list[Path]:
-    """Return the folders of runs. Raises ValueError if there is none, or if one cannot hold evaluation.json."""
+def _check_writable(folders: list[Path]) -> None:
+    """Raise ValueError if there is no folder of a run, or if one cannot hold evaluation.json."""
     if not folders:
         raise ValueError("name at least one run folder")
     remedy = "change its permissions, or evaluate a copy of the run"
     for folder in filter(Path.is_dir, folders):
         check_writable("the result", folder / "evaluation.json", remedy)
-    return folders
 
 
 def _measure(planned: Sequence[Sequence["Plan"]]) -> tuple[MeasuredRuns, list[str]]:

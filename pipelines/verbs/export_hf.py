@@ -32,6 +32,7 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "newest", o
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another `out` (or replace an export with `overwrite`)")
     from pipelines.exchange.transformers_export import write_transformers_folder
+    from pipelines.run.loaded_run import opened
 
-    say(write_transformers_folder(run, checkpoint, out, replaceable))
+    say(write_transformers_folder(opened(run, checkpoint), checkpoint, out, replaceable))
     return out

@@ -40,7 +40,8 @@ def export_onnx(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "newest",
     if existing and not (overwrite and out.is_file()):
         raise ValueError(f"{existing[0]} exists already: choose another `out` (or replace an export with `overwrite`)")
     from pipelines.exchange.onnx_export import write_onnx
+    from pipelines.run.loaded_run import opened
 
-    error = write_onnx(run, checkpoint, out)
+    error = write_onnx(opened(run, checkpoint), checkpoint, out)
     say(f"{out}: its logits in onnxruntime differ by at most {error:.2g} of the largest from the model's")
     return out

@@ -62,11 +62,12 @@ def finetune(
         settings: Settings of the training.
     """
     # torch takes seconds to import, which --help should not wait for.
+    from pipelines.run.folder import Run
     from pipelines.training.finetuning import LabelledData, finetune_run
 
     source = LabelledData(data=data, test=test, text_field=text_field, label_field=label_field, held_out=held_out)
     result = finetune_run(
-        run,
+        Run.of(run),
         source,
         out,
         settings,

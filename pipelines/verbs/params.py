@@ -6,6 +6,7 @@ Examples:
 """
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
@@ -32,6 +33,8 @@ ActivationDtype = Annotated[
     ),
 ]
 
+ASSUMED_VOCABULARY = 8192
+
 # Options by subject: those of --help, and those of --help-all alone.
 HELP = {**prefixed("model", MODEL_SUBJECTS), "Numbers": ("dtype optimizer json", "")}
 
@@ -46,16 +49,17 @@ def params(
 ) -> "ModelCosts":
     """Print the parameters of a model by component, its FLOPs per token, and its memory in training and generation.
 
+    A model without a vocabulary size, such as that of a recipe, gets 8,192 entries.
+
     Returns the numbers; their names are the fields of `pipelines.training.model_costs.ModelCosts`.
 
     Args:
         optimizer: Optimizer of the training; by default that of the recipe or run, AdamW for a preset.
         as_json: Print JSON.
     """
-    if not model.vocab_size:
-        raise ValueError(
-            "model.vocab_size is 0, since recipes take it from a dataset: give a size, such as `model.vocab_size=50257`"
-        )
+    assumed = not model.vocab_size
+    if assumed:
+        model = replace(model, vocab_size=ASSUMED_VOCABULARY)
     from pipelines.training.model_costs import model_costs
 
     costs = model_costs(model, dtype, optimizer)
@@ -63,6 +67,11 @@ def params(
         write(json.dumps(costs))
     else:
         _print(model, costs)
+        if assumed:
+            answer(
+                f"A recipe takes its vocabulary from the dataset: {ASSUMED_VOCABULARY:,} entries are assumed, and "
+                "--model.vocab-size gives another number."
+            )
     return costs
 
 

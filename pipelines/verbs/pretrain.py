@@ -9,14 +9,15 @@ import shlex
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from inspect import unwrap
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from lm.config import SUBJECTS as MODEL_SUBJECTS
+from lm.config import ModelConfig
 from pipelines.cli.arguments import DryRun
 from pipelines.cli.errors import UsageError
 from pipelines.cli.help import FLAGS, prefixed
@@ -25,11 +26,14 @@ from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import refuse_uri, verb
 from pipelines.cli.waiting import is_first_process
 from pipelines.recipes.config import SUBJECTS as TRAIN_SUBJECTS
-from pipelines.recipes.recipe import Recipe, load_recipe, recipe_descriptions, recipe_names
-from pipelines.run.sources import parse_sources, sources_of
+from pipelines.recipes.config import TrainConfig
+from pipelines.recipes.recipe import Recipe, changed, load_recipe, recipe_descriptions, recipe_names
+from pipelines.run.sources import Sources, parse_sources, sources_of
 
 if TYPE_CHECKING:
     from pipelines.run.folder import Run
+    from pipelines.run.loaded_run import LoadedRun
+    from pipelines.training.parallel import Kind
 
 ENVIRONMENT = PASSIVE_THREADS
 RecipeOptions = Annotated[Recipe, tyro.conf.arg(name="")]
@@ -49,11 +53,15 @@ def pretrain(
     *,
     data: str | Path | Mapping[str | Path, float],
     out: Path,
+    model: Annotated[Mapping[str, object], ModelConfig] = MappingProxyType({}),
+    train: Annotated[Mapping[str, object], TrainConfig] = MappingProxyType({}),
     init_from: Path | None = None,
     parallel: Literal["none", "ddp", "fsdp", "hsdp"] = "none",
-    dry_run: bool = False,
-) -> int:
-    """Train the model of `recipe` on the dataset `data`, in the run folder `out`; resume a run that is there already.
+) -> "LoadedRun":
+    """Train the model of `recipe` on the dataset `data`, in the run folder `out`, and return the trained run.
+
+    The same call resumes a run that is there already. `model` and `train` change fields of the recipe:
+    `pretrain("gpt-tiny", data="my/data", out="my/gpt", train={"tokens": 100_000})`.
 
     `data` is a folder or a URI, or a mixture, {folder: weight}: its datasets give their blocks in proportion to the
     weights.
@@ -63,16 +71,26 @@ def pretrain(
 
     `parallel` shares the work among the processes that torchrun started, each of which calls this function. The batch,
     the order of the data and the losses are those of one process, and a run may resume in another number of processes.
-    `dry_run` only prints the planned work, its size and its output path.
 
-    Returns 0, or 128 + the signal that stopped it after saving (0 on ranks other than 0). Raises ValueError if recipe,
-    dataset, run folder and processes do not fit together, FloatingPointError if the loss stops being finite, and
-    ConnectionError if another process has died.
+    Raises KeyboardInterrupt after Ctrl-C or SIGTERM, when a checkpoint is saved; ValueError if recipe, dataset, run
+    folder and processes do not fit together; FloatingPointError if the loss stops being finite; and ConnectionError if
+    another process has died.
     """
+    from pipelines.run.folder import Run
+    from pipelines.run.loaded_run import LoadedRun
+
+    if _pretrain(changed(recipe, model, train), sources_of(data), out, init_from, parallel):
+        raise KeyboardInterrupt
+    return LoadedRun(Run(out))
+
+
+def _pretrain(
+    recipe: Recipe, sources: Sources, out: Path, init_from: Path | None, parallel: "Kind", dry_run: bool = False
+) -> int:
+    """Return 0, or 128 + the signal that stopped the training after it saved a checkpoint (0 on ranks other than 0)."""
     # torch takes seconds to import: --help and a misspelled recipe should not wait for it.
     from pipelines.training.pretraining import print_plan, train
 
-    sources = sources_of(data)
     for sentence in recipe.train.unfinished_schedules() if is_first_process() else ():
         warnings.warn(sentence, stacklevel=2)
     if dry_run:
@@ -130,10 +148,7 @@ def main(arguments: list[str]) -> int:
                 and replicated across nodes. Command: torchrun --nproc-per-node 2 --no-python bytelm pretrain ...
                 --parallel ddp.
         """
-        sources = parse_sources(data)
-        # Beneath the checks for callers in Python, which do not know the objects that stand for datasets in a bucket.
-        run = unwrap(pretrain)
-        status: int = run(recipe, data=sources, out=out, init_from=init_from, parallel=parallel, dry_run=dry_run)
+        status = _pretrain(recipe, parse_sources(data), out, init_from, parallel, dry_run)
         if status == 0 and not dry_run and is_first_process():
             from pipelines.cli.display import say
 

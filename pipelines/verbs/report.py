@@ -7,23 +7,24 @@ Examples:
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
-from pipelines.cli.arguments import check_writable
+from pipelines.cli.arguments import RunFolders, check_writable
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
 from pipelines.files import distinct_names
 from pipelines.verbs.runs import run_folders
 
+if TYPE_CHECKING:
+    from pipelines.cli.arguments import AnyRun
+
 ENVIRONMENT = PASSIVE_THREADS
 
 
 @verb
 def report(
-    runs: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")],
+    runs: RunFolders,
     *,
     out: Path | None = None,
     samples: bool = True,
@@ -37,23 +38,28 @@ def report(
         samples: Whether the page has samples of the models, and a passage with the bits of each token.
         inside: Whether the page looks inside the models: attention, circuits of heads, the embedding.
     """
-    if not runs:
+    named = list(runs) if isinstance(runs, Sequence) else [runs]
+    if not named:
         raise ValueError("name at least one run folder")
-    path = out or runs[0] / "report.html"
+    path = out or Path(named[0]) / "report.html"
     if path.is_dir():
         raise ValueError(f"`out='{path}'` is a folder: name the file to write")
     check_writable("`out`", path, "choose another `out`")
     from pipelines.cli.display import say
     from pipelines.reporting.page import write_page
     from pipelines.reporting.subject import subject_of
+    from pipelines.run.folder import Run
 
-    # A folder without runs is left for `subject_of` to refuse.
-    folders = list(
-        dict.fromkeys(run for folder in runs for run in (folder.is_dir() and run_folders(folder)) or [folder])
-    )
-    names = distinct_names(folders)
-    subjects = [subject_of(folder, samples, inside, name) for folder, name in zip(folders, names, strict=True)]
+    found = dict.fromkeys(run for each in named for run in _runs_in(each))
+    opened = [Run.of(run) for run in found]
+    names = distinct_names([run.folder for run in opened])
+    subjects = [subject_of(run, samples, inside, name) for run, name in zip(opened, names, strict=True)]
     doing("drawing the figures")
     write_page(subjects, path)
     say(f"{path}")
     return path
+
+
+def _runs_in(run: "AnyRun") -> "Sequence[AnyRun]":
+    """Return the runs in a folder, or the run itself; a folder without runs is left for others to refuse."""
+    return (isinstance(run, Path) and run.is_dir() and run_folders(run)) or [run]

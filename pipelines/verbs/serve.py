@@ -7,15 +7,18 @@ Examples:
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from pipelines.cli.arguments import Checkpoint, Device, Dtype
+from pipelines.cli.arguments import Checkpoint, Device, Dtype, RunFolders
 from pipelines.cli.display import answer
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
+
+if TYPE_CHECKING:
+    from pipelines.cli.arguments import AnyRun
 
 # PyTorch and oneDNN cache code for each shape of a matrix product, by default for 1,024 shapes. A server meets new
 # shapes all the time: smaller caches keep its memory flat and cost no time.
@@ -25,7 +28,7 @@ ENVIRONMENT = PASSIVE_THREADS | SHAPE_CACHES
 
 @verb
 def serve(
-    runs: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")],
+    runs: RunFolders,
     *,
     port: int = 8000,
     host: str = "127.0.0.1",
@@ -49,11 +52,12 @@ def serve(
         allow_origin: Site whose pages may use the API, such as http://localhost:3000. Repeat it for more sites.
         token_file: File with the access token, readable only by its owner. All requests then need the token.
     """
-    if not runs:
+    named = list(runs) if isinstance(runs, Sequence) else [runs]
+    if not named:
         raise ValueError("name at least one run folder")
     if not 0 <= port < 65536:
         raise ValueError(f"`port` is {port}, but must be from 0 to 65535")
-    folders = _folders(runs)
+    folders = _by_name(named)
     try:
         import pydantic as pydantic
         import starlette as starlette
@@ -70,7 +74,6 @@ def serve(
         port = bound.getsockname()[1]
         access = access_to(host, port, allow_host, origins=allow_origin, token=token)
         # Imported once the options are known to be right, because PyTorch takes seconds.
-        from pipelines.run.folder import Run
         from pipelines.run.loaded_run import load_run
         from pipelines.serving.engine import Engine
         from pipelines.serving.models import ServedModel, Service
@@ -82,7 +85,7 @@ def serve(
             for name, folder in folders.items()
         }
         with Engine(loaded) as engine:
-            models = {name: ServedModel(name, run, opening_of(Run(folders[name]))) for name, run in loaded.items()}
+            models = {name: ServedModel(name, run, opening_of(run.run)) for name, run in loaded.items()}
             stopping = asyncio.Event()
             app = create_app(Service(models, engine, created=int(time.time())), access, stopping)
             shown = next(iter(allow_host), "127.0.0.1" if is_any(host) else f"[{host}]" if ":" in host else host)
@@ -93,13 +96,15 @@ def serve(
             serve_until_interrupted(app, bound, stopping)
 
 
-def _folders(runs: Sequence[Path]) -> dict[str, Path]:
-    """Return the folders by name. Raises ValueError if two have the same name."""
-    folders: dict[str, Path] = {}
+def _by_name(runs: "Sequence[AnyRun]") -> "dict[str, AnyRun]":
+    """Return the runs by the names of their folders. Raises ValueError if two have the same name."""
+    folders: dict[str, AnyRun] = {}
     for folder in runs:
-        name = folder.resolve().name
+        name = Path(folder).resolve().name
         if name in folders:
-            raise ValueError(f"{folders[name]} and {folder} are both named {name}: rename one of the folders")
+            raise ValueError(
+                f"{Path(folders[name])} and {Path(folder)} are both named {name}: rename one of the folders"
+            )
         folders[name] = folder
     return folders
 

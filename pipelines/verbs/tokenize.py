@@ -40,7 +40,7 @@ def tokenize(
     pattern: TokenizerPattern = None,
     special: bool = False,
     dropout: float = 0,
-    sample: float | None = None,
+    alpha: float | None = None,
     nbest: int | None = None,
     seed: int = 0,
     limit: int = 200,
@@ -55,11 +55,11 @@ def tokenize(
         file: File to read instead of a text; - reads standard input.
         special: Encode the spellings of special tokens as these tokens, not as text.
         dropout: Probability of dropping a merge (BPE dropout); bpe only.
-        sample: Inverse temperature, such as 0.1: draw a segmentation with a probability proportional to
-            exp(SAMPLE * score); unigram only.
+        alpha: Inverse temperature, such as 0.1: draw a segmentation with a probability proportional to
+            exp(ALPHA * score); unigram only.
         nbest: Number of best segmentations to print, each with its score in nats; unigram only. Meant for short
             texts: 200 segmentations of 400 kB take minutes.
-        seed: Seed of `dropout` and `sample`.
+        seed: Seed of `dropout` and `alpha`.
         limit: Maximum number of tokens to print; 0 prints all.
         as_json: Print all ids as a JSON array, and nothing else.
     """
@@ -76,13 +76,13 @@ def tokenize(
         data = read_standard_input()
     else:
         data = read_bytes(file) if file else (text or "").encode("utf-8", "surrogateescape")
-    if sum([bool(dropout), sample is not None, nbest is not None]) > 1 or (nbest is not None and special):
-        raise ValueError("give only one of `dropout`, `sample` and `nbest`, and no `special` with `nbest`")
+    if sum([bool(dropout), alpha is not None, nbest is not None]) > 1 or (nbest is not None and special):
+        raise ValueError("give only one of `dropout`, `alpha` and `nbest`, and no `special` with `nbest`")
     if nbest is not None and nbest < 1:
         raise ValueError(f"`nbest` is {nbest}, but must be at least 1")
     if nbest is not None:
         return _show_best(tok, data, nbest, limit, as_json)
-    ids = np.array(_encode(tok, data, "all" if special else (), dropout, sample, seed), dtype=np.uint32)
+    ids = np.array(_encode(tok, data, "all" if special else (), dropout, alpha, seed), dtype=np.uint32)
     if as_json:
         write(json.dumps(ids.tolist()))
         return ids
@@ -136,15 +136,15 @@ def _encode(
     data: bytes,
     allowed: "Literal['all'] | tuple[()]",
     dropout: float,
-    sample: float | None,
+    alpha: float | None,
     seed: int,
 ) -> "list[int] | np.ndarray":
     """Return the ids of a text. `allowed` special tokens are encoded as such, all others as text."""
-    if sample is not None:
-        from pipelines.dataset.encoding import check_sample
+    if alpha is not None:
+        from pipelines.dataset.encoding import check_alpha
 
-        check_sample(sample)
-        return tok.encode_sampled(data, sample, seed, allowed, ())
+        check_alpha(alpha)
+        return tok.encode_sampled(data, alpha, seed, allowed, ())
     if dropout:
         return tok.encode_with_dropout(data, dropout, seed, allowed, ())
     if len(data) <= SHORT_TEXT:

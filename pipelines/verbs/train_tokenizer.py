@@ -2,7 +2,7 @@
 
 Examples:
     bytelm train-tokenizer my-text/ --vocab-size 8k --out tokenizer
-    bytelm train-tokenizer stdlib --model wordpiece --vocab-size 4096 --out words
+    bytelm train-tokenizer stdlib --kind wordpiece --vocab-size 4096 --out words
 """
 
 import json
@@ -55,8 +55,8 @@ HELP = {
     "Corpus": ("corpus split", "pairs"),
     "Reading files": READING,
     "Vocabulary": (
-        "vocab_size model pattern",
-        "special_tokens sentinels special_text score min_frequency max_token_length limit_alphabet byte_order "
+        "vocab_size kind pattern",
+        "special_tokens sentinels special_text merge_by min_frequency max_token_length limit_alphabet byte_order "
         "tie_break",
     ),
     "Unigram pieces": ("", " ".join(f"pieces.{field.name}" for field in fields(PieceRules))),
@@ -71,9 +71,9 @@ def train_tokenizer(
     *,
     vocab_size: int,
     out: Path,
-    model: Model = "bpe",
+    kind: Model = "bpe",
     pattern: str | None = None,
-    score: Literal["frequency", "likelihood"] = "frequency",
+    merge_by: Literal["frequency", "likelihood"] = "frequency",
     min_frequency: int | None = None,
     max_token_length: int | None = None,
     limit_alphabet: int | None = None,
@@ -105,13 +105,13 @@ def train_tokenizer(
     Args:
         vocab_size: Number of entries, including special tokens and, for bpe, the 256 bytes.
         out: Folder for tokenizer.json.
-        model: Kind of vocabulary: byte-level BPE, BERT's WordPiece or T5's Unigram. Only bpe keeps the text exactly.
+        kind: Kind of vocabulary: byte-level BPE, BERT's WordPiece or T5's Unigram. Only bpe keeps the text exactly.
         pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression. For wordpiece:
             bert-uncased (the default) or bert-cased. For unigram: metaspace (the default, without
             normalization), nmt_nfkc or nfkc (both normalize as SentencePiece does).
-        score: Pair that is merged next: the most frequent one, or the one with the largest count(ab) / (count(a)
+        merge_by: Pair that is merged next: the most frequent one, or the one with the largest count(ab) / (count(a)
             count(b)); wordpiece only.
-        min_frequency: Least count of a pair to merge; by default 2, with `score='likelihood'` the largest that fills
+        min_frequency: Least count of a pair to merge; by default 2, with `merge_by='likelihood'` the largest that fills
             the vocabulary. bpe and wordpiece only.
         max_token_length: Maximum length of a token in bytes; bpe only.
         limit_alphabet: Number of most frequent characters to keep; all by default. wordpiece only.
@@ -144,7 +144,7 @@ def train_tokenizer(
     """
     check_dry_run(dry_run, as_json)
     special_tokens, cut_at = _special_tokens(special_tokens, sentinels, special_text, counts)
-    _check(model, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
+    _check(kind, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
     check_engine(engine, address, threads, without={"`pairs`": pairs, "`counts`": counts})
     from corpora import Corpus
     from pipelines.cluster.counting_tasks import count_on_ray, counts_folder, plan_counting, remove_range_counts
@@ -152,20 +152,20 @@ def train_tokenizer(
     from tokenizer.training.train import Options, TrainingOptions
 
     options: TrainingOptions = {
-        "model": model,
+        "kind": kind,
         "special_tokens": special_tokens,
         "min_frequency": min_frequency,
         "max_token_length": max_token_length,
         "byte_order": byte_order,
         "tie_break": tie_break,
-        "score": score,
+        "merge_by": merge_by,
         "limit_alphabet": limit_alphabet,
         "pieces": None if pieces == PieceRules() else pieces,
     }
     Options(vocab_size=vocab_size, **options)  # raises before the corpus is read
     others = load_compared(compare)
     source = _open(corpus, pairs, split, reading, counts)
-    splitter = pattern or kind_named(model).default_pattern
+    splitter = pattern or kind_named(kind).default_pattern
     training_bytes = None if counts or source is None else _training_bytes(source)  # None: counted already
     where = address, threads
     if dry_run:
@@ -190,7 +190,7 @@ def train_tokenizer(
         if save_counts:
             counted.save(save_counts)
         frequent = counted.at_least(min_count) if min_count > 1 else counted
-        phases.begin(kind_named(model).phase)
+        phases.begin(kind_named(kind).phase)
         limits: Any = {"threads": threads, "memory": spare, "progress": phases}
         tok = Tokenizer.train_from_counts(frequent, vocab_size, **limits, **options)
         phases.end()
@@ -200,17 +200,17 @@ def train_tokenizer(
     head = {"tokenizer": str(out), "split_rule": source.split_rule if source else None, "seconds": phases.seconds}
     languages = held_out.languages(corpus, source.split_rule, reading) if others and isinstance(source, Corpus) else {}
     summary = summarize(tok, counted, frequent, held_out, others, languages, max_token_length)
-    _print({**head, **summary, **_trace(tok, frequent, trace, score)}, source, as_json)
+    _print({**head, **summary, **_trace(tok, frequent, trace, merge_by)}, source, as_json)
     return tok
 
 
-def _trace(tok: Tokenizer, counts: "PretokenCounts", trace: int, score: str) -> dict[str, Any]:
+def _trace(tok: Tokenizer, counts: "PretokenCounts", trace: int, merge_by: str) -> dict[str, Any]:
     """Return the entry of the summary with the first `trace` merges; empty if `trace` is 0."""
     if not trace:
         return {}
     from pipelines.reporting.merge_trace import trace_of
 
-    return {"trace": trace_of(tok, counts, trace, score)}
+    return {"trace": trace_of(tok, counts, trace, merge_by)}
 
 
 def _print(summary: dict[str, Any], source: "Corpus | PairTexts | None", as_json: bool) -> None:
@@ -262,7 +262,7 @@ def _special_tokens(
 
 
 def _check(
-    model: str,
+    kind: str,
     vocab_size: int,
     special_tokens: tuple[str, ...],
     pattern: str | None,
@@ -285,25 +285,31 @@ def _check(
         raise ValueError(f"`save_counts` is {save_counts}, which is a folder: name a file")
     if save_counts and not save_counts.absolute().parent.is_dir():
         raise ValueError(f"`save_counts` is {save_counts}, but there is no folder {save_counts.parent}: make it first")
-    kind = kind_named(model)
-    smallest = kind.fixed_entries + len(special_tokens)
+    vocabulary = kind_named(kind)
+    smallest = vocabulary.fixed_entries + len(special_tokens)
     if vocab_size < smallest:
-        first = f"{kind.fixed_entries} bytes and " if kind.fixed_entries else ""
+        first = f"{vocabulary.fixed_entries} bytes and " if vocabulary.fixed_entries else ""
         raise ValueError(
             f"`vocab_size` is {vocab_size}, but {first}{len(special_tokens)} special tokens need {smallest}"
         )
-    if pattern and pattern not in kind.patterns and not (kind.takes_regex and re.search(r"[^\w-]", pattern)):
-        other = ", or a regular expression" if kind.takes_regex else ""
+    if (
+        pattern
+        and pattern not in vocabulary.patterns
+        and not (vocabulary.takes_regex and re.search(r"[^\w-]", pattern))
+    ):
+        other = ", or a regular expression" if vocabulary.takes_regex else ""
         of = [known.name for known in all_kinds() if pattern in known.patterns]
-        problem = f"a pattern of {of[0]}, not of {model}" if of else "an unknown name"
-        raise ValueError(f"`pattern` is {pattern}, which is {problem}: use one of {', '.join(kind.patterns)}{other}")
+        problem = f"a pattern of {of[0]}, not of {kind}" if of else "an unknown name"
+        raise ValueError(
+            f"`pattern` is {pattern}, which is {problem}: use one of {', '.join(vocabulary.patterns)}{other}"
+        )
     if min_count < 1:
         raise ValueError(f"`min_count` is {min_count}, but must be at least 1")
     if not 0 <= trace <= MOST_TRACED:
         raise ValueError(f"`trace` is {trace}, but must be from 0 to {MOST_TRACED:,}")
-    if trace and not kind.merges:
+    if trace and not vocabulary.merges:
         merging = " or ".join(other.name for other in all_kinds() if other.merges)
-        raise ValueError(f"`trace` shows merges, but {model} has none: leave it out, or use {merging}")
+        raise ValueError(f"`trace` shows merges, but {kind} has none: leave it out, or use {merging}")
 
 
 def _open(

@@ -82,7 +82,7 @@ def piece_files(tmp_path_factory, text):
     """Return the files of a WordPiece and a Unigram vocabulary by kind."""
     folder = tmp_path_factory.mktemp("pieces")
     options = {"special_tokens": (), "threads": 1}
-    unigram = Tokenizer.train(text.path, 1000, model="unigram", pattern="nmt_nfkc", **options)
+    unigram = Tokenizer.train(text.path, 1000, kind="unigram", pattern="nmt_nfkc", **options)
     unigram.save(folder / "unigram")
     unigram.as_sentencepiece().save(folder / "sentencepiece")
     model = folder / "sentencepiece" / "tokenizer.model"

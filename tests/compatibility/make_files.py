@@ -71,7 +71,7 @@ def make(folder: Path) -> None:
     train_tokenizer(["text.jsonl"], vocab_size=280, out=Path("tokenizer"), save_counts=Path("counts.parquet"))
     build_dataset(["text.jsonl"], tokenizer=Path("tokenizer"), context_length=16, out=Path("dataset"))
     for kind in ("decoder", "encoder"):
-        assert pretrain(recipe(kind), data=Path("dataset"), out=Path(kind)) == 0
+        pretrain(recipe(kind), data=Path("dataset"), out=Path(kind))
     settings = FinetuneConfig(epochs=1, device="cpu", dtype="float32", dropout=0.0)
     finetune(Path("encoder"), data=Path("text.jsonl"), out=Path("classifier"), settings=settings, compare_scratch=False)
     found = losses() | {"encoder-decoder": make_encoder_decoder(), "Unigram ids": make_unigram()}
@@ -88,7 +88,7 @@ def make_encoder_decoder() -> float:
 
     train_tokenizer(["text.jsonl"], vocab_size=280, sentinels=10, out=Path("with-sentinels"))
     build_dataset(["text.jsonl"], tokenizer=Path("with-sentinels"), context_length=16, out=Path("for-spans"))
-    assert pretrain(recipe("encoder-decoder"), data=Path("for-spans"), out=Path("encoder-decoder")) == 0
+    pretrain(recipe("encoder-decoder"), data=Path("for-spans"), out=Path("encoder-decoder"))
     found = evaluate(Path("encoder-decoder")).validation.cross_entropy
     for folder in ("with-sentinels", "for-spans", "encoder-decoder/checkpoints/step-0000008"):
         shutil.rmtree(folder)
@@ -100,7 +100,7 @@ def make_unigram() -> list[int]:
     from pipelines.verbs.train_tokenizer import train_tokenizer
     from tokenizer import Tokenizer
 
-    train_tokenizer(["text.jsonl"], vocab_size=80, model="unigram", out=Path("unigram"))
+    train_tokenizer(["text.jsonl"], vocab_size=80, kind="unigram", out=Path("unigram"))
     return Tokenizer.load("unigram").encode(UNIGRAM_TEXT)
 
 

@@ -135,6 +135,6 @@ def test_shared_wikitext_2_has_three_own_splits():
     if not shared.is_dir():
         pytest.skip("the shared corpora are absent")
     summary = summarize(open_corpus(str(shared / "wikitext2.*.txt.xz")))
-    assert summary.split_rule == "own"
+    assert summary.split_rule == "predefined"
     assert list(summary.splits) == ["train", "validation", "test"]
     assert summary.splits["train"].bytes > 10_000_000

@@ -62,7 +62,7 @@ def read(endpoint: str, home: Path, *specs: str) -> list[dict]:
 
 def test_a_hub_corpus_streams_with_its_own_splits_and_leaves_no_data_behind(hub, tmp_path):
     (answer,) = read(hub, tmp_path, "hub:ann/words")
-    assert answer["rule"] == "own"
+    assert answer["rule"] == "predefined"
     assert answer["found"] == {
         "train": [f"train {i}\r\n" for i in range(50)],
         "validation": [f"validation {i}\r\n" for i in range(5)],

@@ -103,7 +103,7 @@ def test_invalid_bytes_are_replaced_skipped_or_kept(tmp_path):
         ("specs", None, "a corpus is a name or a path, or a list of them, not None"),
         ("specs", [3], "a corpus is a name or a path, or a list of them, not 3"),
         ("specs", [], "no corpus was given"),
-        ("split", 5, 'split must be a rule such as "own" or "hash:0.05", not 5'),
+        ("split", 5, 'split must be a rule such as "predefined" or "hash:0.05", not 5'),
         ("split", "validation", 'the split "validation" is not one of'),
         ("text_column", 3, "text_column must be a text, not 3"),
         ("suffix", 3, 'suffix must be one such as ".md", or a list of them, not 3'),

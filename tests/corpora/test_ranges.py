@@ -68,7 +68,7 @@ def test_files_of_every_kind_are_in_ranges_in_their_order(tmp_path, size):
         (folder / "b.jsonl.gz").write_bytes(gzip.compress((folder / "a.jsonl").read_bytes()))
         (folder / "c.txt").write_text(split)
         pyarrow.parquet.write_table(pa.table({"text": [split] * 5}), folder / "d.parquet", row_group_size=2)
-    for split in ("own", "hash:0.5", "tail:0.5"):
+    for split in ("predefined", "hash:0.5", "tail:0.5"):
         assert_ranges_hold_the_corpus(open_corpus(str(tmp_path), split), size)
 
 

@@ -115,7 +115,7 @@ def test_files_and_folders_named_after_splits_are_own_splits(tmp_path, names, sp
         (tmp_path / name).write_text(name)
     for specs in ([str(tmp_path)], [str(tmp_path / name) for name in names]):
         corpus = open_corpus(specs)
-        assert corpus.split_rule == "own"
+        assert corpus.split_rule == "predefined"
         assert corpus.split_names == splits
         found = everything(corpus)
         assert sorted(text for texts in found.values() for text in texts) == sorted(names)
@@ -139,7 +139,7 @@ def test_own_splits_need_a_split_in_every_file_name_and_a_train_split(tmp_path, 
     assert corpus.split_names == ("train", "validation")
     if "train.txt" not in names or "notes.txt" in names:
         with pytest.raises(ValueError, match="has no own splits"):
-            open_corpus(str(tmp_path), split="own")
+            open_corpus(str(tmp_path), split="predefined")
 
 
 @pytest.mark.parametrize(("count", "cut"), [(3, "tail"), (40, "hash")])
@@ -147,7 +147,7 @@ def test_own_splits_without_validation_have_it_cut_from_train_only(tmp_path, cou
     (tmp_path / "train.jsonl").write_bytes(jsonl(f"train {i}\n" for i in range(count)))
     (tmp_path / "test.jsonl").write_bytes(jsonl(f"test {i}\n" for i in range(30)))
     corpus = open_corpus(str(tmp_path))
-    assert corpus.split_rule == "own"
+    assert corpus.split_rule == "predefined"
     assert corpus.split_names == ("train", "validation", "test")
     found = everything(corpus)
     assert found["test"] == [f"test {i}\n" for i in range(30)]
@@ -178,14 +178,14 @@ def test_a_given_rule_overrides_own_splits_and_pools_all_documents(tmp_path):
 def test_several_corpora_use_own_splits_only_if_all_have_them(tmp_path):
     for name in ("train", "valid"):
         (tmp_path / f"{name}.txt").write_text("a\n")
-    assert open_corpus(["markov-2-16", str(tmp_path)]).split_rule == "own"
+    assert open_corpus(["markov-2-16", str(tmp_path)]).split_rule == "predefined"
     assert open_corpus(["stdlib", str(tmp_path)]).split_rule == "hash:0.05"
 
 
 @pytest.mark.parametrize("rule", ["", "half", "hash:0", "hash:1", "tail:-0.1", "tail:x", "own:0.1"])
 def test_an_unknown_rule_is_refused(tmp_path, rule):
     if rule:
-        with pytest.raises(ValueError, match=r"not one of own, hash:FRACTION, tail:FRACTION .* and none"):
+        with pytest.raises(ValueError, match=r"not one of predefined, hash:FRACTION, tail:FRACTION .* and none"):
             open_corpus("stdlib", split=rule)
 
 

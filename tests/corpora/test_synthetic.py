@@ -140,7 +140,7 @@ def test_synthetic_corpora_are_deterministic_and_their_splits_differ():
     assert first[:300] == longer[:300]
     assert len({*first}) == 309
     corpus = open_corpus("iid-16")
-    assert corpus.split_rule == "own"
+    assert corpus.split_rule == "predefined"
     assert {name: len(texts) for name, texts in everything(corpus).items()} == {"train": 2048, "validation": 128}
 
 

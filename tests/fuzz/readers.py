@@ -303,7 +303,7 @@ def _write_unigram(folder: Path) -> None:
 
     def trained(size: int, byte_fallback: bool) -> Tokenizer:
         rules = PieceRules(byte_fallback=byte_fallback)
-        options = {"model": "unigram", "special_tokens": ["</s>"], "pieces": rules}
+        options = {"kind": "unigram", "special_tokens": ["</s>"], "pieces": rules}
         return Tokenizer.train(["A small lamp waits. The lamps wait, small and late."] * 5, size, words, **options)
 
     trained(40, False).save(folder / "unigram")

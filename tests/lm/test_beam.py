@@ -10,7 +10,7 @@ from lm.config import ModelConfig
 from lm.decoding.beam import beam_search
 from lm.decoding.generation import generate
 from lm.exchange import to_hugging_face
-from lm.model import build_model
+from lm.model import LanguageModel
 
 START, END = 0, 1
 T5 = {
@@ -40,7 +40,7 @@ ORIGINAL = {
 
 def random_model(vocab_size, shape=T5, seed=0, spread=0.4):
     """Return a model whose next token depends on every input, and which sometimes ends a target."""
-    model = build_model(ModelConfig(vocab_size=vocab_size, **shape), seed=seed)
+    model = LanguageModel(ModelConfig(vocab_size=vocab_size, **shape), seed=seed)
     generator = torch.Generator().manual_seed(seed + 1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -212,7 +212,7 @@ def chain(probabilities):
     config = ModelConfig(
         vocab_size=entries, architecture="encoder-decoder", **shape, zero_projections=True, tied_head=False
     )
-    model = build_model(config, seed=0).eval()
+    model = LanguageModel(config, seed=0).eval()
     with torch.no_grad():
         model.embedding.weight.copy_(torch.eye(entries))
         # length 1, which the norm turns into sqrt(entries)

@@ -9,7 +9,7 @@ from lm.config import ModelConfig
 from lm.layers import ACTIVATIONS
 from lm.masks import Mask
 from lm.mixers.attention import Attention
-from lm.model import build_model
+from lm.model import LanguageModel
 from tests.lm.test_model import read, some_ids, tiny
 
 
@@ -41,8 +41,8 @@ def test_mlp_computes_its_formula(name, formula):
 
 
 def test_grouped_heads_equal_plain_heads_with_repeated_keys_and_values():
-    grouped = build_model(tiny("llama", kv_heads=2), seed=0)
-    plain = build_model(tiny("llama"), seed=0)
+    grouped = LanguageModel(tiny("llama", kv_heads=2), seed=0)
+    plain = LanguageModel(tiny("llama"), seed=0)
     state = grouped.state_dict()
     for name, weight in state.items():
         if ".key." in name or ".value." in name:
@@ -52,7 +52,7 @@ def test_grouped_heads_equal_plain_heads_with_repeated_keys_and_values():
 
 
 def test_qk_norm_makes_scores_independent_of_the_scale_of_queries_and_keys():
-    model = build_model(tiny("gpt2", qk_norm=True, bias=False), seed=0)
+    model = LanguageModel(tiny("gpt2", qk_norm=True, bias=False), seed=0)
     before = model(some_ids())
     with torch.no_grad():
         for block in model.stack.blocks:
@@ -96,7 +96,7 @@ def test_stochastic_depth_skips_whole_sublayers_of_some_sequences_and_keeps_the_
 
 
 def test_dropout_zeroes_its_share_of_embeddings_weights_and_updates_in_training_only():
-    model = build_model(tiny("gpt2", dropout=0.25), seed=0)
+    model = LanguageModel(tiny("gpt2", dropout=0.25), seed=0)
     zeroed = []
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -106,28 +106,28 @@ def test_dropout_zeroes_its_share_of_embeddings_weights_and_updates_in_training_
     assert len(zeroed) == 1 + 2 * len(model.stack.blocks)
     assert zeroed == pytest.approx([0.25] * len(zeroed), abs=0.02)
     assert model.stack.blocks[0].mixer.parallel_form(Mask()).keywords["dropout"] == 0.25
-    plain = build_model(tiny("gpt2"), seed=0)
+    plain = LanguageModel(tiny("gpt2"), seed=0)
     assert torch.equal(model.eval()(some_ids()), plain(some_ids()))
     assert model.stack.blocks[0].mixer.parallel_form(Mask()).keywords["dropout"] == 0.0
 
 
 def test_stochastic_depth_grows_from_the_first_block_to_the_last():
-    model = build_model(tiny("gpt2", layers=4, stochastic_depth=0.4), seed=0)
+    model = LanguageModel(tiny("gpt2", layers=4, stochastic_depth=0.4), seed=0)
     assert [block.skip for block in model.stack.blocks] == pytest.approx([0.1, 0.2, 0.3, 0.4])
 
 
 def test_an_attention_only_model_has_no_mlp():
-    model = build_model(tiny("llama", mlp=False), seed=0)
+    model = LanguageModel(tiny("llama", mlp=False), seed=0)
     assert not [name for name, _ in model.named_parameters() if "mlp" in name]
     assert read(model, some_ids()).shape == (3, 24, 32)
 
 
 def test_embedding_skips_give_every_block_the_embedding():
-    plain, skipping = (build_model(tiny("llama", embedding_skips=on), seed=0) for on in (False, True))
+    plain, skipping = (LanguageModel(tiny("llama", embedding_skips=on), seed=0) for on in (False, True))
     torch.testing.assert_close(skipping(some_ids()), plain(some_ids()), atol=1e-6, rtol=0)
     with torch.no_grad():  # a last block that forgets the stream and reads the embedding is a one-block model
         skipping.stack.residual_scales[1], skipping.stack.embedding_scales[1] = 0.0, 1.0
-        shallow = build_model(tiny("llama", layers=1), seed=0)
+        shallow = LanguageModel(tiny("llama", layers=1), seed=0)
         state = {
             name.replace("blocks.1", "blocks.0"): w
             for name, w in skipping.state_dict().items()
@@ -139,7 +139,7 @@ def test_embedding_skips_give_every_block_the_embedding():
 
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"kv_heads": 2, "qk_norm": True}, {"head_width": 6}], ids=str)
 def test_one_product_gives_the_queries_keys_values_and_gradients_of_three(options):
-    attention = build_model(tiny("gpt2", **options), seed=0).double().stack.blocks[0].attention
+    attention = LanguageModel(tiny("gpt2", **options), seed=0).double().stack.blocks[0].attention
     x = torch.randn(2, 5, attention.query.weight.shape[1], dtype=torch.float64)
     found = []
     for one_product in (False, True):
@@ -177,7 +177,7 @@ class Products(TorchDispatchMode):
 @pytest.mark.parametrize(("device", "products"), [("cpu", 4), ("meta", 2)])
 def test_only_a_gpu_takes_queries_keys_and_values_from_one_product(device, products):
     """The meta device stands in for a GPU. One more product is the output's."""
-    attention = build_model(tiny("gpt2"), seed=0).to(device).stack.blocks[0].attention
+    attention = LanguageModel(tiny("gpt2"), seed=0).to(device).stack.blocks[0].attention
     with Products() as counter:
         attention(torch.zeros(2, 5, attention.query.weight.shape[1], device=device), None, lambda q, k, v: q)
     assert counter.count == products

@@ -16,7 +16,7 @@ from lm.introspection.circuits import (
     token_ov_circuit,
     token_qk_circuit,
 )
-from lm.model import build_model
+from lm.model import LanguageModel
 
 TINY = ModelConfig(vocab_size=23, context_length=24, layers=2, width=16, heads=4)
 ONE_LAYER = replace(TINY, layers=1, mlp=False)
@@ -39,7 +39,7 @@ OPTIONS = {
 
 def randomised(config, seed=0):
     """Return a float64 model in which every parameter matters."""
-    model = build_model(config, seed).double().eval()
+    model = LanguageModel(config, seed).double().eval()
     model.compute_dtype = torch.float64
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -156,7 +156,7 @@ def test_the_copying_score_equals_that_of_the_full_token_circuit():
 
 def test_a_head_that_writes_its_input_scores_one_and_its_negative_minus_one():
     config = replace(ONE_LAYER, vocab_size=8, width=16, heads=2, norm="rmsnorm", bias=False, positions="none")
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     attention = model.decoder.blocks[0].attention
     with torch.no_grad():
         model.embedding.weight.copy_(torch.eye(8, 16))
@@ -177,7 +177,7 @@ def induction_model(entries=20, length=40):
         vocab_size=entries, context_length=length, layers=2, width=2 * width, heads=2, mlp=False, bias=False,
         positions="learned", norm="rmsnorm",
     )  # fmt: skip
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     tokens, positions, noted = (
         slice(0, entries),
         slice(entries, entries + length),
@@ -256,7 +256,7 @@ def test_recording_gives_the_hidden_states_of_the_model(options):
 
 
 def test_inspection_does_not_change_the_model():
-    model = build_model(replace(ONE_LAYER, dropout=0.5), seed=0).train()
+    model = LanguageModel(replace(ONE_LAYER, dropout=0.5), seed=0).train()
     ids = some_ids(ONE_LAYER)
     torch.manual_seed(0)
     before = model(ids)
@@ -332,7 +332,7 @@ def test_an_encoder_decoder_has_three_kinds_of_maps():
 
 
 def test_models_without_circuits_are_refused_by_name():
-    model = build_model(TINY, seed=0)
+    model = LanguageModel(TINY, seed=0)
     with pytest.raises(ValueError, match=r"model\.layers is 2"):
         decompose_logits(model, some_ids(TINY))
     with pytest.raises(ValueError, match="from 0 to 1 and a head from 0 to 3"):
@@ -340,13 +340,13 @@ def test_models_without_circuits_are_refused_by_name():
     with pytest.raises(ValueError, match="distance is 24"):
         qk_circuit(model, 0, 0, distance=24)
     with pytest.raises(ValueError, match="qk_norm"):
-        qk_circuit(build_model(replace(TINY, qk_norm=True), seed=0), 0, 0)
+        qk_circuit(LanguageModel(replace(TINY, qk_norm=True), seed=0), 0, 0)
     with pytest.raises(ValueError, match="head is not linear"):
-        copying_scores(build_model(replace(TINY, architecture="encoder"), seed=0))
+        copying_scores(LanguageModel(replace(TINY, architecture="encoder"), seed=0))
     with pytest.raises(ValueError, match="a source was given"):
         attention_maps(model, some_ids(TINY), some_ids(TINY))
     with pytest.raises(ValueError, match="a source was not given"):
-        head_scores(build_model(replace(TINY, architecture="encoder-decoder"), seed=0), torch.Generator(), length=4)
-    capped = build_model(replace(ONE_LAYER, soft_cap=math.e), seed=0)
+        head_scores(LanguageModel(replace(TINY, architecture="encoder-decoder"), seed=0), torch.Generator(), length=4)
+    capped = LanguageModel(replace(ONE_LAYER, soft_cap=math.e), seed=0)
     with pytest.raises(ValueError, match="soft_cap"):
         decompose_logits(capped, some_ids(TINY))

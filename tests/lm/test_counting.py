@@ -25,7 +25,7 @@ from lm.decoding.generation import encode_source
 from lm.decoding.packed import prepare
 from lm.decoding.state import DecodeState
 from lm.mixers.attention import Attention
-from lm.model import build_model
+from lm.model import LanguageModel
 from lm.presets import PRESETS, preset
 
 SMALL = ModelConfig(vocab_size=99, context_length=64, layers=3, width=48, heads=4)
@@ -178,7 +178,7 @@ def test_t5_by_component():
 def test_the_table_adds_up_to_the_built_model(options):
     config = replace(SMALL, **options)
     table = parameter_table(meta_model(config))
-    built = sum(parameter.numel() for parameter in build_model(config, seed=0).parameters())
+    built = sum(parameter.numel() for parameter in LanguageModel(config, seed=0).parameters())
     assert table.pop("total") == sum(table.values()) == built
 
 
@@ -277,7 +277,7 @@ def test_a_cache_holds_keys_and_values_of_every_layer():
 @pytest.mark.parametrize("config", [SMALL, BOTH], ids=lambda config: config.architecture)
 def test_cache_bytes_equal_the_allocation_of_generation(config, options, dtype):
     """A context of 64 tokens and a source of 9, on the CPU, which caches bfloat16 as float32."""
-    model = build_model(replace(config, **options), seed=0)
+    model = LanguageModel(replace(config, **options), seed=0)
     model.compute_dtype = dtype
     ready, both = prepare(model), config.architecture == "encoder-decoder"
     cross_cache = encode_source(ready, torch.ones(1, 9, dtype=torch.int64) if both else None)
@@ -304,7 +304,7 @@ def test_cache_bytes_equal_the_allocation_of_generation(config, options, dtype):
 )
 def test_activation_bytes_equal_what_autograd_saves_with_fused_attention(options):
     config = replace(SMALL, attention="sdpa", **options)
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     for module in model.modules():
         if isinstance(module, Attention):
             module.one_product = True  # as on a GPU

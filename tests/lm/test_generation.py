@@ -11,7 +11,7 @@ from lm.decoding.generation import fill_masks, generate, stream
 from lm.decoding.packed import PackedLinear, SplitLinear, packing_works, prepare
 from lm.decoding.state import DecodeState, pad_left
 from lm.masks import Mask
-from lm.model import build_model
+from lm.model import LanguageModel
 
 SHAPE = {"vocab_size": 53, "context_length": 16, "layers": 2, "width": 32, "heads": 4}
 DECODERS = {
@@ -53,7 +53,7 @@ ENCODER_DECODERS = {
 
 def random_model(config):
     """Return a model with weights so large that its output depends on every input."""
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -313,7 +313,7 @@ def test_masks_are_filled_with_the_likeliest_tokens_and_their_probabilities():
 
 def cut(model, entries):
     """Return the same model with only the first entries of its vocabulary."""
-    smaller = build_model(replace(model.config, vocab_size=entries), seed=0)
+    smaller = LanguageModel(replace(model.config, vocab_size=entries), seed=0)
     shapes = {name: tensor.shape for name, tensor in smaller.state_dict().items()}
     weights = {name: tensor[: shapes[name][0]] for name, tensor in model.state_dict().items()}
     smaller.load_state_dict(weights)

@@ -18,7 +18,7 @@ from lm.classification import build_classifier
 from lm.config import ModelConfig
 from lm.heads import MaskedTokenHead, NextTokenHead, SequenceClassificationHead, TokenClassificationHead
 from lm.layers import Embedding
-from lm.model import build_model
+from lm.model import LanguageModel
 
 ENCODER = ModelConfig(architecture="encoder", vocab_size=50, context_length=12, layers=2, width=16, heads=2)
 EMBEDDING = Embedding(50, 16)
@@ -95,7 +95,7 @@ def test_padding_does_not_change_the_logits_of_a_classifier(pooling, lengths, se
 
 
 def test_a_classifier_starts_with_the_weights_of_the_pretrained_encoder():
-    pretrained = build_model(ENCODER, seed=1)
+    pretrained = LanguageModel(ENCODER, seed=1)
     model = build_classifier(ENCODER, 5, seed=2, pretrained=pretrained)
     ids = torch.randint(50, (2, 9), generator=torch.Generator().manual_seed(0))
     assert torch.equal(model.body(ids), pretrained(ids))

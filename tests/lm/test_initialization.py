@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lm.config import ModelConfig
-from lm.model import build_model
+from lm.model import LanguageModel
 from tests.lm.test_blocks import projections
 
 SHAPE = {"vocab_size": 600, "context_length": 128, "layers": 8, "width": 128, "heads": 4}
@@ -36,7 +36,7 @@ def random_parameters(model):
 
 @pytest.mark.parametrize("config", [DECODER, ENCODER, BOTH], ids=lambda config: config.architecture)
 def test_gpt2_draws_with_a_small_deviation_and_smaller_where_the_residual_stream_is_written(config):
-    for key, parameter in random_parameters(build_model(config, seed=0)):
+    for key, parameter in random_parameters(LanguageModel(config, seed=0)):
         deviation = 0.02
         if key.endswith(("attention.output.weight", "mlp.down.weight")):
             both = config.architecture == "encoder-decoder" and key.startswith("decoder")
@@ -45,14 +45,14 @@ def test_gpt2_draws_with_a_small_deviation_and_smaller_where_the_residual_stream
 
 
 def test_a_block_without_an_mlp_writes_to_the_residual_stream_once():
-    for key, parameter in random_parameters(build_model(replace(DECODER, mlp=False), seed=0)):
+    for key, parameter in random_parameters(LanguageModel(replace(DECODER, mlp=False), seed=0)):
         check(key, parameter, 0.02 / math.sqrt(8) if key.endswith("attention.output.weight") else 0.02)
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder-decoder"])
 def test_xavier_keeps_variances_in_both_directions(architecture):
     config = ModelConfig(**SHAPE, architecture=architecture, initialization="xavier", positions="sinusoidal")
-    for key, parameter in random_parameters(build_model(config, seed=0)):
+    for key, parameter in random_parameters(LanguageModel(config, seed=0)):
         if key == "embedding.weight":
             check(key, parameter, 128**-0.5)
             continue
@@ -63,7 +63,7 @@ def test_xavier_keeps_variances_in_both_directions(architecture):
 
 def test_t5_gives_every_layer_and_the_unscaled_scores_unit_variance():
     config = replace(BOTH, initialization="t5", scaled_attention=False, scaled_head=True, activation="relu", bias=False)
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     for key, parameter in random_parameters(model):
         deviation = 1.0 if key == "embedding.weight" else 128**-0.5
         if key.endswith("query.weight"):
@@ -79,7 +79,7 @@ def test_t5_gives_every_layer_and_the_unscaled_scores_unit_variance():
 
 
 def test_t5_divides_queries_only_where_attention_does_not_scale_scores():
-    model = build_model(replace(DECODER, initialization="t5"), seed=0)
+    model = LanguageModel(replace(DECODER, initialization="t5"), seed=0)
     for key, parameter in random_parameters(model):
         if key.endswith("query.weight"):
             check(key, parameter, 128**-0.5)
@@ -92,7 +92,7 @@ def test_t5_refuses_a_tied_head_without_scaling():
 
 def test_zero_projections_make_every_block_the_identity_at_first():
     config = ModelConfig(**SHAPE, zero_projections=True, embedding_skips=True, value_embeddings=2)
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     for block in model.stack.blocks:
         assert block.attention.output.weight.count_nonzero() == block.mlp.down.weight.count_nonzero() == 0
     assert (model.stack.residual_scales == 1).all()

@@ -11,7 +11,7 @@ from lm.classification import Classifier
 from lm.costs import meta_model
 from lm.decoding.packed import prepare
 from lm.decoding.state import DecodeState
-from lm.model import build_model
+from lm.model import LanguageModel
 from lm.presets import preset
 
 T = 16
@@ -104,5 +104,5 @@ def test_generation_leaves_out_cudnn_even_for_a_prompt_that_fills_the_context(al
 
 def test_on_the_cpu_nothing_is_chosen(allowed):
     config = replace(preset("gpt2"), layers=1, width=32, heads=2, context_length=T, vocab_size=64, window=4)
-    build_model(config, 0)(torch.zeros(2, T, dtype=torch.int64))
+    LanguageModel(config, 0)(torch.zeros(2, T, dtype=torch.int64))
     assert set(allowed) <= {None}

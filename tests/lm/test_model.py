@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm.config import ModelConfig
-from lm.model import LanguageModel, build_model
+from lm.model import LanguageModel
 
 OPTIONS = {
     "gpt2": {"positions": "learned", "activation": "gelu_tanh"},
@@ -68,7 +68,7 @@ def some_ids(batch=3, length=24, seed=1):
 
 
 def test_hidden_states_logits_and_loss_have_their_shapes_and_dtypes(config):
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     for dtype in (torch.float32, torch.bfloat16):
         model.compute_dtype = dtype
         hidden = read(model, some_ids())
@@ -81,7 +81,7 @@ def test_hidden_states_logits_and_loss_have_their_shapes_and_dtypes(config):
 
 
 def test_every_parameter_learns_in_float32_whatever_the_compute_dtype(config):
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     model.compute_dtype = torch.bfloat16
     model.loss(read(model, some_ids()).flatten(0, 1), some_ids(seed=2).flatten()).backward()
     for name, parameter in model.named_parameters():
@@ -93,7 +93,7 @@ def test_every_parameter_learns_in_float32_whatever_the_compute_dtype(config):
 
 
 def test_bfloat16_stays_close_to_float32(config):
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     targets = some_ids(seed=2).flatten()
     losses = []
     for dtype in (torch.float32, torch.bfloat16):
@@ -104,7 +104,7 @@ def test_bfloat16_stays_close_to_float32(config):
 
 
 def test_loss_is_the_cross_entropy_of_the_logits(config):
-    model = build_model(config, seed=0).double()
+    model = LanguageModel(config, seed=0).double()
     model.compute_dtype = torch.float64
     rows = read(model, some_ids()).flatten(0, 1)
     targets, weights = some_ids(seed=2).flatten(), torch.rand(72, dtype=torch.float64)
@@ -114,7 +114,7 @@ def test_loss_is_the_cross_entropy_of_the_logits(config):
 
 
 def test_a_fresh_model_predicts_nearly_uniformly(config):
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     loss = model.loss(read(model, some_ids()).flatten(0, 1), some_ids(seed=2).flatten()).item() / 72
     # xavier's tied embedding gives logits of unit variance, which cost half a nat on average
     assert loss == pytest.approx(math.log(61), abs=0.35 if config.initialization == "gpt2" else 1.0)
@@ -123,7 +123,7 @@ def test_a_fresh_model_predicts_nearly_uniformly(config):
 @pytest.mark.parametrize("name", sorted(OPTIONS))
 @pytest.mark.parametrize("attention", ["reference", "blocked", "sdpa"])
 def test_a_decoder_sees_no_future_and_an_encoder_sees_everything(name, attention):
-    model = build_model(tiny(name, attention=attention), seed=0)
+    model = LanguageModel(tiny(name, attention=attention), seed=0)
     embedded = []
     model.embedding.register_forward_hook(lambda _module, _inputs, output: embedded.append(output))
     hidden = read(model, some_ids(batch=1, length=6))[0]
@@ -136,7 +136,7 @@ def test_a_decoder_sees_no_future_and_an_encoder_sees_everything(name, attention
 
 def sharpened(config):
     """Return a model with sharp attention; a fresh model attends nearly uniformly."""
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     with torch.no_grad():
         for block in model.stack.blocks:
             block.attention.query.weight *= 30
@@ -160,7 +160,7 @@ def test_positions_make_order_matter(positions):
 
 
 def test_sinusoidal_embeddings_are_scaled_by_the_root_of_the_width():
-    model = build_model(tiny("transformer"), seed=0)
+    model = LanguageModel(tiny("transformer"), seed=0)
     embedded = model.embedding(some_ids())
     added = model.stack.positional(embedded, slice(0, 24)) - math.sqrt(32) * embedded
     torch.testing.assert_close(added, model.stack.positional.table.expand(3, -1, -1), atol=1e-5, rtol=0)
@@ -168,7 +168,7 @@ def test_sinusoidal_embeddings_are_scaled_by_the_root_of_the_width():
 
 def test_the_same_seed_builds_the_same_weights_and_leaves_the_global_generator_alone():
     state = torch.get_rng_state()
-    first, second, other = (build_model(tiny("llama"), seed=seed) for seed in (3, 3, 4))
+    first, second, other = (LanguageModel(tiny("llama"), seed=seed) for seed in (3, 3, 4))
     assert torch.equal(torch.get_rng_state(), state)
     for name, parameter in first.named_parameters():
         assert torch.equal(parameter, second.get_parameter(name)), name
@@ -176,25 +176,25 @@ def test_the_same_seed_builds_the_same_weights_and_leaves_the_global_generator_a
 
 
 def test_dropout_acts_in_training_only():
-    model = build_model(tiny("gpt2", dropout=0.5), seed=0)
+    model = LanguageModel(tiny("gpt2", dropout=0.5), seed=0)
     assert not torch.equal(read(model, some_ids()), read(model, some_ids()))
     model.eval()
     torch.testing.assert_close(read(model, some_ids()), read(model, some_ids()), atol=0, rtol=0)
-    still = build_model(tiny("gpt2"), seed=0)
+    still = LanguageModel(tiny("gpt2"), seed=0)
     torch.testing.assert_close(read(model, some_ids()), read(still, some_ids()), atol=0, rtol=0)
 
 
 def test_state_dict_holds_a_tied_matrix_once_and_restores_the_model(config):
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     state = model.state_dict()
     assert sum(tensor.numel() for tensor in state.values()) == sum(p.numel() for p in model.parameters())
-    other = build_model(config, seed=1)
+    other = LanguageModel(config, seed=1)
     other.load_state_dict(state)
     assert torch.equal(read(other, some_ids()), read(model, some_ids()))
 
 
 def test_more_positions_than_the_context_are_refused(config):
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     if config.positions == "relative":  # it has no last position
         assert read(model, some_ids(length=25)).shape == (3, 25, 32)
         return
@@ -204,14 +204,14 @@ def test_more_positions_than_the_context_are_refused(config):
 
 def test_only_encoder_decoders_accept_a_source():
     with pytest.raises(ValueError, match="'encoder-decoder' was called without a source"):
-        build_model(tiny("t5"), seed=0)(some_ids())
+        LanguageModel(tiny("t5"), seed=0)(some_ids())
     with pytest.raises(ValueError, match="'decoder' was called with a source"):
-        build_model(tiny("gpt2"), seed=0)(some_ids(), some_ids())
+        LanguageModel(tiny("gpt2"), seed=0)(some_ids(), some_ids())
 
 
 @pytest.mark.parametrize("name", ["t5", "translator"])
 def test_every_target_position_reads_the_whole_source_but_no_padding(name):
-    model = build_model(tiny(name), seed=0)
+    model = LanguageModel(tiny(name), seed=0)
     embedded = []
     model.embedding.register_forward_hook(lambda _module, _inputs, output: embedded.append(output))
     present = torch.arange(17) < 11
@@ -223,7 +223,7 @@ def test_every_target_position_reads_the_whole_source_but_no_padding(name):
 
 @pytest.mark.parametrize("name", ["gpt2", "t5", "bert", "grouped"])
 def test_padding_does_not_change_the_hidden_states_of_other_tokens(name):
-    model = build_model(tiny(name), seed=0)
+    model = LanguageModel(tiny(name), seed=0)
     ids, source = some_ids(2, 9), some_ids(2, 7, seed=3)
     padded = torch.cat((ids, some_ids(2, 4, seed=5)), dim=1)
     present = (torch.arange(13) < 9).expand(2, -1)
@@ -238,7 +238,7 @@ def test_padding_does_not_change_the_hidden_states_of_other_tokens(name):
 
 @pytest.mark.parametrize("number", [0, 1, 10, 72])
 def test_hidden_states_and_gradients_of_selected_rows_equal_those_of_the_full_pass(config, number):
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     rows = torch.randperm(3 * 24, generator=torch.Generator().manual_seed(2))[:number]
     found = []
     for hidden in (read(model, some_ids()).flatten(0, 1)[rows], read(model, some_ids(), rows=rows)):
@@ -251,7 +251,7 @@ def test_hidden_states_and_gradients_of_selected_rows_equal_those_of_the_full_pa
 
 def test_selected_rows_of_a_sequence_skip_a_layer_together():
     """A skipped layer returns its input. Either all rows of a sequence skip it or none."""
-    model = build_model(tiny("llama", stochastic_depth=0.5), seed=0).train()
+    model = LanguageModel(tiny("llama", stochastic_depth=0.5), seed=0).train()
     rows = torch.arange(3 * 24)
     torch.manual_seed(4)
     whole = model(some_ids()).flatten(0, 1)
@@ -263,7 +263,7 @@ def test_selected_rows_of_a_sequence_skip_a_layer_together():
 def test_each_segment_of_a_block_is_read_as_if_alone(name):
     """This holds for rotary and relative positions, which depend on offsets only."""
     options = {"architecture": "decoder", "decoder_layers": 0} if name == "t5" else {}
-    model = build_model(tiny(name, **options), seed=0)
+    model = LanguageModel(tiny(name, **options), seed=0)
     first, second = some_ids(2, 9), some_ids(2, 12, seed=4)
     segments = (torch.arange(21) >= 9).long().expand(2, -1)
     together = model(torch.cat((first, second), dim=1), segments=segments)
@@ -272,7 +272,7 @@ def test_each_segment_of_a_block_is_read_as_if_alone(name):
 
 
 def test_a_window_hides_tokens_farther_back():
-    model = build_model(tiny("llama", window=3, layers=1), seed=0)
+    model = LanguageModel(tiny("llama", window=3, layers=1), seed=0)
     embedded = []
     model.embedding.register_forward_hook(lambda _module, _inputs, output: embedded.append(output))
     hidden = model(some_ids(1, 10))[0]
@@ -282,14 +282,14 @@ def test_a_window_hides_tokens_farther_back():
 
 
 def test_token_types_default_to_zero_and_change_the_output():
-    model = build_model(tiny("bert", token_types=2), seed=0)
+    model = LanguageModel(tiny("bert", token_types=2), seed=0)
     zeros, ones = torch.zeros(3, 24, dtype=torch.int64), torch.ones(3, 24, dtype=torch.int64)
     torch.testing.assert_close(model(some_ids()), model(some_ids(), types=zeros), atol=0, rtol=0)
     assert not torch.equal(model(some_ids()), model(some_ids(), types=ones))
 
 
 def test_soft_cap_bounds_the_logits():
-    model = build_model(tiny("gpt2", soft_cap=2.0), seed=0)
+    model = LanguageModel(tiny("gpt2", soft_cap=2.0), seed=0)
     with torch.no_grad():
         model.embedding.weight *= 1000
     logits = model.logits(model(some_ids()))
@@ -305,7 +305,7 @@ def test_a_model_without_a_vocabulary_is_refused():
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "t5", "modern", "grouped"])
 def test_model_and_loss_trace_into_one_graph(name):
     """torch.compile finds no reason to break the graph, and the traced graph gives the same numbers."""
-    model = build_model(tiny(name), seed=0)
+    model = LanguageModel(tiny(name), seed=0)
     source = some_ids(seed=3) if name == "t5" else None
 
     def loss(ids, targets):
@@ -318,7 +318,7 @@ def test_model_and_loss_trace_into_one_graph(name):
 
 
 def test_a_small_model_memorises_a_fixed_sequence():
-    model = build_model(tiny("gpt2"), seed=0)
+    model = LanguageModel(tiny("gpt2"), seed=0)
     ids = some_ids(batch=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for _ in range(60):

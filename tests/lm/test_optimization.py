@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm.config import ModelConfig
-from lm.model import build_model
+from lm.model import LanguageModel
 from lm.optim.adamw import AdamW, has_fused_adamw
 from lm.optim.averaging import WeightAverage
 from lm.optim.muon import Muon, orthogonal
@@ -37,7 +37,7 @@ def names_of(model, parameters):
 @pytest.mark.parametrize("architecture", ["decoder", "encoder", "encoder-decoder"])
 def test_groups_partition_the_parameters_and_only_matrices_decay(architecture, kind):
     config = ModelConfig(vocab_size=50, layers=2, width=16, heads=2, architecture=architecture, positions="learned")
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     groups = {
         optimizer: [names_of(model, group) for group in both] for optimizer, both in partition(model, kind).items()
     }
@@ -54,7 +54,7 @@ def test_groups_partition_the_parameters_and_only_matrices_decay(architecture, k
 @pytest.mark.parametrize(("device", "fused"), [("cpu", True), ("meta", False)])
 def test_adamw_is_fused_where_torch_steps_it(device, fused):
     """torch makes a fused AdamW for any device, and refuses some at the first step; "meta" is one of these."""
-    model = build_model(SMALL, seed=0).to(device)
+    model = LanguageModel(SMALL, seed=0).to(device)
     optimizers = build_optimizers(model, OptimizerSettings())
     assert [bool(group["fused"]) for group in optimizers.param_groups] == [fused] * 2
     for parameter in model.parameters():
@@ -70,7 +70,7 @@ def test_adamw_is_not_fused_for_a_dtype_without_a_kernel():
 
 def test_first_adamw_step_has_the_size_of_the_learning_rate_and_decays_matrices():
     """Adam's first step is lr * sign(gradient). Decay also subtracts lr * weight_decay of each matrix."""
-    model = build_model(SMALL, seed=0)
+    model = LanguageModel(SMALL, seed=0)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
@@ -141,7 +141,7 @@ def test_muon_refuses_parameters_that_are_not_matrices():
 def test_every_constant_of_the_settings_reaches_its_optimizer():
     rates, betas = {"lr": 0.01, "muon_lr": 0.02}, {"beta1": 0.8, "beta2": 0.97}
     settings = OptimizerSettings(kind="muon", **rates, **betas, eps=1e-6, muon_momentum=0.9, weight_decay=0.3)
-    adamw, muon = build_optimizers(build_model(SMALL, seed=0), settings).parts
+    adamw, muon = build_optimizers(LanguageModel(SMALL, seed=0), settings).parts
     assert [group["weight_decay"] for group in adamw.param_groups] == [0.3, 0.0]
     for group in adamw.param_groups:
         assert (group["lr"], group["betas"], group["eps"]) == (0.01, (0.8, 0.97), 1e-6)
@@ -150,7 +150,7 @@ def test_every_constant_of_the_settings_reaches_its_optimizer():
 
 
 def test_the_schedule_multiplies_the_peak_of_each_group():
-    optimizers = build_optimizers(build_model(SMALL, seed=0), OptimizerSettings(kind="muon", lr=0.01, muon_lr=0.02))
+    optimizers = build_optimizers(LanguageModel(SMALL, seed=0), OptimizerSettings(kind="muon", lr=0.01, muon_lr=0.02))
     optimizers.schedule(0.5, weight_decay=0.1)
     assert [group["lr"] for group in optimizers.param_groups] == pytest.approx([0.005, 0.005, 0.01])
     assert [group["weight_decay"] for group in optimizers.param_groups] == pytest.approx([0.01, 0.0, 0.01])
@@ -236,7 +236,7 @@ def test_the_batch_size_grows_linearly_and_then_stays():
 
 
 def test_the_average_of_weights_forgets_the_start_and_restores_the_trained_weights():
-    model = build_model(SMALL, seed=0)
+    model = LanguageModel(SMALL, seed=0)
     average, history = WeightAverage(model, decay=0.9), []
     for step in range(200):
         with torch.no_grad():

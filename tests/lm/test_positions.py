@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lm.config import ModelConfig
 from lm.decoding.generation import generate
-from lm.model import build_model
+from lm.model import LanguageModel
 from lm.positions import (
     LinearBias,
     RelativeBias,
@@ -152,7 +152,7 @@ def test_alibi_reads_past_the_context_length_and_makes_order_matter(architecture
     config = ModelConfig(
         architecture=architecture, vocab_size=30, context_length=8, layers=2, width=24, heads=3, positions="alibi"
     )
-    model = build_model(config, seed=0).double()
+    model = LanguageModel(config, seed=0).double()
     model.compute_dtype = torch.float64
     ids, order = torch.arange(20)[None], torch.randperm(20, generator=torch.Generator().manual_seed(0))
     source = (ids,) if architecture == "encoder-decoder" else ()
@@ -167,7 +167,7 @@ def test_alibi_reads_past_the_context_length_and_makes_order_matter(architecture
 @pytest.mark.parametrize("options", [{}, {"window": 4}, {"kv_heads": 3}], ids=str)
 def test_alibi_generates_the_same_with_and_without_a_cache(options):
     config = ModelConfig(vocab_size=30, context_length=12, layers=2, width=48, heads=6, positions="alibi", **options)
-    model = build_model(config, seed=1).double()
+    model = LanguageModel(config, seed=1).double()
     model.compute_dtype = torch.float64
     with torch.no_grad():
         for parameter in model.stack.blocks.parameters():
@@ -192,8 +192,8 @@ def test_alibi_generates_the_same_with_and_without_a_cache(options):
 def test_learned_positions_are_cut_or_repeated_for_another_context(old, new, offset, architecture):
     shape = {"architecture": architecture, "positions": "learned", "vocab_size": 9, "layers": 1, "width": 8, "heads": 2}
     shape["position_offset"] = offset
-    given = build_model(ModelConfig(context_length=old, **shape), seed=0).state_dict()
-    model = build_model(ModelConfig(context_length=new, **shape), seed=1)
+    given = LanguageModel(ModelConfig(context_length=old, **shape), seed=0).state_dict()
+    model = LanguageModel(ModelConfig(context_length=new, **shape), seed=1)
     resized = with_resized_positions(given, model)
     model.load_state_dict(resized)
     name = f"{architecture}.positional.learned.weight"
@@ -206,8 +206,8 @@ def test_learned_positions_are_cut_or_repeated_for_another_context(old, new, off
 @pytest.mark.parametrize("length", [8, 48])
 def test_another_context_does_not_change_the_logits_of_short_texts(positions, length):
     shape = {"positions": positions, "vocab_size": 50, "layers": 2, "width": 32, "heads": 2}
-    first = build_model(ModelConfig(context_length=16, **shape), seed=0).eval()
-    second = build_model(ModelConfig(context_length=length, **shape), seed=1).eval()
+    first = LanguageModel(ModelConfig(context_length=16, **shape), seed=0).eval()
+    second = LanguageModel(ModelConfig(context_length=length, **shape), seed=1).eval()
     second.load_state_dict(with_resized_positions(first.state_dict(), second))
     ids = torch.randint(50, (3, 8), generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(second.logits(second(ids)), first.logits(first(ids)), rtol=1e-6, atol=1e-6)

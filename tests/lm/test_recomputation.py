@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm.config import ModelConfig
-from lm.model import Stack, build_model
+from lm.model import LanguageModel, Stack
 
 SMALL = ModelConfig(layers=3, width=32, heads=2, context_length=16, vocab_size=50, dropout=0.0)
 CASES = {
@@ -27,7 +27,7 @@ def recomputing(model, recompute):
 
 @pytest.mark.parametrize("case", CASES)
 def test_recomputed_blocks_have_the_same_loss_and_gradients_bit_for_bit(case):
-    model = build_model(replace(SMALL, **CASES[case]), seed=0)
+    model = LanguageModel(replace(SMALL, **CASES[case]), seed=0)
     ids = torch.randint(50, (4, 16), generator=torch.Generator().manual_seed(1))
     source = ids.flip(1) if model.config.architecture == "encoder-decoder" else None
     results = []
@@ -45,7 +45,7 @@ def test_recomputed_blocks_save_only_their_inputs_for_the_backward_pass():
     ids = torch.zeros(4, 16, dtype=torch.int64)
     saved = {
         (layers, recompute): saved_elements(
-            recomputing(build_model(replace(SMALL, layers=layers), seed=0), recompute), ids
+            recomputing(LanguageModel(replace(SMALL, layers=layers), seed=0), recompute), ids
         )
         for layers in (2, 6)
         for recompute in (False, True)

@@ -14,7 +14,7 @@ from lm.decoding.packed import prepare
 from lm.decoding.requests import GenerationRequest
 from lm.decoding.slots import Slots
 from lm.decoding.state import pad_left
-from lm.model import build_model
+from lm.model import LanguageModel
 
 SHAPE = {"vocab_size": 53, "context_length": 24, "layers": 2, "width": 32, "heads": 4}
 DECODERS = {
@@ -46,7 +46,7 @@ DECODERS = {
 
 def random_model(config, dtype):
     """Return a model with weights so large that its output depends on every input."""
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -230,6 +230,6 @@ def test_disallowed_ids_are_never_generated_but_have_a_probability(plain):
 
 
 def test_only_decoders_have_slots(plain):
-    encoder = prepare(build_model(replace(plain.config, architecture="encoder"), seed=0))
+    encoder = prepare(LanguageModel(replace(plain.config, architecture="encoder"), seed=0))
     with pytest.raises(ValueError, match="the model is an encoder"):
         Slots(encoder, 2)

@@ -12,7 +12,7 @@ from lm.decoding.generation import generate, stream
 from lm.decoding.packed import prepare
 from lm.decoding.state import DecodeState, pad_left
 from lm.decoding.static import FEWEST_TOKENS, StaticCache, static_cache_pays
-from lm.model import build_model
+from lm.model import LanguageModel
 
 SHAPE = {"vocab_size": 53, "context_length": 24, "layers": 2, "width": 32, "heads": 4}
 DECODERS = {
@@ -39,7 +39,7 @@ DECODERS = {
 
 def random_model(config, seed=0):
     """Return a float64 model with weights so large that its output depends on every input."""
-    model = build_model(config, seed=seed)
+    model = LanguageModel(config, seed=seed)
     torch.manual_seed(seed + 1)
     with torch.no_grad():
         for parameter in model.parameters():

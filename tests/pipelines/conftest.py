@@ -49,5 +49,5 @@ def trained_translator(pair_dataset, small_recipe):
     model = replace(small_recipe.model, architecture="encoder-decoder")
     recipe = replace(small_recipe, objective="sequence-pairs", model=model)
     out = pair_dataset.with_name("run")
-    assert pretrain(recipe, data=pair_dataset, out=out) == 0
+    pretrain(recipe, data=pair_dataset, out=out)
     return out

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lm.model import build_model
+from lm.model import LanguageModel
 from pipelines.recipes.recipe import load_recipe
 from pipelines.training.batch import Batch, summed_loss
 from pipelines.training.fully_sharded import FullySharded
@@ -33,7 +33,7 @@ class Messages(TorchDispatchMode):
 
 def count(parallel, config):
     """Return the messages of one step, and the norm of its gradient."""
-    model = build_model(config, seed=0)
+    model = LanguageModel(config, seed=0)
     forward = parallel.wrap(model, compiled=False)
     ids = np.random.default_rng(parallel.rank).integers(config.vocab_size, size=(2 * MICRO_BATCHES, 9))
     batch = Batch(ids[:, :-1], ids[:, 1:], np.ones((len(ids), 8), np.float32))

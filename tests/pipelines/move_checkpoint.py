@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from lm.model import build_model
+from lm.model import LanguageModel
 from lm.optim.averaging import WeightAverage
 from lm.optim.optimizer import Execution
 from lm.optim.optimizer_settings import OptimizerSettings
@@ -17,7 +17,7 @@ from pipelines.training.resuming import resume
 def move(source: Path, target: Path, kind: str) -> None:
     run = Run(source)
     with processes(kind, run.recipe.train) as parallel:
-        model = build_model(run.recipe.model, seed=123)
+        model = LanguageModel(run.recipe.model, seed=123)
         parallel.wrap(model, compiled=False)
         settings = OptimizerSettings(kind=run.recipe.train.optimizer)
         optimizers = build_optimizers(model, settings, Execution(spread=parallel.spread))

@@ -143,6 +143,8 @@ LONG = "/a/path/that/does/not/fit/into/a/line/of/eighty/columns/however/it/is/br
         ("params gpt2 --model.biases", "unknown option --model.biases (did you mean --model.bias?)"),
         ("params gpt2 --layers 3", "unknown option --layers (did you mean --model.layers or --model.decoder-layers?)"),
         ("params gpt2 --model.no-biases", "unknown option --model.no-biases (did you mean --model.no-bias?)"),
+        ("train-tokenizer x --vocab 300 --out t", "(did you mean --vocab-size?)"),
+        ("params gpt2 --dropot 1", "(did you mean --model.dropout?)"),
         ("corpus show x --textcolumn y", "unknown option --textcolumn (did you mean --text-column?)"),
         ("params gpt2 --model.layers", "--model.layers needs a value: --model.layers N: `bytelm"),
         (f"params gpt2 {LONG}", f"unexpected argument {LONG}: `bytelm params gpt2 --help-all` lists all options"),
@@ -254,6 +256,9 @@ def test_a_warning_is_one_line(in_process, tmp_path):
 
 
 def test_an_unknown_verb_suggests_the_nearest(in_process):
+    for word, verb in (("tokenizer", "train-tokenizer"), ("build", "build-dataset"), ("sweep", "sweep-vocabulary")):
+        assert_refused(in_process(word), f"did you mean '{verb}'", status=2)
+    assert_refused(in_process("export"), "did you mean 'export-hf' or 'export-onnx'?", status=2)
     assert_refused(in_process("evalute", "x"), "no verb 'evalute'", "did you mean 'evaluate'", status=2)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm.config import ModelConfig
-from lm.model import build_model
+from lm.model import LanguageModel
 from lm.optim.optimizer_settings import OptimizerSettings
 from lm.optim.optimizers import build_optimizers
 from pipelines.recipes.config import TrainConfig
@@ -35,7 +35,7 @@ def test_graphs_are_used_on_one_gpu_for_one_shape_if_wanted(config, device, kind
 
 @pytest.fixture
 def model():
-    return build_model(ModelConfig(vocab_size=40, context_length=8, layers=2, width=16, heads=2), 0)
+    return LanguageModel(ModelConfig(vocab_size=40, context_length=8, layers=2, width=16, heads=2), 0)
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_tokenizers_are_paired_per_byte_and_by_document(runs):
 
 
 def test_a_tokenizer_that_loses_text_is_paired_by_the_original_bytes(runs, tmp_path, corpus):
-    train_tokenizer([str(corpus)], vocab_size=40, model="wordpiece", out=tmp_path / "tok")
+    train_tokenizer([str(corpus)], vocab_size=40, kind="wordpiece", out=tmp_path / "tok")
     for name, options in (("data", {}), ("joined", {"separator": False})):
         build_dataset([str(corpus)], tokenizer=tmp_path / "tok", context_length=40, out=tmp_path / name, **options)
         rate = np.random.default_rng(0).uniform(1, 2, 100)

@@ -206,7 +206,7 @@ def test_a_run_is_evaluated_reported_and_trained_further(family, data, tmp_path)
     assert "imported_from" in report([run], out=tmp_path / "page.html").read_text(encoding="utf-8")
     recipe = Run(run).recipe
     recipe = replace(recipe, train=replace(recipe.train, tokens=240, batch_tokens=120, device="cpu", dtype="float32"))
-    assert pretrain(recipe, data=data, out=tmp_path / "more", init_from=run) == 0
+    pretrain(recipe, data=data, out=tmp_path / "more", init_from=run)
     out = export_hf(tmp_path / "more", out=tmp_path / "out")
     trained = transformers.AutoModelForMaskedLM.from_pretrained(out).eval()
     assert type(trained).__name__ == type(peer).__name__.replace("ForPreTraining", "ForMaskedLM")

@@ -105,7 +105,7 @@ def test_every_unit_counts_its_symbols(corpus, tokenizer_folder):
 
 def test_tokens_and_characters_are_measured_from_end_to_end(text_folder, tokenizer_folder):
     by_unit = {
-        unit: entropy(str(text_folder), unit=unit, tokenizer=folder, sample=100_000)
+        unit: entropy(str(text_folder), unit=unit, tokenizer=folder, sample_bytes=100_000)
         for unit, folder in (("bytes", None), ("characters", None), ("tokens", tokenizer_folder))
     }
     texts, tokens = by_unit["bytes"], by_unit["tokens"]
@@ -117,7 +117,7 @@ def test_tokens_and_characters_are_measured_from_end_to_end(text_folder, tokeniz
 
 
 def test_the_table_says_how_much_of_a_large_alphabet_counts_as_one_symbol(printed, text_folder, tokenizer_folder):
-    numbers = entropy(str(text_folder), unit="tokens", tokenizer=tokenizer_folder, sample=1_000_000)
+    numbers = entropy(str(text_folder), unit="tokens", tokenizer=tokenizer_folder, sample_bytes=1_000_000)
     other = numbers["mutual_information"]["other"]
     assert other > 0.01
     assert (
@@ -132,7 +132,7 @@ def test_another_corpus_is_compared_in_one_alphabet(corpus, text_folder):
     assert other_ids.tolist() == [2, 3, 2, 3]
     against = entropy(first, against=second)["against"]
     assert against["unigrams"]["kl"] > 0 and against["bigrams"]["js"] > 0
-    same = entropy(str(text_folder), against=str(text_folder), sample=1000)["against"]
+    same = entropy(str(text_folder), against=str(text_folder), sample_bytes=1000)["against"]
     assert [same[grams]["kl"] for grams in ("unigrams", "bigrams")] == [0, 0]
 
 
@@ -178,7 +178,7 @@ def test_mistakes_are_one_sentence(in_process, corpus, tmp_path, tokenizer_folde
         ((invalid, "--unit", "characters", "--invalid", "bytes"), 1, "choose --invalid replace or skip"),
         ((corpus("a"), "--unit", "tokens"), 1, "--unit tokens and --tokenizer belong together"),
         ((corpus("a"), "--tokenizer", tokenizer_folder), 1, "--unit tokens and --tokenizer belong together"),
-        ((corpus("a"), "--sample", "0"), 1, "--sample is 0"),
+        ((corpus("a"), "--sample-bytes", "0"), 1, "--sample-bytes is 0"),
         ((corpus("a"), "--threads", "0"), 1, "threads must be a whole number"),
         ((corpus("a"), "--out", tmp_path), 1, "is a folder: name the file"),
         ((corpus("a"), "--against", "nothing-of-that-name"), 1, "nothing-of-that-name"),
@@ -202,7 +202,7 @@ def test_without_an_extra_its_row_is_empty_and_the_rest_is_shown(package, row, i
 
 
 def test_the_table_fits_80_columns_and_marks_unreliable_rows(in_process, text_folder):
-    done = in_process("entropy", text_folder, "--sample", "100k", "--explain")
+    done = in_process("entropy", text_folder, "--sample-bytes", "100k", "--explain")
     table = done.stdout.partition("\ncoverage\n")[0]
     assert max(map(len, table.splitlines())) <= 80
     marked = re.findall(r"^(\d) .* %\*", table, re.MULTILINE)
@@ -211,11 +211,11 @@ def test_the_table_fits_80_columns_and_marks_unreliable_rows(in_process, text_fo
 
 
 def test_json_has_nothing_else_on_standard_output(in_process, text_folder):
-    done = in_process("entropy", text_folder, "--json", "--sample", "50k")
+    done = in_process("entropy", text_folder, "--json", "--sample-bytes", "50k")
     assert done.returncode == 0, done.stderr
     numbers = json.loads(done.stdout)
     assert numbers["entropy_rate"]["sizes"] == [16384, 50_000]
-    assert numbers == entropy(str(text_folder), sample=50_000) | {"seconds": numbers["seconds"]}
+    assert numbers == entropy(str(text_folder), sample_bytes=50_000) | {"seconds": numbers["seconds"]}
 
 
 class Page(HTMLParser):
@@ -236,7 +236,7 @@ class Page(HTMLParser):
 
 def test_the_page_is_self_contained_and_accessible(text_folder, tmp_path):
     out = tmp_path / "page.html"
-    numbers = entropy(str(text_folder), against=str(text_folder), sample=200_000, out=out)
+    numbers = entropy(str(text_folder), against=str(text_folder), sample_bytes=200_000, out=out)
     text = out.read_text(encoding="utf-8")
     page = Page(text)
     assert len(set(page.ids)) == len(page.ids)
@@ -272,7 +272,7 @@ def test_ppm_sizes_of_prefixes_are_those_of_each_prefix_alone():
 def test_ctrl_c_ends_the_compressors_within_seconds(tmp_path, interrupt):
     path = tmp_path / "noise.txt"
     path.write_bytes(np.random.default_rng(0).integers(97, 113, 8_000_000, dtype=np.uint8).tobytes())
-    words = [BYTELM, "entropy", path, "--quiet", "--sample", "8M"]
+    words = [BYTELM, "entropy", path, "--quiet", "--sample-bytes", "8M"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert b"interrupted" in interrupt(process, after=9, threads=4)
 
@@ -282,8 +282,8 @@ def test_a_sample_bounds_the_text_that_is_read_and_measured(tmp_path):
     assert len(letters) < 5000
     (tmp_path / "a.txt.zst").write_bytes(letters)
     program = f"{PEAK_MEMORY}\nfrom pipelines.verbs.entropy import entropy\nimport pipelines.reporting.entropy_page\n"
-    program += "numbers = entropy(sys.argv[1], sample=1000)\nbefore = peak_memory()\n"
-    program += "numbers = entropy(sys.argv[2], sample=100_000)\nprint(numbers['bytes'], peak_memory() - before)"
+    program += "numbers = entropy(sys.argv[1], sample_bytes=1000)\nbefore = peak_memory()\n"
+    program += "numbers = entropy(sys.argv[2], sample_bytes=100_000)\nprint(numbers['bytes'], peak_memory() - before)"
     (tmp_path / "small.txt").write_text("abc " * 1000)
     words = [sys.executable, "-c", program, tmp_path / "small.txt", tmp_path / "a.txt.zst"]
     measured, memory = map(int, subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[-2:])

@@ -11,7 +11,7 @@ import torch
 
 from corpora.synthetic import MarkovSource
 from lm.config import ModelConfig
-from lm.model import build_model
+from lm.model import LanguageModel
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.measurements.entropy_calibration import entropy_calibration, half_octaves
 from pipelines.verbs.evaluate import evaluate
@@ -35,7 +35,7 @@ def markov_model(source, context_length):
         tied_head=False,
         zero_projections=True,
     )
-    model = build_model(config, seed=0).eval()
+    model = LanguageModel(config, seed=0).eval()
     with torch.no_grad():
         hidden = model(torch.arange(source.symbols)[:, None])[:, 0]
         logs = torch.from_numpy(np.log(source.table)).float()
@@ -79,7 +79,7 @@ def test_the_entropies_of_all_positions_add_up_to_the_entropy_of_all_texts():
     """Chain rule: the expected value is a sum over all 81 texts of a transformer with random weights."""
     config = ModelConfig(vocab_size=3, context_length=4, layers=2, width=16, heads=2, initialization="xavier")
     torch.manual_seed(0)
-    model = build_model(config, seed=0).eval()
+    model = LanguageModel(config, seed=0).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))

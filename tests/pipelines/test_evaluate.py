@@ -360,7 +360,7 @@ def markov_run(tmp_path_factory, small_recipe):
     )
     Tokenizer.train(["a"], vocab_size=261).save(folder / "tok")
     build_dataset([str(folder / "chain.toml")], tokenizer=folder / "tok", context_length=32, out=folder / "data")
-    assert pretrain(small_recipe, data=folder / "data", out=folder / "run") == 0
+    pretrain(small_recipe, data=folder / "data", out=folder / "run")
     return folder / "run"
 
 

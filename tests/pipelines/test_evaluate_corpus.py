@@ -122,7 +122,7 @@ def test_a_corpus_with_its_own_splits_is_scored_split_by_split(run, tmp_path):
 def test_a_corpus_is_scored_after_the_training_data_was_deleted(tmp_path, small_recipe, dataset_folder, corpus):
     data = shutil.copytree(dataset_folder, tmp_path / "data")
     recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=2560))
-    assert pretrain(recipe, data=data, out=tmp_path / "gpt") == 0
+    pretrain(recipe, data=data, out=tmp_path / "gpt")
     shutil.rmtree(data)
     numbers = evaluate(tmp_path / "gpt", corpus=(str(corpus),)).to_json()["splits"]["texts"]
     assert numbers["bits_per_byte"] > 0 and "unigram_cross_entropy_bits" not in numbers

@@ -96,6 +96,8 @@ ROW = {"name": "number", "tokens": 1, "bytes": 1, "bits_per_token": 1.0, "bits_p
 @pytest.mark.parametrize(
     "damage",
     [
+        {"stride": None},
+        {"dtype": 32},
         {"intervals": 5},
         {"intervals": {"perplexity": [1.0, 2.0]}},
         {"intervals": {"perplexity": [1.0], "resampled": "documents", "documents": 9}},

@@ -79,7 +79,7 @@ def original_bert(tmp_path_factory, trained_bert, dataset_folder):
     model = replace(recipe.model, positions="learned", norm_position="post", bias=True)
     out = tmp_path_factory.mktemp("original") / "bert"
     recipe = replace(recipe, model=model, train=replace(recipe.train, tokens=256))
-    assert pretrain(recipe, data=dataset_folder, out=out) == 0
+    pretrain(recipe, data=dataset_folder, out=out)
     return out
 
 

@@ -35,6 +35,18 @@ def test_importing_bytelm_imports_nothing_else():
     assert set(done.stdout.split()) <= {"bytelm"}
 
 
+@pytest.mark.parametrize("name", ["tokenizer/__init__.py", "lm.py"])
+def test_another_package_of_the_same_name_is_named_at_the_import(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    (tmp_path / "corpora").mkdir()  # a folder without code does not stand in the way
+    code = f"import sys; sys.path.append({str(ROOT)!r}); import bytelm"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    package = name.partition("/")[0].removesuffix(".py")
+    said = f"ImportError: bytelm has a package {package}, but Python finds {tmp_path / name} first: rename that"
+    assert done.stderr.splitlines()[-1] == f"{said} {package}, or start Python in another folder"
+
+
 def test_every_verb_is_a_function_of_bytelm():
     for name in FUNCTIONS.values():
         assert callable(getattr(bytelm, name)), name
@@ -50,7 +62,7 @@ def test_signatures_of_verbs_are_plain():
         signature = str(inspect.signature(getattr(bytelm, name)))
         assert "tyro" not in signature and "Annotated" not in signature and "_ArgConfig" not in signature, name
         assert getattr(bytelm, name).__doc__, name
-    assert "runs: collections.abc.Sequence[pathlib.Path] | str" in str(inspect.signature(bytelm.report))
+    assert "out: pathlib.Path | str" in str(inspect.signature(bytelm.train_tokenizer))
 
 
 def test_strings_stand_for_paths_recipes_and_models(text_folder, tmp_path):
@@ -202,7 +214,7 @@ def test_every_argument_of_another_type_is_refused_by_name_and_value(name, train
             lambda: bytelm.sweep_vocabulary("c", out="o", kinds=["bpe", "gpt"]),
             "`kinds` is .*each one of 'bpe', 'wordpiece'",
         ),
-        (lambda: bytelm.report([3]), r"`runs` is \[3\], but must be a list of paths or a string"),
+        (lambda: bytelm.report([3]), r"`runs` is \[3\], but must be a path or a list of paths"),
         (lambda: bytelm.show(quiet="no"), "quiet is 'no', but must be true or false"),
         (lambda: ModelConfig(layers="two"), "model.layers is 'two', but must be a whole number"),
         (lambda: ModelConfig(bias=0), "model.bias is 0, but must be true or false"),
@@ -316,8 +328,7 @@ def test_logits_of_an_encoder_decoder_need_a_source_and_a_target(tmp_path):
     model = {"layers": 1, "decoder_layers": 1, "width": 32, "heads": 2, "mlp_width": 64, "context_length": 16}
     train = {"tokens": 512, "batch_tokens": 256, "warmup_tokens": 256, "dtype": "float32", "device": "cpu"}
     recipe = replace(recipe, model=replace(recipe.model, **model), train=replace(recipe.train, **train))
-    assert bytelm.pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run") == 0
-    run = bytelm.load_run(tmp_path / "run")
+    run = bytelm.pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run")
     target = run.target_ids("c b a")
     assert run.logits("a b c", "c b a").shape == (len(target), run.config.model.vocab_size)
     with pytest.raises(ValueError, match="needs a target"):

@@ -55,7 +55,7 @@ def test_a_model_trained_without_separators_reads_the_prompt_alone(
         options = {"tokenizer": tok, "context_length": 32, "separator": separator}
         build_dataset([str(text_folder)], out=tmp_path / "data" / name, **options)
         recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=256))
-        assert pretrain(recipe, data=tmp_path / "data" / name, out=tmp_path / name) == 0
+        pretrain(recipe, data=tmp_path / "data" / name, out=tmp_path / name)
         run = load_trained(Run(tmp_path / name), device="cpu")
         end = Run(tmp_path / name).tokenizer().special_tokens["<|endoftext|>"]
         ids = [*([end] if separator else []), *Run(tmp_path / name).tokenizer().encode_ordinary("import ")]

@@ -49,8 +49,8 @@ def test_every_example_of_help_is_a_command_line_that_bytelm_accepts(say, comman
     monkeypatch.chdir(tmp_path)
     for example in examples_of(say(*command.split(), "--help")):
         # The wrong option at the end is the only mistake.
-        assert main([*shlex.split(example)[1:], "--wrong"]) == 2
-        assert re.search(r": unknown option --wrong: ", capsys.readouterr().err), example
+        assert main([*shlex.split(example)[1:], "--xyz"]) == 2
+        assert re.search(r": unknown option --xyz: ", capsys.readouterr().err), example
 
 
 @pytest.mark.parametrize("command", COMMANDS)

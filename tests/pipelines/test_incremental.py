@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bytelm
-from lm.model import build_model
+from lm.model import LanguageModel
 from pipelines.scoring.texts import text_tokens
 from pipelines.serving.incremental import IncrementalScorer, RecentTexts
 
@@ -31,7 +31,7 @@ def runs(trained_gpt):
 
     def varied(change):
         config = replace(run.config, model=replace(run.config.model, **change))
-        model = build_model(config.model, seed=1).eval()
+        model = LanguageModel(config.model, seed=1).eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(2.0)  # so that predictions depend on the input

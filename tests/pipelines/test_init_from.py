@@ -14,6 +14,7 @@ from pipelines.run.loaded_run import load_trained
 from pipelines.run.manifest import manifest_sha256
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.run.text_ids import text_ids
+from pipelines.training.pretraining import print_plan
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.import_hf import import_hf
@@ -130,10 +131,11 @@ def test_resumed_run_needs_no_source_and_ends_with_the_same_weights(
 ):
     source = shutil.copytree(trained_gpt, tmp_path / "source")
     recipe = with_train(small_recipe, tokens=256 * 20)
-    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "whole", init_from=source) == 0
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "whole", init_from=source)
     with monkeypatch.context() as patch:
         stop_after(7, patch)
-        assert pretrain(recipe, data=dataset_folder, out=tmp_path / "run", init_from=source) == 128 + 15
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(recipe, data=dataset_folder, out=tmp_path / "run", init_from=source)
     shutil.rmtree(source)
     done = in_process("pretrain", "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
@@ -166,7 +168,7 @@ def test_run_with_another_start_is_refused(trained_gpt, small_recipe, dataset_fo
     with pytest.raises(ValueError, match=r"started from random weights, not from the weights of"):
         pretrain(Run(trained_gpt).recipe, data=dataset_folder, out=trained_gpt, init_from=run)
     moved = shutil.copytree(trained_gpt, tmp_path / "moved")
-    assert pretrain(recipe, data=dataset_folder, out=run, init_from=moved) == 0
+    pretrain(recipe, data=dataset_folder, out=run, init_from=moved)
 
 
 def test_differing_fields_are_all_listed_with_the_options_that_set_them(
@@ -197,7 +199,7 @@ def test_source_of_another_architecture_is_refused(small_recipe, trained_bert, d
 def test_default_and_the_number_it_stands_for_are_the_same_model(small_recipe, trained_gpt, dataset_folder, tmp_path):
     recipe = short(small_recipe, trained_gpt)
     recipe = replace(recipe, model=replace(recipe.model, mlp_width=128, kv_heads=2, head_width=16, vocab_size=0))
-    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "run", init_from=trained_gpt) == 0
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "run", init_from=trained_gpt)
 
 
 def test_fields_that_do_not_change_the_weights_may_differ_and_are_printed(
@@ -215,14 +217,14 @@ def test_encoder_decoder_continues_with_another_objective(trained_t5, small_reci
     (tmp_path / "pairs.jsonl").write_text("".join(f'{{"a": "x{i}", "b": "y{i}"}}\n' for i in range(100)))
     build_dataset([str(tmp_path / "pairs.jsonl")], pairs=("a", "b"), tokenizer=sentinel_dataset, out=tmp_path / "data")
     recipe = replace(short(small_recipe, trained_t5), objective="sequence-pairs")
-    assert pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run", init_from=trained_t5) == 0
+    pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run", init_from=trained_t5)
 
 
 def test_longer_context_allows_rotary_scaling(small_recipe, trained_gpt, other_data, tmp_path):
     recipe = short(small_recipe, trained_gpt)
     scaled = {"rotary_scaling": "yarn", "rotary_factor": 2.0, "rotary_original_length": 32}
     longer = replace(recipe, model=replace(recipe.model, context_length=34, **scaled))
-    assert pretrain(longer, data=other_data, out=tmp_path / "run", init_from=trained_gpt) == 0
+    pretrain(longer, data=other_data, out=tmp_path / "run", init_from=trained_gpt)
     with pytest.raises(ValueError, match=r"model\.rotary_scaling 'none' \(recipe: 'yarn'\)"):
         same_length = replace(recipe, model=replace(recipe.model, **scaled))
         pretrain(same_length, data=other_data, out=tmp_path / "other", init_from=trained_gpt)
@@ -263,7 +265,7 @@ def test_source_that_is_not_a_run_is_a_one_line_error(dataset_folder, tmp_path, 
 
 
 def test_dry_run_names_the_loaded_weights(small_recipe, trained_gpt, dataset_folder, tmp_path, printed):
-    pretrain(small_recipe, data=dataset_folder, out=tmp_path / "run", init_from=trained_gpt, dry_run=True)
+    print_plan(small_recipe, {dataset_folder: 1}, tmp_path / "run", trained_gpt)
     said = " ".join(printed.readouterr().out.split())
     assert "starts from the weights of" in said and "not loaded: optimizer state, progress" in said
     assert not (tmp_path / "run").exists()

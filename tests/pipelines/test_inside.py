@@ -10,7 +10,7 @@ import torch
 
 from lm.introspection.attention_maps import attention_maps
 from lm.introspection.circuits import token_ov_circuit, token_qk_circuit
-from lm.model import build_model
+from lm.model import LanguageModel
 from pipelines.reporting.introspection import look_inside
 from pipelines.reporting.introspection_plots import (
     draw_attention,
@@ -80,7 +80,7 @@ def test_a_plot_is_no_taller_for_a_short_source(gpt):
 
 def test_logits_of_a_one_layer_attention_only_model_are_shown_path_by_path(gpt):
     run, model = gpt
-    alone = build_model(replace(model.config, mlp=False), seed=3).eval()
+    alone = LanguageModel(replace(model.config, mlp=False), seed=3).eval()
     paths = look_inside(run, alone).paths
     assert paths.names == ["direct", "head 0", "head 1"]
     ids = torch.tensor([excerpt_ids(run, paths)])

@@ -129,7 +129,7 @@ def test_each_source_gives_its_blocks_as_in_a_run_on_it_alone(
 
 def test_a_mixture_trains_and_logs_the_loss_of_each_source(tmp_path, small_recipe, mixture, printed):
     out = tmp_path / "run"
-    assert pretrain(small_recipe, data=mixture, out=out) == 0
+    pretrain(small_recipe, data=mixture, out=out)
     validated = [line for line in metrics_of(out) if line["split"] == "validation"]
     assert len(validated) == 6
     for line in validated:
@@ -150,18 +150,19 @@ def test_a_mixture_trains_and_logs_the_loss_of_each_source(tmp_path, small_recip
 def test_a_resumed_mixture_ends_with_the_same_weights_also_from_other_paths(
     tmp_path, small_recipe, mixture, monkeypatch
 ):
-    assert pretrain(small_recipe, data=mixture, out=tmp_path / "whole") == 0
+    pretrain(small_recipe, data=mixture, out=tmp_path / "whole")
     with monkeypatch.context() as patch:
         stop_after(23, patch)
-        assert pretrain(small_recipe, data=mixture, out=tmp_path / "run") == 128 + 15
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(small_recipe, data=mixture, out=tmp_path / "run")
     moved = {shutil.copytree(folder, tmp_path / "moved" / folder.name): weight for folder, weight in mixture.items()}
-    assert pretrain(small_recipe, data=moved, out=tmp_path / "run") == 0
+    pretrain(small_recipe, data=moved, out=tmp_path / "run")
     assert_same_run(tmp_path / "run", tmp_path / "whole")
     assert [folder.parent for folder in Run(tmp_path / "run").sources] == [tmp_path / "moved"] * 2
 
 
 def test_a_mixture_of_one_is_the_plain_dataset(tmp_path, small_recipe, trained_gpt, dataset_folder):
-    assert pretrain(small_recipe, data={dataset_folder: 0.3}, out=tmp_path / "run") == 0
+    pretrain(small_recipe, data={dataset_folder: 0.3}, out=tmp_path / "run")
     assert_same_run(tmp_path / "run", trained_gpt)
     assert Run(tmp_path / "run").facts["data"] == Run(trained_gpt).facts["data"] == str(dataset_folder)
 
@@ -245,7 +246,7 @@ def test_sources_that_do_not_fit_together_are_refused_by_name(
 
 def test_a_run_does_not_resume_with_other_weights(tmp_path, small_recipe, mixture):
     recipe = with_train(small_recipe, tokens=256)
-    assert pretrain(recipe, data=mixture, out=tmp_path / "run") == 0
+    pretrain(recipe, data=mixture, out=tmp_path / "run")
     config = (tmp_path / "run" / "config.toml").read_bytes()
     one, other = mixture
     with pytest.raises(
@@ -271,7 +272,7 @@ def test_the_command_line_plans_and_resumes_a_mixture(tmp_path, in_process, smal
 def trained_mixture(tmp_path_factory, small_recipe, mixture):
     """Return the run folder of a small decoder trained on `mixture`."""
     out = tmp_path_factory.mktemp("runs") / "mixed"
-    assert pretrain(small_recipe, data=mixture, out=out) == 0
+    pretrain(small_recipe, data=mixture, out=out)
     return out
 
 
@@ -337,7 +338,7 @@ def test_masked_tokens_and_spans_train_and_evaluate_on_a_mixture(tmp_path, small
     ):
         model = replace(small_recipe.model, architecture=architecture, context_length=context)
         recipe = with_train(replace(small_recipe, objective=objective, model=model), tokens=2560)
-        assert pretrain(recipe, data={sentinel_dataset: 1, other: 1}, out=tmp_path / architecture) == 0
+        pretrain(recipe, data={sentinel_dataset: 1, other: 1}, out=tmp_path / architecture)
         mean, *sources = evaluate(tmp_path / architecture).to_json()["splits"].values()
         assert mean["cross_entropy"] == pytest.approx(sum(each["cross_entropy"] for each in sources) / 2, rel=1e-12)
         assert mean["bits_per_byte"] is None

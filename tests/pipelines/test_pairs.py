@@ -27,6 +27,7 @@ from pipelines.training.batch import hidden_states
 from pipelines.training.batch_objectives import PairObjective
 from pipelines.training.data import PairLoader, open_training_data
 from pipelines.training.mixture import Mixture
+from pipelines.training.pretraining import print_plan
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.pretrain import pretrain
@@ -89,13 +90,13 @@ def recipe():
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, recipe, data):
     folder = tmp_path_factory.mktemp("pair-runs") / "reverse"
-    assert pretrain(recipe, data=data, out=folder) == 0
+    pretrain(recipe, data=data, out=folder)
     return folder
 
 
 def test_a_dry_run_counts_the_tokens_of_both_sides(recipe, data, tmp_path, printed):
     pairs = PairDataset(data).split("train")
-    assert pretrain(recipe, data=data, out=tmp_path / "run", dry_run=True) == 0
+    print_plan(recipe, {data: 1}, tmp_path / "run")
     tokens = sum(map(len, pairs.sources)) + sum(map(len, pairs.targets))
     assert f"({recipe.train.tokens / tokens:.3g} epochs of" in printed.readouterr().out
 
@@ -316,7 +317,7 @@ def test_a_run_cut_short_resumes_and_ends_with_the_same_weights(tmp_path, recipe
     folders = checkpoint_folders(out)
     assert len(folders) == 2
     shutil.rmtree(folders[-1])
-    assert pretrain(recipe, data=data, out=out) == 0
+    pretrain(recipe, data=data, out=out)
     first, second = (load_file(checkpoint_folders(each)[-1] / "model.safetensors") for each in (run, out))
     assert all(torch.equal(first[name], second[name]) for name in first)
 
@@ -333,7 +334,7 @@ def test_token_counts_include_both_sides_but_no_padding(run, data):
 
 def test_a_run_on_pairs_resumes_with_other_micro_batches_but_not_another_batch_size(tmp_path, recipe, data, run):
     out = shutil.copytree(run, tmp_path / "run")
-    assert pretrain(replace(recipe, train=replace(recipe.train, micro_batch=5)), data=data, out=out) == 0
+    pretrain(replace(recipe, train=replace(recipe.train, micro_batch=5)), data=data, out=out)
     assert Run(out).recipe.train.micro_batch == 5
     with pytest.raises(ValueError, match=r"has train\.batch_tokens 512, not 300, and its pairs are sorted"):
         pretrain(replace(recipe, train=replace(recipe.train, batch_tokens=300)), data=data, out=out)
@@ -341,7 +342,7 @@ def test_a_run_on_pairs_resumes_with_other_micro_batches_but_not_another_batch_s
 
 def test_pairs_longer_than_the_context_are_cut_and_counted(tmp_path, recipe, data, printed):
     short = replace(recipe, model=replace(recipe.model, context_length=4), train=replace(recipe.train, tokens=2000))
-    assert pretrain(short, data=data, out=tmp_path / "run") == 0
+    pretrain(short, data=data, out=tmp_path / "run")
     longer = sum(len(ids) >= 4 for ids in datasets.load_from_disk(str(data))["train"]["source_ids"])
     assert f"{longer:,} of 1,500 pairs are longer than 4 tokens" in " ".join(printed.readouterr().out.split())
     held_out = sum(len(ids) >= 4 for ids in datasets.load_from_disk(str(data))["validation"]["source_ids"])

@@ -366,7 +366,7 @@ def test_a_run_resumes_with_another_number_of_processes(tmp_path, long_recipe, d
 
     def resume(kind, **options):
         if kind == "none":
-            assert pretrain(recipe, data=data, out=out) == 0
+            pretrain(recipe, data=data, out=out)
             return ""
         return run(recipe, words, out, kind, **options)
 
@@ -448,4 +448,4 @@ def test_fsdp_refuses_what_it_cannot_do_before_anything_is_written(
 
 def test_fsdp_on_a_cpu_accepts_an_open_micro_batch(tmp_path, recipe, dataset_folder, single_process_job):
     recipe = with_train(recipe, micro_batch=0, tokens=7 * 32 * 2)
-    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "run", parallel="fsdp") == 0
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "run", parallel="fsdp")

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from lm.presets import PRESETS
 from pipelines.cli.dispatch import main
 from pipelines.recipes.recipe import recipe_names
 from pipelines.run.named_models import named_model
@@ -94,9 +95,11 @@ def test_a_classifier_is_refused_as_a_model(trained_bert, tmp_path, capsys):
     assert f"{tmp_path / 'mine'} is a classifier, not a run" in capsys.readouterr().err
 
 
-def test_a_recipe_needs_a_vocabulary(capsys, tmp_path):
-    assert main(["params", "gpt-tiny"]) == 1
-    assert "--model.vocab-size" in capsys.readouterr().err
+def test_a_recipe_gets_a_vocabulary_that_is_stated(capsys, tmp_path):
+    for name in set(recipe_names()) - PRESETS.keys():
+        assert main(["params", name]) == 0
+        assert "8,192 entries are assumed" in capsys.readouterr().out, name
+    assert costs_of(capsys, "gpt-tiny")["vocab_size"] == 8192
     assert costs_of(capsys, "gpt-tiny", "--model.vocab-size", "512")["parameters"]["embedding"] == 512 * 128
     recipe = tmp_path / "mine.toml"
     recipe.write_text("[model]\nvocab_size = 100\nwidth = 32\nlayers = 1\n")

@@ -248,11 +248,11 @@ def test_the_page_says_which_of_two_runs_is_better(tmp_path, gpt):
 
 def test_the_page_says_what_speaks_against_a_comparison(tmp_path, gpt, text_folder, small_recipe):
     """The other run's tokenizer loses text, which makes its task easier."""
-    words = {"model": "wordpiece", "pattern": "bert-uncased", "vocab_size": 512, "out": tmp_path / "words"}
+    words = {"kind": "wordpiece", "pattern": "bert-uncased", "vocab_size": 512, "out": tmp_path / "words"}
     train_tokenizer([str(text_folder)], **words)
     build_dataset([str(text_folder)], tokenizer=tmp_path / "words", context_length=32, out=tmp_path / "data")
     recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=256, warmup_tokens=0))
-    assert pretrain(recipe, data=tmp_path / "data", out=tmp_path / "lossy") == 0
+    pretrain(recipe, data=tmp_path / "data", out=tmp_path / "lossy")
     found = evaluate(gpt, against=tmp_path / "lossy").to_json()["splits"]["validation"]["difference"]
     assert any("The tokenizer of lossy loses text" in each for each in found["reservations"])
     results = plain([gpt, tmp_path / "lossy"], tmp_path / "page.html").sections["results"]
@@ -276,7 +276,7 @@ def test_a_verdict_on_equal_printed_numbers_is_a_match(gpt, bits, words):
     numbers |= {"unigram_cross_entropy_bits": 3.0, "bigram_cross_entropy_bits": 2.0}
     numbers["compressors"]["xz -9"]["given_train"] = 1.9
     path.write_text(json.dumps(content))
-    said = verdict(subject_of(gpt, samples=False, inside=False))
+    said = verdict(subject_of(Run(gpt), samples=False, inside=False))
     assert f"it {words}" in said.replace(" and xz -9 that has seen the training text (1.900)", "")
 
 

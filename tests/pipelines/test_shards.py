@@ -149,7 +149,7 @@ def test_datasets_opens_the_shards_as_one(sharded_folder, dataset_folder):
 
 def test_training_and_evaluation_are_those_of_one_file(tmp_path, trained_gpt, small_recipe, sharded_folder):
     out = tmp_path / "gpt"
-    assert pretrain(small_recipe, data=sharded_folder, out=out) == 0
+    pretrain(small_recipe, data=sharded_folder, out=out)
 
     def losses(run):
         return [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]

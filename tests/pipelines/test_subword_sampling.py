@@ -15,7 +15,7 @@ from tests.pipelines.test_blocks import files_of
 from tokenizer import Tokenizer
 
 WORD = "abcaab"
-OPTIONS = {"unigram": {"sample": 0.5}, "bpe": {"dropout": 0.4}}
+OPTIONS = {"unigram": {"alpha": 0.5}, "bpe": {"dropout": 0.4}}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def tokenizers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tokenizers")
     words = [WORD, "abc", "ab", "aab", "bca", "caa", "abcabc", "bc", "aa", *"0123456789"]
     for model, entries in (("unigram", 50), ("bpe", 268)):
-        Tokenizer.train([" ".join(words * 5)], entries, model=model).save(folder / model)
+        Tokenizer.train([" ".join(words * 5)], entries, kind=model).save(folder / model)
     return folder
 
 
@@ -88,7 +88,7 @@ def test_sampled_documents_decode_to_their_text_and_validation_is_not_sampled(sa
 def test_the_files_depend_on_the_seed_but_not_on_threads_batches_shards_or_order(
     tmp_path, sampled, tokenizers, documents, monkeypatch
 ):
-    options = {"tokenizer": tokenizers / "unigram", "context_length": 8, "sample": 0.5}
+    options = {"tokenizer": tokenizers / "unigram", "context_length": 8, "alpha": 0.5}
     build_dataset([str(documents)], seed=4, out=tmp_path / "other", **options)
     assert files_of(tmp_path / "other")["train/data-00000-of-00001.arrow"] not in files_of(sampled / "unigram").values()
     monkeypatch.setattr("corpora.documents.BATCH_BYTES", 500)
@@ -97,7 +97,7 @@ def test_the_files_depend_on_the_seed_but_not_on_threads_batches_shards_or_order
     build_dataset([str(documents)], seed=3, shard_size=5000, out=tmp_path / "shards", **options)
     sharded = TokenDataset(tmp_path / "shards")
     assert len(sharded.info["splits"]["train"]["shards"]) > 2
-    assert sharded.info["sampling"] == {"sample": 0.5, "seed": 3}
+    assert sharded.info["sampling"] == {"alpha": 0.5, "seed": 3}
     assert ids_of_documents(tmp_path / "shards", "train") == ids_of_documents(sampled / "unigram", "train")
     (tmp_path / "reversed.jsonl").write_text("".join(reversed(documents.read_text().splitlines(keepends=True))))
     build_dataset([str(tmp_path / "reversed.jsonl")], seed=3, out=tmp_path / "reversed", **options)
@@ -109,7 +109,7 @@ def test_the_files_depend_on_the_seed_but_not_on_threads_batches_shards_or_order
 def test_a_sampled_dataset_has_its_own_fingerprint(tmp_path, sampled, tokenizers, documents):
     build_dataset([str(documents)], tokenizer=tokenizers / "unigram", context_length=8, out=tmp_path / "plain")
     plain, dataset = TokenDataset(tmp_path / "plain"), TokenDataset(sampled / "unigram")
-    assert dataset.info["sampling"] == {"sample": 0.5, "seed": 3}
+    assert dataset.info["sampling"] == {"alpha": 0.5, "seed": 3}
     assert TokenDataset(sampled / "bpe").info["sampling"] == {"dropout": 0.4, "seed": 3}
     assert "sampling" not in plain.info
     assert dataset.fingerprint != plain.fingerprint
@@ -155,11 +155,11 @@ def test_pairs_are_sampled_on_both_sides(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("bpe", {"sample": 0.1}, "only Unigram pieces have scores"),
+        ("bpe", {"alpha": 0.1}, "only Unigram pieces have scores"),
         ("unigram", {"dropout": 0.1}, "dropout is for BPE"),
-        ("unigram", {"sample": -1.0}, "`sample` is -1.0, but must be a number of at least 0"),
+        ("unigram", {"alpha": -1.0}, "`alpha` is -1.0, but must be a number of at least 0"),
         ("bpe", {"dropout": 1.5}, "dropout must be a probability"),
-        ("bpe", {"sample": 0.1, "dropout": 0.1}, "only one of `sample` and `dropout`"),
+        ("bpe", {"alpha": 0.1, "dropout": 0.1}, "only one of `alpha` and `dropout`"),
     ],
 )
 def test_options_that_do_not_fit_the_tokenizer_are_refused_at_once(tmp_path, tokenizers, kind, options, message):

@@ -112,7 +112,7 @@ def test_the_code_length_is_that_of_the_verbs(swept, tiny, text_folder, tmp_path
     out, _ = swept
     run = SweepRun(Vocabulary("bpe", 600), 1)
     recipe = Budget(load_recipe(tiny), FLOPS).recipe_of(run)
-    assert pretrain(recipe, data=out / "vocabularies" / "bpe-600", out=tmp_path / "run") == 0
+    pretrain(recipe, data=out / "vocabularies" / "bpe-600", out=tmp_path / "run")
     held_out = held_out_documents(open_corpus(str(text_folder)))
     (tmp_path / "held-out.jsonl").write_text("".join(json.dumps({"text": each.decode()}) + "\n" for each in held_out))
     numbers = evaluate(tmp_path / "run", corpus=(str(tmp_path / "held-out.jsonl"),))
@@ -368,11 +368,11 @@ def test_a_lowest_size_at_the_end_of_the_tried_sizes_is_marked_as_such():
 @pytest.mark.filterwarnings("ignore:the corpus ran out")
 def test_lost_white_space_costs_its_entropy_and_unknown_words_their_bytes():
     text = ["a b a b\na b"]
-    unigram = Tokenizer.train(["a b " * 50], 30, model="unigram", special_tokens=())
+    unigram = Tokenizer.train(["a b " * 50], 30, kind="unigram", special_tokens=())
     entropy = -4 * np.log2(4 / 5) - np.log2(1 / 5)
     once = 8 * 2  # the two kinds of gap
     assert lost_bits([text[0].encode()], unigram) == pytest.approx(entropy + once)
-    wordpiece = Tokenizer.train(["a b " * 50], 30, "bert-cased", model="wordpiece", special_tokens=())
+    wordpiece = Tokenizer.train(["a b " * 50], 30, "bert-cased", kind="wordpiece", special_tokens=())
     assert lost_bits([text[0].encode()], wordpiece) == pytest.approx(entropy + once)
     assert lost_bits(["☃".encode()], wordpiece) == 8 * 3
     bpe = Tokenizer.train(["a b " * 50], 260, special_tokens=())

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.config import ModelConfig
-from lm.model import build_model
+from lm.model import LanguageModel
 from pipelines.recipes.config import TrainConfig
 from pipelines.training import threads
 from pipelines.training.batch import Batch
@@ -81,7 +81,7 @@ def gradient_of(parallel, model, batch, size):
 @settings(max_examples=20)
 @given(rows=st.integers(1, 9), size=st.integers(1, 10), cores=st.sampled_from([2, 3, 4, 6, 8, 12]))
 def test_the_gradient_equals_that_of_one_thread_and_is_reproducible(kind, rows, size, cores):
-    model, batch = build_model(SHAPES[kind], seed=0), batch_of(kind, rows)
+    model, batch = LanguageModel(SHAPES[kind], seed=0), batch_of(kind, rows)
     several = Threads(model.parameters(), cores, thread_count(cores, 10**6))
     total, gradients = gradient_of(several, model, batch, size)
     expected_total, expected = gradient_of(OneProcess(), model, batch, size)
@@ -97,7 +97,7 @@ def test_the_gradient_equals_that_of_one_thread_and_is_reproducible(kind, rows, 
 
 @pytest.mark.parametrize("failing", [0, 3])
 def test_an_error_in_a_thread_is_raised_after_all_have_ended(failing):
-    model, ended = build_model(SHAPE, seed=0), []
+    model, ended = LanguageModel(SHAPE, seed=0), []
     before = torch.get_num_threads()
 
     def loss_of(micro):
@@ -118,7 +118,7 @@ def test_an_error_in_a_thread_is_raised_after_all_have_ended(failing):
 def test_each_thread_has_its_cores_at_any_batch_size(monkeypatch):
     """2 threads with 2 cores each for a small batch, then 4 with one each, as in a run that is resumed there."""
     monkeypatch.setattr(threads, "LEAST_TOKENS", 16)
-    model = build_model(SHAPE, seed=0)
+    model = LanguageModel(SHAPE, seed=0)
     several = Threads(model.parameters(), 4, 4)
 
     def cores_of(rows):
@@ -145,7 +145,7 @@ def test_random_or_compiled_models_train_in_one_thread(monkeypatch):
 
     def workers(compiled=False, **shape):
         config = TrainConfig(compile=compiled)
-        return with_threads(ONE_PROCESS, build_model(replace(SHAPE, **shape), seed=0), config).workers
+        return with_threads(ONE_PROCESS, LanguageModel(replace(SHAPE, **shape), seed=0), config).workers
 
     assert workers() == "4 threads, each with its own rows"
     assert workers(compiled=True) == workers(dropout=0.1) == workers(stochastic_depth=0.1) == ""
@@ -157,7 +157,7 @@ def test_several_threads_update_and_validate_like_one_thread(optimizer, monkeypa
 
     def trained(cores):
         torch.set_num_threads(cores)
-        data, model = RandomBlocks(SHAPE, rows=6), build_model(SHAPE, seed=0)
+        data, model = RandomBlocks(SHAPE, rows=6), LanguageModel(SHAPE, seed=0)
         config = TrainConfig(batch_tokens=48, lr=1e-2, grad_clip=0.1, optimizer=optimizer, warmup_tokens=1)
         trainer = Trainer(None, model, data, config)
         losses = [trainer.step().loss for _ in range(4)]
@@ -183,7 +183,7 @@ from pathlib import Path
 import torch
 from pipelines.recipes.recipe import load_recipe
 from pipelines.training.loop import Trainer
-from lm.model import build_model
+from lm.model import LanguageModel
 from tests.pipelines.test_threads import RandomBlocks
 
 recipe = load_recipe("gpt-tiny")
@@ -191,7 +191,7 @@ shape = replace(recipe.model, vocab_size=512)
 
 def trainer_on(cores):
     torch.set_num_threads(cores)
-    trainer = Trainer(None, build_model(shape, seed=0), RandomBlocks(shape, rows=4), recipe.train)
+    trainer = Trainer(None, LanguageModel(shape, seed=0), RandomBlocks(shape, rows=4), recipe.train)
     trainer.step()
     return trainer
 
@@ -230,13 +230,13 @@ def test_train_threads_sets_the_number_of_threads_and_may_change_on_resume(
     recipe, dataset_folder, tmp_path, two_cores, printed
 ):
     half = replace(recipe, train=replace(recipe.train, tokens=2048 * 4, threads=1))
-    assert pretrain(half, data=dataset_folder, out=tmp_path / "run") == 0
+    pretrain(half, data=dataset_folder, out=tmp_path / "run")
     said = printed.readouterr().out
     assert "CPU, 1 of" in said
     assert "each with its own rows" not in said
     both = replace(half, train=replace(half.train, threads=2))
     torch.set_num_threads(1)
-    assert pretrain(both, data=dataset_folder, out=tmp_path / "run") == 0
+    pretrain(both, data=dataset_folder, out=tmp_path / "run")
     assert torch.get_num_threads() == 1
     said = printed.readouterr().out
     assert "2 threads, each with its own rows" in said
@@ -282,7 +282,7 @@ def test_a_run_with_threads_reports_them_and_trains_like_one_thread(
     short = replace(recipe, train=replace(recipe.train, tokens=2048 * 10))
     for cores in (2, 1):
         torch.set_num_threads(cores)
-        assert pretrain(short, data=dataset_folder, out=tmp_path / f"on-{cores}") == 0
+        pretrain(short, data=dataset_folder, out=tmp_path / f"on-{cores}")
         assert ("2 threads, each with its own rows" in printed.readouterr().out) == (cores == 2)
     both, one = ([line["loss"] for line in metrics_of(tmp_path / f"on-{cores}")] for cores in (2, 1))
     assert both == pytest.approx(one, rel=1e-4)
@@ -313,7 +313,7 @@ class FirstProduct(TorchDispatchMode):
 @pytest.mark.parametrize("cores", [1, 2])
 def test_the_first_matrix_product_is_at_most_8_calls_deep_in_a_training_step(cores):
     torch.set_num_threads(cores)
-    data, model = RandomBlocks(SHAPE, rows=4), build_model(SHAPE, seed=0)
+    data, model = RandomBlocks(SHAPE, rows=4), LanguageModel(SHAPE, seed=0)
     trainer = Trainer(None, model, data, TrainConfig(batch_tokens=32, warmup_tokens=1))
     assert trainer.parallel.workers == ("" if cores == 1 else "2 threads, each with its own rows")
     with FirstProduct() as first:

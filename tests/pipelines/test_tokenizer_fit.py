@@ -18,7 +18,7 @@ from tokenizer import Tokenizer
 @pytest.fixture(scope="module", params=["bpe", "wordpiece"])
 def tok(request):
     texts = ["the cat sat on the mat, the hat and the bat"] * 5
-    return Tokenizer.train(texts, 300 if request.param == "bpe" else 34, model=request.param)
+    return Tokenizer.train(texts, 300 if request.param == "bpe" else 34, kind=request.param)
 
 
 def words_in(texts):
@@ -57,11 +57,11 @@ def test_the_efficiency_is_that_of_the_formula_and_at_most_1(counts):
     assert -1e-9 <= found <= 1 + 1e-9
 
 
-@pytest.mark.parametrize("options", [["bpe"], ["wordpiece"], ["wordpiece", "--score", "likelihood"]])
+@pytest.mark.parametrize("options", [["bpe"], ["wordpiece"], ["wordpiece", "--merge-by", "likelihood"]])
 def test_trace_prints_the_first_merges_and_a_word_that_each_changes(options, in_process, tmp_path):
     text = "low low low low low\nlower lower\n" + "newest " * 6 + "\n" + "widest " * 3 + "\n"
     (tmp_path / "text.txt").write_text(text + "z\n" * 10)  # the last tenth is held out
-    command = ["train-tokenizer", "text.txt", "--vocab-size", "280", "--model", *options]
+    command = ["train-tokenizer", "text.txt", "--vocab-size", "280", "--kind", *options]
     command = [*command, "--trace", "3", "--out", "tok", "--overwrite"]
     rows = json.loads(in_process(*command, "--json").stdout)["trace"]
     assert [row["merge"] for row in rows] == [1, 2, 3]
@@ -86,7 +86,7 @@ def test_trace_prints_the_first_merges_and_a_word_that_each_changes(options, in_
     [
         (["--trace", "-1"], "--trace is -1, but must be from 0 to 1,000"),
         (["--trace", "1001"], "--trace is 1001, but must be from 0 to 1,000"),
-        (["--trace", "3", "--model", "unigram"], "--trace shows merges, but unigram has none"),
+        (["--trace", "3", "--kind", "unigram"], "--trace shows merges, but unigram has none"),
     ],
 )
 def test_trace_refuses_too_many_merges_and_unigram(options, message, in_process, tmp_path):
@@ -131,7 +131,7 @@ def languages(tmp_path_factory):
 
 
 def test_each_language_is_measured_separately(in_process, languages, tmp_path):
-    Tokenizer.train([languages.read_text()], 60, model="wordpiece").save(tmp_path / "words")
+    Tokenizer.train([languages.read_text()], 60, kind="wordpiece").save(tmp_path / "words")
     command = ("train-tokenizer", languages, "--vocab-size", "300", "--compare", "words")
     done = in_process(*command, "--out", "a", "--json")
     assert done.returncode == 0, done.stderr

@@ -212,11 +212,11 @@ def test_split_none_trains_on_all_of_a_file(in_process, tmp_path):
 
 def test_options_of_another_model_are_refused_before_the_corpus_is_read(tmp_path):
     for options, remedy in (
-        ({"model": "wordpiece", "tie_break": "bytes"}, "leave out `tie_break`, or choose bpe"),
-        ({"model": "unigram", "max_token_length": 5}, "leave out `max_token_length`, or choose bpe"),
-        ({"model": "bpe", "pieces": PieceRules(byte_fallback=True)}, "leave out `pieces`, or choose unig"),
+        ({"kind": "wordpiece", "tie_break": "bytes"}, "leave out `tie_break`, or choose bpe"),
+        ({"kind": "unigram", "max_token_length": 5}, "leave out `max_token_length`, or choose bpe"),
+        ({"kind": "bpe", "pieces": PieceRules(byte_fallback=True)}, "leave out `pieces`, or choose unig"),
     ):
-        with pytest.raises(ValueError, match=f"` is not an option of {options['model']}: {remedy}"):
+        with pytest.raises(ValueError, match=f"` is not an option of {options['kind']}: {remedy}"):
             train_tokenizer([str(tmp_path / "absent.txt")], vocab_size=400, out=tmp_path / "tok", **options)
 
 
@@ -306,20 +306,20 @@ def test_tokenize_drops_merges_by_seed(in_process, tokenizer_folder):
 
 
 def test_tokenize_shows_the_best_and_random_segmentations_of_unigram(in_process, tokenizer_folder, tmp_path):
-    tok = Tokenizer.train([TEXT, "a few words more"] * 20, 60, model="unigram")
+    tok = Tokenizer.train([TEXT, "a few words more"] * 20, 60, kind="unigram")
     tok.save(tmp_path / "unigram")
     command = ("tokenize", TEXT, "--json", "--tokenizer", tmp_path / "unigram")
     best = [{"ids": ids, "score": score} for ids, score in tok.encode_nbest(TEXT, 3)]
     assert json.loads(in_process(*command, "--nbest", "3").stdout) == best
     for seed in (0, 1):
-        ids = json.loads(in_process(*command, "--sample", "0.2", "--seed", str(seed)).stdout)
+        ids = json.loads(in_process(*command, "--alpha", "0.2", "--seed", str(seed)).stdout)
         assert ids == tok.encode_sampled(TEXT, 0.2, seed)
     shown = in_process("tokenize", TEXT, "--tokenizer", tmp_path / "unigram", "--nbest", "2")
     assert f"{best[1]['score']:.3f} nats" in shown.stdout + shown.stderr
-    for option, value in (("--nbest", "0"), ("--sample", "-1")):
+    for option, value in (("--nbest", "0"), ("--alpha", "-1")):
         assert f"{option} is {value}" in in_process(*command, option, value).stderr
-    refused = in_process(*command, "--nbest", "2", "--sample", "1")
-    assert "give only one of --dropout, --sample and --nbest" in refused.stderr
+    refused = in_process(*command, "--nbest", "2", "--alpha", "1")
+    assert "give only one of --dropout, --alpha and --nbest" in refused.stderr
     refused = in_process("tokenize", TEXT, "--tokenizer", tokenizer_folder, "--nbest", "2")
     assert "only Unigram pieces have scores" in refused.stderr
 
@@ -416,7 +416,7 @@ def test_tie_break_bytes_merges_the_greatest_bytes_and_is_refused_for_wordpiece(
     done = in_process(*command, "bytes", "--min-frequency", "1")
     assert done.returncode == 0, done.stderr
     assert Tokenizer.load(tmp_path / "tok").merges == [(b" ", b"c"), (b"b", b"a")]  # by ids (a, b)
-    done = in_process(*command, "bytes", "--model", "wordpiece", "--overwrite")
+    done = in_process(*command, "bytes", "--kind", "wordpiece", "--overwrite")
     assert done.returncode != 0
     assert "--tie-break is not an option of wordpiece" in done.stderr
     assert "Traceback" not in done.stderr

@@ -91,14 +91,14 @@ def test_the_text_of_the_run_that_a_run_started_from_counts_too(tmp_path, run, c
         [str(tmp_path / "words.txt")], tokenizer=tokenizer_folder, context_length=32, out=tmp_path / "other-data"
     )
     recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=2560))
-    assert pretrain(recipe, data=tmp_path / "other-data", out=tmp_path / "tuned", init_from=run) == 0
+    pretrain(recipe, data=tmp_path / "other-data", out=tmp_path / "tuned", init_from=run)
     with pytest.warns(UserWarning, match=r"\(2 documents\) was also in the training text of tuned"):
         evaluate(tmp_path / "tuned", corpus=(str(folder),))
 
 
 def test_a_tokenizer_that_loses_text_recognises_its_training_text(tmp_path, corpus, text_folder):
     folder, _ = corpus
-    train_tokenizer([str(text_folder)], vocab_size=600, model="wordpiece", pattern="bert-uncased", out=tmp_path / "tok")
+    train_tokenizer([str(text_folder)], vocab_size=600, kind="wordpiece", pattern="bert-uncased", out=tmp_path / "tok")
     build_dataset([str(text_folder)], tokenizer=tmp_path / "tok", context_length=32, out=tmp_path / "data")
     build_dataset(
         [str(folder)], tokenizer=tmp_path / "tok", context_length=8, split="tail:0.1", out=tmp_path / "scored"

@@ -37,7 +37,7 @@ def test_the_log_has_the_utilisation_of_the_machine(tmp_path, small_recipe, data
     """The machine is configured for a peak of one GFLOP/s and reaches two."""
     known = {"peak_flops": 1e9, "measured_flops": 2e9}
     monkeypatch.setattr(pretraining, "with_peaks", lambda machine: replace(machine, **known))
-    assert pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt")
     recipe = fit_to_data(small_recipe, TokenDataset(dataset_folder))
     data = open_training_data(recipe, Mixture([TokenDataset(dataset_folder)]), Tokenizer.load(dataset_folder))
     flops = data.flops_per_token(meta_model(recipe.model))
@@ -49,7 +49,7 @@ def test_the_log_has_the_utilisation_of_the_machine(tmp_path, small_recipe, data
 
 
 def test_the_smoothed_loss_is_an_exponential_mean_of_the_losses_of_all_steps(tmp_path, small_recipe, dataset_folder):
-    assert pretrain(with_train(small_recipe, log_every_steps=1), data=dataset_folder, out=tmp_path / "gpt") == 0
+    pretrain(with_train(small_recipe, log_every_steps=1), data=dataset_folder, out=tmp_path / "gpt")
     lines = training_lines(tmp_path / "gpt")
     losses = np.array([line["loss"] for line in lines])
     for steps, line in enumerate(lines, 1):
@@ -64,7 +64,7 @@ def test_every_logged_loss_is_a_mean_of_at_least_half_an_interval(tmp_path, smal
     for name, every in (("each", 1), ("tens", 10)):
         for goal in (steps, steps + 13):
             recipe = with_train(small_recipe, **train, tokens=64 * goal, log_every_steps=every)
-            assert pretrain(recipe, data=dataset_folder, out=tmp_path / name) == 0
+            pretrain(recipe, data=dataset_folder, out=tmp_path / name)
             if goal == steps:
                 assert runs([tmp_path / name])[0]["loss"] == training_lines(tmp_path / name)[-1]["loss"]
     losses = [line["loss"] for line in training_lines(tmp_path / "each")]
@@ -83,7 +83,7 @@ def test_steps_without_a_target_have_no_loss(tmp_path, small_recipe, tokenizer_f
     model = replace(small_recipe.model, architecture="encoder", context_length=6)
     train = {"tokens": 80, "batch_tokens": 4, "micro_batch": 1, "warmup_tokens": 0, "log_every_steps": 1}
     recipe = with_train(replace(small_recipe, objective="masked-token", model=model), **train)
-    assert pretrain(recipe, data=tmp_path / "data", out=tmp_path / "bert") == 0
+    pretrain(recipe, data=tmp_path / "data", out=tmp_path / "bert")
     data = open_training_data(recipe, Mixture([TokenDataset(tmp_path / "data")]), Tokenizer.load(tmp_path / "data"))
     trained = {step for step in range(1, 21) if data.step(step - 1, 4 * (step - 1)).weights.any()}
     lines = training_lines(tmp_path / "bert")
@@ -98,14 +98,14 @@ def test_a_validation_without_a_target_is_left_out_with_a_warning(tmp_path, smal
     for split, documents in texts.items():
         lines = "".join(json.dumps({"text": text}) + "\n" for text in documents)
         (tmp_path / "my" / f"{split}.jsonl").write_text(lines)
-    made = {"model": "wordpiece", "pattern": "bert-cased", "vocab_size": 512, "out": tmp_path / "tok"}
+    made = {"kind": "wordpiece", "pattern": "bert-cased", "vocab_size": 512, "out": tmp_path / "tok"}
     train_tokenizer([str(tmp_path / "my")], **made)
     build_dataset([str(tmp_path / "my")], tokenizer=tmp_path / "tok", context_length=8, out=tmp_path / "data")
     model = replace(small_recipe.model, architecture="encoder", context_length=10)
     recipe = replace(small_recipe, objective="masked-token", model=model)
     recipe = with_train(recipe, tokens=512, warmup_tokens=0, keep_best=True)
     with pytest.warns(UserWarning, match="no target in the first 640 tokens .* of data, .* raise `train.validation_t"):
-        assert pretrain(recipe, data=tmp_path / "data", out=tmp_path / "bert") == 0
+        pretrain(recipe, data=tmp_path / "data", out=tmp_path / "bert")
     assert {line["split"] for line in metrics_of(tmp_path / "bert")} == {"train"}
     assert runs([tmp_path / "bert"])[0]["validation_loss"] is None
 
@@ -129,7 +129,7 @@ def test_spikes_are_printed_and_logged_once(tmp_path, small_recipe, dataset_fold
 
     monkeypatch.setattr(Trainer, "step", jumping)
     recipe = with_train(small_recipe, tokens=256 * 80)
-    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt")
     spikes = {line["step"]: line["spikes"] for line in metrics_of(tmp_path / "gpt") if "spikes" in line}
     assert spikes == {65: [63], 75: [71]}
     said = " ".join(printed.readouterr().out.split())
@@ -153,7 +153,7 @@ def test_the_progress_of_training_shows_the_perplexity_of_a_plain_cross_entropy(
     tmp_path, small_recipe, dataset_folder, printed, more, plain
 ):
     recipe = with_train(small_recipe, tokens=512, warmup_tokens=256, log_every_steps=1, **more)
-    assert pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt") == 0
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt")
     smoothed = training_lines(tmp_path / "gpt")[-1]["smoothed_loss"]
     perplexity = f" perplexity {math.exp(smoothed):,.4g}," if plain else ""
     said = " ".join(printed.readouterr().out.split())
@@ -184,7 +184,7 @@ def test_a_diverging_run_warns_once_and_reports_it_at_its_end(
         stop_after(60, patch)
         pretrain(diverging, data=dataset_folder, out=tmp_path / "gpt")
     assert "diverged" not in printed.readouterr().out
-    assert pretrain(diverging, data=dataset_folder, out=tmp_path / "gpt") == 0
+    pretrain(diverging, data=dataset_folder, out=tmp_path / "gpt")
     said = " ".join(printed.readouterr().out.split())
     assert (
         len(re.findall(r"step 1\d\d: training has diverged: the loss is \S+, and was 6\.\d+ at the first step", said))

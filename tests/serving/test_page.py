@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import bytelm
 from lm.decoding.generation import generate
-from lm.model import build_model
+from lm.model import LanguageModel
 from pipelines.generation.text_generation import filled_masks
 from pipelines.run.folder import Run
 from pipelines.scoring.display import LEVELS
@@ -55,7 +55,7 @@ def runs(trained_gpt, trained_bert, trained_t5, text_folder):
     texts = [path.read_text() for path in sorted(text_folder.iterdir())[:5]]
     config = replace(run.config, model=replace(run.config.model, vocab_size=400))
     tok = Tokenizer.train(texts, vocab_size=400)
-    loaded[HOSTILE] = replace(run, model=build_model(config.model, seed=1).eval(), config=config, tokenizer=tok)
+    loaded[HOSTILE] = replace(run, model=LanguageModel(config.model, seed=1).eval(), config=config, tokenizer=tok)
     return loaded
 
 

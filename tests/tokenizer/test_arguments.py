@@ -25,7 +25,7 @@ def bpe():
 
 @pytest.fixture(scope="module")
 def unigram():
-    return Tokenizer.train(CORPUS, 30, model="unigram")
+    return Tokenizer.train(CORPUS, 30, kind="unigram")
 
 
 @pytest.fixture(scope="module")

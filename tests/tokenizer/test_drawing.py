@@ -42,7 +42,7 @@ def segmenting(stdlib_texts):
     both = {}
     for falls_back in (False, True):
         rules = PieceRules(byte_fallback=falls_back)
-        options = {"model": "unigram", "pattern": "nmt_nfkc", "pieces": rules, "special_tokens": ()}
+        options = {"kind": "unigram", "pattern": "nmt_nfkc", "pieces": rules, "special_tokens": ()}
         both[falls_back] = _both(Segmentations, Tokenizer.train(stdlib_texts[:5], 600, **options).vocabulary)
     return both
 

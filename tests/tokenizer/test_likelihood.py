@@ -56,7 +56,7 @@ def trained(counts, size, min_frequency, **options):
     data = np.frombuffer("".join(words).encode(), dtype=np.uint8)
     occurrences = np.array([counts[word] for word in words], dtype=np.int64)
     counted = PretokenCounts(NAMED_WORDS["bert-cased"], data, offsets, occurrences)
-    options = {"special_tokens": (), "model": "wordpiece", "score": "likelihood"} | options
+    options = {"special_tokens": (), "kind": "wordpiece", "merge_by": "likelihood"} | options
     return list(Tokenizer.train_from_counts(counted, size, min_frequency=min_frequency, **options).vocabulary.ids)
 
 
@@ -121,7 +121,7 @@ def test_min_frequency_is_by_default_the_largest_that_fills_the_vocabulary():
 def test_the_search_for_min_frequency_reports_its_progress():
     calls = []
     counts = count_pretokens(["some words and some more words in a line"] * 9, "bert-uncased", threads=1)
-    options = {"model": "wordpiece", "score": "likelihood", "progress": lambda *call: calls.append(call)}
+    options = {"kind": "wordpiece", "merge_by": "likelihood", "progress": lambda *call: calls.append(call)}
     Tokenizer.train_from_counts(counts, 40, special_tokens=(), **options)
     searched = [done for phase, done, _ in calls if phase == "search"]
     assert searched == [*range(1, len(searched) + 1)]
@@ -129,7 +129,7 @@ def test_the_search_for_min_frequency_reports_its_progress():
 
 
 def test_another_score_is_refused():
-    with pytest.raises(ValueError, match="score must be frequency or likelihood, not 'pmi'"):
-        Tokenizer.train(["a"], 300, model="wordpiece", score="pmi")
-    with pytest.raises(ValueError, match="`score` is not an option of bpe"):
-        Tokenizer.train(["a"], 300, score="likelihood")
+    with pytest.raises(ValueError, match="merge_by must be frequency or likelihood, not 'pmi'"):
+        Tokenizer.train(["a"], 300, kind="wordpiece", merge_by="pmi")
+    with pytest.raises(ValueError, match="`merge_by` is not an option of bpe"):
+        Tokenizer.train(["a"], 300, merge_by="likelihood")

@@ -115,7 +115,7 @@ def test_nmt_nfkc_is_the_map_of_the_published_files(shared):
 @pytest.fixture(scope="module")
 def trained():
     texts = ["The ﬁrst ｆｕｌｌ word … ½ of Ångström\u00a0A\u030angström ① ㎏ e\u0301té été", "the word of the first"]
-    return Tokenizer.train(texts * 20, 60, pattern="nmt_nfkc", model="unigram"), texts * 20
+    return Tokenizer.train(texts * 20, 60, pattern="nmt_nfkc", kind="unigram"), texts * 20
 
 
 def test_a_trained_vocabulary_normalizes_and_tokenizers_reads_its_file(trained, tmp_path, random_strings):
@@ -136,7 +136,7 @@ def test_counts_of_a_normalized_corpus_give_the_same_vocabulary(trained, tmp_pat
     tok, texts = trained
     count_pretokens(texts, "nmt_nfkc").save(tmp_path / "counts.parquet")
     counts = PretokenCounts.load(tmp_path / "counts.parquet")
-    assert Tokenizer.train_from_counts(counts, 60, model="unigram") == tok
+    assert Tokenizer.train_from_counts(counts, 60, kind="unigram") == tok
 
 
 def test_other_kinds_refuse_the_names():

@@ -94,7 +94,7 @@ def test_merges_of_bytes_have_the_counts_of_a_recount(words):
 @given(words=LETTERS)
 def test_merges_of_wordpiece_have_the_counts_of_a_recount(score, words):
     counts = counts_of(words, NAMED_WORDS["bert-cased"])
-    tok = Tokenizer.train_from_counts(counts, 600, model="wordpiece", score=score, min_frequency=1)
+    tok = Tokenizer.train_from_counts(counts, 600, kind="wordpiece", merge_by=score, min_frequency=1)
     steps = check(tok, counts, characters, b"##")
     made = dict.fromkeys(step.token.decode() for step in steps)
     assert [token for token in tok.vocabulary.ids if len(token.removeprefix("##")) > 1 and token in made] == [*made]
@@ -112,14 +112,14 @@ def test_counts_beyond_32_bits_and_more_words_than_a_batch_are_exact():
 def test_hard_strings_have_the_counts_of_a_recount():
     texts = list(hard_strings(60, 3, NAMED_WORDS["bert-cased"]))
     counts = count_pretokens(texts, "bert-cased", threads=1)
-    tok = Tokenizer.train_from_counts(counts, 3000, model="wordpiece")
+    tok = Tokenizer.train_from_counts(counts, 3000, kind="wordpiece")
     assert check(tok, counts, characters, b"##")
 
 
 def test_characters_outside_the_alphabet_leave_their_neighbours_adjacent():
     words = {"éaéb".encode(): 3, b"b": 9, b"a": 9}
     counts = counts_of(words, NAMED_WORDS["bert-cased"])
-    tok = Tokenizer.train_from_counts(counts, 60, model="wordpiece", limit_alphabet=2)
+    tok = Tokenizer.train_from_counts(counts, 60, kind="wordpiece", limit_alphabet=2)
     (step,) = replay(counts, tok.vocabulary, ALL)
     assert (step.count, step.before, step.after) == (3, [b"a", b"##b"], [b"ab"])
 
@@ -133,7 +133,7 @@ def test_a_long_word_is_cut_around_the_merge():
 
 def test_a_wordpiece_file_has_no_merges_to_replay(tmp_path):
     counts = count_pretokens(["low lower lowest"] * 3, "bert-uncased", threads=1)
-    tok = Tokenizer.train_from_counts(counts, 40, model="wordpiece")
+    tok = Tokenizer.train_from_counts(counts, 40, kind="wordpiece")
     assert replay(counts, tok.vocabulary, 2)
     tok.save(tmp_path)
     loaded = Tokenizer.load(tmp_path)

@@ -137,7 +137,7 @@ def made(way, special, more, folder):
         tok = Tokenizer.load(folder / "vocab.txt", pattern="bert-uncased", special_tokens=special)
     else:
         spellings = sorted(special, key=special.__getitem__)
-        tok = Tokenizer.train(["ab abc ab abc"], 290, model=way, special_tokens=spellings, min_frequency=1)
+        tok = Tokenizer.train(["ab abc ab abc"], 290, kind=way, special_tokens=spellings, min_frequency=1)
     return tok.add_special_tokens(more) if more else tok
 
 

@@ -17,7 +17,7 @@ from tokenizer.encoding.unigram_lattice import Lattices
 def tok():
     """A vocabulary of few letters; other letters are unknown."""
     words = ["abc", "ab", "aab", "bca", "caa", "abcabc", "bc", "aa"]
-    return Tokenizer.train([" ".join(words * 5)], 24, model="unigram", special_tokens=["<|x|>"])
+    return Tokenizer.train([" ".join(words * 5)], 24, kind="unigram", special_tokens=["<|x|>"])
 
 
 def enumerated(tok, text):
@@ -100,7 +100,7 @@ def test_only_the_start_of_a_text_gets_a_mark_also_in_samples(tok, tmp_path):
 
 
 def test_every_sample_of_a_long_text_decodes_to_it(stdlib_texts):
-    tok = Tokenizer.train(stdlib_texts[:3], 500, model="unigram", pieces=PieceRules(character_coverage=1))
+    tok = Tokenizer.train(stdlib_texts[:3], 500, kind="unigram", pieces=PieceRules(character_coverage=1))
     text = tok.decode(tok.encode_ordinary(stdlib_texts[0][:20_000]))
     assert tok.decode(tok.encode_sampled(text, 0.2, 3)) == text
     assert [tok.decode(ids) for ids, _ in tok.encode_nbest(text, 3)] == [text] * 3

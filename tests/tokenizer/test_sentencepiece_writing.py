@@ -28,7 +28,7 @@ def trained(request, lines):
     pattern, byte_fallback = request.param
     rules = PieceRules(byte_fallback=byte_fallback)
     special = ("<pad>", "<s>", "</s>", "<mask>")
-    return Tokenizer.train(lines, 700, pattern, model="unigram", special_tokens=special, pieces=rules)
+    return Tokenizer.train(lines, 700, pattern, kind="unigram", special_tokens=special, pieces=rules)
 
 
 @pytest.fixture(scope="module")

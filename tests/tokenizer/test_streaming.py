@@ -73,7 +73,7 @@ def tok(request):
     pattern = "gpt2" if request.param == "NFC" else request.param
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the regex is slower, and there are few pairs
-        made = Tokenizer.train(["".join(PIECES), "some text CD 字字 " * 3], 320, pattern, model=model)
+        made = Tokenizer.train(["".join(PIECES), "some text CD 字字 " * 3], 320, pattern, kind=model)
     if request.param == "NFC":
         ids = {made.token_bytes(i): i for i in range(len(made)) if made.token_byte_lengths[i]}
         return Tokenizer.from_merges(ids, made.merges, pattern, made.special_tokens, normalizer="NFC")

@@ -256,7 +256,7 @@ def test_suffixes_are_sorted(symbols, longest, characters):
 def test_a_trained_tokenizer_opens_in_tokenizers_with_the_same_ids(stdlib_texts, random_strings, tmp_path):
     for byte_fallback in (False, True):
         rules = PieceRules(byte_fallback=byte_fallback)
-        ours = Tokenizer.train(stdlib_texts[:10], 1200, model="unigram", pieces=rules)
+        ours = Tokenizer.train(stdlib_texts[:10], 1200, kind="unigram", pieces=rules)
         assert list(ours.special_tokens) == ["<unk>", *DEFAULT_SPECIAL_TOKENS]
         assert ours.vocab_size == 1200
         ours.save(tmp_path / str(byte_fallback))
@@ -268,7 +268,7 @@ def test_a_trained_tokenizer_opens_in_tokenizers_with_the_same_ids(stdlib_texts,
 
 
 def test_text_that_spells_bytes_or_special_tokens_stays_text(stdlib_texts):
-    tok = Tokenizer.train(["only few letters"] * 3, 300, model="unigram", pieces=PieceRules(byte_fallback=True))
+    tok = Tokenizer.train(["only few letters"] * 3, 300, kind="unigram", pieces=PieceRules(byte_fallback=True))
     for text in ("<0x41>", "<0xE2>", "<|endoftext|>", "ж<0xFF>"):
         assert tok.decode(tok.encode_ordinary(text)) == text
     assert tok.encode("<|endoftext|>", allowed_special="all") == [tok.special_tokens["<|endoftext|>"]]
@@ -276,12 +276,12 @@ def test_text_that_spells_bytes_or_special_tokens_stays_text(stdlib_texts):
 
 def test_training_from_saved_counts_gives_the_same_vocabulary(stdlib_texts, tmp_path):
     texts = stdlib_texts[:10]
-    expected = Tokenizer.train(texts, 700, model="unigram", threads=1)
+    expected = Tokenizer.train(texts, 700, kind="unigram", threads=1)
     halves = [count_pretokens(part, "metaspace") for part in (texts[:4], texts[4:])]
     for number, half in enumerate(halves):
         half.save(tmp_path / f"{number}.parquet")
     counts = PretokenCounts.merge([tmp_path / "0.parquet", tmp_path / "1.parquet"], memory=20_000_000)
-    assert Tokenizer.train_from_counts(counts, 700, model="unigram", threads=2).fingerprint == expected.fingerprint
+    assert Tokenizer.train_from_counts(counts, 700, kind="unigram", threads=2).fingerprint == expected.fingerprint
 
 
 def test_words_of_another_vocabulary_can_be_counted_and_saved(shared, tmp_path):
@@ -290,7 +290,7 @@ def test_words_of_another_vocabulary_can_be_counted_and_saved(shared, tmp_path):
     counts = PretokenCounts.load(tmp_path / "counts.parquet")
     assert counts.pattern == words
     assert dict(counts.items()) == {b" Full": 1, b" width,": 1, b" fine": 1, b" text": 1}
-    assert Tokenizer.train_from_counts(counts, 15, special_tokens=(), model="unigram").encode(" Ｆull") != []
+    assert Tokenizer.train_from_counts(counts, 15, special_tokens=(), kind="unigram").encode(" Ｆull") != []
 
 
 @pytest.mark.parametrize(
@@ -300,8 +300,8 @@ def test_words_of_another_vocabulary_can_be_counted_and_saved(shared, tmp_path):
             {"pattern": "cl100k"},
             "unigram needs words: metaspace, nmt_nfkc, nfkc, or the pattern of a Unigram vocabulary, not cl100k",
         ),
-        ({"model": "bpe", "pattern": "metaspace", "vocab_size": 300}, "bpe needs a pattern such as cl100k, not"),
-        ({"model": "bpe", "pieces": PieceRules(), "vocab_size": 300}, "`pieces` is not an option of bpe"),
+        ({"kind": "bpe", "pattern": "metaspace", "vocab_size": 300}, "bpe needs a pattern such as cl100k, not"),
+        ({"kind": "bpe", "pieces": PieceRules(), "vocab_size": 300}, "`pieces` is not an option of bpe"),
         ({"min_frequency": 3}, "`min_frequency` is not an option of unigram"),
         ({"vocab_size": 2}, "vocab_size must be at least 3"),
         ({"vocab_size": 6}, "there are 6 characters to cover, more than the 4 pieces wanted"),
@@ -311,7 +311,7 @@ def test_words_of_another_vocabulary_can_be_counted_and_saved(shared, tmp_path):
 )
 def test_wrong_options_are_refused_in_a_sentence(options, message):
     with pytest.raises(ValueError, match=message):
-        Tokenizer.train(["abc cde"], **{"model": "unigram", "vocab_size": 100, "special_tokens": ["[S]"]} | options)
+        Tokenizer.train(["abc cde"], **{"kind": "unigram", "vocab_size": 100, "special_tokens": ["[S]"]} | options)
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_wrong_options_are_refused_in_a_sentence(options, message):
 def test_the_warning_about_a_small_vocabulary_names_the_cause(seed_size, message):
     rules = PieceRules(seed_size=seed_size)
     with pytest.warns(UserWarning, match=rf"{message}.*: the vocabulary has \d+ entries, not 200"):
-        Tokenizer.train(["the words of a line and other words " * 9], 200, model="unigram", pieces=rules)
+        Tokenizer.train(["the words of a line and other words " * 9], 200, kind="unigram", pieces=rules)
 
 
 @pytest.mark.parametrize(
@@ -335,16 +335,16 @@ def test_rules_outside_their_range_are_refused(options):
 def test_too_little_memory_is_refused_before_training():
     counts = count_pretokens([" ".join(map(str, range(300_000)))], "metaspace")
     with pytest.raises(ValueError, match="training on 300,000 distinct words takes about"):
-        Tokenizer.train_from_counts(counts, 1000, model="unigram", memory=20_000_000)
+        Tokenizer.train_from_counts(counts, 1000, kind="unigram", memory=20_000_000)
 
 
 def test_the_command_trains_and_describes_a_unigram_vocabulary(tmp_path, printed):
     text = "\n".join(f"the words of line {n} and some Other words, too" for n in range(400))
     (tmp_path / "text.txt").write_text(text)
-    options = {"vocab_size": 60, "model": "unigram", "pieces": PieceRules(split_digits=True)}
+    options = {"vocab_size": 60, "kind": "unigram", "pieces": PieceRules(split_digits=True)}
     tok = train_tokenizer([str(tmp_path / "text.txt")], out=tmp_path / "tok", as_json=True, **options)
     summary = json.loads(printed.readouterr().out)
-    assert (summary["model"], summary["vocab_size"]) == ("unigram", 60)
+    assert (summary["kind"], summary["vocab_size"]) == ("unigram", 60)
     assert summary["held_out"]["this one"]["tokens"] > 0
     assert Tokenizer.load(tmp_path / "tok").fingerprint == tok.fingerprint
     assert not any(len(piece) > 1 and "1" in piece for piece in tok.vocabulary.pieces)

@@ -18,7 +18,7 @@ def tok(request, stdlib_texts):
         return Tokenizer.load(request.getfixturevalue("shared") / "vectors" / "t5-small")
     special = SPECIAL if request.param == "bpe" else ["[PAD]", "[UNK]", "[CLS]"]
     texts = [*stdlib_texts[:30], "naïve café 字符 字 éé"]
-    return Tokenizer.train(texts, 800, special_tokens=special, model=request.param)
+    return Tokenizer.train(texts, 800, special_tokens=special, kind=request.param)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def order_of(vocabulary):
 
 
 def trained(texts, size, **options):
-    options = {"special_tokens": ["[PAD]", "[UNK]"], "model": "wordpiece", "threads": 1} | options
+    options = {"special_tokens": ["[PAD]", "[UNK]"], "kind": "wordpiece", "threads": 1} | options
     return list(Tokenizer.train(texts, size, **options).vocabulary.ids)
 
 
@@ -105,9 +105,9 @@ def test_random_words_train_as_in_the_reference():
 def test_counts_beyond_32_bits_keep_the_most_frequent_pair():
     counts = count_pretokens(["the cat"] * 3 + ["a bc bc"] * 2, "bert-uncased")
     counts.counts = counts.counts * 2**31
-    tokens = list(Tokenizer.train_from_counts(counts, 26, special_tokens=(), model="wordpiece").vocabulary.ids)
+    tokens = list(Tokenizer.train_from_counts(counts, 26, special_tokens=(), kind="wordpiece").vocabulary.ids)
     small = count_pretokens(["the cat"] * 3 + ["a bc bc"] * 2, "bert-uncased")
-    assert tokens == list(Tokenizer.train_from_counts(small, 26, special_tokens=(), model="wordpiece").vocabulary.ids)
+    assert tokens == list(Tokenizer.train_from_counts(small, 26, special_tokens=(), kind="wordpiece").vocabulary.ids)
 
 
 def test_threads_batches_and_order_of_documents_do_not_change_the_vocabulary(stdlib_texts):
@@ -125,7 +125,7 @@ def test_the_alphabet_can_be_limited_to_the_most_frequent_characters():
 
 
 def test_a_trained_tokenizer_opens_in_tokenizers_with_the_same_ids(stdlib_texts, random_strings, tmp_path):
-    ours = Tokenizer.train(stdlib_texts[:20], 2000, model="wordpiece")
+    ours = Tokenizer.train(stdlib_texts[:20], 2000, kind="wordpiece")
     assert list(ours.special_tokens) == [*DEFAULT_SPECIAL_TOKENS, "[UNK]"]
     ours.save(tmp_path)
     peer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
@@ -136,12 +136,12 @@ def test_a_trained_tokenizer_opens_in_tokenizers_with_the_same_ids(stdlib_texts,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "words"}, "model must be bpe or wordpiece or unigram, not 'words'"),
+        ({"kind": "words"}, "kind must be bpe or wordpiece or unigram, not 'words'"),
         ({"pattern": "cl100k"}, "wordpiece needs words: bert-uncased or bert-cased, not cl100k"),
-        ({"model": "bpe", "pattern": "bert-cased"}, "bpe needs a pattern such as cl100k, not bert-cased"),
+        ({"kind": "bpe", "pattern": "bert-cased"}, "bpe needs a pattern such as cl100k, not bert-cased"),
         ({"max_token_length": 5}, "`max_token_length` is not an option of wordpiece"),
         ({"tie_break": "bytes"}, "`tie_break` is not an option of wordpiece"),
-        ({"model": "bpe", "limit_alphabet": 5}, "`limit_alphabet` is not an option of bpe"),
+        ({"kind": "bpe", "limit_alphabet": 5}, "`limit_alphabet` is not an option of bpe"),
         ({"limit_alphabet": 0}, "limit_alphabet must be a whole number of at least 1"),
         ({"alphabet_order": "x"}, "alphabet_order must have each of the 4 characters"),
         ({"special_tokens": ["word"]}, "the special token 'word' can be a word of the text"),
@@ -151,17 +151,17 @@ def test_a_trained_tokenizer_opens_in_tokenizers_with_the_same_ids(stdlib_texts,
 def test_wrong_options_are_refused_in_a_sentence(options, message):
     with pytest.raises(ValueError, match=message):
         Tokenizer.train(
-            ["abc cde xb"], **{"model": "wordpiece", "vocab_size": 400, "special_tokens": ["[PAD]"]} | options
+            ["abc cde xb"], **{"kind": "wordpiece", "vocab_size": 400, "special_tokens": ["[PAD]"]} | options
         )
 
 
 def test_the_command_trains_and_describes_a_wordpiece_vocabulary(tmp_path, printed):
     text = "\n".join(f"the words of line {n} and some Other words, too" for n in range(400))
     (tmp_path / "text.txt").write_text(text)
-    corpus, options = [str(tmp_path / "text.txt")], {"vocab_size": 120, "model": "wordpiece"}
+    corpus, options = [str(tmp_path / "text.txt")], {"vocab_size": 120, "kind": "wordpiece"}
     tok = train_tokenizer(corpus, out=tmp_path / "tok", as_json=True, **options)
     summary = json.loads(printed.readouterr().out)
-    described = (summary["model"], summary["pattern"], summary["vocab_size"])
+    described = (summary["kind"], summary["pattern"], summary["vocab_size"])
     assert described == ("wordpiece", "bert-uncased", tok.vocab_size)
     assert summary["held_out"]["this one"]["tokens"] > 0
     assert Tokenizer.load(tmp_path / "tok").fingerprint == tok.fingerprint
@@ -176,7 +176,7 @@ def test_merging_stops_before_it_exceeds_the_memory(score):
     rng = random.Random(9)
     words = sorted({"".join(rng.choices("abcdefgh", k=8)) for _ in range(20_000)})
     counts = count_pretokens([" ".join(words)], "bert-uncased", threads=1)
-    options = {"model": "wordpiece", "score": score, "min_frequency": 1}
+    options = {"kind": "wordpiece", "merge_by": score, "min_frequency": 1}
     expected = Tokenizer.train_from_counts(counts, 9000, **options).fingerprint
     assert Tokenizer.train_from_counts(counts, 9000, memory=100_000_000, **options).fingerprint == expected
     for memory in (4_500_000, 6_500_000):

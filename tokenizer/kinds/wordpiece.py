@@ -24,7 +24,7 @@ class WordPiece(Kind):
     merges, kernels = True, "merging"
     patterns = default_pattern, exact_pattern = "bert-uncased", "bert-cased"
     needed_splitter = "words: bert-uncased or bert-cased"
-    options = ("min_frequency", "limit_alphabet", "alphabet_order", "score")
+    options = ("min_frequency", "limit_alphabet", "alphabet_order", "merge_by")
 
     def splitter_of(self, spelling: str) -> Splitter | None:
         from tokenizer.splitting.bert_splitter import words_of
@@ -61,8 +61,8 @@ class WordPiece(Kind):
                 "of them within words; or keep only the most frequent with `limit_alphabet`"
             )
         wanted = options.vocab_size - len(tokens)
-        least = None if options.score == "likelihood" and options.min_frequency is None else options.min_count
-        how = options.score, least, options.memory, options.progress
+        least = None if options.merge_by == "likelihood" and options.min_frequency is None else options.min_count
+        how = options.merge_by, least, options.memory, options.progress
         learned = learn_pieces(counts, known, alphabet, later, wanted, *how)
         ids = {token: i for i, token in enumerate([*tokens, *learned.tokens])}
         return WordPieceVocabulary(

@@ -34,7 +34,7 @@ DEFAULT_MIN_FREQUENCY = 2
 class TrainingOptions(TypedDict, total=False):
     """Keyword arguments of `Tokenizer.train` and `train_from_counts`, which `Options` checks."""
 
-    model: Model
+    kind: Model
     special_tokens: Sequence[str]
     min_frequency: int | None
     max_token_length: int | None
@@ -42,7 +42,7 @@ class TrainingOptions(TypedDict, total=False):
     tie_break: Literal["ids", "bytes"]
     limit_alphabet: int | None
     alphabet_order: str | None
-    score: Literal["frequency", "likelihood"]
+    merge_by: Literal["frequency", "likelihood"]
     pieces: PieceRules | None
 
 
@@ -54,7 +54,7 @@ class Options:
     """
 
     vocab_size: int
-    model: str = "bpe"
+    kind: str = "bpe"
     special_tokens: Sequence[str] = DEFAULT_SPECIAL_TOKENS
     min_frequency: int | None = None
     max_token_length: int | None = None
@@ -62,7 +62,7 @@ class Options:
     tie_break: str = "ids"
     limit_alphabet: int | None = None
     alphabet_order: str | None = None
-    score: str = "frequency"
+    merge_by: str = "frequency"
     pieces: PieceRules | None = None
     threads: int | None = None
     progress: Progress | None = None
@@ -71,26 +71,26 @@ class Options:
     def __post_init__(self) -> None:
         thread_count(self.threads)
         check_callable("progress", self.progress)
-        if self.model not in KINDS:
-            raise ValueError(f"model must be {' or '.join(KINDS)}, not {self.model!r}")
+        if self.kind not in KINDS:
+            raise ValueError(f"kind must be {' or '.join(KINDS)}, not {self.kind!r}")
         object.__setattr__(self, "special_tokens", check_special_tokens(self.special_tokens))
         for name, least in (("min_frequency", 0), ("max_token_length", 1), ("limit_alphabet", 1)):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, whole_number(name, value, least))
-        for name, known in (("byte_order", BYTE_ORDERS), ("tie_break", TIE_BREAKS), ("score", SCORES)):
+        for name, known in (("byte_order", BYTE_ORDERS), ("tie_break", TIE_BREAKS), ("merge_by", SCORES)):
             if getattr(self, name) not in [*known]:
                 raise ValueError(f"{name} must be {' or '.join(known)}, not {getattr(self, name)!r}")
         for field in fields(self):
             kinds = [kind.name for kind in all_kinds() if field.name in kind.options]  # empty for options of all kinds
-            if kinds and self.model not in kinds and getattr(self, field.name) not in (None, field.default):
+            if kinds and self.kind not in kinds and getattr(self, field.name) not in (None, field.default):
                 others = f"leave out `{field.name}`, or choose {' or '.join(kinds)}"
-                raise ValueError(f"`{field.name}` is not an option of {self.model}: {others}")
-        kind_named(self.model).check(self)
+                raise ValueError(f"`{field.name}` is not an option of {self.kind}: {others}")
+        kind_named(self.kind).check(self)
         self._check_size()
 
     def _check_size(self) -> None:
-        first, entries = kind_named(self.model).least_entries(self)
+        first, entries = kind_named(self.kind).least_entries(self)
         least = entries + len({*self.special_tokens} - {"<unk>"})
         if not _is_whole(self.vocab_size):
             raise ValueError(f"vocab_size must be a whole number, not {self.vocab_size!r}")
@@ -108,13 +108,11 @@ class Options:
         return DEFAULT_MIN_FREQUENCY if self.min_frequency is None else max(1, self.min_frequency)
 
     def splitter(self, pattern: str | Splitter | None) -> Splitter:
-        """Return the resolved pattern, by default that of the model. Raises ValueError for one of another model."""
-        kind = kind_named(self.model)
+        """Return the resolved pattern, by default that of the kind. Raises ValueError for one of another kind."""
+        kind = kind_named(self.kind)
         resolved = resolve_splitter(kind.default_pattern if pattern is None else pattern)
         if not kind.accepts(resolved):
-            raise ValueError(
-                f"{self.model} needs {kind.needed_splitter}, not {resolved}, which belongs to another model"
-            )
+            raise ValueError(f"{self.kind} needs {kind.needed_splitter}, not {resolved}, which belongs to another kind")
         return resolved
 
 
@@ -128,7 +126,7 @@ def train_vocabulary(counts: PretokenCounts, options: Options) -> Vocabulary:
     Warns if pairs or substrings run out. The warning points to the caller's caller.
     """
     options.splitter(counts.pattern)
-    kind = kind_named(options.model)
+    kind = kind_named(options.kind)
     vocabulary = kind.train(counts, options)
     if vocabulary.size < options.vocab_size:
         why = kind.shortage(vocabulary, options)

@@ -12,20 +12,20 @@ from pipelines.evaluation.split import ScoredSplit
 class Settings(Result):
     """The settings of an evaluation."""
 
-    window: int | None = number("window, tokens", "Tokens in one input of the model.", 0, setting=True)
-    stride: int | None = number(
+    window: int = number("window, tokens", "Tokens in one input of the model.", 0, setting=True)
+    stride: int = number(
         "stride, tokens",
         "Tokens from one window to the next. A stride below the window gives tokens more context, and takes longer.",
         0,
         setting=True,
     )
-    min_context: int | None = number(
+    min_context: int = number(
         "least context, tokens", "Positions with fewer tokens before them in a window are not scored.", 0, setting=True
     )
-    document_mask: bool | None = number(
+    document_mask: bool = number(
         "document mask", "Whether attention is limited to the document of the token.", setting=True
     )
-    dtype: str | None = number("dtype", "Number format of activations and matrix products.", setting=True)
+    dtype: str = number("dtype", "Number format of activations and matrix products.", setting=True)
 
     @classmethod
     def mean(cls, shares: Sequence[float], results: Sequence[Self]) -> Self:
