@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup demo test test-slow test-serve test-page fuzz bench bench-pretrain gpu lint docs constraints clean
+.PHONY: help setup demo test test-slow test-serve test-page fuzz bench bench-pretrain gpu lint docs package constraints clean
 
 help:
 	@echo "make demo        bytelm train on Python's standard library: a GPT, a BERT and a report (in bytelm-demo/)"
@@ -18,6 +18,7 @@ help:
 	@echo "                 pretraining beside transformers and litgpt, in an hour or two"
 	@echo "make gpu         checks and speeds on a GPU in four stages of nine minutes, without a virtual environment"
 	@echo "make docs        these pages as a site in build/docs/site/, in a minute; after make demo with its report"
+	@echo "make package     a wheel and an sdist in dist/, each installed and tried in an empty environment, in minutes"
 	@echo "make setup       only the virtual environment in .venv/ with the bytelm command"
 
 setup: .venv/.ready
@@ -59,6 +60,19 @@ gpu:
 
 docs: .venv/.ready-docs
 	$(BIN)/python docs/build_site.py
+
+# The second installation replaces the package and keeps its dependencies.
+package:
+	rm -rf dist .venv-package
+	$(PYTHON) -m venv .venv-package
+	.venv-package/bin/python -m pip --disable-pip-version-check install --quiet build
+	.venv-package/bin/python -m build --outdir dist
+	for file in dist/*.whl dist/*.tar.gz; do \
+		echo "== $$file"; \
+		.venv-package/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt $$file && \
+		tests/try_package.sh $(CURDIR)/.venv-package/bin && \
+		.venv-package/bin/python -m pip uninstall --quiet --yes bytelm || exit 1; \
+	done
 
 lint: .venv/.ready-test
 	@echo "== linter"
@@ -122,4 +136,4 @@ constraints: .venv/.ready-page .venv/.ready-bench .venv/.ready-docs
 	@mv constraints.new constraints.txt
 
 clean:
-	rm -rf .venv .venv-litgpt .venv-serve build dist *.egg-info bytelm-demo
+	rm -rf .venv .venv-litgpt .venv-serve .venv-package build dist *.egg-info bytelm-demo

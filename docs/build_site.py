@@ -162,11 +162,14 @@ def write_verbs(pages: Path) -> list[dict[str, str]]:
     return entries
 
 
-def help_of(verb: str) -> str:
-    """Return what `bytelm VERB --help` prints."""
-    command = [sys.executable, "-m", "pipelines", verb, "--help"]
+def help_of(*verb: str) -> str:
+    """Return what `bytelm VERB --help-all` prints, followed by the help of its commands."""
+    command = [sys.executable, "-m", "pipelines", *verb, "--help-all"]
     environment = {**os.environ, "COLUMNS": "84", "NO_COLOR": "1"}
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment).stdout
+    text = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment).stdout
+    commands = re.match(r"usage: bytelm [\w-]+ \{([\w,-]+)\}", text)
+    names = commands[1].split(",") if commands else []
+    return "\n".join([text, *(help_of(*verb, name) for name in names)])
 
 
 def render(reference: list[dict[str, Any]]) -> None:

@@ -1,5 +1,6 @@
-"""The estimates of docs/scale.md and docs/gpu-step.md follow from the code and the recorded measurements."""
+"""The estimates of scale.md, gpu-step.md and what-fits.md in docs/ follow from the code and recorded measurements."""
 
+import json
 import runpy
 from itertools import pairwise
 from pathlib import Path
@@ -22,10 +23,12 @@ DOCS = Path(__file__).parents[1] / "docs"
 scale = SimpleNamespace(**runpy.run_path(str(DOCS / "scale.py")))
 gpu_step = SimpleNamespace(**runpy.run_path(str(DOCS / "gpu_step.py")))
 data_scale = SimpleNamespace(**runpy.run_path(str(DOCS / "data_scale.py")))
+what_fits = SimpleNamespace(**runpy.run_path(str(DOCS / "what_fits.py")))
+ESTIMATES = {"scale": scale, "gpu_step": gpu_step, "data_scale": data_scale, "what_fits": what_fits}
 SMALL = ModelConfig(vocab_size=300, context_length=16, layers=3, width=48, heads=3)
 
 
-@pytest.mark.parametrize("estimate", [scale, gpu_step, data_scale], ids=["scale", "gpu_step", "data_scale"])
+@pytest.mark.parametrize("estimate", ESTIMATES.values(), ids=ESTIMATES)
 def test_the_page_holds_what_the_formulas_give_now(estimate):
     text = estimate.PAGE.read_text(encoding="utf-8")
     assert estimate.page(text) == text, f"python {estimate.__file__} brings it up to date"
@@ -87,3 +90,11 @@ def test_the_last_round_of_sums_has_as_few_files_as_the_command_adds_up(size):
     files = [files for files, _ in data_scale.Build("English", size).rounds()]
     assert all(before > FAN_IN and -(-before // FAN_IN) == after for before, after in pairwise(files))
     assert files[-1] <= FAN_IN
+
+
+def test_the_memory_of_the_measured_model_is_within_what_was_measured():
+    """The rest of the measured peak is Python, PyTorch and the logits: 0.5 to 1 GB."""
+    (row,) = (row for row in what_fits.sizes_table() if row[0] == "384")
+    results = json.loads((what_fits.RESULTS / "cpu-bfloat16.json").read_text(encoding="utf-8"))
+    peak = min(each["peak_bytes"] / 1e6 for each in results["models"][0]["rows"] if each["peer"] == "bytelm")
+    assert 500 < peak - float(row[4].removesuffix(" MB")) < 1000
