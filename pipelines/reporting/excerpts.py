@@ -39,7 +39,9 @@ class Excerpts:
         for _ in range(100):
             start = int(generator.integers(max(1, self.stream.tokens - length)))
             ids = self.stream.read(start, length).astype(np.int64)
-            if not np.isin(ids, special).any():
+            first = self.tokenizer.decode_bytes(ids[:1].tolist())[:1]
+            begins_within_character = b"\x80" <= first < b"\xc0"
+            if not np.isin(ids, special).any() and not begins_within_character:
                 return ids
         return np.empty(0, np.int64)
 

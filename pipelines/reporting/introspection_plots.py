@@ -21,7 +21,7 @@ MOST_ANNOTATED = 64  # with more heads, scores are not written into the cells
 PAGE_INCHES = 11.0
 LABEL_SIZE = (0.065, 0.03)  # of a label, as shares of the plot of the embedding
 # Points of the embedding are rasterised and cannot follow dark mode: these colours show in both modes.
-KIND_COLOURS = ("#3182ce", "#dd6b20", "#38a169", "#805ad5", "#d53f8c", "#319795", "#718096")
+KIND_COLOURS = ("#2b8cc4", "#d55e00", "#009e73", "#cc79a7", "#c99400", "#56b4e9", "#8a8a8a")
 
 
 def draw_attention(attention: Attention, name: str = "attention") -> str:
@@ -55,7 +55,7 @@ def draw_attention(attention: Attention, name: str = "attention") -> str:
         along = [(row + 1) * down - tall + i for row in range(len(layers)) for i in range(tall)]
         axes.set_xticks(across, attention.keys * len(heads), rotation=90, fontsize=size, parse_math=False)
         axes.set_yticks(along, attention.queries * len(layers), fontsize=size, parse_math=False)
-    return draw_svg(figure, name, attention.title)
+    return draw_svg(figure, name, attention.title, crop=True)
 
 
 def draw_scores(scores: dict[str, np.ndarray], name: str = "scores") -> str:

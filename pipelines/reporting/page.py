@@ -8,9 +8,9 @@ import jinja2
 
 from pipelines.cli.display import duration, quantity
 from pipelines.cli.escapes import safe
-from pipelines.evaluation.measurements.ngrams import NGrams
 from pipelines.evaluation.results import SplitEvaluation
 from pipelines.files import write_whole
+from pipelines.reporting.cards import baselines_of, cards_of, codes_of
 from pipelines.reporting.introspection_plots import inside_plots
 from pipelines.reporting.plots import plots
 from pipelines.reporting.subject import Subject
@@ -43,9 +43,11 @@ def write_page(subjects: Sequence[Subject], path: Path) -> None:
 
 def _contents(subjects: Sequence[Subject]) -> dict[str, Any]:
     """Return the variables of the template."""
+    samples = [(subject.name, sample) for subject in subjects for sample in subject.samples]
     return {
         "title": " and ".join(subject.name for subject in subjects),
         "several": len(subjects) > 1,
+        "cards": [(subject.name, cards_of(subject)) for subject in subjects],
         "verdicts": [f"{verdict(subject)} {trained_on(subject)}" for subject in subjects],
         "results": measured_tables(subjects),
         "above": [*trained_texts(subjects), *sentences(subjects, above=True)],
@@ -55,7 +57,8 @@ def _contents(subjects: Sequence[Subject]) -> dict[str, Any]:
         "plots": plots(subjects),
         "sections": measured_sections(subjects),
         "passages": [(subject.name, subject.passage) for subject in subjects if subject.passage],
-        "samples": [(subject.name, subject.samples) for subject in subjects if subject.samples],
+        "samples": samples[:1],
+        "more_samples": samples[1:],
         "tokenizers": _tokenizers(subjects),
         "insides": [
             (subject.name, subject.inside, inside_plots(subject.inside, f"inside-{number}"))
@@ -90,11 +93,10 @@ def verdict(subject: Subject) -> str:
         return _masked_verdict(subject.name, evaluation, where)
     if evaluation.bits_per_byte is not None and objective == "next-token":
         bits, unit = evaluation.bits_per_byte, "bits per byte"
-        opponents = _baselines(evaluation, evaluation.tokens / max(1, evaluation.bytes))
-        opponents |= {other.name: other.bits_per_byte for other in subject.opponents}
+        opponents = codes_of(subject, evaluation)
     else:
         bits, unit = evaluation.cross_entropy_bits, "bits per target"
-        opponents = _baselines(evaluation, 1.0)
+        opponents = baselines_of(evaluation, 1.0)
     bleu = f" Its BLEU is {evaluation.bleu:.1f}." if evaluation.bleu is not None else ""
     return f"{subject.name} needs {bits:.3f} {unit} {where}{_comparison(bits, opponents)}.{bleu}"
 
@@ -116,18 +118,7 @@ def _masked_verdict(name: str, evaluation: SplitEvaluation, where: str) -> str:
     text = f"{name} ranks {evaluation.accuracy:.1%} of the masked tokens first {where}"
     if usual is not None:
         text += f", where always guessing the most frequent token is right for {usual:.1%}"
-    return f"{text}; it needs {bits:.3f} bits per masked token{_comparison(bits, _baselines(evaluation, 1.0))}."
-
-
-def _baselines(evaluation: SplitEvaluation, per: float) -> dict[str, float]:
-    """Return the bits of the n-gram baselines, `per` times those of a token."""
-    known = evaluation.find(NGrams)
-    if known is None:
-        return {}
-    return {
-        "a unigram model": known.unigram_cross_entropy_bits * per,
-        "a bigram model": known.bigram_cross_entropy_bits * per,
-    }
+    return f"{text}; it needs {bits:.3f} bits per masked token{_comparison(bits, baselines_of(evaluation, 1.0))}."
 
 
 def _comparison(own: float, opponents: dict[str, float]) -> str:

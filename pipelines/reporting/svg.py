@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from pipelines.cli.display import quantity
 
 # Figures are drawn in these colours, which `draw_svg` replaces with the page's variables for light and dark mode.
-SERIES = ("#2b6cb0", "#c05621", "#2f855a", "#6b46c1", "#b83280", "#0f7f86")
+# Okabe and Ito's colours, which people with any colour vision tell apart; the orange is darker, to show on white.
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b07d00", "#56b4e9")
 INK, SOFT, LINE, PAGE = "#1a202c", "#4a5568", "#e2e8f0", "#fefefe"
 PALE, PALER = "#a0aec0", "#cbd5e0"
 VARIABLES = {
@@ -89,13 +90,17 @@ def style() -> AbstractContextManager[None]:
     return matplotlib.rc_context(STYLE)
 
 
-def draw_svg(figure: Figure, name: str, title: str) -> str:
-    """Return `figure` as an <svg> whose ids begin with `name`, which must be unique on the page."""
+def draw_svg(figure: Figure, name: str, title: str, crop: bool = False) -> str:
+    """Return `figure` as an <svg> whose ids begin with `name`, which must be unique on the page.
+
+    `crop` leaves out the empty space around the drawing.
+    """
     out = io.StringIO()
     with style(), warnings.catch_warnings():
         # The page uses the reader's fonts, which have more letters than matplotlib's font.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+        box = "tight" if crop else None
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None}, bbox_inches=box, pad_inches=0.05)
     svg = out.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     svg = _with_unique_ids(re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{name}-", svg))

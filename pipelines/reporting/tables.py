@@ -72,31 +72,29 @@ def training_table(subjects: Sequence[Subject]) -> Table:
 def measured_tables(subjects: Sequence[Subject]) -> list[Table]:
     """Return a table for each objective: the numbers that people quote, and the settings of each evaluation."""
     return [
-        Table(
-            "Results",
-            OBJECTIVES[objective],
-            [label_of(*column) for column in columns],
-            [
-                ("split", [evaluation.split for _, evaluation in columns]),
-                *((in_words(key), cells) for key, cells in _headlines(columns)),
-                *_rows(columns, _SETTINGS),
-            ],
-        )
+        Table("Results", OBJECTIVES[objective], [label_of(*column) for column in columns], _result_rows(columns))
         for objective, columns in _by_objective(subjects).items()
+    ]
+
+
+def _result_rows(columns: Sequence[Column]) -> list[tuple[str, list[str]]]:
+    return [
+        ("split", [evaluation.split for _, evaluation in columns]),
+        *((in_words(key), cells) for key, cells in _headlines(columns)),
+        *_rows(columns, _SETTINGS),
     ]
 
 
 def number_tables(subjects: Sequence[Subject]) -> list[Table]:
-    """Return a table for each objective with every number of evaluation.json."""
-    return [
-        Table(
-            "All numbers",
-            OBJECTIVES[objective],
-            [f"{label_of(*column)}, {column[1].split}" for column in columns],
-            [(in_words(key), cells) for key, cells in rows_of([column for _, column in columns])],
-        )
-        for objective, columns in _by_objective(subjects).items()
-    ]
+    """Return a table for each objective with the numbers of evaluation.json that are not among the results."""
+    tables = []
+    for objective, columns in _by_objective(subjects).items():
+        shown = {label for label, _ in _result_rows(columns)}
+        rows = [(in_words(key), cells) for key, cells in rows_of([column for _, column in columns])]
+        rows = [(label, cells) for label, cells in rows if label not in shown]
+        heads = [f"{label_of(*column)}, {column[1].split}" for column in columns]
+        tables.append(Table("More numbers", OBJECTIVES[objective], heads, rows))
+    return tables
 
 
 def measured_sections(subjects: Sequence[Subject]) -> list[ReportedSection]:

@@ -12,6 +12,7 @@ import pytest
 
 from pipelines.evaluation.measurements.predictions import Curves
 from pipelines.evaluation.results import Evaluation
+from pipelines.reporting.excerpts import Excerpts
 from pipelines.reporting.page import verdict
 from pipelines.reporting.passage import passage_of
 from pipelines.reporting.plots import loss_by_position
@@ -27,27 +28,34 @@ from tokenizer import Tokenizer
 
 
 class Page(HTMLParser):
-    """Collects the text of a page by section (the id of the last <h2>), its tables, links, drawings and ids."""
+    """Collects the text of a page by section, its tables, links, drawings, cards and ids.
+
+    A section is the id of a folded part of the page, "" for the rest.
+    """
 
     def __init__(self, path):
         super().__init__()
         self.html = path.read_text(encoding="utf-8")
         self.sections, self.ids, self.tables = {"": ""}, [], []
-        self.links, self.svgs = [], []
-        self._section, self._row = "", None
+        self.links, self.svgs, self.cards = [], [], []
+        self._section, self._row, self._folds = "", None, []
         self.feed(self.html)
 
     def handle_starttag(self, tag, attributes):
         given = dict(attributes)
         if "id" in given:
             self.ids.append(given["id"])
-        if tag == "h2":
-            self._section = given["id"]
-            self.sections[self._section] = ""
+        if tag == "details":
+            self._folds.append(given.get("id"))
+            if given.get("id"):
+                self._section = given["id"]
+                self.sections[self._section] = ""
+        if tag == "section":
+            self.cards.append("")
         if tag == "a":
             self.links.append(given["href"])
         if tag == "svg":
-            self.svgs.append(given)
+            self.svgs.append(given | {"section": self._section})
         if tag == "table":
             self.tables.append((self._section, []))
         if tag == "tr":
@@ -57,11 +65,15 @@ class Page(HTMLParser):
             self._row.append("")
 
     def handle_endtag(self, tag):
+        if tag == "details" and self._folds.pop():
+            self._section = ""
         if tag == "tr":
             self._row = None
 
     def handle_data(self, data):
         self.sections[self._section] += data
+        if self.cards and not self._section:
+            self.cards[-1] += data
         if self._row:
             self._row[-1] += data
 
@@ -100,8 +112,52 @@ def test_the_page_opens_with_a_verdict_against_baselines_and_compressors(tmp_pat
         assert re.search(rf"{verb} [^;]*?{re.escape(f'{name} ({others:.3f})')}", verdict), verdict
 
 
-def test_every_link_of_the_contents_leads_somewhere_and_ids_are_unique(whole_page):
-    assert len(whole_page.links) > 8
+def test_the_page_opens_with_four_cards_a_run_one_plot_and_one_sample(whole_page, trained_gpt):
+    cards = [" ".join(card.split()) for card in whole_page.cards]
+    assert len(cards) == 4 + 4 + 1
+    titles = ("Validation perplexity", "Bits per byte", "Trained on", "Training time")
+    assert all(card.startswith(title) for card, title in zip(cards, titles, strict=False)), cards
+    assert cards[4].startswith("Validation perplexity of masked tokens") and cards[5].startswith("Ranked first")
+    assert "temperature 0.8, top-p 0.95, seed 0" in cards[8]
+    assert [svg["aria-labelledby"] for svg in whole_page.svgs if not svg["section"]] == ["loss-title"]
+    assert not re.search(r"<details[^>]* open[^>]*class=.fold", whole_page.html)
+
+
+def test_the_cards_have_the_numbers_of_the_evaluation(tmp_path, gpt):
+    found = evaluate(gpt, compressors=True).validation
+    first, second, data, _ = (" ".join(card.split()) for card in plain([gpt], tmp_path / "page.html").cards)
+    assert f"perplexity {found.perplexity:,.2f} {found.cross_entropy:.4f} nats per token" in first
+    assert f"Bits per byte {found.bits_per_byte:.3f} " in second and "xz -9, given train: " in second
+    assert "a bigram model: " in second
+    assert f"{Run(gpt).recipe.model.vocab_size:,} entries, context of 32" in data
+
+
+def test_no_row_is_in_two_tables(whole_page):
+    for shown, more in zip(whole_page.rows("results"), whole_page.rows("numbers"), strict=True):
+        assert more and not shown.keys() & (more.keys() - {"Next token", "Masked tokens"})
+
+
+def test_text_runs_in_its_own_direction(whole_page):
+    assert whole_page.html.count('<pre dir="auto">') >= 4 and '<pre class="passage" dir="auto">' in whole_page.html
+
+
+def test_an_excerpt_does_not_begin_within_a_character(tmp_path, small_recipe):
+    (tmp_path / "text").mkdir()
+    for number in range(30):
+        (tmp_path / "text" / f"{number}.txt").write_text(
+            "今日の朝、私たちは家を出て、川のそばの古い水車小屋まで歩いた。" * 9
+        )
+    train_tokenizer(tmp_path / "text", vocab_size=270, out=tmp_path / "tok")
+    build_dataset(tmp_path / "text", tokenizer=tmp_path / "tok", context_length=32, out=tmp_path / "data")
+    recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=1024))
+    pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run")
+    excerpts = Excerpts(Run(tmp_path / "run"))
+    for seed in range(40):
+        first = excerpts.tokenizer.decode_bytes(excerpts.text(20, seed).tolist())[:1]
+        assert first and not 0x80 <= first[0] < 0xC0
+
+
+def test_every_link_leads_somewhere_and_ids_are_unique(whole_page):
     assert all(link[1:] in whole_page.ids for link in whole_page.links)
     assert len(whole_page.ids) == len(set(whole_page.ids))
 
@@ -122,10 +178,9 @@ def test_drawings_follow_light_and_dark_mode(whole_page):
 
 
 def test_models_of_different_objectives_have_separate_tables(whole_page):
-    for section in ("results", "numbers"):
-        first, second = whole_page.rows(section)
-        assert "bits per byte" in first and "bits per byte" not in second
-        assert "pseudo-perplexity" in second and "pseudo-perplexity" not in first
+    first, second = whole_page.rows("results")
+    assert "bits per byte" in first and "bits per byte" not in second
+    assert "pseudo-perplexity" in second and "pseudo-perplexity" not in first
 
 
 def test_the_numbers_stand_beside_their_settings_and_provenance(tmp_path, gpt):
@@ -399,7 +454,6 @@ def test_the_bits_of_a_token_are_readable_without_colour(whole_page):
 
 def test_a_decoder_shows_several_samples_with_their_settings(whole_page):
     text = whole_page.sections["samples"]
-    assert "temperature 0.8, top-p 0.95, seed 0" in text
     assert "greedy" in text and "temperature 1.0" in text
 
 

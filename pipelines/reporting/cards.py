@@ -1,0 +1,90 @@
+"""The cards at the top of a report: quality, bits per byte, data, time and machine."""
+
+from typing import NamedTuple
+
+from pipelines.cli.display import duration, perplexity_text, quantity
+from pipelines.evaluation.measurements.intervals import Intervals
+from pipelines.evaluation.measurements.ngrams import NGrams
+from pipelines.evaluation.results import SplitEvaluation
+from pipelines.reporting.subject import Subject
+
+TARGETS = {"next-token": "", "masked-token": " of masked tokens"}  # what a perplexity is of, by objective
+SHOWN_BASELINES = 4
+
+
+class Card(NamedTuple):
+    """A number with a title, and lines that explain it."""
+
+    title: str
+    value: str
+    lines: list[str]
+
+
+def cards_of(subject: Subject) -> list[Card]:
+    """Return the four cards of a run; fewer if it is not evaluated."""
+    main = subject.main
+    measured = [_perplexity(subject, main), _compared(subject, main)] if main else []
+    return [*measured, _data(subject), _time(subject)]
+
+
+def baselines_of(evaluation: SplitEvaluation, per: float) -> dict[str, float]:
+    """Return the bits of the n-gram baselines, `per` times those of a token."""
+    known = evaluation.find(NGrams)
+    if known is None:
+        return {}
+    return {
+        "a unigram model": known.unigram_cross_entropy_bits * per,
+        "a bigram model": known.bigram_cross_entropy_bits * per,
+    }
+
+
+def codes_of(subject: Subject, evaluation: SplitEvaluation) -> dict[str, float]:
+    """Return the bits per byte of baselines and of other codes of the text of an evaluation."""
+    baselines = baselines_of(evaluation, evaluation.tokens / max(1, evaluation.bytes))
+    return baselines | {other.name: other.bits_per_byte for other in subject.opponents}
+
+
+def _perplexity(subject: Subject, main: SplitEvaluation) -> Card:
+    of = TARGETS.get(subject.run.recipe.objective, " of targets")
+    lines = [f"{main.cross_entropy:.4f} nats per token"]
+    bounds = (known := main.find(Intervals)) and known.bounds.get("perplexity")
+    if bounds and None not in bounds:
+        lines.append(f"95 % interval {bounds[0]:,.2f} to {bounds[1]:,.2f}")
+    lines.append(f"{main.tokens:,} tokens scored")
+    title = f"{main.split.capitalize()} perplexity{of}"
+    return Card(title, perplexity_text(main.cross_entropy, ",.2f"), lines)
+
+
+def _compared(subject: Subject, main: SplitEvaluation) -> Card:
+    """Return the card of the bits per byte, or of the accuracy for a model without them."""
+    if subject.run.recipe.objective == "next-token" and main.bits_per_byte is not None:
+        others = baselines_of(main, main.tokens / max(1, main.bytes))
+        others |= {other.label: other.bits_per_byte for other in subject.opponents}
+        least = sorted(others.items(), key=lambda other: other[1])[:SHOWN_BASELINES]
+        return Card("Bits per byte", f"{main.bits_per_byte:.3f}", [f"{name}: {bits:.3f}" for name, bits in least])
+    lines = [f"{main.cross_entropy_bits:.3f} bits per target"]
+    if main.unigram_accuracy is not None:
+        lines.append(f"{main.unigram_accuracy:.1%} for the most frequent token")
+    lines += [f"{name}: {bits:.3f} bits" for name, bits in baselines_of(main, 1.0).items()]
+    return Card("Ranked first", f"{main.accuracy:.1%}", lines)
+
+
+def _data(subject: Subject) -> Card:
+    model = subject.run.recipe.model
+    lines = [f"{subject.parameters:,} parameters", f"{model.vocab_size:,} entries, context of {model.context_length:,}"]
+    if subject.imported:
+        return Card("Model", str(subject.run.facts["imported_from"]), lines)
+    data = " ".join(source.name for source in subject.run.sources)
+    return Card(
+        "Trained on",
+        f"{quantity(subject.tokens_seen, '').replace(' ', '')} tokens",
+        [*([data] if data else []), *lines],
+    )
+
+
+def _time(subject: Subject) -> Card:
+    facts = subject.run.facts
+    lines = [str(facts[name]) for name in ("hardware",) if facts.get(name)]
+    if subject.imported or not subject.seconds:
+        return Card("Date", str(facts.get("date", "not recorded"))[:10], lines)
+    return Card("Training time", duration(subject.seconds), [f"{subject.speed:,.0f} tokens a second", *lines])
