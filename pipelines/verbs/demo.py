@@ -2,7 +2,7 @@
 
 Examples:
     bytelm demo
-    bytelm demo --out my-demo --seconds 60
+    bytelm demo --out my-demo --minutes 0.5
 """
 
 import shutil
