@@ -1,8 +1,8 @@
 """Build the site of these pages without a network: `make docs` writes build/docs/site.
 
-The pages are this repository's Markdown files at their paths, so that their relative links hold. Added are the files
-that they link to, and a reference from the docstrings and the verbs' help. Zensical renders them. At last every link of
-the site is checked, and that no page loads anything from another host.
+The pages are this repository's Markdown files at their paths, so that their relative links hold. The site also has the
+files that they link to, and a reference from the docstrings and the verbs' help. Zensical renders the pages. A last
+check finds broken links, and pages that load anything from another host.
 """
 
 import os
