@@ -208,7 +208,7 @@ def load_run(
 ) -> LoadedRun:
     """Return the trained model of a run's folder with its tokenizer and configuration.
 
-    A loaded run is returned as it is. Raises ValueError for a folder that is not a run, for a run without a whole
+    A loaded run is returned unchanged. Raises ValueError for a folder that is not a run, for a run without a whole
     checkpoint, and for a loaded run with another checkpoint, device or dtype.
 
     Args:
@@ -229,7 +229,7 @@ def load_run(
 def opened(
     run: str | Path | LoadedRun, checkpoint: str = "newest", device: str = "auto", dtype: str = "float32"
 ) -> Run:
-    """Return the run in a folder, or of a loaded run, for which other options than its own raise ValueError."""
+    """Return the run of a folder or of a loaded run. A loaded run has its own options: others raise ValueError."""
     if isinstance(run, LoadedRun):
         refuse_options(run, checkpoint, device, dtype)
     return Run.of(run)
@@ -258,7 +258,7 @@ def load_trained(
     """Return the model of a checkpoint, with averaged weights if the run averages them.
 
     `checkpoint` is "newest" (the newest whole one), "best" (the lowest validation loss), or the number of a step.
-    `needs`: see `choose_machine`. A run that is loaded already gives its own model, on `device` a copy of it. Raises
+    `needs`: see `choose_machine`. A loaded run gives its own model, or a copy if `device` is another one. Raises
     ValueError if there is no such checkpoint, or if config.toml does not match it.
     """
     if run.loaded is None:

@@ -36,7 +36,7 @@ def runs(
 
     Args:
         folders: Folders to search; default: the working folder.
-        as_json: Whether to print JSON instead of a table.
+        as_json: Print JSON instead of a table.
     """
     found = [describe(folder) for root in folders for folder in run_folders(root)]
     found.sort(key=lambda run: run["date"], reverse=True)
@@ -79,7 +79,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def _date(value: Any) -> str:
-    """Return a date and time of ISO 8601 as it is, "" for anything else."""
+    """Return an ISO 8601 date and time unchanged, and "" for anything else."""
     try:
         datetime.fromisoformat(value)
     except (TypeError, ValueError):
