@@ -70,7 +70,7 @@ def params(
         if assumed:
             answer(
                 "A recipe takes its vocabulary from the dataset. "
-                f"These numbers are for {ASSUMED_VOCABULARY:,} entries: --model.vocab-size sets another number."
+                f"These numbers are for {ASSUMED_VOCABULARY:,} entries: `model.vocab_size` sets another number."
             )
     return costs
 
