@@ -13,8 +13,7 @@ from pipelines.evaluation.windows import Objective, Stream, WindowSettings
 from pipelines.files import distinct_names
 from pipelines.run.folder import Run
 from pipelines.training.batch_objectives import make_objective
-from pipelines.training.data import check_tokenizer, open_dataset
-from pipelines.training.mixture import Dataset
+from pipelines.training.mixture import Dataset, check_tokenizer, open_dataset
 from tokenizer import Tokenizer
 
 

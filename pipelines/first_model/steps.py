@@ -37,8 +37,7 @@ from pipelines.reporting.subject import subject_of
 from pipelines.run.folder import Run
 from pipelines.run.manifest import flat
 from pipelines.run.retention import best_checkpoint
-from pipelines.training.mixture import Mixture
-from pipelines.training.pretraining import fit_to_data
+from pipelines.training.mixture import Mixture, fit_to_data
 from pipelines.training.timing import training_flops, training_speed
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.pretrain import pretrain

@@ -11,7 +11,7 @@ from lm.model import LanguageModel
 from pipelines.evaluation.planning import dataset_of, objective_of, windows_of
 from pipelines.evaluation.windows import Windows, windows_over
 from pipelines.run.folder import Run
-from pipelines.training.batch import target_nats
+from pipelines.training.batch_loss import target_nats
 from tokenizer import END_OF_TEXT, PAD, Tokenizer
 
 SPLIT = "validation"

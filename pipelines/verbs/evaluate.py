@@ -95,8 +95,7 @@ def evaluate(
     _check_writable([Path(run) for run in named])
     from pipelines.cli.display import say_on_stderr, write
     from pipelines.evaluation.planning import EvaluationOptions, plans_of
-    from pipelines.run.folder import Run
-    from pipelines.run.loaded_run import opened
+    from pipelines.run.folder import Run, opened
 
     if as_json:
         say_on_stderr()

@@ -18,7 +18,7 @@ from pipelines.evaluation.split import Chunk, ScoredSplit, Split
 from pipelines.evaluation.windows import TokenScores, Windows
 from pipelines.files import distinct_names
 from pipelines.run.folder import Run
-from pipelines.training.batch import hidden_states
+from pipelines.training.batch_loss import hidden_states
 
 NO_DIVERGENCE = (
     "The runs have different tokenizers: their predictions are over different tokens and have no KL or Jensen-Shannon "

@@ -31,7 +31,7 @@ from pipelines.evaluation.planning import EvaluationOptions
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import Stream, windows_per_batch
 from pipelines.run.folder import Run
-from pipelines.training.batch import target_nats
+from pipelines.training.batch_loss import target_nats
 from pipelines.training.batch_objectives import NextToken
 
 SEED = 0

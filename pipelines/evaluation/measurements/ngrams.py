@@ -13,8 +13,7 @@ from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import BATCH_WINDOWS, Objective, Stream
-from pipelines.training.batch_objectives import PairObjective, SpanCorruption
-from pipelines.training.data import validation_batch
+from pipelines.training.batch_objectives import PairObjective, SpanCorruption, validation_batch
 from pipelines.training.mixture import Dataset
 
 SPAN_BLOCKS = 2048  # of span corruption that the baselines are fitted on

@@ -14,7 +14,7 @@ from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import lone_mask_windows
-from pipelines.training.batch import target_nats
+from pipelines.training.batch_loss import target_nats
 from pipelines.training.batch_objectives import MaskedToken
 from tokenizer import Tokenizer
 
