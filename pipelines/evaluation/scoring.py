@@ -14,7 +14,7 @@ from pipelines.evaluation.measurement import Observer
 from pipelines.evaluation.split import Chunk, ScoredSplit, Split
 from pipelines.evaluation.windows import TokenScores, windows_over
 from pipelines.run.folder import Run
-from pipelines.training.batch import hidden_states, logits_in_parts
+from pipelines.training.batch_loss import hidden_states, logits_in_parts
 
 K = TypeVar("K")
 

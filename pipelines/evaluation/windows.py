@@ -15,8 +15,14 @@ import numpy as np
 from pipelines.dataset.pair_dataset import Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.training.batch import Batch
-from pipelines.training.batch_objectives import MaskedToken, NextToken, PairObjective, SpanCorruption, StreamObjective
-from pipelines.training.data import validation_batch
+from pipelines.training.batch_objectives import (
+    MaskedToken,
+    NextToken,
+    PairObjective,
+    SpanCorruption,
+    StreamObjective,
+    validation_batch,
+)
 
 # Limits of a batch, so that long windows do not fill memory.
 BATCH_WINDOWS, BATCH_POSITIONS = 16, 16_384

@@ -7,7 +7,7 @@ from pipelines.dataset.pair_dataset import Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids
-from pipelines.training.data import open_dataset
+from pipelines.training.mixture import open_dataset
 from tokenizer import sentinels
 
 

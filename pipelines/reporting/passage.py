@@ -6,12 +6,12 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lm.metrics.predictions import NATS_PER_BIT
+from lm.metrics.units import NATS_PER_BIT
 from lm.model import LanguageModel
 from pipelines.evaluation.planning import dataset_of, objective_of, windows_of
 from pipelines.evaluation.windows import Windows, windows_over
 from pipelines.run.folder import Run
-from pipelines.training.batch import target_nats
+from pipelines.training.batch_loss import target_nats
 from tokenizer import END_OF_TEXT, PAD, Tokenizer
 
 SPLIT = "validation"

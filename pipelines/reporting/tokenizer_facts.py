@@ -10,7 +10,7 @@ from pipelines.files import distinct_names
 from pipelines.reporting.token_labels import KINDS, TokenLabels
 from pipelines.reporting.tokenizer_summary import spelled_lengths
 from pipelines.run.folder import Run
-from pipelines.training.data import open_dataset
+from pipelines.training.mixture import open_dataset
 from tokenizer import Tokenizer, sentinels
 
 EXAMPLES = 12

@@ -18,7 +18,7 @@ from pipelines.run.manifest import (
     read_verified,
     verify_shards,
 )
-from pipelines.run.retention import best_checkpoint, checkpoint_folders
+from pipelines.run.retention import checkpoint_folders, find_checkpoint
 
 MODEL, OPTIMIZER, RNG, AVERAGE = (
     "model.safetensors",
@@ -109,17 +109,7 @@ def whole_checkpoint(run: Path, settings: Mapping[str, Any], which: str, *names:
     """
     if which == "newest":
         return newest_whole_checkpoint(run, settings, *names)
-    folders = {int(folder.name[5:]): folder for folder in checkpoint_folders(run)}
-    if which == "best":
-        folder = best_checkpoint(run)
-    elif not which.isdecimal():
-        raise ValueError(f"`checkpoint` is {which!r}: give newest, best, or the number of a step")
-    elif int(which) not in folders:
-        steps = ", ".join(f"{step:,}" for step in folders) or "none"
-        raise ValueError(f"{run} has no checkpoint of step {int(which):,}: its checkpoints are of {steps}")
-    else:
-        folder = folders[int(which)]
-    return read_checkpoint(folder, settings, *names)
+    return read_checkpoint(find_checkpoint(run, which), settings, *names)
 
 
 def load_weights(run: Path, settings: Mapping[str, Any], which: str = "newest") -> tuple[Path, dict[str, Tensor]]:

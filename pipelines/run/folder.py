@@ -11,7 +11,7 @@ from pipelines.files import locked_file, place, read_toml
 from pipelines.recipes.recipe import Recipe, load_recipe, save_config
 from pipelines.run.manifest import DamagedCheckpointError, check_run, fixed_settings, flat, read_manifest
 from pipelines.run.metrics_log import read_metrics
-from pipelines.run.retention import checkpoint_folders
+from pipelines.run.retention import checkpoint_folders, find_checkpoint
 from pipelines.run.sources import Sources, parse_sources
 from tokenizer import Tokenizer
 from tokenizer.formats.whole_files import make_folder
@@ -19,6 +19,9 @@ from tokenizer.formats.whole_files import make_folder
 if TYPE_CHECKING:
     from corpora.object_store import AnyPath
     from pipelines.run.loaded_run import LoadedRun
+
+OPTIONS = "newest", "auto", "float32"
+"""Defaults of checkpoint, device and dtype"""
 
 
 class Run:
@@ -73,6 +76,29 @@ class Run:
         return read_metrics(self.folder / "metrics.jsonl")
 
 
+def opened(
+    run: "str | Path | LoadedRun", checkpoint: str = "newest", device: str = "auto", dtype: str = "float32"
+) -> Run:
+    """Return the run in a folder, or of a loaded run, without importing torch.
+
+    Raises ValueError if the run has no such checkpoint, and for a loaded run with other options than its own.
+    """
+    found = Run.of(run)
+    if found.loaded is None:
+        find_checkpoint(found.folder, checkpoint)
+    else:
+        refuse_options(found, checkpoint, device, dtype)
+    return found
+
+
+def refuse_options(run: Run, checkpoint: str, device: str, dtype: str) -> None:
+    """Raise ValueError if one of the options differs from its default: a loaded run has its own."""
+    given = zip(("checkpoint", "device", "dtype"), (checkpoint, device, dtype), OPTIONS, strict=True)
+    for name, value, default in given:
+        if value != default:
+            raise ValueError(f"`{name}` is {value!r}, but {run.folder} is loaded already: give `{name}` to load_run")
+
+
 def _sources(config: Path, data: str | list[str]) -> Sources:
     """Return the sources that the field run.data of config.toml names; ValueError if it is damaged."""
     if isinstance(data, str):
@@ -97,6 +123,11 @@ def checked_tokenizer(folder: Path, fingerprint: str) -> Tokenizer:
 def is_classifier(folder: Path) -> bool:
     """Return whether bytelm finetune wrote the folder, which then has a config.toml too."""
     return (folder / "labels.json").is_file()
+
+
+def holds_classifier(folder: Path) -> bool:
+    """Return whether the folder has the files of a classifier."""
+    return all((folder / name).is_file() for name in ("config.toml", "labels.json", "model.safetensors"))
 
 
 @contextmanager

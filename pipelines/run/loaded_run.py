@@ -20,7 +20,7 @@ from pipelines.cli.waiting import doing
 from pipelines.machine import Machine, choose_machine
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.checkpoint_reader import check_weights, load_weights
-from pipelines.run.folder import Run
+from pipelines.run.folder import Run, refuse_options
 from pipelines.run.retention import readable_state
 from pipelines.run.text_ids import TextIds, text_ids
 from tokenizer import CLS, MASK, SEP, Tokenizer
@@ -28,9 +28,6 @@ from tokenizer import CLS, MASK, SEP, Tokenizer
 if TYPE_CHECKING:
     from pipelines.evaluation.results import Evaluation
     from pipelines.scoring.texts import TextScore
-
-OPTIONS = "newest", "auto", "float32"
-"""Defaults of checkpoint, device and dtype"""
 
 
 class LoadedRun:
@@ -219,28 +216,11 @@ def load_run(
     """
     options = str(checkpoint), device, dtype
     if isinstance(path, LoadedRun):
-        refuse_options(path, *options)
+        refuse_options(path.run, *options)
         return path
     loaded = LoadedRun(Run(path), *options)
     loaded.trained  # noqa: B018 - loads the model
     return loaded
-
-
-def opened(
-    run: str | Path | LoadedRun, checkpoint: str = "newest", device: str = "auto", dtype: str = "float32"
-) -> Run:
-    """Return the run of a folder or of a loaded run. A loaded run has its own options: others raise ValueError."""
-    if isinstance(run, LoadedRun):
-        refuse_options(run, checkpoint, device, dtype)
-    return Run.of(run)
-
-
-def refuse_options(run: LoadedRun, checkpoint: str, device: str, dtype: str) -> None:
-    """Raise ValueError if one of the options differs from its default: a loaded run has its own."""
-    given = zip(("checkpoint", "device", "dtype"), (checkpoint, device, dtype), OPTIONS, strict=True)
-    for name, value, default in given:
-        if value != default:
-            raise ValueError(f"`{name}` is {value!r}, but {run.path} is loaded already: give `{name}` to load_run")
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,24 @@ def latest_checkpoint(run: Path) -> Path:
     return folders[-1]
 
 
+def find_checkpoint(run: Path, which: str = "newest") -> Path:
+    """Return the checkpoint `which`: "newest", "best" (the lowest validation loss), or the number of a step.
+
+    Raises ValueError if there is none.
+    """
+    if which == "newest":
+        return latest_checkpoint(run)
+    if which == "best":
+        return best_checkpoint(run)
+    if not which.isdecimal():
+        raise ValueError(f"`checkpoint` is {which!r}: give newest, best, or the number of a step")
+    folders = {int(folder.name[5:]): folder for folder in checkpoint_folders(run)}
+    if int(which) not in folders:
+        steps = ", ".join(f"{step:,}" for step in folders) or "none"
+        raise ValueError(f"{run} has no checkpoint of step {int(which):,}: its checkpoints are of {steps}")
+    return folders[int(which)]
+
+
 def best_checkpoint(run: Path) -> Path:
     """Return the checkpoint of a run with the lowest validation loss; ValueError if none has one."""
     losses = validation_losses(checkpoint_folders(run))

@@ -2,14 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
-from lm.model import LanguageModel
 from pipelines.run.folder import Run
 from tokenizer import CLS, END_OF_TEXT, MASK, PAD, SEP, Tokenizer, sentinels
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lm.model import LanguageModel
 
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
 """Names of special ids in config.json of transformers. An eos_token_id may be a list."""
@@ -142,11 +143,13 @@ def published_roles(tok: Tokenizer) -> dict[str, int]:
     return {ours: i for ours, i in roles.items() if ours not in special}
 
 
-def known_ids(tok: Tokenizer, model: LanguageModel) -> Tensor | None:
+def known_ids(tok: Tokenizer, model: "LanguageModel") -> "Tensor | None":
     """Return a mask (V,) bool of the used ids, on the model's device; None if all ids are used.
 
     The vocabulary of an imported model may be padded beyond its tokenizer, and a tokenizer may leave ids unused.
     """
+    import torch  # a check of arguments does not need it
+
     known = torch.zeros(model.config.vocab_size, dtype=torch.bool)
     known[: tok.vocab_size] = torch.from_numpy(tok.ordinary)
     known[list(tok.special_tokens.values())] = True

@@ -11,7 +11,8 @@ from lm.metrics.predictions import token_scores
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.evaluation.windows import Windows, windows_per_batch
-from pipelines.training.batch import Array, hidden_states, logits_in_parts
+from pipelines.training.batch import Array
+from pipelines.training.batch_loss import hidden_states, logits_in_parts
 
 
 @dataclass(frozen=True)

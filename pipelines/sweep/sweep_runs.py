@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from lm.metrics.predictions import NATS_PER_BIT
+from lm.metrics.units import NATS_PER_BIT
 from lm.model import LanguageModel
 from pipelines.cli import process
 from pipelines.dataset.reader import TokenDataset, TokenStream
@@ -31,7 +31,7 @@ from pipelines.run.loaded_run import load_trained
 from pipelines.run.provenance import provenance
 from pipelines.sweep.plan import Budget, SweepRun, fingerprint
 from pipelines.sweep.vocabularies import stream_of
-from pipelines.training.batch import summed_loss
+from pipelines.training.batch_loss import summed_loss
 from pipelines.training.pretraining import train
 
 # Numbers of a result that the summary reads.

@@ -14,7 +14,7 @@ from lm.objectives import lengths_of_span_corruption, masked_token, next_token, 
 from pipelines.dataset.pair_dataset import Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.run.text_ids import ROLES, ids_of
-from pipelines.training.batch import Array, Batch
+from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard
 from pipelines.training.seeding import generators
 from tokenizer import CLS, END_OF_TEXT, MASK, PAD, SEP, Tokenizer, sentinels
 
@@ -230,3 +230,13 @@ def require_special_tokens(
 def document_numbers(ids: Array, separator: int | None) -> Array | None:
     """Return the document number (B, P) of each position within its row; a separator begins a document."""
     return None if separator is None else np.cumsum(ids == separator, axis=1)
+
+
+def validation_batch(
+    stream: TokenStream, objective: StreamObjective, first: int, blocks: int, shard: Shard = ALL_ROWS
+) -> Batch:
+    """Return a rank's rows of the blocks [first, first + blocks) of a split, with the masks of seed 0 and epoch 0."""
+    rows, belongs = shard.rows(min(blocks, stream.blocks - first))
+    numbers = first + rows
+    draws = np.stack([0 * numbers, 0 * numbers, numbers], axis=1)
+    return objective.batch(stream, numbers * objective.length, draws).weighing_only(belongs)

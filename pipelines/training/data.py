@@ -7,27 +7,21 @@ consumed, resumes the order.
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from corpora.object_store import AnyPath
 from lm.costs import flops_per_token
 from lm.model import LanguageModel
 from lm.optim.schedules import batch_size
 from pipelines.cli.display import say
-from pipelines.cli.waiting import doing
 from pipelines.dataset.pair_dataset import PairDataset, Pairs
-from pipelines.dataset.reader import TokenDataset, TokenStream
-from pipelines.dataset.stored import local_copy
+from pipelines.dataset.reader import TokenStream
 from pipelines.recipes.config import TrainConfig
 from pipelines.recipes.recipe import Recipe
-from pipelines.run.folder import Run
-from pipelines.run.sources import Sources
 from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard, join
-from pipelines.training.batch_objectives import PairObjective, StreamObjective, make_objective
-from pipelines.training.mixture import Apportionment, Dataset, Mixture
+from pipelines.training.batch_objectives import PairObjective, StreamObjective, make_objective, validation_batch
+from pipelines.training.mixture import Apportionment, Mixture
 from pipelines.training.seeding import generators
 from tokenizer import Tokenizer
 
@@ -269,37 +263,6 @@ class Prefetcher:
         return (consumed, tokens), self._pool.submit(self._data.step, consumed, tokens)
 
 
-def open_dataset(place: AnyPath, objective: str) -> Dataset:
-    """Return the dataset in a folder or an object store.
-
-    Raises ValueError if it is not of the kind that the objective reads.
-    """
-    doing("reading the dataset")
-    kind = PairDataset if objective == "sequence-pairs" else TokenDataset
-    return kind(place) if isinstance(place, Path) else kind(local_copy(place), copy_of=place)
-
-
-def open_sources(sources: Sources, objective: str) -> Mixture:
-    """Return the datasets of a run; ValueError if they cannot be mixed."""
-    if len(sources) > 1 and objective == "sequence-pairs":
-        raise ValueError(
-            "`data` names a mixture, but sequence-pairs sorts pairs by length: build one dataset of all pairs "
-            "(build-dataset takes several corpora)"
-        )
-    return Mixture([open_dataset(folder, objective) for folder in sources], list(sources.values()))
-
-
-def check_tokenizer(dataset: Dataset, run: Run) -> None:
-    """Raise ValueError if the dataset was built with another tokenizer than the run's."""
-    fingerprint = run.tokenizer().fingerprint
-    if dataset.tokenizer_fingerprint != fingerprint:
-        raise ValueError(
-            f"{dataset.place} was built with another tokenizer than {run.folder} "
-            f"({dataset.tokenizer_fingerprint[:16]}, not {fingerprint[:16]}): build a dataset with "
-            f"`tokenizer='{run.folder}'`"
-        )
-
-
 def open_training_data(
     recipe: Recipe,
     mixture: Mixture,
@@ -319,13 +282,3 @@ def open_training_data(
         return PairData(dataset, objective, recipe.train, shard)
     assert not isinstance(objective, PairObjective)
     return BlockData(mixture, objective, recipe.train, shard)
-
-
-def validation_batch(
-    stream: TokenStream, objective: StreamObjective, first: int, blocks: int, shard: Shard = ALL_ROWS
-) -> Batch:
-    """Return a rank's rows of the blocks [first, first + blocks) of a split, with the masks of seed 0 and epoch 0."""
-    rows, belongs = shard.rows(min(blocks, stream.blocks - first))
-    numbers = first + rows
-    draws = np.stack([0 * numbers, 0 * numbers, numbers], axis=1)
-    return objective.batch(stream, numbers * objective.length, draws).weighing_only(belongs)

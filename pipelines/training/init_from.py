@@ -16,8 +16,7 @@ from pipelines.run.folder import Run
 from pipelines.run.manifest import manifest_sha256
 from pipelines.run.retention import checkpoint_folders
 from pipelines.run.text_ids import published_roles
-from pipelines.training.data import check_tokenizer
-from pipelines.training.mixture import Dataset
+from pipelines.training.mixture import Dataset, check_tokenizer
 from pipelines.training.parallel import OneProcess
 from pipelines.training.resuming import set_weights
 from tokenizer import Tokenizer

@@ -22,7 +22,8 @@ from pipelines.machine import Machine, keep_freed_memory, peak_memory_bytes
 from pipelines.recipes.config import TrainConfig
 from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders
-from pipelines.training.batch import Batch, LossFunction, summed_loss
+from pipelines.training.batch import Batch
+from pipelines.training.batch_loss import LossFunction, summed_loss
 from pipelines.training.checkpoints import CheckpointWriter, take_snapshot
 from pipelines.training.cuda_graphs import compile_to_graphs, own_gradients, uses_graphs
 from pipelines.training.data import BlockData, Prefetcher, TrainingData

@@ -7,7 +7,8 @@ import torch
 from lm.model import LanguageModel
 from pipelines.cli.display import say
 from pipelines.recipes.config import TrainConfig
-from pipelines.training.batch import Batch, LossFunction
+from pipelines.training.batch import Batch
+from pipelines.training.batch_loss import LossFunction
 from pipelines.training.data import BlockData, TrainingData
 from pipelines.training.parallel import OneProcess
 

@@ -1,15 +1,23 @@
-"""Mixtures: the datasets of a run with their weights, and the order in which they give blocks."""
+"""Mixtures: the datasets of a run with their weights, and the order in which they give blocks. Imports no torch."""
 
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
+from corpora.object_store import AnyPath
 from pipelines.cli.display import quantity
+from pipelines.cli.waiting import doing
 from pipelines.dataset.pair_dataset import PairDataset
 from pipelines.dataset.reader import TokenDataset, TokenStream
+from pipelines.dataset.stored import local_copy
 from pipelines.files import distinct_names
+from pipelines.recipes.recipe import Recipe
+from pipelines.run.folder import Run
+from pipelines.run.sources import Sources
 from pipelines.training.batch import Array
 
 Dataset = TokenDataset | PairDataset
@@ -100,3 +108,57 @@ def _check_alike(one: Dataset, other: Dataset) -> None:
         raise ValueError(
             f"only one of {both} has a separator before each document: build both with the same separator option"
         )
+
+
+def open_dataset(place: AnyPath, objective: str) -> Dataset:
+    """Return the dataset in a folder or an object store.
+
+    Raises ValueError if it is not of the kind that the objective reads.
+    """
+    doing("reading the dataset")
+    kind = PairDataset if objective == "sequence-pairs" else TokenDataset
+    return kind(place) if isinstance(place, Path) else kind(local_copy(place), copy_of=place)
+
+
+def open_sources(sources: Sources, objective: str) -> Mixture:
+    """Return the datasets of a run; ValueError if they cannot be mixed."""
+    if len(sources) > 1 and objective == "sequence-pairs":
+        raise ValueError(
+            "`data` names a mixture, but sequence-pairs sorts pairs by length: build one dataset of all pairs "
+            "(build-dataset takes several corpora)"
+        )
+    return Mixture([open_dataset(folder, objective) for folder in sources], list(sources.values()))
+
+
+def check_tokenizer(dataset: Dataset, run: Run) -> None:
+    """Raise ValueError if the dataset was built with another tokenizer than the run's."""
+    fingerprint = run.tokenizer().fingerprint
+    if dataset.tokenizer_fingerprint != fingerprint:
+        raise ValueError(
+            f"{dataset.place} was built with another tokenizer than {run.folder} "
+            f"({dataset.tokenizer_fingerprint[:16]}, not {fingerprint[:16]}): build a dataset with "
+            f"`tokenizer='{run.folder}'`"
+        )
+
+
+def fit_to_data(recipe: Recipe, dataset: Dataset, vocab_size: int = 0) -> Recipe:
+    """Return `recipe` with `vocab_size` entries in the model's vocabulary, or by default as many as the dataset's.
+
+    Raises ValueError if the recipe's vocabulary or context does not fit.
+    """
+    model, vocab_size = recipe.model, vocab_size or dataset.vocab_size
+    if model.vocab_size not in (0, vocab_size):
+        raise ValueError(
+            f"model.vocab_size is {model.vocab_size}, but the dataset's tokenizer has {vocab_size} entries: "
+            "leave it out, or build the dataset with another tokenizer"
+        )
+    around = 2 if recipe.objective == "masked-token" else 0
+    # A dataset of pairs has no context length.
+    if isinstance(dataset, TokenDataset) and model.context_length != dataset.context_length + around:
+        fitting = model.context_length - around
+        raise ValueError(
+            f"model.context_length is {model.context_length}, but the dataset has blocks of {dataset.context_length} "
+            f"tokens{' (and the encoder reads two more)' if around else ''}: build the dataset with "
+            f"`context_length={fitting}`, or give `model.context_length={dataset.context_length + around}`"
+        )
+    return replace(recipe, model=replace(model, vocab_size=vocab_size))

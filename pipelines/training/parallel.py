@@ -20,7 +20,8 @@ from torch.nn.utils import clip_grad_norm_
 from lm.model import LanguageModel
 from lm.optim.optimizer_settings import OptimizerKind
 from lm.optim.optimizers import Optimizers
-from pipelines.training.batch import Batch, LossFunction, Shard
+from pipelines.training.batch import Batch, Shard
+from pipelines.training.batch_loss import LossFunction
 
 # Both were renamed in torch 2.13.
 all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -12,7 +12,6 @@ from lm.matmul import require_float8
 from lm.model import LanguageModel
 from pipelines.cli.display import answer, quantity, say
 from pipelines.cli.waiting import doing
-from pipelines.dataset.reader import TokenDataset
 from pipelines.machine import (
     Machine,
     choose_machine,
@@ -30,11 +29,11 @@ from pipelines.run.metrics_log import require_tensorboard
 from pipelines.run.provenance import provenance
 from pipelines.run.retention import checkpoint_folders
 from pipelines.run.sources import Sources, spell
-from pipelines.training.data import open_sources, open_training_data
+from pipelines.training.data import open_training_data
 from pipelines.training.init_from import find_start, shared_start
 from pipelines.training.launch import processes
 from pipelines.training.loop import Trainer
-from pipelines.training.mixture import Dataset
+from pipelines.training.mixture import Dataset, fit_to_data, open_sources
 from pipelines.training.model_costs import model_costs
 from pipelines.training.parallel import Kind, OneProcess
 from pipelines.training.timing import training_speed
@@ -103,29 +102,6 @@ def _train(recipe: Recipe, sources: Sources, out: Path, parallel: OneProcess, in
         return 128 + at.signal if parallel.is_main else 0
     say(f"{out}: {at.summary()}")
     return 0
-
-
-def fit_to_data(recipe: Recipe, dataset: Dataset, vocab_size: int = 0) -> Recipe:
-    """Return `recipe` with `vocab_size` entries in the model's vocabulary, or by default as many as the dataset's.
-
-    Raises ValueError if the recipe's vocabulary or context does not fit.
-    """
-    model, vocab_size = recipe.model, vocab_size or dataset.vocab_size
-    if model.vocab_size not in (0, vocab_size):
-        raise ValueError(
-            f"model.vocab_size is {model.vocab_size}, but the dataset's tokenizer has {vocab_size} entries: "
-            "leave it out, or build the dataset with another tokenizer"
-        )
-    around = 2 if recipe.objective == "masked-token" else 0
-    # A dataset of pairs has no context length.
-    if isinstance(dataset, TokenDataset) and model.context_length != dataset.context_length + around:
-        fitting = model.context_length - around
-        raise ValueError(
-            f"model.context_length is {model.context_length}, but the dataset has blocks of {dataset.context_length} "
-            f"tokens{' (and the encoder reads two more)' if around else ''}: build the dataset with "
-            f"`context_length={fitting}`, or give `model.context_length={dataset.context_length + around}`"
-        )
-    return replace(recipe, model=replace(model, vocab_size=vocab_size))
 
 
 def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | None = None) -> None:

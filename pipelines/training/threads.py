@@ -18,7 +18,8 @@ from lm.optim.optimizer_settings import OptimizerKind
 from lm.optim.optimizers import Optimizers, balance, optimizer_classes
 from pipelines.machine import cores_per_operation
 from pipelines.recipes.config import TrainConfig
-from pipelines.training.batch import Batch, LossFunction
+from pipelines.training.batch import Batch
+from pipelines.training.batch_loss import LossFunction
 from pipelines.training.parallel import OneProcess
 
 LEAST_TOKENS = 512  # per thread: below it, Python and a gradient per thread cost more than the second core gains

@@ -10,6 +10,7 @@ from pathlib import Path
 from pipelines.cli.arguments import Checkpoint, RunFolder
 from pipelines.cli.display import say
 from pipelines.cli.verbs import verb
+from pipelines.run.folder import opened
 
 
 @verb
@@ -31,8 +32,8 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "newest", o
 
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another `out` (or replace an export with `overwrite`)")
+    found = opened(run, checkpoint)
     from pipelines.exchange.transformers_export import write_transformers_folder
-    from pipelines.run.loaded_run import opened
 
-    say(write_transformers_folder(opened(run, checkpoint), checkpoint, out, replaceable))
+    say(write_transformers_folder(found, checkpoint, out, replaceable))
     return out

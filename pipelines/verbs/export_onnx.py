@@ -11,6 +11,7 @@ from pathlib import Path
 from pipelines.cli.arguments import Checkpoint, RunFolder
 from pipelines.cli.display import say
 from pipelines.cli.verbs import verb
+from pipelines.run.folder import opened
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
@@ -39,9 +40,9 @@ def export_onnx(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "newest",
     existing = [path for path in files if path.exists()]
     if existing and not (overwrite and out.is_file()):
         raise ValueError(f"{existing[0]} exists already: choose another `out` (or replace an export with `overwrite`)")
+    found = opened(run, checkpoint)
     from pipelines.exchange.onnx_export import write_onnx
-    from pipelines.run.loaded_run import opened
 
-    error = write_onnx(opened(run, checkpoint), checkpoint, out)
+    error = write_onnx(found, checkpoint, out)
     say(f"{out}: its logits in onnxruntime differ by at most {error:.2g} of the largest from the model's")
     return out

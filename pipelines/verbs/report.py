@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.cli.arguments import RunFolders, check_writable
+from pipelines.cli.display import say
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
 from pipelines.files import distinct_names
+from pipelines.run.folder import Run
 from pipelines.verbs.runs import run_folders
 
 if TYPE_CHECKING:
@@ -45,14 +47,12 @@ def report(
     if path.is_dir():
         raise ValueError(f"`out='{path}'` is a folder: name the file to write")
     check_writable("`out`", path, "choose another `out`")
-    from pipelines.cli.display import say
-    from pipelines.reporting.page import write_page
-    from pipelines.reporting.subject import subject_of
-    from pipelines.run.folder import Run
-
     found = dict.fromkeys(run for each in named for run in _runs_in(each))
     opened = [Run.of(run) for run in found]
     names = distinct_names([run.folder for run in opened])
+    from pipelines.reporting.page import write_page
+    from pipelines.reporting.subject import subject_of
+
     subjects = [subject_of(run, samples, inside, name) for run, name in zip(opened, names, strict=True)]
     doing("drawing the figures")
     write_page(subjects, path)

@@ -16,6 +16,7 @@ from pipelines.cli.display import answer
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
+from pipelines.run.folder import opened
 
 if TYPE_CHECKING:
     from pipelines.cli.arguments import AnyRun
@@ -58,6 +59,8 @@ def serve(
     if not 0 <= port < 65536:
         raise ValueError(f"`port` is {port}, but must be from 0 to 65535")
     folders = _by_name(named)
+    for run in named:
+        opened(run, checkpoint, device, dtype)
     try:
         import pydantic as pydantic
         import starlette as starlette

@@ -10,7 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm.model import LanguageModel
 from pipelines.recipes.recipe import load_recipe
-from pipelines.training.batch import Batch, summed_loss
+from pipelines.training.batch import Batch
+from pipelines.training.batch_loss import summed_loss
 from pipelines.training.fully_sharded import FullySharded
 from pipelines.training.launch import processes
 

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from pipelines.recipes.recipe import load_recipe, recipe_names
-from pipelines.training.data import open_dataset, open_training_data
-from pipelines.training.mixture import Mixture
-from pipelines.training.pretraining import fit_to_data
+from pipelines.training.data import open_training_data
+from pipelines.training.mixture import Mixture, fit_to_data, open_dataset
 from tokenizer import Tokenizer
 
 VARIANTS = {

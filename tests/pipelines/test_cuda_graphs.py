@@ -10,7 +10,8 @@ from lm.model import LanguageModel
 from lm.optim.optimizer_settings import OptimizerSettings
 from lm.optim.optimizers import build_optimizers
 from pipelines.recipes.config import TrainConfig
-from pipelines.training.batch import Batch, summed_loss
+from pipelines.training.batch import Batch
+from pipelines.training.batch_loss import summed_loss
 from pipelines.training.cuda_graphs import compile_to_graphs, own_gradients, uses_graphs
 from pipelines.training.parallel import ONE_PROCESS
 

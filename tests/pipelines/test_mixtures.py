@@ -19,8 +19,8 @@ from pipelines.recipes.recipe import save_config
 from pipelines.run.folder import Run
 from pipelines.run.sources import parse_sources, sources_of, spell
 from pipelines.training.batch import Shard
-from pipelines.training.data import open_sources, open_training_data
-from pipelines.training.mixture import Apportionment
+from pipelines.training.data import open_training_data
+from pipelines.training.mixture import Apportionment, open_sources
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.pretrain import pretrain

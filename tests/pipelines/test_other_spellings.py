@@ -14,7 +14,7 @@ from pipelines.reporting.introspection import look_inside
 from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids
-from pipelines.training.data import validation_batch
+from pipelines.training.batch_objectives import validation_batch
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.export_hf import export_hf

@@ -23,7 +23,7 @@ from pipelines.recipes.recipe import load_recipe
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
 from pipelines.run.retention import latest_checkpoint
-from pipelines.training.batch import hidden_states
+from pipelines.training.batch_loss import hidden_states
 from pipelines.training.batch_objectives import PairObjective
 from pipelines.training.data import PairLoader, open_training_data
 from pipelines.training.mixture import Mixture

@@ -13,7 +13,7 @@ from pipelines.evaluation.planning import objective_of
 from pipelines.recipes.recipe import load_recipe
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids
-from pipelines.training.data import validation_batch
+from pipelines.training.batch_objectives import validation_batch
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.export_hf import export_hf

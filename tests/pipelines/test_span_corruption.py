@@ -13,9 +13,15 @@ from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.recipes.recipe import load_recipe
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
-from pipelines.training.batch import hidden_states
-from pipelines.training.batch_objectives import MaskedToken, NextToken, SpanCorruption, document_numbers
-from pipelines.training.data import open_training_data, validation_batch
+from pipelines.training.batch_loss import hidden_states
+from pipelines.training.batch_objectives import (
+    MaskedToken,
+    NextToken,
+    SpanCorruption,
+    document_numbers,
+    validation_batch,
+)
+from pipelines.training.data import open_training_data
 from pipelines.training.mixture import Mixture
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate

@@ -19,9 +19,8 @@ from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
-from pipelines.training.mixture import Mixture
+from pipelines.training.mixture import Mixture, fit_to_data
 from pipelines.training.parallel import OneProcess
-from pipelines.training.pretraining import fit_to_data
 from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.training_cases import (
     after_each_step,

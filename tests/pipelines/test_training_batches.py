@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from lm.costs import flops_per_token, meta_model
 from pipelines.dataset.reader import TokenDataset, TokenStream
-from pipelines.training.batch import ALIGNMENT, ROW_MULTIPLE, Batch, loss_inputs, pack, to_device, unpack
-from pipelines.training.batch_objectives import NextToken, make_objective
-from pipelines.training.data import BlockLoader, open_training_data, validation_batch
+from pipelines.training.batch import ROW_MULTIPLE, Batch, loss_inputs
+from pipelines.training.batch_loss import ALIGNMENT, pack, to_device, unpack
+from pipelines.training.batch_objectives import NextToken, make_objective, validation_batch
+from pipelines.training.data import BlockLoader, open_training_data
 from pipelines.training.mixture import Mixture
 from pipelines.training.seeding import generators
 from tests.lm.rows_of_objectives import masked_row

@@ -18,8 +18,7 @@ from pipelines.run.retention import latest_checkpoint
 from pipelines.training import pretraining
 from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
-from pipelines.training.mixture import Mixture
-from pipelines.training.pretraining import fit_to_data
+from pipelines.training.mixture import Mixture, fit_to_data
 from pipelines.training.progress import SMOOTHING, LossWatch
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.pretrain import pretrain

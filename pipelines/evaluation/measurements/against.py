@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from lm.metrics.intervals import block_length, interval
-from lm.metrics.predictions import bits, divergences, token_nll
+from lm.metrics.predictions import divergences, token_nll
+from lm.metrics.units import bits
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.confidence import FEWEST_CONTEXTS, FEWEST_DOCUMENTS, Sampling, draw
 from pipelines.evaluation.documents import Key, StreamText, document_keys
@@ -18,7 +19,7 @@ from pipelines.evaluation.split import Chunk, ScoredSplit, Split
 from pipelines.evaluation.windows import TokenScores, Windows
 from pipelines.files import distinct_names
 from pipelines.run.folder import Run
-from pipelines.training.batch import hidden_states
+from pipelines.training.batch_loss import hidden_states
 
 NO_DIVERGENCE = (
     "The runs have different tokenizers: their predictions are over different tokens and have no KL or Jensen-Shannon "

@@ -22,7 +22,8 @@ from lm.decoding.generation import stream as generated
 from lm.decoding.packed import prepare
 from lm.decoding.sampling import draw
 from lm.metrics.intervals import interval, resampled_sums
-from lm.metrics.predictions import bits, entropy
+from lm.metrics.predictions import entropy
+from lm.metrics.units import bits
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream
@@ -31,7 +32,7 @@ from pipelines.evaluation.planning import EvaluationOptions
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import Stream, windows_per_batch
 from pipelines.run.folder import Run
-from pipelines.training.batch import target_nats
+from pipelines.training.batch_loss import target_nats
 from pipelines.training.batch_objectives import NextToken
 
 SEED = 0

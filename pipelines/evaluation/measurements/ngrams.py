@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from lm.metrics.baselines import Bigram, Unigram
-from lm.metrics.predictions import bits
+from lm.metrics.units import bits
 from pipelines.dataset.pair_dataset import Lists, Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import BATCH_WINDOWS, Objective, Stream
-from pipelines.training.batch_objectives import PairObjective, SpanCorruption
-from pipelines.training.data import validation_batch
+from pipelines.training.batch_objectives import PairObjective, SpanCorruption, validation_batch
 from pipelines.training.mixture import Dataset
 
 SPAN_BLOCKS = 2048  # of span corruption that the baselines are fitted on

@@ -7,14 +7,14 @@ import numpy as np
 import torch
 
 from lm.metrics.baselines import Unigram
-from lm.metrics.predictions import perplexity
+from lm.metrics.units import perplexity
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import lone_mask_windows
-from pipelines.training.batch import target_nats
+from pipelines.training.batch_loss import target_nats
 from pipelines.training.batch_objectives import MaskedToken
 from tokenizer import Tokenizer
 
