@@ -23,7 +23,7 @@ DEPTH = 4  # levels of folders to search
 
 @verb
 def runs(
-    folders: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = (Path(),),
+    folders: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER ...]")] = (Path(),),
     *,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> list[dict[str, Any]]:
@@ -35,7 +35,7 @@ def runs(
     checkpoint was saved. Classifiers of bytelm finetune are not listed.
 
     Args:
-        folders: Folders to search; default: the working folder.
+        folders: Folders to search.
         as_json: Print JSON instead of a table.
     """
     found = [describe(folder) for root in folders for folder in run_folders(root)]

@@ -109,7 +109,7 @@ def test_the_page_opens_with_a_verdict_against_baselines_and_compressors(tmp_pat
     evaluate(gpt, stride=8)
     verdict = plain([gpt], tmp_path / "page.html").sections[""]
     bits = numbers["compressors"]["xz -9"]
-    for name, others in (("xz -9", bits["alone"]), ("xz -9 that has seen the training text", bits["given_train"])):
+    for name, others in (("xz -9", bits["alone"]), ("xz -9 given the training text", bits["given_train"])):
         verb = "beats" if others > numbers["bits_per_byte"] else "loses to"
         assert re.search(rf"{verb} [^;]*?{re.escape(f'{name} ({others:.3f})')}", verdict), verdict
 
@@ -337,7 +337,7 @@ def test_a_verdict_on_equal_printed_numbers_is_a_match(gpt, bits, words):
     numbers["compressors"]["xz -9"]["given_train"] = 1.9
     path.write_text(json.dumps(content))
     said = verdict(subject_of(Run(gpt), samples=False, inside=False))
-    assert f"it {words}" in said.replace(" and xz -9 that has seen the training text (1.900)", "")
+    assert f"it {words}" in said.replace(" and xz -9 given the training text (1.900)", "")
 
 
 def test_breakdowns_are_folded_tables_with_a_bar_for_each_share(whole_page):
