@@ -17,29 +17,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-NATS_PER_BIT = math.log(2.0)
+from lm.metrics.units import NATS_PER_BIT, bits, bits_per_byte, perplexity
+
 CALIBRATION_BINS = 15
 TILE, WIDE_TILE = 2**20, 2**17  # logits in a tile on a CPU, and in a tile in float64: they fit in the cache
 FAINT = 1e-30  # sums of float32 probabilities below this have lost terms to underflow
 LEAST_EXPONENT = -700.0  # exponentials of float64 below this add nothing, and are slow on a CPU
-
-
-def bits(nats: float) -> float:
-    """Return nats / ln 2."""
-    return nats / NATS_PER_BIT
-
-
-def perplexity(cross_entropy: float) -> float | None:
-    """Return exp of a cross-entropy in nats per token; None above 1.8e308 (e^709), the largest float."""
-    try:
-        return math.exp(cross_entropy)
-    except OverflowError:
-        return None
-
-
-def bits_per_byte(total_nats: float, total_bytes: int) -> float | None:
-    """Return total nats / ln 2 / total bytes, or None without bytes. For causal models only."""
-    return bits(total_nats) / total_bytes if total_bytes else None
 
 
 class Softmax(NamedTuple):

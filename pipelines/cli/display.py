@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from lm.metrics.units import perplexity
 from pipelines.cli.escapes import message, safe
 from pipelines.cli.waiting import doing
 
@@ -72,8 +73,6 @@ def write(text: str, end: str = "\n") -> None:
 
 def perplexity_text(nats: float, digits: str) -> str:
     """Return exp(nats) in the format `digits`, such as ",.2f"; a power of e if no float holds it: "e^1,234.5"."""
-    from lm.metrics.predictions import perplexity  # imports torch, slow to import for --help
-
     value = perplexity(nats)
     return f"e^{nats:,.1f}" if value is None else format(value, digits)
 

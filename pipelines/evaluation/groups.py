@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lm.metrics.predictions import bits
+from lm.metrics.units import bits
 
 
 @dataclass(frozen=True, kw_only=True)

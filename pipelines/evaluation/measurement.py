@@ -166,7 +166,7 @@ class Measurement:
         return bool(self.shown_by and getattr(self, self.shown_by))
 
     def check(self, run: "Run", options: "EvaluationOptions") -> None:
-        """Raise ValueError for options that do not fit `run`."""
+        """Raise ValueError for options that do not fit `run`. Called if an option differs from its default."""
 
     def observer(self, split: "Split") -> Observer | None:
         """Return what sums up the result from the logits of a split; None for a measurement or split without one."""

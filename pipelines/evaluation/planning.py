@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from corpora.object_store import AnyPath
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.measurement import Measurement
-from pipelines.evaluation.measurements import measurements
+from pipelines.evaluation.measurements import measurements, with_changed_options
 from pipelines.evaluation.windows import Objective, Stream, WindowSettings
 from pipelines.files import distinct_names
 from pipelines.run.folder import Run
@@ -26,10 +27,16 @@ class EvaluationOptions:
     reading: Mapping[str, Any] = field(default_factory=dict)
     stride: int | None = None
     min_context: int = 1
-    measurements: tuple[Measurement, ...] = field(default_factory=measurements)
+    measuring: Mapping[str, Any] | None = field(default_factory=dict)
+    """Options of the measurements; None leaves them out"""
     checkpoint: str = "newest"
     device: str = "auto"
     dtype: str = "float32"
+
+    @cached_property
+    def measurements(self) -> tuple[Measurement, ...]:
+        """The measurements with their options; importing them imports torch."""
+        return () if self.measuring is None else measurements(self.measuring)
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,7 @@ def entries_of(plans: Sequence[Plan]) -> list[str]:
 
 def plan(run: Run, options: EvaluationOptions, data: AnyPath | None = None, against: Run | None = None) -> Plan:
     """Return the plan of one evaluation; ValueError for options that do not fit the run."""
-    for measurement in options.measurements:
+    for measurement in with_changed_options(options.measuring or {}):
         measurement.check(run, options)
     dataset: Dataset | CorpusText
     training: Dataset | None
@@ -89,7 +96,7 @@ def plan(run: Run, options: EvaluationOptions, data: AnyPath | None = None, agai
     chosen = Plan(run, dataset, training, windows, splits, None, options)
     if against is None:
         return chosen
-    own = replace(options, measurements=(), checkpoint="newest")
+    own = replace(options, measuring=None, checkpoint="newest")
     check_comparable(against, run)
     theirs = plan(against, own) if has_other_tokenizer(against, run) else replace(chosen, run=against, options=own)
     return replace(chosen, other=replace(theirs, training=None))

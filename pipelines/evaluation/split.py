@@ -1,13 +1,13 @@
 """What a measurement is given: a split, the logits of the model while it scores the split, and the scored split."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from torch import Tensor
 
-from lm.model import LanguageModel
 from pipelines.cli.waiting import doing
 from pipelines.dataset.document_records import RecordedDocuments, read_documents
 from pipelines.dataset.reader import TokenDataset, TokenStream
@@ -16,13 +16,16 @@ from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.documents import StreamText, text_of_stream
 from pipelines.evaluation.planning import Plan
 from pipelines.evaluation.windows import Objective, Stream, TokenScores, Windows
-from pipelines.run.loaded_run import Trained
 from pipelines.training.batch_objectives import MaskedToken, SpanCorruption
 from tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lm.model import LanguageModel
     from pipelines.evaluation.measurements.ngrams import Baselines
     from pipelines.evaluation.measurements.trained_text import TrainedText, TrainingText
+    from pipelines.run.loaded_run import Trained
 
 
 class Chunk(NamedTuple):
@@ -51,9 +54,9 @@ class Split:
     trained: Trained
     tokenizer: Tokenizer
     objective: Objective
-    baselines: "Baselines | None"
-    training_text: "TrainingText"
-    other: "Split | None"
+    baselines: Baselines | None
+    training_text: TrainingText
+    other: Split | None
     """The split of the run to compare with: the same stream, if the tokenizer is the same"""
 
     @property
@@ -80,7 +83,7 @@ class Split:
         return text_of_stream(self.stream, self.tokenizer, separator, self.recorded, mean)
 
     @cached_property
-    def trained_text(self) -> "TrainedText":
+    def trained_text(self) -> TrainedText:
         """The part of the split that the run was also trained on."""
         return self.training_text.share(self.stream, self.text)
 

@@ -6,14 +6,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from corpora import open_corpus
+from corpora import Corpus
 from pipelines.cli.corpus_arguments import say_left_out
 from pipelines.cli.display import Bar, say
 from pipelines.cli.process import resumable
 from pipelines.cli.shell import command
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.measure import measure
-from pipelines.evaluation.measurements import measurements
 from pipelines.evaluation.planning import EvaluationOptions, plan
 from pipelines.evaluation.results import Evaluation, SplitEvaluation
 from pipelines.first_model.choices import (
@@ -65,10 +64,9 @@ class Job:
         return self.minutes or (before and before.minutes) or MINUTES
 
 
-def run(job: Job, dry_run: bool = False) -> dict[str, Evaluation]:
-    """Do all steps that are not done yet; return the evaluation of each model, {} for a dry run."""
+def run(job: Job, source: Corpus, dry_run: bool = False) -> dict[str, Evaluation]:
+    """Do the steps on the corpus `source` that are left; return the evaluation of each model, {} for a dry run."""
     started = time.monotonic()
-    source = open_corpus(job.corpus, **job.reading)
     with Bar("reading", source.text_bytes_estimate, "B") as bar:
         text = facts_of(source, bar.update)
     say_left_out(source.dropped, source.skipped_files)
@@ -189,7 +187,7 @@ def _evaluate(folder: Path, compressors: bool) -> Evaluation:
     if earlier and known and _is_current(known, folder) and (known.compressors is not None) >= compressors:
         say(f"{folder / 'evaluation.json'} exists already")
         return earlier
-    evaluation, failures = measure(plan(Run(folder), EvaluationOptions(**options, measurements=measurements(more))))
+    evaluation, failures = measure(plan(Run(folder), EvaluationOptions(**options, measuring=more)))
     if failures:
         raise ValueError("; ".join(map(str, failures)))
     return evaluation

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 
 from corpora.splits import TRAIN, VALIDATION
-from lm.metrics.predictions import NATS_PER_BIT
+from lm.metrics.units import NATS_PER_BIT
 from pipelines.cli.console import messages, results
 from pipelines.cli.display import answer, count_text, duration, perplexity_text, quantity, table
 from pipelines.cli.dry_run import COUNTED_PER_SECOND, ENCODED_PER_SECOND

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from lm.metrics.predictions import NATS_PER_BIT
+from lm.metrics.units import NATS_PER_BIT
 from lm.model import LanguageModel
 from pipelines.evaluation.planning import dataset_of, objective_of, windows_of
 from pipelines.evaluation.windows import Windows, windows_over

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from lm.metrics.predictions import NATS_PER_BIT, perplexity
+from lm.metrics.units import NATS_PER_BIT, perplexity
 from pipelines.cli.display import perplexity_text, quantity
 from pipelines.evaluation.measurements.ngrams import NGrams
 from pipelines.evaluation.measurements.predictions import Curves

@@ -23,7 +23,7 @@ from lm.config import ModelConfig
 from pipelines.files import file_sha256, read_json, read_toml, save_tensors, write_json, write_whole
 from pipelines.machine import choose_machine
 from pipelines.recipes.config import FinetuneConfig
-from pipelines.run.folder import checked_tokenizer
+from pipelines.run.folder import checked_tokenizer, holds_classifier
 from pipelines.run.manifest import (
     MANIFEST,
     DamagedCheckpointError,
@@ -113,11 +113,6 @@ def load_classifier(folder: str | Path, device: str = "auto", dtype: str = "floa
     if not isinstance(edges, list) or len(edges) != 2 or not all(is_known(tok, i) for i in edges):
         raise ValueError(f"{folder / 'config.toml'} is damaged (run.edges = {edges!r}): run bytelm finetune again")
     return TextClassifier(model.to(machine.device).eval(), tok, labels, config, tuple(edges))
-
-
-def holds_classifier(folder: Path) -> bool:
-    """Return whether the folder has the files of a classifier."""
-    return all((folder / name).is_file() for name in ("config.toml", LABELS, WEIGHTS))
 
 
 def _settings(model: ModelConfig, finetuning: FinetuneConfig, facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -125,6 +125,11 @@ def is_classifier(folder: Path) -> bool:
     return (folder / "labels.json").is_file()
 
 
+def holds_classifier(folder: Path) -> bool:
+    """Return whether the folder has the files of a classifier."""
+    return all((folder / name).is_file() for name in ("config.toml", "labels.json", "model.safetensors"))
+
+
 @contextmanager
 def lock(folder: Path) -> Iterator[None]:
     """Lock the run folder for this process, creating it if needed; ValueError if another process holds it."""

@@ -11,8 +11,9 @@ from pipelines.cli.verbs import checks_arguments
 from pipelines.evaluation.windows import sequence_windows
 from pipelines.generation.prompts import source_ids
 from pipelines.run.loaded_run import LoadedRun
+from pipelines.scoring.options import check_options
 from pipelines.scoring.predictions import Predictions, predict
-from pipelines.scoring.texts import check_options, sentinel_ids, target_sequence, tokens_to_score
+from pipelines.scoring.texts import sentinel_ids, target_sequence, tokens_to_score
 from pipelines.training.batch import Array
 
 
@@ -67,9 +68,7 @@ def rank_choices(
         top: Number of likeliest tokens to return for each prediction.
     """
     architecture = run.config.model.architecture
-    if architecture == "encoder":
-        raise ValueError("`choices` needs a decoder or an encoder-decoder, and this run's model is an encoder")
-    check_options(architecture, target=None, stride=None, start=start, masking="token", choices=True)
+    check_options(run.config.model, start=start, choices=True)
     if not choices:
         raise ValueError("`choices` names no choice: give at least one")
     for number, choice in enumerate(choices, 1):

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from lm.metrics.predictions import NATS_PER_BIT, bits, bits_per_byte, perplexity
+from lm.metrics.units import NATS_PER_BIT, bits, bits_per_byte, perplexity
 from pipelines.cli.verbs import checks_arguments
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.windows import (
@@ -19,6 +19,7 @@ from pipelines.evaluation.windows import (
 )
 from pipelines.generation.prompts import source_ids
 from pipelines.run.loaded_run import LoadedRun
+from pipelines.scoring.options import Masking, check_options
 from pipelines.scoring.predictions import Predictions, predict, predict_batches
 from pipelines.scoring.word_probabilities import Words, ends_of_words, pieces_of, word_beginnings, words_of
 from pipelines.training.batch import Array
@@ -26,7 +27,6 @@ from pipelines.training.batch_objectives import MaskedToken, NextToken, require_
 from tokenizer import CLS, MASK, SEP, sentinels
 
 SHORT_TEXT = 1000  # characters; shorter texts are encoded without loading numba
-Masking = Literal["token", "word"]
 
 
 @dataclass(frozen=True)
@@ -160,9 +160,9 @@ def score_text(
             one is moved back to a full context. Without `stride` and `words`.
     """
     architecture = run.config.model.architecture
-    check_options(architecture, target=target, stride=stride, start=start, masking=masking)
-    if rolling:
-        _check_rolling(architecture, stride, words)
+    check_options(
+        run.config.model, target=target, stride=stride, rolling=rolling, start=start, masking=masking, words=words
+    )
     for name, given in (("the text", text), ("the target", target)):
         if given == "":
             raise ValueError(f"{name} is empty: give at least one character")
@@ -173,39 +173,11 @@ def score_text(
     return _decoder_score(run, text, run.config.model.context_length if rolling else stride, start, top, words, rolling)
 
 
-def check_options(
-    architecture: str, *, target: str | None, stride: int | None, start: bool, masking: str, choices: bool = False
-) -> None:
-    """Raise ValueError for options that a model of this architecture does not take."""
-    if architecture == "encoder-decoder" and target is None and not choices:
-        raise ValueError("the run's model is an encoder-decoder: give the target to score with `target`")
-    if architecture != "encoder-decoder" and target is not None:
-        raise ValueError(
-            f"`target` needs an encoder-decoder, and this run's architecture is {architecture}: leave it out"
-        )
-    if architecture != "decoder" and not start:
-        raise ValueError(f"`start=False` needs a decoder, and this run's architecture is {architecture}: leave it out")
-    if architecture != "encoder" and masking != "token":
-        raise ValueError(f"`masking` needs an encoder, and this run's architecture is {architecture}: leave it out")
-    if architecture == "encoder-decoder" and stride is not None:
-        raise ValueError("`stride` is for windows, and an encoder-decoder reads source and target whole: leave it out")
-
-
-def _check_rolling(architecture: str, stride: int | None, words: bool) -> None:
-    """Raise ValueError for options that do not go with `rolling`."""
-    if architecture != "decoder":
-        raise ValueError(f"`rolling` needs a decoder, and this run's architecture is {architecture}: leave it out")
-    if stride is not None:
-        raise ValueError("`rolling` sets the stride to the context: leave `stride` out")
-    if words:
-        raise ValueError("`rolling` scores tokens and not words: leave `by='word'` out")
-
-
 def _decoder_score(
     run: LoadedRun, text: str, stride: int | None, start: bool, top: int, words: bool, rolling: bool
 ) -> TextScore:
     length = run.config.model.context_length
-    stride = _stride(stride, length)
+    stride = stride or max(1, length // 2)
     before = run.around.before if start else ()
     own = tokens_to_score(run, text, "the text")
     count = len(own)
@@ -228,7 +200,7 @@ def _decoder_score(
 
 def _encoder_score(run: LoadedRun, text: str, stride: int | None, masking: Masking, top: int, words: bool) -> TextScore:
     window = run.config.model.context_length - 2
-    stride = _stride(stride, window)
+    stride = stride or max(1, window // 2)
     ids = tokens_to_score(run, text, "the text")
     windows = masked_windows(run, ids, stride, masking)
     made = predict(run.model, windows, len(ids), top=top, total=len(ids))
@@ -241,7 +213,7 @@ def encoder_steps(run: LoadedRun, ids: Array, top: int) -> Iterator[TextScore | 
     Yields None after each batch, and at last the scores.
     """
     window = run.config.model.context_length - 2
-    stride = _stride(None, window)
+    stride = max(1, window // 2)
     made = Predictions.unknown(len(ids), min(top, run.config.model.vocab_size))
     for _ in predict_batches(run.model, masked_windows(run, ids, stride, "token"), made):
         yield None
@@ -313,12 +285,6 @@ def tokens_to_score(run: LoadedRun, text: str, name: str, allowed: Set[int] = fr
     if not len(ids):
         raise ValueError(f"{name} has no tokens, because the tokenizer deletes all its characters: add a word")
     return ids
-
-
-def _stride(stride: int | None, length: int) -> int:
-    if stride is not None and not 1 <= stride <= length:
-        raise ValueError(f"`stride` is {stride}, but must be from 1 to the window of {length} tokens")
-    return max(1, length // 2) if stride is None else stride
 
 
 def _word_beginnings(run: LoadedRun) -> Array:

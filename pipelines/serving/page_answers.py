@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from lm.introspection.attention_maps import attention_maps
-from lm.metrics.predictions import NATS_PER_BIT
+from lm.metrics.units import NATS_PER_BIT
 from pipelines.evaluation.windows import Windows
 from pipelines.generation.prompts import source_ids
 from pipelines.scoring.display import LEVELS

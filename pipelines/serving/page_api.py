@@ -19,7 +19,8 @@ from lm.decoding.slots import Text, choose
 from pipelines.generation.prompts import source_ids
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.text_ids import known_ids
-from pipelines.scoring.texts import check_options, encoder_steps
+from pipelines.scoring.options import check_options
+from pipelines.scoring.texts import encoder_steps
 from pipelines.serving.engine import Engine, GeneratedToken, GenerationRequest
 from pipelines.serving.errors import RequestError, blamed_on, error_body
 from pipelines.serving.growing_text import GrowingText
@@ -64,7 +65,7 @@ class PageApi:
         asked = await ScoreRequest.of(request)
         page = self._page(asked.model)
         with blamed_on("target"):
-            check_options(page.architecture, target=asked.target, stride=None, start=True, masking="token")
+            check_options(page.run.config.model, target=asked.target)
         ids = await self._ids(page, asked.text, "text")
         if asked.target is None:
             return JSONResponse(await self._score_in_steps(page, asked.key[:64], ids, asked.have))

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from lm.metrics.predictions import NATS_PER_BIT
+from lm.metrics.units import NATS_PER_BIT
 from lm.model import LanguageModel
 from pipelines.cli import process
 from pipelines.dataset.reader import TokenDataset, TokenStream

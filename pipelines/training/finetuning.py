@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from corpora.labelled import Label, LabelledTexts, read_labelled
+from corpora.labelled import Label, LabelledTexts
 from lm.classification import Classifier, accuracy_interval, build_classifier, macro_f1, most_confused
-from lm.config import WITHOUT_DROPOUT
 from lm.metrics.baselines import NaiveBayes
-from lm.metrics.predictions import accuracy, bits, token_nll
+from lm.metrics.predictions import accuracy, token_nll
+from lm.metrics.units import bits
 from lm.optim.optimizer_settings import OptimizerSettings
 from lm.optim.optimizers import build_optimizers
 from lm.optim.schedules import ends_at_peak, warmup_cosine
@@ -30,11 +30,11 @@ from pipelines.cli.display import Bar
 from pipelines.files import whole_folder
 from pipelines.machine import choose_machine, without_subnormals
 from pipelines.recipes.config import FinetuneConfig
-from pipelines.run.classifier import TextClassifier, encode_texts, holds_classifier, pad
-from pipelines.run.folder import Run
+from pipelines.run.classifier import TextClassifier, encode_texts, pad
+from pipelines.run.folder import Run, holds_classifier
 from pipelines.run.loaded_run import load_trained
 from pipelines.run.text_ids import text_ids
-from pipelines.training.batch_objectives import require_special_tokens
+from pipelines.training.labelled_data import LabelledData
 from pipelines.training.progress import LossWatch
 from tokenizer import CLS, SEP
 
@@ -42,50 +42,10 @@ from tokenizer import CLS, SEP
 SORTED_BATCHES = 16
 
 
-@dataclass(frozen=True, kw_only=True)
-class LabelledData:
-    """The source of labelled texts, and how they are split; see `finetune` for the fields."""
-
-    data: Path
-    test: Path | None
-    text_field: str
-    label_field: str
-    held_out: float
-
-    def read(self) -> tuple[LabelledTexts, LabelledTexts]:
-        """Return the texts to train and to test on; ValueError if they teach or test nothing."""
-        train = read_labelled(self.data, self.text_field, self.label_field)
-        if len(set(train.labels)) < 2:
-            raise ValueError(f"all texts of {self.data} have the label {train.labels[0]!r}: give some with another")
-        if self.test is not None:
-            test = read_labelled(self.test, self.text_field, self.label_field)
-            trained_on = set(train.texts)
-            if known := sum(text in trained_on for text in test.texts):
-                warnings.warn(
-                    f"{known:,} of the {len(test):,} texts of {self.test} are in {self.data} too: their accuracy says "
-                    "little about other texts",
-                    stacklevel=4,
-                )
-        elif 0 < self.held_out < 1:
-            train, test = train.hold_out(self.held_out)
-        else:
-            raise ValueError(f"`held_out` is {self.held_out}: give a share above 0 and below 1, or a file for `test`")
-        if not len(test):
-            raise ValueError(
-                f"no text of {self.data} is held out: raise `held_out` from {self.held_out:g}, or a file for `test`"
-            )
-        if unknown := set(test.labels) - set(train.labels):
-            label = min(unknown, key=repr)
-            raise ValueError(
-                f"{self.test} has the label {label!r}, which no text of {self.data} has: remove it, or add training "
-                "texts with it"
-            )
-        return train, test
-
-
 def finetune_run(
     run: Run,
     source: LabelledData,
+    texts: tuple[LabelledTexts, LabelledTexts],
     out: Path,
     config: FinetuneConfig,
     *,
@@ -93,15 +53,15 @@ def finetune_run(
     compare_scratch: bool,
     overwrite: bool,
 ) -> dict[str, Any]:
-    """Train a classifier from a run, write it into `out` and return its evaluation.json."""
+    """Train a classifier from a run, write it into `out` and return its evaluation.json.
+
+    `texts` are those of `source`, to train and to test on.
+    """
 
     def replaceable(existing: Path) -> bool:
         return overwrite and holds_classifier(existing)
 
-    if out.exists() and not replaceable(out):
-        raise ValueError(f"{out} exists already: choose another `out` (or replace a classifier with `overwrite`)")
-    _check_encoder(run, config)
-    train, test = source.read()
+    train, test = texts
     task = ClassificationTask(run, train, test, train.distinct_labels(), config)
     with whole_folder(out, replaceable) as partial:
         result = {
@@ -205,21 +165,6 @@ class ClassificationTask:
         """Return labels as indices into `labels`: int64 (N,)."""
         places = {label: place for place, label in enumerate(self.labels)}
         return np.array([places[label] for label in labels], dtype=np.int64)
-
-
-def _check_encoder(run: Run, config: FinetuneConfig) -> None:
-    """Raise ValueError if no classifier can be trained from a run."""
-    if run.recipe.model.architecture != "encoder":
-        raise ValueError(
-            f"{run.folder} has a model of architecture {run.recipe.model.architecture!r}, but a classifier is trained "
-            "from an encoder, such as that of bytelm pretrain bert-tiny"
-        )
-    if config.dropout and run.recipe.model.attention in WITHOUT_DROPOUT:
-        raise ValueError(
-            f"{run.folder} has model.attention = {run.recipe.model.attention!r}, which has no dropout, but `dropout` "
-            f"is {config.dropout:g}: give `dropout=0`"
-        )
-    require_special_tokens("a classifier", (CLS, SEP), text_ids(run, run.tokenizer()).special)
 
 
 def fit(

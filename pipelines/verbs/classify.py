@@ -20,6 +20,7 @@ from pipelines.cli.errors import complain
 from pipelines.cli.process import read_standard_input
 from pipelines.cli.text_input import without_line_end
 from pipelines.cli.verbs import verb
+from pipelines.run.folder import holds_classifier
 
 if TYPE_CHECKING:
     from corpora.labelled import Label
@@ -69,7 +70,9 @@ def classify(
     texts = list(text) or _lines_of_standard_input()
     if not texts:
         raise ValueError("there are no texts: give one or several, or lines on standard input")
-    from pipelines.run.classifier import load_classifier
+    if not holds_classifier(classifier):
+        raise ValueError(f"{classifier} holds no classifier (bytelm finetune makes one): give the folder of its `out`")
+    from pipelines.run.classifier import load_classifier  # imports PyTorch, which takes seconds
 
     model = load_classifier(classifier, device, dtype)
     cut = model.cut(texts)

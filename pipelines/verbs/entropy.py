@@ -7,19 +7,19 @@ Examples:
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import tyro
 
-from corpora import Corpus, open_corpus
 from pipelines.cli.arguments import AsJson, TokenizerPattern
 from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, say_left_out
 from pipelines.cli.display import Bar, answer, count_text, say, say_on_stderr, table, write
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
-from pipelines.evaluation.entropy_tables import tables
-from pipelines.evaluation.symbols import SymbolText, Unit, read_symbols
-from pipelines.evaluation.text_entropy import DEFINITIONS, REMEDY, missing_extras, text_entropy
+
+if TYPE_CHECKING:
+    from corpora import Corpus
+    from pipelines.evaluation.symbols import SymbolText
 
 ENVIRONMENT = PASSIVE_THREADS
 OUT_OF_MEMORY = "lower `sample_bytes`, or give a smaller corpus"
@@ -44,7 +44,7 @@ HELP = {
 def entropy(
     corpus: CorpusNames,
     *,
-    unit: Unit = "bytes",
+    unit: Literal["bytes", "characters", "tokens"] = "bytes",
     tokenizer: OptionalTokenizer = None,
     pattern: TokenizerPattern = None,
     against: Annotated[str | None, tyro.conf.arg(metavar="CORPUS")] = None,
@@ -79,7 +79,7 @@ def entropy(
         raise ValueError(f"`sample_bytes` is {sample_bytes:,}, but must be at least 1 byte")
     if out is not None and out.is_dir():
         raise ValueError(f"`out='{out}'` is a folder: name the file to write")
-    from corpora.synthetic import source_from_description
+    from corpora import open_corpus
     from pipelines.cli.named_tokenizers import load_tokenizer
     from tokenizer.workers import thread_count
 
@@ -91,10 +91,14 @@ def entropy(
     sources = [
         open_corpus(names, split="none", first_bytes=sample_bytes, **reading) for names in (corpus, against) if names
     ]
+    from corpora.synthetic import source_from_description
+    from pipelines.evaluation.symbols import read_symbols
+    from pipelines.evaluation.text_entropy import REMEDY, missing_extras, text_entropy
+
     known = sources[0].synthetic if unit != "tokens" else None
     with Bar(f"reading {sources[0].name}", None, "B") as bar:
 
-        def read(source: Corpus) -> SymbolText:
+        def read(source: "Corpus") -> "SymbolText":
             label, estimate = f"reading {source.name}", source.text_bytes_estimate
             return read_symbols(
                 source, unit, tok, threads, lambda done: bar.phase(label, done, estimate, "B"), sample_bytes
@@ -127,6 +131,9 @@ def entropy(
 
 
 def _show(numbers: dict[str, Any], explain: bool, sampled: bool) -> None:
+    from pipelines.evaluation.entropy_tables import tables
+    from pipelines.evaluation.text_entropy import DEFINITIONS
+
     answer(_summary(numbers, sampled))
     for each in tables(numbers):
         answer("")

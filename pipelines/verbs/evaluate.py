@@ -21,8 +21,9 @@ from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.shell import command
 from pipelines.cli.verbs import verb
 from pipelines.evaluation.measurement import Measurement, Table
-from pipelines.evaluation.measurements import measurements, with_options
+from pipelines.evaluation.measurements import with_options
 from pipelines.files import distinct_names, place
+from pipelines.run.folder import Run, opened
 
 if TYPE_CHECKING:
     from pipelines.evaluation.planning import Plan
@@ -82,7 +83,6 @@ def evaluate(
         as_json: Print evaluation.json, one line per run, instead of a table.
     """
     # The options of the measurements, which `with_options` adds to the signature, are in `reading` too.
-    chosen = measurements(reading)
     given = {name: value for name, value in reading.items() if name in ReadingOptions.__annotations__}
     if not splits:
         raise ValueError("`splits` names no split: leave it out, or name some, such as validation test")
@@ -93,9 +93,10 @@ def evaluate(
         raise ValueError("`data` and `corpus` both name a text to score: give one of them")
     named = list(runs) if isinstance(runs, Sequence) else [runs]
     _check_writable([Path(run) for run in named])
+    opened_runs = [opened(run, checkpoint, device, dtype) for run in named]
+    other = None if against is None else Run.of(against)
     from pipelines.cli.display import say_on_stderr, write
     from pipelines.evaluation.planning import EvaluationOptions, plans_of
-    from pipelines.run.folder import Run, opened
 
     if as_json:
         say_on_stderr()
@@ -105,14 +106,12 @@ def evaluate(
         reading=given,
         stride=stride,
         min_context=min_context,
-        measurements=chosen,
+        measuring=reading,
         checkpoint=checkpoint,
         device=device,
         dtype=dtype,
     )
     # Plan all runs first, so that a mistake in the last one is reported before the first one is measured.
-    other = None if against is None else Run.of(against)
-    opened_runs = [opened(run, checkpoint, device, dtype) for run in named]
     planned = [plans_of(run, options, place(data) if data else None, other) for run in opened_runs]
     measured, failures = _measure(planned)
     evaluations = [evaluation for _, evaluation in measured]
@@ -121,7 +120,7 @@ def evaluate(
             write(json.dumps(evaluation.to_json(), allow_nan=False))
     elif measured:
         _show(measured, explain)
-        _show_sections(measured, chosen, explain)
+        _show_sections(measured, options.measurements, explain)
     if failures:
         raise ValueError("; ".join(failures))
     return evaluations if isinstance(runs, Sequence) else evaluations[0]

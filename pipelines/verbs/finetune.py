@@ -16,6 +16,7 @@ from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.shell import command
 from pipelines.cli.verbs import verb
 from pipelines.recipes.config import FinetuneConfig
+from pipelines.run.folder import holds_classifier, opened
 
 ENVIRONMENT = PASSIVE_THREADS
 
@@ -63,14 +64,20 @@ def finetune(
         overwrite: Replace an existing classifier.
         settings: Settings of the training.
     """
-    # torch takes seconds to import, which --help should not wait for.
-    from pipelines.run.folder import Run
-    from pipelines.training.finetuning import LabelledData, finetune_run
+    if out.exists() and not (overwrite and holds_classifier(out)):
+        raise ValueError(f"{out} exists already: choose another `out` (or replace a classifier with `overwrite`)")
+    found = opened(run)
+    from pipelines.training.labelled_data import LabelledData, check_encoder
 
+    check_encoder(found, settings)
     source = LabelledData(data=data, test=test, text_field=text_field, label_field=label_field, held_out=held_out)
+    texts = source.read()
+    from pipelines.training.finetuning import finetune_run  # imports PyTorch, which takes seconds
+
     result = finetune_run(
-        Run.of(run),
+        found,
         source,
+        texts,
         out,
         settings,
         from_scratch=from_scratch,

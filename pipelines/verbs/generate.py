@@ -24,7 +24,10 @@ from pipelines.cli.display import answer, table, write
 from pipelines.cli.parsing import parse
 from pipelines.cli.text_input import argument_text, standard_input_text, without_line_end
 from pipelines.cli.verbs import verb
+from pipelines.generation.prompts import masked_ids
 from pipelines.generation.sampling_options import SamplingOptions
+from pipelines.run.folder import opened
+from pipelines.run.text_ids import text_ids
 
 if TYPE_CHECKING:
     from pipelines.generation.text_generation import Guesses, Step
@@ -100,11 +103,9 @@ def generate(
         seed=seed,
     )
     _check(options, tokens, beams, length_penalty)
-    from pipelines.generation.text_generation import filled_masks, load_run, sampled_texts, searched_texts
-
-    loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype)
+    found = opened(run, checkpoint, device, dtype)
     prompts = [_read(each) for each in prompt or [""]]
-    architecture = loaded.config.model.architecture
+    architecture = found.recipe.model.architecture
     if not prompt and architecture == "encoder-decoder":
         raise ValueError("`prompt` is missing: an encoder-decoder needs a source")
     search_options = ["`beams`"] * bool(beams) + ["`length_penalty`"] * (length_penalty is not None)
@@ -117,17 +118,24 @@ def generate(
             raise ValueError(f"an encoder fills the masks of one text, and `prompt` has {len(prompts)} texts")
         if unused := (options.given + ["`tokens`"] * (tokens is not None) + ["`probabilities`"] * probabilities):
             raise ValueError(f"{unused[0]} does not apply to an encoder, which this run trained: leave it out")
+        tok = found.tokenizer()
+        masked_ids(tok, prompts[0], found.recipe.model, text_ids(found, tok))
+    searches = architecture == "encoder-decoder" and (beams or (beams is None and not options.given))
+    if searches and probabilities:
+        raise ValueError("`probabilities` shows steps of sampling, and this is a beam search: add `greedy`")
+    if length_penalty is not None and not searches:
+        raise ValueError("`length_penalty` is for beam search, and this samples: leave it out, or give `beams`")
+    from pipelines.generation.text_generation import filled_masks, load_run, sampled_texts, searched_texts
+
+    loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype)
+    if architecture == "encoder":
         return _print_guesses(filled_masks(loaded, prompts[0]), as_json)
     most = TOKENS if tokens is None else tokens
     steps: list[list[Step]] | None = [[] for _ in prompts] if probabilities else None
-    if architecture == "encoder-decoder" and (beams or (beams is None and not options.given)):
-        if probabilities:
-            raise ValueError("`probabilities` shows steps of sampling, and this is a beam search: add `greedy`")
+    if searches:
         penalty = 1.0 if length_penalty is None else length_penalty
         texts = searched_texts(loaded, prompts, most, beams or BEAMS, penalty)
         return _print_texts(prompts, texts, as_json, after_prompt=False)
-    if length_penalty is not None:
-        raise ValueError("`length_penalty` is for beam search, and this samples: leave it out, or give `beams`")
     texts = sampled_texts(loaded, prompts, most, options, steps)
     return _print_texts(prompts, texts, as_json, after_prompt=architecture == "decoder", steps=steps)
 

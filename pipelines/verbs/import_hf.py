@@ -13,6 +13,7 @@ import tyro
 from pipelines.cli.arguments import TokenizerPattern
 from pipelines.cli.display import say
 from pipelines.cli.verbs import verb
+from pipelines.files import read_json
 from pipelines.run.folder import Run
 
 
@@ -46,13 +47,16 @@ def import_hf(
             sequence-pairs for an encoder-decoder.
         overwrite: Replace an existing imported run.
     """
-    from pipelines.exchange.transformers_import import import_model
 
     def replaceable(folder: Path) -> bool:
         return overwrite and (folder / "config.toml").is_file() and "imported_from" in Run(folder).facts
 
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another `out` (or replace an imported run with `overwrite`)")
+    if not source.startswith("hub:"):
+        read_json(Path(source) / "config.json", "import a folder that transformers' save_pretrained wrote")
+    from pipelines.exchange.transformers_import import import_model  # imports PyTorch, which takes seconds
+
     for line in import_model(source, objective, out, replaceable, pattern):
         say(line)
     return out

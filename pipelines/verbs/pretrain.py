@@ -88,8 +88,8 @@ def _pretrain(
     recipe: Recipe, sources: Sources, out: Path, init_from: Path | None, parallel: "Kind", dry_run: bool = False
 ) -> int:
     """Return 0, or 128 + the signal that stopped the training after it saved a checkpoint (0 on ranks other than 0)."""
-    # torch takes seconds to import: --help and a misspelled recipe should not wait for it.
-    from pipelines.training.pretraining import print_plan, train
+    _check(recipe, sources, out, init_from)
+    from pipelines.training.pretraining import print_plan, train  # imports PyTorch, which takes seconds
 
     for sentence in recipe.train.unfinished_schedules() if is_first_process() else ():
         warnings.warn(sentence, stacklevel=2)
@@ -97,6 +97,18 @@ def _pretrain(
         print_plan(recipe, sources, out, init_from)
         return 0
     return train(recipe, sources, out, parallel, init_from)
+
+
+def _check(recipe: Recipe, sources: Sources, out: Path, init_from: Path | None) -> None:
+    """Raise ValueError for a mistake that can be found without torch."""
+    from pipelines.run.folder import opened
+    from pipelines.training.mixture import fit_to_data, open_sources
+
+    if init_from is not None and not (out / "config.toml").exists():
+        opened(init_from)
+    first = open_sources(sources, recipe.objective).first
+    if init_from is None and not (out / "config.toml").exists():  # else the other run has its own vocabulary
+        fit_to_data(recipe, first)
 
 
 def next_step(given: Mapping[str, Any], status: int) -> str:

@@ -17,6 +17,8 @@ from pipelines.cli.display import say_on_stderr, write
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.text_input import argument_text, file_text, standard_input_text
 from pipelines.cli.verbs import verb
+from pipelines.run.folder import opened
+from pipelines.scoring.options import check_options
 
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
@@ -85,6 +87,17 @@ def score(
     content, chosen, wanted = _texts(text, file, choices, target)
     if as_json:
         say_on_stderr()
+    model = opened(run, checkpoint, device, dtype).recipe.model
+    check_options(
+        model,
+        target=target,
+        stride=stride,
+        rolling=rolling,
+        start=start,
+        masking=masking,
+        words=by == "word",
+        choices=bool(choices),
+    )
     from pipelines.run.loaded_run import load_run
     from pipelines.scoring.choices import rank_choices
     from pipelines.scoring.texts import score_text

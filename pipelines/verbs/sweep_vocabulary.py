@@ -82,6 +82,10 @@ def sweep_vocabulary(
     from pipelines.cli.process import resumable
     from pipelines.recipes.recipe import load_recipe
     from pipelines.run.folder import lock
+    from tokenizer.workers import thread_count
+
+    chosen, source = load_recipe(recipe), open_corpus(corpus, split=split, **reading)
+    workers = thread_count(workers)
     from pipelines.sweep.plan import (
         HOUR_FLOPS,
         Budget,
@@ -93,19 +97,16 @@ def sweep_vocabulary(
     )
     from pipelines.sweep.sweep_runs import Work
     from pipelines.sweep.vocabularies import held_out_documents, train_vocabularies, write_datasets
-    from tokenizer.workers import thread_count
 
     if as_json:
         say_on_stderr()
     wanted = [Vocabulary(kind, size) for kind in dict.fromkeys(kinds) for size in sorted({*(sizes or SIZES)})]
     share = HOUR_FLOPS / (len(wanted) * seeds)
     earlier = read_settings(out)
-    budget = Budget(load_recipe(recipe), (earlier["flops"] if earlier else share) if flops is None else flops)
+    budget = Budget(chosen, (earlier["flops"] if earlier else share) if flops is None else flops)
     for vocabulary in wanted:
         budget.tokens(vocabulary.size)  # refuses a budget of less than one step
     _warn_of_schedules(budget, wanted)
-    source = open_corpus(corpus, split=split, **reading)
-    workers = thread_count(workers)
     if dry_run:
         _print_plan(budget, wanted, seeds, workers, source, out, strict=bool(sizes))
         return None

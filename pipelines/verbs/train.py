@@ -50,13 +50,15 @@ def train(
         if value is not None and not 0 < value < float("inf"):
             raise ValueError(f"{option} is {value:g}, but must be above 0")
     need_validation(split, "the evaluation")
-    # torch takes seconds to import, which --help should not wait for.
-    from pipelines.first_model.steps import Job, run
+    options: dict[str, Any] = ({"split": split} if split else {}) | reading
+    from corpora import open_corpus
 
-    options = ({"split": split} if split else {}) | reading
+    source = open_corpus(corpus, **options)
+    from pipelines.first_model.steps import Job, run  # imports PyTorch, which takes seconds
+
     kinds = tuple(dict.fromkeys(kind))
     job = Job(corpus=corpus, out=out, kinds=kinds, minutes=minutes, tokens=tokens, reading=options)
-    return run(job, dry_run)
+    return run(job, source, dry_run)
 
 
 def next_step(given: Mapping[str, Any], evaluations: "dict[str, Evaluation]") -> str:

@@ -35,7 +35,7 @@ from pipelines.process_memory import resident_bytes
 from pipelines.reporting.training_phases import Phases
 from tokenizer import DEFAULT_SPECIAL_TOKENS, PieceRules, Tokenizer
 from tokenizer import sentinels as sentinel_tokens
-from tokenizer.kinds.registry import all_kinds, kind_named
+from tokenizer.kinds.registry import all_kinds, kind_named, resolve_splitter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -147,6 +147,7 @@ def train_tokenizer(
     special_tokens, cut_at = _special_tokens(special_tokens, sentinels, special_text, counts)
     _check(kind, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
     check_engine(engine, address, threads, without={"`pairs`": pairs, "`counts`": counts})
+    others, source = load_compared(compare), _open(corpus, pairs, split, reading, counts)
     from corpora import Corpus
     from pipelines.cluster.counting_tasks import count_on_ray, counts_folder, plan_counting, remove_range_counts
     from pipelines.reporting.tokenizer_summary import HeldOut, summarize
@@ -164,8 +165,6 @@ def train_tokenizer(
         "pieces": None if pieces == PieceRules() else pieces,
     }
     Options(vocab_size=vocab_size, **options)  # raises before the corpus is read
-    others = load_compared(compare)
-    source = _open(corpus, pairs, split, reading, counts)
     splitter = pattern or kind_named(kind).default_pattern
     training_bytes = None if counts or source is None else _training_bytes(source)  # None: counted already
     where = address, threads
@@ -314,6 +313,8 @@ def _check(
         raise ValueError(
             f"`pattern` is {pattern}, which is {problem}: use one of {', '.join(vocabulary.patterns)}{other}"
         )
+    if pattern:
+        resolve_splitter(pattern)  # refuses a regular expression that is not valid
     if min_count < 1:
         raise ValueError(f"`min_count` is {min_count}, but must be at least 1")
     if not 0 <= trace <= MOST_TRACED:

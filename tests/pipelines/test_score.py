@@ -65,7 +65,7 @@ def assert_predictions(score, logits):
 @pytest.mark.parametrize("start", [True, False])
 def test_a_decoders_scores_are_those_of_transformers(kind, start, exported):
     run, peer, tok = exported(kind)
-    run = replace(run, around=replace(run.around, before=(0,)))  # <|endoftext|>, as in our own runs
+    run.around = replace(run.around, before=(0,))  # <|endoftext|>, as in our own runs
     ids = tok(TEXT, add_special_tokens=False)["input_ids"]
     score = bytelm.score_text(run, TEXT, start=start)
     assert score.ids.tolist() == ids
@@ -127,7 +127,7 @@ def test_rolling_windows_are_those_of_lm_eval(count, length):
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
 def test_rolling_scores_are_those_of_lm_eval(kind, exported, in_process, tmp_path):
     run, peer, tok = exported(kind)
-    run = replace(run, around=replace(run.around, before=(0,)))
+    run.around = replace(run.around, before=(0,))
     rows = []
     for read, predicted in lm_eval_windows(tok(LONG)["input_ids"], 0, run.config.model.context_length):
         rows.append(peer(torch.tensor([read])).logits[0, -len(predicted) :])

@@ -34,19 +34,23 @@ def kinds() -> tuple[type[Measurement], ...]:
 def options() -> Iterator[inspect.Parameter]:
     """Yield the options of all measurements: the fields of their classes, with their docstrings as help."""
     for path in _modules():
-        _, _, source = path.read_text(encoding="utf-8").partition("(Measurement):\n")
-        lines = takewhile(lambda line: not line or line.startswith(" "), source.splitlines())
-        body = ast.parse(textwrap.dedent("\n".join(lines))).body
-        for field, text in pairwise([*body, None]):
-            if isinstance(field, ast.AnnAssign) and field.value and isinstance(text, ast.Expr):
-                kind = eval(ast.unparse(field.annotation), {"Literal": Literal})
-                words = " ".join(inspect.cleandoc(ast.literal_eval(text.value)).split())
-                yield inspect.Parameter(
-                    ast.unparse(field.target),
-                    inspect.Parameter.KEYWORD_ONLY,
-                    default=ast.literal_eval(field.value),
-                    annotation=Annotated[kind, tyro.conf.arg(help=as_options(words))],
-                )
+        yield from _options_of(path)
+
+
+def _options_of(path: Path) -> Iterator[inspect.Parameter]:
+    _, _, source = path.read_text(encoding="utf-8").partition("(Measurement):\n")
+    lines = takewhile(lambda line: not line or line.startswith(" "), source.splitlines())
+    body = ast.parse(textwrap.dedent("\n".join(lines))).body
+    for field, text in pairwise([*body, None]):
+        if isinstance(field, ast.AnnAssign) and field.value and isinstance(text, ast.Expr):
+            kind = eval(ast.unparse(field.annotation), {"Literal": Literal})
+            words = " ".join(inspect.cleandoc(ast.literal_eval(text.value)).split())
+            yield inspect.Parameter(
+                ast.unparse(field.target),
+                inspect.Parameter.KEYWORD_ONLY,
+                default=ast.literal_eval(field.value),
+                annotation=Annotated[kind, tyro.conf.arg(help=as_options(words))],
+            )
 
 
 def with_options(function: F) -> F:
@@ -63,6 +67,15 @@ def measurements(given: Mapping[str, Any] | None = None) -> tuple[Measurement, .
     given = given or {}
     names = ((kind, [option.name for option in fields(kind) if option.name in given]) for kind in kinds())
     return tuple(kind(**{name: given[name] for name in own}) for kind, own in names)
+
+
+def with_changed_options(given: Mapping[str, Any]) -> Iterator[Measurement]:
+    """Yield the measurements with an option in `given` that is not its default; imports no other module."""
+    for path in _modules():
+        defaults = {option.name: option.default for option in _options_of(path)}
+        own = {name: given[name] for name in defaults if name in given}
+        if any(value != defaults[name] for name, value in own.items()):
+            yield import_module(f"{__name__}.{path.stem}").MEASUREMENT(**own)
 
 
 def _modules() -> list[Path]:

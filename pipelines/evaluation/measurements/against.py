@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from lm.metrics.intervals import block_length, interval
-from lm.metrics.predictions import bits, divergences, token_nll
+from lm.metrics.predictions import divergences, token_nll
+from lm.metrics.units import bits
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.confidence import FEWEST_CONTEXTS, FEWEST_DOCUMENTS, Sampling, draw
 from pipelines.evaluation.documents import Key, StreamText, document_keys

@@ -22,7 +22,8 @@ from lm.decoding.generation import stream as generated
 from lm.decoding.packed import prepare
 from lm.decoding.sampling import draw
 from lm.metrics.intervals import interval, resampled_sums
-from lm.metrics.predictions import bits, entropy
+from lm.metrics.predictions import entropy
+from lm.metrics.units import bits
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream

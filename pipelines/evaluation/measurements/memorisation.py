@@ -11,7 +11,6 @@ from importlib.util import find_spec
 
 import numpy as np
 
-from lm.text_statistics.match_lengths import is_covered, longest_matches
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.decoded_text import decode, decoded_tokens
@@ -163,6 +162,8 @@ def shared_text(
     The training text is searched in overlapping pieces that need about `memory` bytes, so no match is missed. A split
     that needs more than half of the memory is sampled: documents in random order, the last one cut.
     """
+    from lm.text_statistics.match_lengths import is_covered, longest_matches  # imports numba
+
     added, lengths = decoded_tokens(tokenizer)
     ids = stream.read(0, stream.tokens)
     written = np.frombuffer(decode(added, ids), np.uint8)

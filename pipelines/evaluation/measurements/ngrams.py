@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lm.metrics.baselines import Bigram, Unigram
-from lm.metrics.predictions import bits
+from lm.metrics.units import bits
 from pipelines.dataset.pair_dataset import Lists, Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.measurement import Measurement, Result, number

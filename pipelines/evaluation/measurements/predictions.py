@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 
 from lm.metrics.intervals import interval
-from lm.metrics.predictions import bits, perplexity
+from lm.metrics.units import bits, perplexity
 from lm.values import read_as
 from pipelines.dataset.pair_dataset import Pairs
 from pipelines.evaluation.confidence import Interval, Sampling

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from lm.metrics.baselines import Unigram
-from lm.metrics.predictions import perplexity
+from lm.metrics.units import perplexity
 from lm.model import LanguageModel
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream

@@ -7,7 +7,8 @@ import numpy as np
 import torch
 
 from corpora.synthetic import source_from_description
-from lm.metrics.predictions import bits, kl_from_source
+from lm.metrics.predictions import kl_from_source
+from lm.metrics.units import bits
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.measurement import Measurement, Result, number

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm.metrics.predictions import bits
 from lm.metrics.temperature_scaling import best_temperature
+from lm.metrics.units import bits
 from lm.model import LanguageModel
 from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.split import Chunk, ScoredSplit, Split

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from lm.metrics.intervals import interval
-from lm.metrics.predictions import perplexity
+from lm.metrics.units import perplexity
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.confidence import Interval, Sampling
 from pipelines.evaluation.decoded_text import stream_text, white_space
