@@ -23,7 +23,7 @@ BATCH_BYTES = 8 << 20
 # Limits a batch of very short documents, so that its offsets take no more memory than its text.
 BATCH_DOCUMENTS = 1 << 17
 
-# Documents left out that are named; a corpus may leave out millions.
+# Most documents left out to name; a corpus may leave out millions.
 MOST_REASONS = 10
 
 # Chunks of small files are joined up to these limits, because each call of an Arrow function takes microseconds.

@@ -55,7 +55,7 @@ class LabelledTexts:
 
 
 def read_labelled(path: Path, text_field: str = "text", label_field: str = "label") -> LabelledTexts:
-    """Read the texts and labels (strings or whole numbers) of a .jsonl, .csv or .tsv, also compressed, or a .parquet.
+    """Read texts and labels (strings or whole numbers) from .jsonl, .csv or .tsv, also compressed, or .parquet.
 
     Labels of CSV are strings. A warning names the encoding that was found in a file that is not UTF-8.
     Raises ValueError with file and row for a field that is missing or of another type, and for labels of both types.

@@ -102,7 +102,7 @@ class Column(NamedTuple):
     def text(self, cell: Any) -> str | None:
         """Return the text in a cell of the column. The texts of a list are joined by line feeds.
 
-        Raises ValueError with the type of a value in the way that is not as the steps say.
+        Raises ValueError with the type of the first value that does not fit its step.
         """
         return _text(cell, self.steps[1:])
 

@@ -1,8 +1,8 @@
 """Build the site of these pages without a network: `make docs` writes build/docs/site.
 
-The pages are this repository's Markdown files at their paths, so that their relative links hold. Added are the files
-that they link to, and a reference from the docstrings and the verbs' help. Zensical renders them. At last every link of
-the site is checked, and that no page loads anything from another host.
+The pages are this repository's Markdown files at their paths, so that their relative links hold. The site also has the
+files that they link to, and a reference from the docstrings and the verbs' help. Zensical renders the pages. A last
+check finds broken links, and pages that load anything from another host.
 """
 
 import os
@@ -79,7 +79,7 @@ def copy_pages(names: list[str], pages: Path) -> None:
 
 
 def page_of(name: str) -> str:
-    """Return the path in the site's pages of a file of the repository."""
+    """Return the path of a repository file among the site's pages."""
     if name == "README.md":
         return "index.md"
     return name if name.endswith((".md", *PICTURES)) else f"{name}.md"
@@ -140,7 +140,7 @@ def public(package: ModuleType) -> dict[str, str]:
 def write_reference(pages: Path, title: str, homes: dict[str, str]) -> str:
     """Write the docstrings of modules, classes and functions to a page, and return its path.
 
-    `homes` has for each heading where the code is.
+    `homes` has the place of the code for each heading.
     """
     first = (import_module(title).__doc__ or "").strip()
     page = pages / "reference" / f"{title}.md"

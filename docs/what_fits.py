@@ -19,7 +19,7 @@ GPU_TOKENS = 490_000  # tokens/s of GPT-2 124M on one H200, measured by modded-n
 BATCH = 16  # sequences of a micro-batch, where the recipe leaves it to the device
 SIZES = {128: 2, 256: 4, 384: 6, 512: 8, 768: 12, 1024: 16}  # layers by width
 BATCHES = (1, 16, 64)
-NARROW = 384  # models of less width are slowed down by the fixed cost of each operation
+NARROW = 384  # narrower models are slower, because each operation has a fixed cost
 MACHINES = ("2 cores, float32", "2 cores, bfloat16", "one H200 (estimate)")
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022
 

@@ -65,7 +65,7 @@ class ModelConfig:
     kv_heads: int = 0
     """Key-value heads, shared by groups of query heads; 0: as many as heads"""
     mlp: bool = True
-    """Blocks have an MLP; without, they are attention only"""
+    """Blocks have an MLP; otherwise they have only attention"""
     mlp_width: int = 0
     """Hidden units of the MLP; 0: 4 x width, for swiglu and geglu 8/3 x width rounded up to a multiple of 64"""
 

@@ -223,7 +223,7 @@ def precision_line(machine: Machine, model: ModelConfig, train: TrainConfig) -> 
         chosen = fastest(
             machine.device.type, machine.dtype, length, length, model.window, model.dropout > 0.0, train.compile
         )
-        why = f"the fastest measured for that at {length:,} positions" if machine.device.type == "cpu" else "fused"
+        why = f"the fastest measured in this dtype at {length:,} positions" if machine.device.type == "cpu" else "fused"
         mixer = f"attention {chosen}, {why}"
     products = {"highest": "in full", "high": "in TF32 or three of bfloat16", "medium": "in bfloat16"}
     exact = f"matmul precision {train.matmul_precision} (float32 products {products[train.matmul_precision]})"

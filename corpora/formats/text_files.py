@@ -82,7 +82,7 @@ def found_encoding(path: AnyPath) -> str | None:
 
 
 def _check_utf8(piece: bytes) -> None:
-    """Raise OtherEncoding for the first piece of a text that is surely in another encoding than UTF-8."""
+    """Raise OtherEncoding if the first piece of a text shows an encoding other than UTF-8."""
     try:
         codecs.utf_8_decode(piece, "strict", False)
     except UnicodeDecodeError as error:

@@ -50,7 +50,8 @@ def usage() -> str:
     )
     return (
         "usage: bytelm VERB [options]      (bytelm VERB --help explains a verb)\n\n"
-        "From text to a tokenizer, a dataset, a trained transformer and its validation perplexity.\n\n"
+        "From text to a tokenizer, a dataset, a trained transformer and its validation perplexity.\n"
+        "`bytelm train my-text/` does all of it; the other verbs do one step, or more with the result.\n\n"
         f"{lists}\n\n"
         "A CORPUS is a name from `bytelm corpus list`, a file, a folder, a glob, s3://bucket/key or hub:owner/name.\n"
         "Folders and globs: .txt .jsonl .parquet .arrow, others with --suffix; text also as .gz .xz .zst.\n\n"

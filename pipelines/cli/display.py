@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
-# Seconds between two lines of progress, if the output is not a terminal, and until the first, which estimates the time.
+# Without a terminal: seconds between two lines of progress, and until the first line, which has the time left.
 PLAIN_INTERVAL, FIRST_LINE = 10.0, 2.0
 
 
@@ -87,7 +87,7 @@ def table(
 ) -> None:
     """Print an aligned table. Columns after the first are right-aligned numbers, or with `text` left-aligned words.
 
-    Without `columns` it has no heads. It is a result, or goes to the console `to`.
+    Without `columns`, the table has no header. It is printed as a result, or on the console `to`.
     """
     from rich.markup import escape
     from rich.table import Table

@@ -20,9 +20,10 @@ def complain(command: str, text: str) -> None:
 
 
 def nearest(word: str, names: Iterable[str]) -> list[str]:
-    """Return the names that resemble a mistyped word, at most three and the best first.
+    """Return up to three names that resemble a mistyped word, best first.
 
-    Names with the word as a part, or with a part that it begins, come before names that are spelled alike.
+    Parts of a name are separated by hyphens, underscores and dots. Names with a part equal to the word come first, then
+    names with a part that begins with it. If there are none, the name with the most similar spelling counts.
     """
     from difflib import SequenceMatcher
 

@@ -33,8 +33,8 @@ def message(text: str) -> str:
 def as_options(text: str, names: Collection[str] | None = None) -> str:
     """Return a sentence for the command line: "`top_k`" becomes "--top-k", and "`split='none'`" "--split none".
 
-    All sentences of this code, messages and docstrings, name an argument as in Python, in backticks. Other words in
-    backticks, such as a command, stay. With `names`, other names stay too.
+    Messages and docstrings name arguments as in Python, in backticks. Other text in backticks, such as a command, is
+    unchanged. With `names`, only these arguments change.
     """
 
     def option(code: re.Match[str]) -> str:

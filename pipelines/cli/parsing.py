@@ -93,7 +93,7 @@ def parse_second(functions: Mapping[str, Callable[..., Any]], arguments: Sequenc
     choices = " or ".join(f"`{prog} {name}`" for name in functions)
     if word not in FLAGS:
         problem = f"there is no `{prog} {word}`" if word else "the second word is missing"
-        raise UsageError(f"{problem}: say {choices}")
+        raise UsageError(f"{problem}: use {choices}")
     module = sys.modules[next(iter(functions.values())).__module__]
     summaries = {name: _description(inspect.unwrap(function)) for name, function in functions.items()}
     usage = f"usage: {prog} {{{','.join(functions)}}} [OPTIONS]"

@@ -28,7 +28,7 @@ class Number(NamedTuple):
     exp_of: str = ""
     """The number in nats whose exponential it is"""
     setting: bool = False
-    """Whether evaluations that differ in it are kept beside each other"""
+    """Whether evaluation.json keeps two evaluations that differ in this number"""
 
 
 def number(

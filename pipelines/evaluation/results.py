@@ -25,7 +25,7 @@ T = TypeVar("T")
 ALWAYS = (Numbers, Settings)
 # One evaluation replaces another if these fields and all settings agree wherever both have them.
 SOURCES = ("checkpoint", "checkpoint_sha256", "dataset_fingerprint", "tokenizer_fingerprint", "against")
-# The newest evaluation's, beside `splits`.
+# Fields of evaluation.json about the newest evaluation.
 NEWEST = ("checkpoint", "data", "dataset_fingerprint", "tokenizer_fingerprint", "against")
 
 
@@ -82,7 +82,7 @@ class SplitEvaluation:
 
     @cached_property
     def entries(self) -> dict[str, Any]:
-        """The numbers by name, and results that have a key by this key."""
+        """Numbers by name, and results by key."""
         values: dict[str, Any] = {}
         for result in self.results:
             values |= {result.key: result} if result.key else {f.name: getattr(result, f.name) for f in fields(result)}
@@ -119,7 +119,7 @@ class SplitEvaluation:
         return self.split == other.split and all(ours[key] == theirs[key] for key in ours.keys() & theirs.keys())
 
     def completed_by(self, old: "SplitEvaluation") -> "SplitEvaluation":
-        """Return the evaluation with the numbers of an `old` one that it lacks, such as compressor sizes."""
+        """Return the evaluation; numbers that it lacks, such as compressor sizes, come from the `old` one."""
         kept = {type(result): result for result in old.results}
         for result in self.results:
             before = kept.get(type(result))
@@ -177,7 +177,7 @@ class Evaluation:
         return [*self.splits.values(), *self.earlier]
 
     def adding(self, added: list[SplitEvaluation]) -> "Evaluation":
-        """Return the evaluations with the new ones `added`. A replaced one passes on the numbers that the new lacks."""
+        """Return the evaluations with new ones `added`. Numbers that a new one lacks come from the one it replaces."""
         newest, earlier = dict(self.splits), list(self.earlier)
         for new in reversed(added):
             known = [*([newest.pop(new.split)] if new.split in newest else []), *earlier]

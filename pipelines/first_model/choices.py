@@ -18,7 +18,7 @@ EPOCHS = 6
 # With fewer tokens of training for each parameter, a smaller model does better in the same time.
 TOKENS_PER_PARAMETER = 2
 BYTE_VOCABULARY = 256 + 5  # with the special tokens
-# Entries of a vocabulary, and the least bytes of text that training reads for so many.
+# Entries of a vocabulary, and the fewest bytes of text that the training reads with it.
 VOCABULARIES = (
     (512, 10_000),
     (1024, 30_000),
@@ -28,7 +28,7 @@ VOCABULARIES = (
     (16_384, 150_000_000),
     (32_768, 600_000_000),
 )
-# Scripts of thousands of letters.
+# Scripts with thousands of letters.
 LARGE_SCRIPTS = ("Han", "Hangul")
 LEAST_CONTEXT = 32
 # Blocks that the validation split must have.
@@ -67,7 +67,7 @@ class Budget:
     tokens: int | None = None
 
     def tokens_of(self, parameters: int) -> float:
-        """Return about how many tokens a model with so many parameters trains on."""
+        """Return about how many tokens a model trains on."""
         return self.tokens or self.seconds * self.flops_per_second / (6 * parameters)
 
 
@@ -103,7 +103,7 @@ def choose(text: TextFacts, budget: Budget) -> Choice:
 
 
 def tokens_for(choice: Choice, text: TextFacts, budget: Budget) -> float:
-    """Return about how many tokens a model trains on: as asked, or in the time, but at most `EPOCHS` epochs."""
+    """Return about how many tokens a model trains on: the number asked for, or what time and `EPOCHS` allow."""
     return budget.tokens or _tokens(choice, text, budget)
 
 
@@ -150,7 +150,7 @@ def recipe_name(kind: Kind, choice: Choice) -> str:
 
 
 def recipe_for(kind: Kind, choice: Choice) -> Recipe:
-    """Return the recipe of a kind of model, before `with_tokens`."""
+    """Return the recipe of a kind of model; `with_tokens` then sets its length."""
     base, size = load_recipe(recipe_name(kind, choice)), choice.size
     context = choice.context_length + (2 if kind == "bert" else 0)  # an encoder reads two tokens around a block
     model = replace(base.model, layers=size.layers, width=size.width, heads=size.heads, context_length=context)

@@ -48,12 +48,12 @@ class Record:
         """Raise ValueError if the record in `out` is about another text, or other splits of it."""
         if self.text and self.text != text.fingerprint:
             raise ValueError(
-                f"{out} was made from another text than {name} is now (or from other splits or reading options): "
+                f"{out} was made from another text than {name}, or with another split or other reading options: "
                 "choose another `out`"
             )
 
     def check_budget(self, out: Path, kind: Kind, minutes: float | None, tokens: int | None) -> None:
-        """Raise ValueError if less training is asked for than before."""
+        """Raise ValueError if the call asks for less training than before."""
         before = self.models.get(kind)
         if before is None:
             return

@@ -60,7 +60,7 @@ class Job:
     """Options of `corpora.open_corpus`, such as `split`"""
 
     def minutes_of(self, before: Asked | None) -> float:
-        """Return the minutes of training a model for which the last call asked `before`."""
+        """Return the training time of a model in minutes; `before` is what the last call asked for."""
         return self.minutes or (before and before.minutes) or MINUTES
 
 
@@ -167,7 +167,7 @@ def pretrain_command(name: str, recipe: Recipe, data: Path, out: Path) -> str:
 
 
 def _tokens(job: Job, before: Asked | None, recipe: Recipe, dataset: TokenDataset) -> int:
-    """Return the tokens of a training: as many as the last call's, as asked for, or as the time allows."""
+    """Return the tokens to train on: those asked for, those of the last call, or as many as the time allows."""
     if job.tokens:
         return job.tokens
     if before and job.minutes in (None, before.minutes):
@@ -194,7 +194,7 @@ def _evaluate(folder: Path, compressors: bool) -> Evaluation:
 
 
 def _is_current(known: SplitEvaluation, folder: Path) -> bool:
-    """Whether an evaluation is of the best checkpoint, on the dataset of the run, in windows without overlap."""
+    """Return whether an evaluation has the best checkpoint, the dataset of the run, and windows without overlap."""
     measured = known.measured
     same_text = measured.dataset_fingerprint == Run(folder).facts["dataset_fingerprint"]
     same_weights = measured.checkpoint == best_checkpoint(folder).name

@@ -70,7 +70,7 @@ def _documents(text: TextFacts, split: str) -> str:
 def _lengths(text: TextFacts) -> str:
     """Return the typical length of several documents as text."""
     several = sum(text.documents.values()) > 2
-    return f", half of the text in those of {quantity(text.typical_bytes, 'B')} or more" if several else ""
+    return f", half of the text in documents of {quantity(text.typical_bytes, 'B')} or more" if several else ""
 
 
 def _limit(text: TextFacts, choice: Choice, budget: Budget) -> str:

@@ -14,7 +14,7 @@ from corpora import Corpus
 from corpora.splits import TRAIN, VALIDATION
 from pipelines.dataset.arrow import TextFingerprint, text_of
 
-# Text of each batch whose scripts are counted. A batch has at most 8 MB, or one document.
+# Scripts are counted in so many documents and bytes of each batch. A batch has at most 8 MB, or one document.
 SAMPLED_DOCUMENTS, SAMPLED_BYTES = 16, 8192
 
 
@@ -26,7 +26,7 @@ class TextFacts:
     """Of all documents and their splits; the same as in dataset.json"""
     split_rule: str
     documents: dict[str, int]
-    """By split"""
+    """Number by split"""
     bytes: int
     train_bytes: int
     validation_bytes: int

@@ -147,7 +147,7 @@ class TrainConfig:
     dtype: Dtype = "auto"
     """Dtype of activations and matrix products. Weights and optimizer state are float32. float16 scales the loss. auto:
     the fastest that trains well. A small model's validation loss is within 0.05 nats of float32's in bfloat16, and
-    within 0.02 in float16. There is a warning if the CPU is slow in the dtype."""
+    within 0.02 in float16. Training warns if the CPU is slow in the dtype."""
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
     """Precision of float32 matrix products. highest: float32. high: TF32 or three bfloat16 products. medium: bfloat16.
     dtype auto already uses bfloat16 where it is faster."""

@@ -8,7 +8,7 @@ from pipelines.evaluation.measurements.ngrams import NGrams
 from pipelines.evaluation.results import SplitEvaluation
 from pipelines.reporting.subject import Subject
 
-TARGETS = {"next-token": "", "masked-token": " of masked tokens"}  # what a perplexity is of, by objective
+TARGETS = {"next-token": "", "masked-token": " of masked tokens"}  # title of a perplexity, by objective
 SHOWN_BASELINES = 4
 
 
@@ -87,4 +87,4 @@ def _time(subject: Subject) -> Card:
     lines = [str(facts[name]) for name in ("hardware",) if facts.get(name)]
     if subject.imported or not subject.seconds:
         return Card("Date", str(facts.get("date", "not recorded"))[:10], lines)
-    return Card("Training time", duration(subject.seconds), [f"{subject.speed:,.0f} tokens a second", *lines])
+    return Card("Training time", duration(subject.seconds), [f"{subject.speed:,.0f} tokens/s", *lines])

@@ -108,7 +108,7 @@ def trained_on(subject: Subject) -> str:
     tokens = quantity(subject.tokens_seen, "").replace(" ", "")
     hardware = subject.run.facts.get("hardware", "not recorded")
     return (
-        f"It was trained on {tokens} tokens in {duration(subject.seconds)}, because its machine ({hardware}) trains "
+        f"It was trained on {tokens} tokens in {duration(subject.seconds)}: its machine ({hardware}) trains "
         f"{subject.speed:,.0f} tokens a second."
     )
 

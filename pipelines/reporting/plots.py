@@ -18,7 +18,7 @@ from pipelines.reporting.svg import HEIGHT, INK, PALE, PALER, SERIES, Plot, draw
 
 LINE_STYLES = ("-", "--", "-.", ":")  # distinguish runs without colour
 SOURCE_MARKERS = "^vsDPX"  # distinguish the sources of a mixture
-WARM_UP = 0.05  # share of the training that the loss axis ignores
+WARM_UP = 0.05  # share of the training that the range of the loss axis leaves out
 BINS = 24  # of the loss by position
 LARGE = 1e15  # larger perplexities are shown as powers of ten
 BAND = 2.0  # half-width of the error band in standard errors
@@ -227,8 +227,9 @@ def _explained_loss(subjects: Sequence[Subject]) -> str:
 
 
 _LOSS = (
-    "Cross-entropy in bits per target during training; the axis at the right shows the perplexity. "
-    "The axis ignores the first 5 % of the training, where the loss falls from the logarithm of the vocabulary size."
+    "Cross-entropy in bits per target during training; the right axis shows the perplexity. "
+    "The axes do not show the highest losses of the first 5 % of the training, where the loss falls from the logarithm "
+    "of the vocabulary size."
 )
 _SOURCES = (
     " A thin line is the validation loss on one source of a mixture; the line of the validation loss is the mean of "
@@ -245,7 +246,7 @@ _POSITION = (
 )
 _BYTES = "All bars are of the same text; shorter is better."
 _INTERVALS = " A line at the end of a bar is its 95 % interval."
-_HATCHED = " Hatched: a compressor that has seen the training text."
+_HATCHED = " Hatched: a compressor that is given the training text."
 _RELIABILITY = (
     "Accuracy of the first-ranked token against its probability. A calibrated model is on the dashed diagonal. "
     "The area of a circle is the share of tokens in its bin."

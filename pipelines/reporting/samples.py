@@ -38,7 +38,7 @@ class Sample(NamedTuple):
 def samples_of(run: Run, model: LanguageModel, seed: int = 0) -> list[Sample]:
     """Return a few samples.
 
-    The given text is from the validation split of the run's dataset. Without it, a decoder only writes from nothing.
+    The given text is from the validation split of the run's dataset. Without one, a decoder has no prompt.
     """
     excerpts, objective = Excerpts(run), run.recipe.objective
     if objective == "sequence-pairs":
@@ -55,7 +55,7 @@ def samples_of(run: Run, model: LanguageModel, seed: int = 0) -> list[Sample]:
     ]
     if excerpts.text_ids.start is not None:
         empty = np.array(prompt_ids(excerpts.tokenizer, [""], model.config, excerpts.text_ids)[0])
-        samples.append(_continue_prompts(excerpts, model, empty, "from nothing", SETTINGS[0], seed))
+        samples.append(_continue_prompts(excerpts, model, empty, "without a prompt", SETTINGS[0], seed))
     return samples
 
 

@@ -196,7 +196,7 @@ _SETTINGS: dict[str, Callable[[Column], str]] = {
     "compared with": lambda column: column[1].measured.against or MISSING,
     "window, tokens": _number("window"),
     "stride, tokens": _number("stride"),
-    "least context, tokens": _number("min_context"),
+    "minimum context, tokens": _number("min_context"),
     "document mask": _number("document_mask"),
     "dtype": _number("dtype"),
     "tokenizer": lambda column: _measure("tokenizer_fingerprint")(column)[:16],

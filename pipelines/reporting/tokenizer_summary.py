@@ -290,8 +290,8 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     phases = ", ".join(f"{PHASES[phase][0]} {each}" for phase, each in spent.items())
     yield "time", f"{_seconds(sum(seconds.values()))}: {phases}"
     if "tokens" in summary:
-        yield "bytes per token", f"{size / max(1, summary['tokens']):.3f} on the text trained on"
-        dead = f"{summary['dead']:,} merges, which that text has only inside longer tokens"
+        yield "bytes per token", f"{size / max(1, summary['tokens']):.3f} on the training text"
+        dead = f"{summary['dead']:,} merges, which occur in this text only inside longer tokens"
         examples = "  ".join(map(shorten, summary["dead_examples"]))
         yield "dead", f"{dead}: {examples}" if summary["dead"] else "no merges"
     yield "longest", "  ".join(f"{shorten(spelled)} ({length})" for length, spelled in summary["longest"])

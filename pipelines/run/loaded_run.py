@@ -205,7 +205,7 @@ def load_run(
 ) -> LoadedRun:
     """Return the trained model of a run's folder with its tokenizer and configuration.
 
-    A loaded run is returned as it is. Raises ValueError for a folder that is not a run, for a run without a whole
+    A loaded run is returned unchanged. Raises ValueError for a folder that is not a run, for a run without a whole
     checkpoint, and for a loaded run with another checkpoint, device or dtype.
 
     Args:
@@ -238,7 +238,7 @@ def load_trained(
     """Return the model of a checkpoint, with averaged weights if the run averages them.
 
     `checkpoint` is "newest" (the newest whole one), "best" (the lowest validation loss), or the number of a step.
-    `needs`: see `choose_machine`. A run that is loaded already gives its own model, on `device` a copy of it. Raises
+    `needs`: see `choose_machine`. A loaded run gives its own model, or a copy if `device` is another one. Raises
     ValueError if there is no such checkpoint, or if config.toml does not match it.
     """
     if run.loaded is None:

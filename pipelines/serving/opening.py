@@ -28,7 +28,7 @@ def opening_of(run: Run) -> tuple[str, str]:
 
 
 def _whole_words(text: str) -> str:
-    """Return a text without its first line, unless it is long, and without the parts of words at its ends."""
+    """Return a text without its first line, unless that line is long, and without incomplete words at its ends."""
     text = text.strip("\ufffd")  # parts of characters
     line_end = text.find("\n")
     begin = line_end if 0 <= line_end < len(text) // 3 else text.find(" ")

@@ -75,8 +75,8 @@ def access_to(
 ) -> Access:
     """Return the access to a server on `address` and `port`, which other machines reach under one of `names`.
 
-    Without a `token`, it has a new one if another machine could reach the server. Raises ValueError for a name with a
-    scheme, a port or a path, and for an origin that is not a scheme, a host and perhaps a port.
+    Without `token`, the access has a new token if another machine could reach the server. Raises ValueError for a name
+    with a scheme, a port or a path, and for an origin that is not a scheme, a host and perhaps a port.
     """
     for name in names:
         if not name or set(name) & set("/@?# ") or (":" in name and not name.startswith("[")):

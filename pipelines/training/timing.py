@@ -20,7 +20,7 @@ from tokenizer import Tokenizer
 
 WARM_UP_STEPS = 2
 MEASURED_STEPS, MEASURED_SECONDS = 30, 3.0  # whichever ends first
-# A step that would take longer than this is not measured, but computed from the speed of matrix products.
+# The time of a longer step is not measured, but estimated from the speed of matrix products.
 LONGEST_STEP = 5.0
 # Share of the speed of a large matrix product that training reaches: 0.35 to 0.5 for the recipes that come with bytelm.
 UTILISATION = 0.4
@@ -32,11 +32,11 @@ class Speed:
 
     tokens_per_second: float
     measured: bool
-    """False if it is computed from the speed of a matrix product"""
+    """False if it is estimated from the speed of matrix products"""
 
     def time_of(self, tokens: int) -> str:
         """Return a sentence about the time of training on `tokens` tokens."""
-        how = "measured over a few steps" if self.measured else "from the speed of matrix products"
+        how = "measured over a few steps" if self.measured else "estimated from the speed of matrix products"
         rate = quantity(self.tokens_per_second, "tok")
         return f"training takes about {duration(tokens / self.tokens_per_second)}, at {rate}/s ({how})"
 
@@ -48,9 +48,9 @@ def training_flops(machine: Machine) -> float:
 
 
 def training_speed(recipe: Recipe, mixture: Mixture, facts: Mapping[str, Any] | None = None) -> Speed:
-    """Return the speed of training `recipe` on `mixture`, from a few steps of a model that is thrown away.
+    """Return the speed of training `recipe` on `mixture`, from a few steps of a temporary model.
 
-    A model whose steps take many seconds is not built. For `facts` see `make_objective`.
+    If a step would take many seconds, no model is built. For `facts` see `make_objective`.
     """
     doing("measuring the speed of training")
     machine = choose_machine(recipe.train.device, recipe.train.dtype, half=True)

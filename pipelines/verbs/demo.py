@@ -2,7 +2,7 @@
 
 Examples:
     bytelm demo
-    bytelm demo --out my-demo --seconds 60
+    bytelm demo --out my-demo --minutes 0.5
 """
 
 import shutil
@@ -25,7 +25,7 @@ MINUTES = 1.4
 def demo(out: Path = Path("bytelm-demo"), *, minutes: float = MINUTES, fresh: bool = False) -> "dict[str, Evaluation]":
     """Run `bytelm train` on Python's standard library, with a small GPT and a small BERT.
 
-    Finished steps of an earlier demo in the folder are reused, and an interrupted step is resumed.
+    The same command reuses finished steps in the folder and resumes an interrupted step.
 
     Args:
         out: Folder for all files.

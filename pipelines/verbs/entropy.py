@@ -28,7 +28,9 @@ RATE_SAMPLE = 16_000_000  # bytes
 
 OptionalTokenizer = Annotated[
     Path | None,
-    tyro.conf.arg(metavar="PATH", help="Tokenizer of the tokens to count: its folder, or its published file."),
+    tyro.conf.arg(
+        metavar="PATH", help="Tokenizer of the tokens to count: its folder, or its file in a published format."
+    ),
 ]
 
 # Options by subject: those of --help, and those of --help-all alone.

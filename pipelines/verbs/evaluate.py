@@ -62,9 +62,11 @@ def evaluate(
 ) -> "Evaluation | list[Evaluation]":
     """Measure runs on held-out text and add the numbers to evaluation.json in each run folder; return them.
 
-    Returns an Evaluation for one run, and a list for a list of runs. Its attributes are the splits, and theirs
-    the numbers: `evaluate("my/gpt").validation.bits_per_byte`. If the logits of a run are not finite, all others are
-    still measured, and then the error names this run. Raises ValueError for such a run.
+    Returns an Evaluation for one run, such as `evaluate("my/gpt").validation.bits_per_byte`, or a list for a list of
+    runs.
+
+    If the logits of a run are not finite, the other runs are measured first, and then an error names this run.
+    Raises ValueError for such a run.
 
     Args:
         runs: Folders of runs.

@@ -70,8 +70,8 @@ def generate(
 ) -> "str | list[str] | list[Guesses] | Generated | list[Generated]":
     """Continue prompts with a decoder, write targets of sources with an encoder-decoder, or fill masks with an encoder.
 
-    Returns the new text, a list of texts for several prompts, or the guesses for each mask. With probabilities, each
-    text becomes a dict with prompt, text and steps.
+    Returns the new text, a list of texts for several prompts, or the guesses for each mask. Returns a dict with prompt,
+    text and steps instead of each text if `probabilities` is given.
 
     Args:
         prompt: Text to continue, source of an encoder-decoder, or text with a <|mask|> (or the mask token of an

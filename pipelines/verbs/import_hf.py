@@ -32,8 +32,8 @@ def import_hf(
     Unigram tokenizer, as transformers saves them. The pooler and the heads of other tasks are left out, and a message
     names them. An encoder without a masked-token head gets one with random weights.
 
-    The run has one checkpoint, of step 0, with float32 weights. It can be evaluated on a dataset, generated from,
-    reported and exported.
+    The run has one checkpoint, of step 0, with float32 weights. Use it as any other run with `bytelm evaluate --data`,
+    `bytelm generate`, `bytelm report` and the exports.
 
     Texts begin and end with the ids that config.json, generation_config.json and the tokenizer name, as in
     transformers, or else with <|endoftext|>. The mask token is that of tokenizer_config.json; sentinels are

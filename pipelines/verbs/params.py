@@ -69,8 +69,8 @@ def params(
         _print(model, costs)
         if assumed:
             answer(
-                f"A recipe takes its vocabulary from the dataset: {ASSUMED_VOCABULARY:,} entries are assumed, and "
-                "--model.vocab-size gives another number."
+                "A recipe takes its vocabulary from the dataset. "
+                f"These numbers are for {ASSUMED_VOCABULARY:,} entries: `model.vocab_size` sets another number."
             )
     return costs
 

@@ -60,10 +60,10 @@ def pretrain(
 ) -> "LoadedRun":
     """Train the model of `recipe` on the dataset `data`, in the run folder `out`, and return the trained run.
 
-    The same call resumes a run that is there already. `model` and `train` change fields of the recipe:
+    The same call resumes an existing run. `model` and `train` change fields of the recipe:
     `pretrain("gpt-tiny", data="my/data", out="my/gpt", train={"tokens": 100_000})`.
 
-    `data` is a folder or a URI, or a mixture, {folder: weight}: its datasets give their blocks in proportion to the
+    `data` is a folder or a URI, or a mixture `{folder: weight}`, whose datasets give blocks in proportion to their
     weights.
 
     With `init_from`, the folder of another run, a new run starts from its weights (averaged weights if it has them), at
@@ -148,8 +148,8 @@ def main(arguments: list[str]) -> int:
     ) -> int:
         """Train the model of a recipe on a dataset; options override fields of the recipe.
 
-        Without a recipe, `bytelm pretrain --out RUN` resumes a run with its own settings and dataset. A finished run
-        is extended with more tokens: `bytelm pretrain --out RUN --train.tokens 4M`. A new run can take the recipe and
+        Without a recipe, `bytelm pretrain --out RUN` resumes a run with its own settings and dataset. More
+        tokens extend a finished run: `bytelm pretrain --out RUN --train.tokens 4M`. A new run can take the recipe and
         the weights of another run: `bytelm pretrain --init-from OTHER --data DATA --out RUN`.
 
         Args:

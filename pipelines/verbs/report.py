@@ -37,8 +37,8 @@ def report(
     Args:
         runs: Folders of runs, or folders that contain runs.
         out: File to write; by default report.html in the first folder.
-        samples: Whether the page has samples of the models, and a passage with the bits of each token.
-        inside: Whether the page looks inside the models: attention, circuits of heads, the embedding.
+        samples: Show samples of the models, and a passage with the bits of each token.
+        inside: Show the inside of the models: attention, circuits of heads, the embedding.
     """
     named = list(runs) if isinstance(runs, Sequence) else [runs]
     if not named:

@@ -23,7 +23,7 @@ DEPTH = 4  # levels of folders to search
 
 @verb
 def runs(
-    folders: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="FOLDER")] = (Path(),),
+    folders: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER ...]")] = (Path(),),
     *,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> list[dict[str, Any]]:
@@ -35,8 +35,8 @@ def runs(
     checkpoint was saved. Classifiers of bytelm finetune are not listed.
 
     Args:
-        folders: Folders to search; default: the working folder.
-        as_json: Whether to print JSON instead of a table.
+        folders: Folders to search.
+        as_json: Print JSON instead of a table.
     """
     found = [describe(folder) for root in folders for folder in run_folders(root)]
     found.sort(key=lambda run: run["date"], reverse=True)
@@ -79,7 +79,7 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 def _date(value: Any) -> str:
-    """Return a date and time of ISO 8601 as it is, "" for anything else."""
+    """Return an ISO 8601 date and time unchanged, and "" for anything else."""
     try:
         datetime.fromisoformat(value)
     except (TypeError, ValueError):

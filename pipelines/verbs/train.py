@@ -1,11 +1,16 @@
-"""Training: train and evaluate a model on your text with one command, from the vocabulary to a report."""
+"""Training: train and evaluate a model on your text with one command, from the vocabulary to a report.
+
+Examples:
+    bytelm train my-text/
+    bytelm train book.txt --out book --kind gpt bert --minutes 3
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from pipelines.cli.arguments import DryRun
-from pipelines.cli.corpus_arguments import CorpusNames, ReadingOptions, SplitRule, need_validation
+from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, SplitRule, need_validation
 from pipelines.cli.errors import UsageError
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.shell import command
@@ -15,7 +20,15 @@ if TYPE_CHECKING:
     from pipelines.evaluation.results import Evaluation
 
 ENVIRONMENT = PASSIVE_THREADS
-OUT_OF_MEMORY = "lower --max-document"
+OUT_OF_MEMORY = "lower `max_document`"
+
+# Options by subject: those of --help, and those of --help-all alone.
+HELP = {
+    "Text": ("corpus split", ""),
+    "Reading files": READING,
+    "Training": ("kind minutes tokens", ""),
+    "Output": ("out dry_run", ""),
+}
 
 
 @verb
@@ -31,7 +44,9 @@ def train(
     **reading: Unpack[ReadingOptions],
 ) -> "dict[str, Evaluation]":
     """Choose a vocabulary, a context and a model for a text and this machine, train the model, evaluate it, and write
-    a report; return the Evaluation of each model by its kind: `train(...)["gpt"].validation.bits_per_byte`.
+    a report.
+
+    Returns the evaluation of each model by its kind: `train("my-text")["gpt"].validation.bits_per_byte`.
 
     Prints what it chooses, how long each step takes, and the command that does each step alone. The same command
     resumes after an interruption. With more minutes or tokens it trains the models longer.

@@ -128,8 +128,8 @@ def train_tokenizer(
         memory: Memory limit of the whole process in bytes, such as 2G. Counts that do not fit are spilled to disk.
             Merging needs all distinct pretokens in memory: training stops early if they cannot fit. With `engine='ray'`
             each worker has the same limit.
-        spill_folder: Folder of the spilled counts; by default the one that contains `out`, as the system's temporary
-            one is often in memory.
+        spill_folder: Folder of the spilled counts; by default the one that contains `out`, because the system's
+            temporary folder is often in memory.
         min_count: Leave out pretokens that occur less often, for example if not all fit in memory. The summary says how
             much is left out and, for bpe, how many of the first merges are the same as without `min_count`.
         save_counts: Parquet file to save the pretoken counts in.

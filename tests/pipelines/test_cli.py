@@ -393,8 +393,8 @@ def test_output_into_a_closed_pipe_is_no_error(text_folder):
         ("train-tokenizer --vocab-size 300 --out tok", "no corpus was given"),
         ("pretrain", "name a recipe first"),
         ("params", "name a model first"),
-        ("corpus", "say `bytelm corpus list` or `bytelm corpus show`"),
-        ("dataset", "say `bytelm dataset verify`"),
+        ("corpus", "use `bytelm corpus list` or `bytelm corpus show`"),
+        ("dataset", "use `bytelm dataset verify`"),
         ("--completion csh", "choose one of bash, zsh, fish"),
     ],
 )

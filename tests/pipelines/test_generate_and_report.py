@@ -126,7 +126,7 @@ def test_a_dataset_built_again_with_another_tokenizer_is_not_sampled(tmp_path, t
 
     (run / "config.toml").write_text(config.replace(str(Run(run).data), str(tmp_path / "data")))
     text = report([run], out=tmp_path / "report.html", inside=False).read_text(encoding="utf-8")
-    assert "from nothing" in text
+    assert "without a prompt" in text
     assert "validation text, continued" not in text
 
 

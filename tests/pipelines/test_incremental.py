@@ -12,6 +12,7 @@ import bytelm
 from lm.model import LanguageModel
 from pipelines.scoring.texts import text_tokens
 from pipelines.serving.incremental import IncrementalScorer, RecentTexts
+from tests.loaded_runs import variant
 
 WORDS = ("import os\n", "def ", "return", " x", "\n    ", "ï", "漢", "🙂", "<|endoftext|>", "a", " ", "\0")
 texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=40).map("".join)
@@ -35,7 +36,7 @@ def runs(trained_gpt):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(2.0)  # so that predictions depend on the input
-        return replace(run, config=config, model=model)
+        return variant(run, config=config, model=model)
 
     return [run, *map(varied, CHANGES)]
 
@@ -60,7 +61,7 @@ def assert_same(made, expected):
 def test_random_edits_give_the_scores_of_the_whole_text(which, start, runs, data):
     run = runs[which]
     if not start:
-        run = replace(run, around=replace(run.around, before=()))
+        run = variant(run, around=replace(run.around, before=()))
     scorer = IncrementalScorer(run, top=5)
     text = ""
     for _ in range(data.draw(st.integers(1, 5))):

@@ -186,7 +186,7 @@ def test_all_ranks_start_from_the_weights_of_another_run(tmp_path, recipe, datas
 
 
 def test_parallel_without_torchrun_is_a_clear_error(tmp_path, recipe, dataset_folder, monkeypatch):
-    with pytest.raises(ValueError, match=r"is for processes that torchrun starts: torchrun .* --parallel ddp`"):
+    with pytest.raises(ValueError, match=r"is for processes that torchrun starts: `torchrun .* --parallel ddp`"):
         pretrain(recipe, data=dataset_folder, out=tmp_path / "run", parallel="ddp")
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -98,7 +98,7 @@ def test_a_classifier_is_refused_as_a_model(trained_bert, tmp_path, capsys):
 def test_a_recipe_gets_a_vocabulary_that_is_stated(capsys, tmp_path):
     for name in set(recipe_names()) - PRESETS.keys():
         assert main(["params", name]) == 0
-        assert "8,192 entries are assumed" in capsys.readouterr().out, name
+        assert "These numbers are for 8,192 entries" in capsys.readouterr().out, name
     assert costs_of(capsys, "gpt-tiny")["vocab_size"] == 8192
     assert costs_of(capsys, "gpt-tiny", "--model.vocab-size", "512")["parameters"]["embedding"] == 512 * 128
     recipe = tmp_path / "mine.toml"

@@ -262,7 +262,7 @@ def test_float32_products_have_the_configured_precision_only_while_training(
     assert (seen, torch.get_float32_matmul_precision()) == ({"high"}, "highest")
     said = " ".join(printed.readouterr().out.split())
     assert "CPU, 1 of" in said
-    assert "cores, float32 as asked; attention sdpa, the fastest measured for that at 32 positions; matmul" in said
+    assert "cores, float32 as asked; attention sdpa, the fastest measured in this dtype at 32 positions" in said
     assert "matmul precision high (float32 products in TF32 or three of bfloat16)" in said
 
 

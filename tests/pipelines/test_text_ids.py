@@ -68,7 +68,7 @@ def test_a_llama_begins_and_ends_texts_as_in_transformers(llama_3, tmp_path):
     assert written["import "] == ""
     assert any(written.values())
     (sample,) = samples_of(Run(run), our_model(run))
-    assert sample.title == "from nothing"
+    assert sample.title == "without a prompt"
     assert "<|" not in sample.text
 
 

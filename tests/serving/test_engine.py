@@ -5,7 +5,6 @@ import copy
 import threading
 import time
 from contextlib import aclosing
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from lm.decoding.generation import generate
 from pipelines.run.loaded_run import load_run
 from pipelines.scoring.texts import score_text
 from pipelines.serving.engine import Engine, EngineClosedError, GenerationRequest
+from tests.loaded_runs import variant
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def alone(run, prompt, tokens=10, seed=0, **options):
 
 def test_fifty_concurrent_requests_are_all_answered_as_if_alone(run):
     """In float64, rounding does not decide which token is chosen."""
-    exact = replace(run, model=copy.deepcopy(run.model).double())
+    exact = variant(run, model=copy.deepcopy(run.model).double())
     exact.model.compute_dtype = torch.float64
     asked = prompts(50)
     options = [{"temperature": 0}, {"top_k": 20, "temperature": 0.7}, {"top_p": 0.9}, {"min_p": 0.05}] * 13

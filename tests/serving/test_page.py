@@ -30,6 +30,7 @@ from pipelines.serving.models import ServedModel, Service
 from pipelines.serving.opening import opening_of
 from pipelines.serving.security import access_to, bound_socket
 from pipelines.serving.server import create_app
+from tests.loaded_runs import variant
 from tokenizer import Tokenizer
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright: make test-page")
@@ -55,7 +56,7 @@ def runs(trained_gpt, trained_bert, trained_t5, text_folder):
     texts = [path.read_text() for path in sorted(text_folder.iterdir())[:5]]
     config = replace(run.config, model=replace(run.config.model, vocab_size=400))
     tok = Tokenizer.train(texts, vocab_size=400)
-    loaded[HOSTILE] = replace(run, model=LanguageModel(config.model, seed=1).eval(), config=config, tokenizer=tok)
+    loaded[HOSTILE] = variant(run, model=LanguageModel(config.model, seed=1).eval(), config=config, tokenizer=tok)
     return loaded
 
 

@@ -1,7 +1,7 @@
 """The first merges of training, replayed on the pretoken counts: what each merge counted and changed.
 
-`exact_merges` counts how many of its first merges a vocabulary trained without rare pretokens shares with one of the
-whole corpus. Leaving out pretokens lowers the counts of their pairs, so another pair may come first. As long as each
+`exact_merges` counts the first merges that training without rare pretokens shares with training on the whole corpus.
+Leaving out pretokens lowers the counts of their pairs, so another pair may come first. As long as each
 merged pair has a larger count among all pretokens than any other pair, training on all of them makes the same merges.
 
 Every batch of pretokens goes through all merges in turn, so memory does not grow with the corpus.

@@ -44,7 +44,7 @@ class Gap:
 
 @dataclass(frozen=True)
 class Difference(Gap):
-    """The difference from another run, in words too."""
+    """The difference from another run, also as a sentence."""
 
     sentence: str
     reservations: tuple[str, ...]
@@ -133,7 +133,7 @@ def _comparison(
 ) -> Comparison:
     """Return the comparison of a split with its `gap` and its divergences.
 
-    It has reservations, such as a text that a run was trained on.
+    The comparison lists reservations, such as a text that a run was trained on.
     """
     runs = split.plan.run, other.plan.run
     same_tokens = other.stream is split.stream
@@ -270,4 +270,4 @@ def sentence(gap: Gap, run: str, other: str) -> str:
     span = f"95 %: {first:.{digits}f} to {last:.{digits}f}"
     if first > 0:
         return f"{head} ({span}) on text like this; {SEEDS}."
-    return f"{head} on this text, but the interval includes 0 ({span}): text like this may show none; {SEEDS}."
+    return f"{head} on this text, but the interval includes 0 ({span}): similar text may show no difference; {SEEDS}."

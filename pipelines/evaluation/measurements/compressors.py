@@ -104,7 +104,7 @@ class CompressedText(Result):
             for name, size in self.sizes.items()
             for opponent in (
                 Opponent(name, name, size.alone),
-                Opponent(f"{name} that has seen the training text", f"{name}, given train", size.given_train, True),
+                Opponent(f"{name} given the training text", f"{name}, given train", size.given_train, True),
             )
         ]
 

@@ -76,7 +76,7 @@ class Baselines:
     def score(self, previous: np.ndarray, targets: np.ndarray) -> NGrams:
         """Return the scores of targets (N,) after the tokens `previous` (N,).
 
-        The unigram predicts a target after no token (-1).
+        Without a previous token (-1), the unigram predicts the target.
         """
         nats = self.unigram.nll(targets)
         unigram = math.fsum(nats)

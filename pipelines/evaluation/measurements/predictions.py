@@ -17,7 +17,7 @@ from pipelines.evaluation.windows import TokenScores
 from pipelines.training.batch_objectives import MaskedToken, PairObjective, SpanCorruption
 
 PER_BYTE = ("bits_per_byte", "bits_per_original_byte", "masked_bits_per_byte")
-"""The bits per byte, of which a model has one."""
+"""The kinds of bits per byte; a model has at most one."""
 
 
 @dataclass(frozen=True)

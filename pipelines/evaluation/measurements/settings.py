@@ -20,7 +20,10 @@ class Settings(Result):
         setting=True,
     )
     min_context: int = number(
-        "least context, tokens", "Positions with fewer tokens before them in a window are not scored.", 0, setting=True
+        "minimum context, tokens",
+        "Positions with fewer tokens before them in a window are not scored.",
+        0,
+        setting=True,
     )
     document_mask: bool = number(
         "document mask", "Whether attention is limited to the document of the token.", setting=True

@@ -35,7 +35,9 @@ class BestTemperature(Result):
         headline=True,
     )
     temperature_tokens: int = number(
-        "positions of the best temperature", "Scored positions, drawn with seed 0, in the search of the temperature.", 0
+        "positions of the best temperature",
+        "Scored positions, drawn with seed 0, that the search for the temperature uses.",
+        0,
     )
 
 

@@ -4,7 +4,7 @@ const KEY = "bytelm-token";
 
 // Move the access token from the page's address (#token=...) to the session's storage.
 export function takeToken() {
-  const [, token] = location.hash.split("#token="); // as it is: URLSearchParams would make a space of a plus
+  const [, token] = location.hash.split("#token="); // URLSearchParams would turn a plus into a space
   if (token) {
     sessionStorage.setItem(KEY, token);
     history.replaceState(null, "", location.pathname);

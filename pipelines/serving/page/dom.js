@@ -3,7 +3,7 @@
 // Return the element with this id.
 export const byId = (id) => document.getElementById(id);
 
-// Whether the pointer is a finger: nothing happens before a tap, and texts say "tap".
+// Whether the device has a touch screen: nothing happens before a tap, and texts say "tap".
 export const touch = matchMedia("(hover: none)").matches;
 export const POINT = touch ? "Tap" : "Point at";
 export const CLICK = touch ? "Tap" : "Click";
@@ -16,12 +16,12 @@ function isCode(text) {
   return STATEMENT.test(plain) || (plain.match(SIGNS) ?? []).length > Math.max(1, 0.02 * plain.length);
 }
 
-// Use the font for code in the view of this field if its text looks like code.
+// Show the view of a field in the font for code if its text looks like code.
 export function dress(field) {
   field.closest(".view").classList.toggle("code", isCode(field.value));
 }
 
-// Put a text into a field, unless a person has changed the text that was put there before.
+// Suggest a text in a field, unless the user has changed the text that was suggested before.
 export function suggest(field, text) {
   if (field.value === (field.dataset.suggested ?? "")) field.dataset.suggested = field.value = text;
   dress(field);
