@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
+
+import tyro
 
 from pipelines.cli.arguments import Address, AsJson, DryRun, Engine, Model, check_engine
 from pipelines.cli.corpus_arguments import (
@@ -91,7 +93,7 @@ def train_tokenizer(
     min_count: int = 1,
     save_counts: Path | None = None,
     counts: tuple[Path, ...] = (),
-    compare: tuple[str, ...] = (),
+    compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[NAME=]PATH ...")] = (),
     trace: int = 0,
     threads: int | None = None,
     engine: Engine = "local",
@@ -313,8 +315,7 @@ def _check(
         raise ValueError(
             f"`pattern` is {pattern}, which is {problem}: use one of {', '.join(vocabulary.patterns)}{other}"
         )
-    if pattern:
-        resolve_splitter(pattern)  # refuses a regular expression that is not valid
+    resolve_splitter(pattern or vocabulary.default_pattern)  # refuses an invalid regular expression
     if min_count < 1:
         raise ValueError(f"`min_count` is {min_count}, but must be at least 1")
     if not 0 <= trace <= MOST_TRACED:
