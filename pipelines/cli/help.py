@@ -123,7 +123,17 @@ def _invocation(argument: ArgumentDefinition) -> str:
     if lowered.action == "boolean_optional_action" and argument.field.default is True:
         group, dot, name = flags.removeprefix("--").rpartition(".")
         flags = f"--{group}{dot}[no-]{name}"
-    return f"{flags} {lowered.metavar}" if lowered.metavar else flags
+    return f"{flags} {metavar(argument)}" if lowered.metavar else flags
+
+
+def metavar(argument: ArgumentDefinition) -> str:
+    """Return what stands for the value of an option: `SPLIT ...` for `[STR [STR ...]]` of `--splits`."""
+    several = re.fullmatch(r"\[(.+) \[\1 \.\.\.\]\]", argument.lowered.metavar or "")
+    shown = several[1] if several else argument.lowered.metavar or ""
+    if shown == "STR":
+        shown = re.split(r"\W|_", argument.lowered.name_or_flags[0])[-1].upper()
+        shown = re.sub("(?<!U)S$", "", shown) if several else shown  # TOKENS, but not CORPUS
+    return f"{shown} ..." if several else shown
 
 
 def _text(argument: ArgumentDefinition, whole: bool) -> str:

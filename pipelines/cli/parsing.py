@@ -25,7 +25,7 @@ from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, Pri
 from pipelines.cli.arguments import HelpAll, Quiet, check_writable, parse_count, parse_number
 from pipelines.cli.errors import UsageError, nearest
 from pipelines.cli.escapes import as_options, command_line
-from pipelines.cli.help import FLAGS, Lists, examples, help_text, page
+from pipelines.cli.help import FLAGS, Lists, examples, help_text, metavar, page
 from pipelines.cli.process import Stdout
 from pipelines.cli.verbs import refuse_uris
 from pipelines.cli.waiting import explain
@@ -125,7 +125,7 @@ def _refuse(options: Sequence[str], event: ParseErrorEvent) -> None:
 def _usage(argument: ArgumentDefinition) -> str:
     """Return an option with its metavar, or the metavar of a positional argument."""
     lowered = argument.lowered
-    return " ".join(filter(None, (*lowered.name_or_flags[: not argument.is_positional()], lowered.metavar)))
+    return " ".join(filter(None, (*lowered.name_or_flags[: not argument.is_positional()], metavar(argument))))
 
 
 def _unknown(words: Sequence[str], options: Sequence[str]) -> str:

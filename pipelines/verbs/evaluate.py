@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import tyro
 
-from pipelines.cli.arguments import Device, Dtype, OtherRun, RunFolders, check_writable
+from pipelines.cli.arguments import Checkpoint, Device, Dtype, OtherRun, RunFolders, check_writable
 from pipelines.cli.corpus_arguments import READING, ReadingOptions
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.shell import command
@@ -53,7 +53,7 @@ def evaluate(
     splits: tuple[str, ...] = ("validation",),
     stride: int | None = None,
     min_context: int = 1,
-    checkpoint: str = "newest",
+    checkpoint: Checkpoint = "newest",
     device: Device = "auto",
     dtype: Dtype = "float32",
     explain: bool = False,
@@ -79,8 +79,7 @@ def evaluate(
             byte of masked text.
         splits: Splits of the dataset or corpus to score.
         stride: Tokens between the starts of two windows; default: the window, so that windows do not overlap.
-        min_context: Minimum number of context tokens of a scored position.
-        checkpoint: Checkpoint of the run: newest, best (lowest validation loss), or the number of a step.
+        min_context: Score only tokens with at least this many tokens before them in the window.
         explain: Print the definition of each number.
         as_json: Print evaluation.json, one line per run, instead of a table.
     """

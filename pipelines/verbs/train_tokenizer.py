@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
+
+import tyro
 
 from pipelines.cli.arguments import Address, AsJson, DryRun, Engine, Model, check_engine
 from pipelines.cli.corpus_arguments import (
@@ -91,7 +93,7 @@ def train_tokenizer(
     min_count: int = 1,
     save_counts: Path | None = None,
     counts: tuple[Path, ...] = (),
-    compare: tuple[str, ...] = (),
+    compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[NAME=]PATH ...")] = (),
     trace: int = 0,
     threads: int | None = None,
     engine: Engine = "local",
@@ -147,10 +149,6 @@ def train_tokenizer(
     special_tokens, cut_at = _special_tokens(special_tokens, sentinels, special_text, counts)
     _check(kind, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
     check_engine(engine, address, threads, without={"`pairs`": pairs, "`counts`": counts})
-    others, source = load_compared(compare), _open(corpus, pairs, split, reading, counts)
-    from corpora import Corpus
-    from pipelines.cluster.counting_tasks import count_on_ray, counts_folder, plan_counting, remove_range_counts
-    from pipelines.reporting.tokenizer_summary import HeldOut, summarize
     from tokenizer.training.train import Options, TrainingOptions
 
     options: TrainingOptions = {
@@ -164,7 +162,12 @@ def train_tokenizer(
         "limit_alphabet": limit_alphabet,
         "pieces": None if pieces == PieceRules() else pieces,
     }
-    Options(vocab_size=vocab_size, **options)  # raises before the corpus is read
+    Options(vocab_size=vocab_size, **options)
+    others, source = load_compared(compare), _open(corpus, pairs, split, reading, counts)
+    from corpora import Corpus
+    from pipelines.cluster.counting_tasks import count_on_ray, counts_folder, plan_counting, remove_range_counts
+    from pipelines.reporting.tokenizer_summary import HeldOut, summarize
+
     splitter = pattern or kind_named(kind).default_pattern
     training_bytes = None if counts or source is None else _training_bytes(source)  # None: counted already
     where = address, threads
@@ -313,8 +316,7 @@ def _check(
         raise ValueError(
             f"`pattern` is {pattern}, which is {problem}: use one of {', '.join(vocabulary.patterns)}{other}"
         )
-    if pattern:
-        resolve_splitter(pattern)  # refuses a regular expression that is not valid
+    resolve_splitter(pattern or vocabulary.default_pattern)  # refuses an invalid regular expression
     if min_count < 1:
         raise ValueError(f"`min_count` is {min_count}, but must be at least 1")
     if not 0 <= trace <= MOST_TRACED:
@@ -377,7 +379,6 @@ def _combine(
 ) -> "PretokenCounts":
     """Return the sum of saved counts; ValueError if their pattern is not `pattern`."""
     from tokenizer import PretokenCounts
-    from tokenizer.kinds.registry import resolve_splitter
 
     phases.begin("combine")
     combined = PretokenCounts.merge(counts, memory=memory, spill_folder=spill_folder, progress=phases)

@@ -108,3 +108,13 @@ def test_counts_in_help_are_spelled_as_they_are_typed(say):
     said = say("pretrain", "gpt2-124m", "--help")
     assert "(default: 1024)" in said
     assert "(default: 500k)" in say("pretrain", "--help") and "000)" not in say("pretrain", "--help-all")
+
+
+def test_options_name_their_values(say):
+    """Several values are NAME ..., and the name says what a value is."""
+    shown = "".join(say(verb, "--help-all") for verb in ("evaluate", "train-tokenizer", "sweep-vocabulary"))
+    for option in ("--corpus CORPUS ...", "--splits SPLIT ...", "--checkpoint NAME", "--suffix SUFFIX ..."):
+        assert f"  {option} " in shown, option
+    for option in ("--special-tokens TOKEN ...", "--compare [NAME=]PATH ...", "--sizes N ..."):
+        assert f"  {option}" in shown, option
+    assert "STR" not in shown

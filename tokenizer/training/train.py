@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import numpy as np
 
@@ -14,14 +14,13 @@ from tokenizer.byte_level import BYTE_ORDERS
 from tokenizer.kinds.registry import KINDS, all_kinds, kind_named, resolve_splitter
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS, check_special_tokens
 from tokenizer.splitting.splitter import Splitter
-from tokenizer.training.counting import PretokenCounts, Progress
 from tokenizer.training.piece_rules import PieceRules
 from tokenizer.vocabulary import Vocabulary
 from tokenizer.workers import thread_count
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from tokenizer.kinds.registry import Model
+    from tokenizer.training.counting import PretokenCounts, Progress
 else:
     Model = Literal[KINDS]
 
