@@ -328,7 +328,13 @@ def _without_invalid(
             kept.append(pa.array([bytes(data).decode(errors="replace").encode()], pa.large_binary()))
         else:
             remedy = "name its `encoding`" if chunk.first_row is None else "convert it, or name the file's `encoding`"
-            guess = f" (it may be {encoding})" if encoding else ""
+            guess = (
+                f" (it may be {encoding})"
+                if encoding
+                else " (it looks like a PDF)"
+                if bytes(data[:5]) == b"%PDF-"
+                else ""
+            )
             raise ValueError(
                 f"{place} is not UTF-8 at {where}: {remedy}{guess}, or choose what to do with such documents "
                 "(`invalid='replace'`, skip or bytes, which `pairs` does not take)"

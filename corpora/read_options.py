@@ -112,7 +112,8 @@ def _text(value: Any, steps: tuple[str, ...]) -> str | None:
         return None
     if not steps:
         if not isinstance(value, str):
-            raise ValueError(f"{json_type(value)}, not a string")
+            within = f" with the fields {', '.join(value)}" if isinstance(value, dict) and value else ""
+            raise ValueError(f"{json_type(value)}{within}, not a string")
         return value
     if steps[0] == "[]":
         if not isinstance(value, list):

@@ -242,7 +242,7 @@ def _parse_line(
         return DocumentError(
             "invalid",
             f'"{column.name}" in line {number} of {origin} is {error}: '
-            "fix the line, or choose another column with `text_column` or `pairs`",
+            "choose another column, or a field within it such as doc.text, with `text_column` or `pairs`",
         )
     document = None if text is None else _encode(text, f"line {number} of {origin}", is_utf8, policy)
     return document if isinstance(document, DocumentError) else pa.array([document], pa.large_binary())

@@ -231,7 +231,7 @@ def _description(target: Callable[..., Any]) -> str:
 def _short(number: float) -> str:
     """Return a number as it is typed, such as 500k."""
     for unit, letter in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
-        if isinstance(number, int) and number and number % unit == 0:
+        if isinstance(number, int) and number >= 10_000 and number % unit == 0:
             return f"{number // unit}{letter}"
     return str(number)
 

@@ -19,6 +19,9 @@ from pipelines.reporting.subject import Subject
 # Compressing a longer text takes minutes.
 MOST_COMPRESSED_BYTES = 50_000_000
 COMPRESSED_PER_SECOND = 1_000_000  # bytes, by all compressors
+# With a smaller share held out, the documents of the validation split rarely resemble the others.
+LEAST_HELD_OUT = 0.02
+LITTLE_HELD_OUT = ": too little to judge the whole text; try --split hash:0.2, or documents of similar length"
 MASKED_ALONE = 2048  # positions of the pseudo-perplexity
 START_SECONDS = 3.0  # of any step
 REPORT_SECONDS = 15.0  # of a model in the report
@@ -37,7 +40,8 @@ def print_choice(name: str, text: TextFacts, choice: Choice, budget: Budget, kin
         ("", f"train: {quantity(text.train_bytes, 'B')} in {_documents(text, TRAIN)}{_lengths(text)}"),
         (
             "",
-            f"validation: {quantity(text.validation_bytes, 'B')} in {_documents(text, VALIDATION)} ({text.split_rule})",
+            f"validation: {quantity(text.validation_bytes, 'B')} in {_documents(text, VALIDATION)} ({text.split_rule})"
+            + (LITTLE_HELD_OUT if text.validation_bytes < LEAST_HELD_OUT * text.bytes else ""),
         ),
         (
             "vocabulary",

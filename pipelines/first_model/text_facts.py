@@ -8,14 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from corpora import Corpus
 from corpora.splits import TRAIN, VALIDATION
 from pipelines.dataset.arrow import TextFingerprint, text_of
 
-# Scripts are counted in so many documents and bytes of each batch. A batch has at most 8 MB, or one document.
-SAMPLED_DOCUMENTS, SAMPLED_BYTES = 16, 8192
+# Scripts are counted in so many samples of each batch. A batch has at most 8 MB, or one document.
+SAMPLES, SAMPLE_BYTES = 256, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ def facts_of(corpus: Corpus, progress: Callable[[int], None]) -> TextFacts:
         view = np.frombuffer(text, np.uint8)
         characters += int(np.count_nonzero((view & 0xC0) != 0x80))
         np.add.at(by_length, np.log2(np.maximum(lengths, 1)).astype(int), lengths)
-        scripts += _scripts_of(batch.column(0))
+        scripts += _scripts_of(text)
         progress(sizes.total())
     letters = max(1, scripts.total())
     texts = {name: each.hexdigest() for name, each in fingerprints.items()}
@@ -67,12 +66,12 @@ def facts_of(corpus: Corpus, progress: Callable[[int], None]) -> TextFacts:
     )
 
 
-def _scripts_of(documents: pa.Array) -> Counter[str]:
-    """Return the number of letters of each script at the beginnings of a few documents."""
-    chosen = np.unique(np.linspace(0, len(documents) - 1, SAMPLED_DOCUMENTS).astype(int))
+def _scripts_of(text: memoryview) -> Counter[str]:
+    """Return about how many letters of each script are in a text, from samples at equal distances in it."""
+    step = max(SAMPLE_BYTES, len(text) // SAMPLES)
     counts: Counter[str] = Counter()
-    for document in documents.take(pa.array(chosen)):
-        start = bytes(document.as_buffer()[: SAMPLED_BYTES // len(chosen)]).decode(errors="ignore")
+    for start in range(0, len(text), step):
+        sample = bytes(text[start : start + SAMPLE_BYTES]).decode(errors="ignore")
         # Unicode's names of letters begin with the script.
-        counts.update(unicodedata.name(c, "Unnamed").partition(" ")[0].title() for c in start if c.isalpha())
-    return Counter({"Han" if name == "Cjk" else name: count for name, count in counts.items()})
+        counts.update(unicodedata.name(c, "Unnamed").partition(" ")[0].title() for c in sample if c.isalpha())
+    return Counter({"Han" if name == "Cjk" else name: count * step // SAMPLE_BYTES for name, count in counts.items()})

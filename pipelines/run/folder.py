@@ -34,7 +34,9 @@ class Run:
         self.folder = Path(folder)
         path = self.folder / "config.toml"
         if not path.exists():
-            raise ValueError(f"{folder} is not a run: it has no config.toml (bytelm pretrain makes one)")
+            below = [str(inner.parent) for inner in sorted(self.folder.glob("*/config.toml"))]
+            remedy = f"try {' or '.join(below[:3])}" if below else "bytelm pretrain makes one"
+            raise ValueError(f"{folder} is not a run: it has no config.toml ({remedy})")
         if is_classifier(self.folder):
             raise ValueError(
                 f"{folder} is a classifier, not a run: use bytelm classify, or train another with bytelm finetune"

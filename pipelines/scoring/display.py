@@ -26,6 +26,7 @@ STYLES = (
     "#ffffff on #800026",
 )
 UNSCORED_BAR, UNSCORED_STYLE = "?", "dim"
+LIKELIEST_WIDTH = 20  # columns for the likeliest tokens
 MOST_SURPRISING = 10
 CONTEXT = 24  # columns of the text before a surprising token
 LINE_END = visible(b"\n")
@@ -146,7 +147,7 @@ def _print_legend(unscored: bool) -> None:
 
 def _most_surprising_tokens(score: TextScore, tok: Tokenizer) -> None:
     made = score.predictions
-    heads = ("at", "bits", "entropy", "rank", "p", "after", "token", "likeliest")
+    heads: tuple[str, ...] = ("at", "bits", "entropy", "rank", "p", "after", "token", "likeliest")
     rows: list[tuple[str, ...]] = []
     likeliest = []
     for place in _highest(score.surprisal_bits):
@@ -163,7 +164,12 @@ def _most_surprising_tokens(score: TextScore, tok: Tokenizer) -> None:
             )
         )
         likeliest.append([f"{token_label(tok, i)} {p:.1%}" for i, p in candidates])
-    width = results.width - sum(2 + max(map(cell_len, column)) for column in zip(heads[:-1], *rows, strict=True))
+    widths = [2 + max(map(cell_len, column)) for column in zip(heads[:-1], *rows, strict=True)]
+    if results.width - sum(widths) < LIKELIEST_WIDTH:  # leave out p, which the bits give too
+        place = heads.index("p")
+        heads, widths = (*heads[:place], *heads[place + 1 :]), widths[:place] + widths[place + 1 :]
+        rows = [(*row[:place], *row[place + 1 :]) for row in rows]
+    width = results.width - sum(widths)
     table(heads, [(*row, _fitting(words, width)) for row, words in zip(rows, likeliest, strict=True)], text=True)
 
 

@@ -143,6 +143,18 @@ def test_the_facts_of_a_text_are_those_of_its_dataset(text_folder, tokenizer_fol
     assert sum(facts.scripts.values()) == pytest.approx(1)
 
 
+def test_scripts_have_their_shares_of_the_letters_wherever_they_are(tmp_path):
+    texts = {"a": "plain words " * 4000, "b": "שלום לכולם " * 2000, "c": "مرحبا بالعالم " * 1000, "d": "и так " * 9000}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
+    (tmp_path / "e.jsonl").write_text("".join(json.dumps({"text": "short"}) + "\n" for _ in range(500)))
+    letters = {name: sum(map(str.isalpha, text)) for name, text in texts.items()}
+    letters["a"] += 500 * 5
+    shares = facts_of(open_corpus(str(tmp_path), split="hash:0.05"), lambda done: None).scripts
+    for name, script in zip("abcd", ("Latin", "Hebrew", "Arabic", "Cyrillic"), strict=True):
+        assert shares[script] == pytest.approx(letters[name] / sum(letters.values()), abs=0.06), (script, shares)
+
+
 def test_a_command_reads_back_as_its_words():
     line = command("build-dataset", "my text", suffix=(".md", ".py"), encoding=None, separator=False, out="it's")
     assert shlex.split(line) == [

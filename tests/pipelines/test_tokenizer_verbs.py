@@ -95,7 +95,7 @@ def test_the_summary_fits_80_columns(in_process, text_folder, tokenizer_folder):
         "train-tokenizer", text_folder, "--vocab-size", "3000", "--out", "tok", "--compare", tokenizer_folder
     )
     assert done.returncode == 0, done.stderr
-    lines = [line for line in done.stdout.splitlines() if not line.startswith("next: ")]  # a command is one line
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("next: ")]  # a command has one line
     assert max(map(len, lines)) <= 80
     names = [line.split("  ")[0] for line in lines]
     for name in ("entries", "trained on", "bytes per token", "dead", "longest", "this one", tokenizer_folder.name):
