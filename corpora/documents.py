@@ -4,7 +4,6 @@ A reader yields `Chunk`s of raw documents. `clean` drops empty documents and han
 `batch_documents` packs the rest into record batches, whose limits depend only on the documents, not on the chunks.
 """
 
-import codecs
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from corpora.document_error import DocumentError
-from corpora.formats.encodings import guess_encoding
+from corpora.formats.encodings import decode_as_utf8, guess_encoding, invalid_utf8_offset
 from corpora.read_options import ReadOptions
 
 TEXT_COLUMN = "text"
@@ -197,21 +196,6 @@ def text_buffer(documents: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     return view, np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
 
 
-def invalid_utf8_offset(data: memoryview) -> int | None:
-    """Return the offset of the first byte that is not UTF-8, or None. Needs little memory for any length."""
-    step, start, rest = 1 << 20, 0, b""
-    while start < len(data):
-        piece = rest + bytes(data[start : start + step])
-        before = start - len(rest)
-        start += step
-        try:
-            _, used = codecs.utf_8_decode(piece, "strict", start >= len(data))
-        except UnicodeDecodeError as error:
-            return before + error.start
-        rest = piece[used:]
-    return None
-
-
 def clean(chunk: Chunk, options: ReadOptions, dropped: Dropped) -> pa.Array:
     """Return the documents of a chunk, as a large_binary array without nulls; count the ones left out in `dropped`.
 
@@ -315,7 +299,11 @@ def _without_invalid(
             continue
         whole_file = chunk.first_row is None and not chunk.skip_invalid and options.encoding is None
         encoding, sure = guess_encoding(data, offset) if whole_file else (None, False)
-        if encoding and sure and (text := _decode(data, encoding, whole=options.first_bytes is None)) is not None:
+        if (
+            encoding
+            and sure
+            and (text := decode_as_utf8(data, encoding, whole=options.first_bytes is None)) is not None
+        ):
             kept.append(pa.array([text], pa.large_binary()))
             dropped.encodings[chunk.origin] = encoding
             continue
@@ -340,14 +328,6 @@ def _without_invalid(
                 "(`invalid='replace'`, skip or bytes, which `pairs` does not take)"
             )
     return pa.concat_arrays(kept) if kept else pa.array([], pa.large_binary())
-
-
-def _decode(data: memoryview, encoding: str, whole: bool) -> bytes | None:
-    """Return a text in `encoding` as UTF-8, None if it has other bytes. Unless `whole`, it may end in a character."""
-    try:
-        return codecs.getincrementaldecoder(encoding)().decode(bytes(data), final=whole).encode()
-    except UnicodeError:
-        return None
 
 
 class Batcher:

@@ -62,3 +62,26 @@ def guess_encoding(data: bytes | memoryview, offset: int) -> tuple[str | None, b
     if encoding is None or encoding.startswith("utf-8"):
         return None, False
     return encoding, confidence >= _CONFIDENCE
+
+
+def invalid_utf8_offset(data: memoryview) -> int | None:
+    """Return the offset of the first byte that is not UTF-8, or None. Needs little memory for any length."""
+    step, start, rest = 1 << 20, 0, b""
+    while start < len(data):
+        piece = rest + bytes(data[start : start + step])
+        before = start - len(rest)
+        start += step
+        try:
+            _, used = codecs.utf_8_decode(piece, "strict", start >= len(data))
+        except UnicodeDecodeError as error:
+            return before + error.start
+        rest = piece[used:]
+    return None
+
+
+def decode_as_utf8(data: memoryview, encoding: str, whole: bool) -> bytes | None:
+    """Return a text in `encoding` as UTF-8, None if it has other bytes. Unless `whole`, it may end in a character."""
+    try:
+        return codecs.getincrementaldecoder(encoding)().decode(bytes(data), final=whole).encode()
+    except UnicodeError:
+        return None
