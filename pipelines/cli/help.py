@@ -127,7 +127,7 @@ def _invocation(argument: ArgumentDefinition) -> str:
 
 
 def metavar(argument: ArgumentDefinition) -> str:
-    """Return what stands for the value of an option: `SPLIT ...` for `[STR [STR ...]]` of `--splits`."""
+    """Return what stands for the value of an option: `SPLIT ...` for `[STR [STR ...]]` of `splits`."""
     several = re.fullmatch(r"\[(.+) \[\1 \.\.\.\]\]", argument.lowered.metavar or "")
     shown = several[1] if several else argument.lowered.metavar or ""
     if shown == "STR":

@@ -173,10 +173,7 @@ def _optional_json(folder: Path, name: str) -> dict[str, Any]:
 def _local_folder(source: str) -> Path:
     """Return the folder `source`, or the hub client's cached folder of hub:owner/name."""
     if not source.startswith("hub:"):
-        folder = Path(source)
-        if not folder.is_dir():
-            raise ValueError(f"{source} is not a folder: name one, or a model of the hub as hub:owner/name")
-        return folder
+        return Path(source)
     repository, _, revision = source.removeprefix("hub:").partition("@")
     try:
         return Path(snapshot_download(repository, revision=revision or None, allow_patterns=list(FETCHED_FILES)))

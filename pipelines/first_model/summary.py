@@ -21,7 +21,7 @@ MOST_COMPRESSED_BYTES = 50_000_000
 COMPRESSED_PER_SECOND = 1_000_000  # bytes, by all compressors
 # With a smaller share held out, the documents of the validation split rarely resemble the others.
 LEAST_HELD_OUT = 0.02
-LITTLE_HELD_OUT = ": too little to judge the whole text; try --split hash:0.2, or documents of similar length"
+LITTLE_HELD_OUT = ": too little to judge the whole text; hold out more, such as the split hash:0.2"
 MASKED_ALONE = 2048  # positions of the pseudo-perplexity
 START_SECONDS = 3.0  # of any step
 REPORT_SECONDS = 15.0  # of a model in the report

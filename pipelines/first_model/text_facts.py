@@ -14,7 +14,7 @@ from corpora.splits import TRAIN, VALIDATION
 from pipelines.dataset.arrow import TextFingerprint, text_of
 
 # Scripts are counted in so many samples of each batch. A batch has at most 8 MB, or one document.
-SAMPLES, SAMPLE_BYTES = 256, 64
+SAMPLES, SAMPLE_BYTES = 1024, 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,10 +67,11 @@ def facts_of(corpus: Corpus, progress: Callable[[int], None]) -> TextFacts:
 
 
 def _scripts_of(text: memoryview) -> Counter[str]:
-    """Return about how many letters of each script are in a text, from samples at equal distances in it."""
+    """Return about how many letters of each script are in a text, from one sample in each part of it."""
     step = max(SAMPLE_BYTES, len(text) // SAMPLES)
     counts: Counter[str] = Counter()
-    for start in range(0, len(text), step):
+    parts = np.arange(0, len(text), step)
+    for start in parts + np.random.default_rng(0).integers(step - SAMPLE_BYTES + 1, size=len(parts)):
         sample = bytes(text[start : start + SAMPLE_BYTES]).decode(errors="ignore")
         # Unicode's names of letters begin with the script.
         counts.update(unicodedata.name(c, "Unnamed").partition(" ")[0].title() for c in sample if c.isalpha())

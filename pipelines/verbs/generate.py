@@ -24,10 +24,8 @@ from pipelines.cli.display import answer, table, write
 from pipelines.cli.parsing import parse
 from pipelines.cli.text_input import argument_text, standard_input_text, without_line_end
 from pipelines.cli.verbs import verb
-from pipelines.generation.prompts import masked_ids
 from pipelines.generation.sampling_options import SamplingOptions
 from pipelines.run.folder import opened
-from pipelines.run.text_ids import text_ids
 
 if TYPE_CHECKING:
     from pipelines.generation.text_generation import Guesses, Step
@@ -119,6 +117,9 @@ def generate(
         if unused := (options.given + ["`tokens`"] * (tokens is not None) + ["`probabilities`"] * probabilities):
             raise ValueError(f"{unused[0]} does not apply to an encoder, which this run trained: leave it out")
         tok = found.tokenizer()
+        from pipelines.generation.prompts import masked_ids
+        from pipelines.run.text_ids import text_ids
+
         masked_ids(tok, prompts[0], found.recipe.model, text_ids(found, tok))
     searches = architecture == "encoder-decoder" and (beams or (beams is None and not options.given))
     if searches and probabilities:

@@ -32,8 +32,8 @@ def import_hf(
     Unigram tokenizer, as transformers saves them. The pooler and the heads of other tasks are left out, and a message
     names them. An encoder without a masked-token head gets one with random weights.
 
-    The run has one checkpoint, of step 0, with float32 weights. Use it as any other run with `bytelm evaluate --data`,
-    `bytelm generate`, `bytelm report` and the exports.
+    The run has one checkpoint, of step 0, with float32 weights. Use it as any other run; to evaluate it, name a dataset
+    with `data`.
 
     Texts begin and end with the ids that config.json, generation_config.json and the tokenizer name, as in
     transformers, or else with <|endoftext|>. The mask token is that of tokenizer_config.json; sentinels are
@@ -54,6 +54,8 @@ def import_hf(
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another `out` (or replace an imported run with `overwrite`)")
     if not source.startswith("hub:"):
+        if not Path(source).is_dir():
+            raise ValueError(f"{source} is not a folder: name one, or a model of the hub as hub:owner/name")
         read_json(Path(source) / "config.json", "import a folder that transformers' save_pretrained wrote")
     from pipelines.exchange.transformers_import import import_model  # imports PyTorch, which takes seconds
 

@@ -201,7 +201,8 @@ def test_a_dry_run_and_json_have_no_next_command(text_folder, in_process):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "how"), [("gpt-tiny", "measured over a few steps"), ("gpt2-124m", "from the speed of matrix products")]
+    ("recipe", "how"),
+    [("gpt-tiny", "measured over a few steps"), ("gpt2-124m", "estimated from the speed of matrix products")],
 )
 def test_a_dry_run_tells_the_time_of_a_training(dataset_folder, tmp_path, in_process, recipe, how):
     options = ("--model.context-length", "32", "--out", "run", "--dry-run")

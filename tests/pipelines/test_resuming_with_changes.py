@@ -58,7 +58,8 @@ def test_schedules_and_intervals_count_tokens_at_any_batch_size(tmp_path, small_
     out = tmp_path / "gpt"
     with monkeypatch.context() as patch:
         stop_after(23, patch)
-        pretrain(small_recipe, data=dataset_folder, out=out)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(small_recipe, data=dataset_folder, out=out)
     pretrain(with_train(small_recipe, batch_tokens=640), data=dataset_folder, out=out)
     lines, train = metrics_of(out), small_recipe.train
     for line in (line for line in lines if line["split"] == "train"):
@@ -186,7 +187,8 @@ def test_a_run_resumes_in_another_dtype_on_request(tmp_path, small_recipe, datas
     out = tmp_path / "gpt"
     with monkeypatch.context() as patch:
         stop_after(30, patch)
-        pretrain(small_recipe, data=dataset_folder, out=out)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(small_recipe, data=dataset_folder, out=out)
     for dtype in ("bfloat16", "auto"):  # "auto" is resolved once
         pretrain(with_train(small_recipe, dtype=dtype), data=dataset_folder, out=out)
         assert Run(out).recipe.train.dtype == "bfloat16"
