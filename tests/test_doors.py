@@ -463,7 +463,7 @@ def test_adding_a_measurement_takes_its_module(house, tmp_path, trained_gpt):
     assert "tokens among the likeliest (rank_share)\n  Share of the tokens up to a rank.\n" in printed
     house.bytelm("report", run, "--no-samples", "--no-inside")
     page = (run / "report.html").read_text(encoding="utf-8")
-    assert '<h2 id="rankshare">Ranks of tokens</h2>' in page and f"<td>{within:,}</td>" in page
+    assert 'id="rankshare"><summary><h2>Ranks of tokens</h2>' in page and f"<td>{within:,}</td>" in page
 
 
 def test_adding_a_named_split_pattern_takes_its_regex(house, tmp_path):

@@ -11,6 +11,7 @@ import bytelm
 from pipelines.run.loaded_run import load_run
 from pipelines.serving.choices import Writer
 from pipelines.serving.models import ServedModel, token_names
+from tests.loaded_runs import variant
 from tests.serving.conftest import client_of
 from tokenizer import Tokenizer
 
@@ -98,7 +99,7 @@ def ended(gpt, complete):
     prompt = gpt.tokenizer.encode("import os")
     (choice,) = complete(prompt=prompt, max_tokens=1, temperature=0, logprobs=0)["choices"]
     end = token_names(gpt.tokenizer, 512).index(choice["logprobs"]["tokens"][0])
-    with client_of({"gpt": replace(gpt, around=replace(gpt.around, stops=(end,)))}) as client:
+    with client_of({"gpt": variant(gpt, around=replace(gpt.around, stops=(end,)))}) as client:
         yield client, prompt
 
 

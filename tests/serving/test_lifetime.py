@@ -5,7 +5,6 @@ import copy
 import json
 import threading
 from contextlib import aclosing, contextmanager
-from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from pipelines.serving.lifetime import Limits
 from pipelines.serving.models import ServedModel, Service
 from pipelines.serving.security import access_to
 from pipelines.serving.server import create_app
+from tests.loaded_runs import variant
 from tests.serving.conftest import client_of
 
 LONG = {"prompt": "import", "max_tokens": 20, "n": 1000, "temperature": 1}
@@ -230,7 +230,7 @@ def test_many_requests_at_once_wait_and_are_all_answered(gpt):
 
 def test_a_failure_of_the_model_is_an_error_of_the_server(gpt, capsys, monkeypatch):
     monkeypatch.delenv("BYTELM_DEBUG", raising=False)
-    diverged = replace(gpt, model=copy.deepcopy(gpt.model))
+    diverged = variant(gpt, model=copy.deepcopy(gpt.model))
     with torch.no_grad():
         diverged.model.embedding.weight.fill_(float("nan"))
     with client_of({"gpt": diverged}) as client:
