@@ -104,7 +104,6 @@ reveal_type(bytelm.score_text(run, "text", top=2).perplexity)
 reveal_type(bytelm.load_recipe("gpt-tiny"))
 reveal_type(bytelm.train_tokenizer("a.txt", vocab_size=1000, out="tok"))
 reveal_type(bytelm.pretrain("gpt-tiny", data="data", out="runs/gpt", train={"tokens": 100_000}))
-reveal_type(run.features("text", layer=2))
 reveal_type(run.score("text").bits_per_byte)
 reveal_type(run.evaluate().splits["validation"])
 reveal_type(ModelConfig(layers=2).head_features)
@@ -118,7 +117,6 @@ reveal_type(ModelConfig(layers=2).head_features)
         "pipelines.recipes.recipe.Recipe",
         "tokenizer.tokenizer.Tokenizer | None",
         "pipelines.run.loaded_run.LoadedRun",
-        "torch._tensor.Tensor",
         "float | None",
         "pipelines.evaluation.results.SplitEvaluation",
         "int",

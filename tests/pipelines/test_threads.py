@@ -220,9 +220,12 @@ def test_threads_waste_no_cpu_time_when_another_process_holds_their_second_core(
 
 
 @pytest.mark.parametrize(("chosen", "found"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
-def test_the_command_line_lets_openmp_threads_sleep_unless_the_user_chose_otherwise(bytelm, chosen, found):
+def test_the_command_line_lets_openmp_threads_sleep_unless_the_user_chose_otherwise(
+    bytelm, dataset_folder, chosen, found
+):
     environment = {**os.environ, "OMP_DISPLAY_ENV": "TRUE", **chosen}
-    ran = bytelm("pretrain", "gpt-tiny", "--data", "nowhere", "--out", "run", env=environment)
+    options = ("--model.context-length", "32", "--out", "run", "--dry-run")
+    ran = bytelm("pretrain", "gpt-tiny", "--data", dataset_folder, *options, env=environment)
     assert f"OMP_WAIT_POLICY = '{found}'" in ran.stderr
 
 
