@@ -202,7 +202,7 @@ def test_a_file_too_large_to_load_is_refused_and_the_previous_file_is_kept(tmp_p
     before = (tmp_path / "tokenizer.json").read_bytes()
     monkeypatch.setattr("tokenizer.formats.strict_json.LARGEST_FILE", 100_000)
     tok = Tokenizer.train(["x" * 65536], 300, special_tokens=())
-    with pytest.raises(ValueError, match="a token has 32,768 bytes, so train with a smaller `?max_token_length"):
+    with pytest.raises(ValueError, match=r"a token has 32,768 bytes, so train with a smaller `?max_token_length"):
         tok.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
     assert (tmp_path / "tokenizer.json").read_bytes() == before
