@@ -154,21 +154,21 @@ class Dropped:
         for message in other.damaged_parts:
             _warn_about_damage(message)
 
-    def add_reason(self, place: str, reason: str) -> None:
-        """Add the reason for which the document at `place` is left out."""
+    def add_reason(self, reason: str) -> None:
+        """Add the place of a document that is left out, and the reason."""
         if len(self.reasons) < MOST_REASONS:
-            self.reasons.append(f"{place}: {reason}")
+            self.reasons.append(reason)
 
     def add_unread(self, bad: DocumentError) -> None:
         """Count an unreadable document, or warn about a damaged file."""
         self.long_documents += bad.kind == "long"
         self.invalid_documents += bad.kind == "invalid"
-        if bad.kind != "damaged" and len(self.reasons) < MOST_REASONS:
-            text = str(bad)
-            self.reasons.append(text.rpartition(": ")[0] or text)  # without the remedy
         if bad.kind == "damaged":
             self.damaged_parts.append(str(bad))
             _warn_about_damage(str(bad))
+        else:
+            text = str(bad)
+            self.add_reason(text.rpartition(": ")[0] or text)  # without the remedy
 
     def counts(self) -> dict[str, int]:
         """Return the counts by name. Counts of 0 are left out, except for empty and invalid documents."""
@@ -217,7 +217,7 @@ def clean(chunk: Chunk, options: ReadOptions, dropped: Dropped) -> pa.Array:
     if empty := len(documents) - pc.sum(kept, min_count=0).as_py():
         dropped.empty_documents += empty
         for number in np.flatnonzero(~kept.to_numpy(zero_copy_only=False))[:MOST_REASONS]:
-            dropped.add_reason(chunk.place(int(number)), "empty")
+            dropped.add_reason(f"{chunk.place(int(number))}: empty")
     if (pc.max(lengths).as_py() or 0) > options.max_document:
         kept = pc.and_(kept, _short_enough(chunk, lengths, options, dropped))
     rows = None
@@ -277,14 +277,14 @@ def _short_enough(chunk: Chunk, lengths: pa.Array, options: ReadOptions, dropped
         raise too_long(chunk.place(first), f"has {size:,} bytes of text", options)
     dropped.long_documents += pc.sum(long).as_py()
     for number in np.flatnonzero(long.to_numpy(zero_copy_only=False))[:MOST_REASONS]:
-        dropped.add_reason(chunk.place(int(number)), f"{lengths[int(number)].as_py():,} bytes long")
+        dropped.add_reason(f"{chunk.place(int(number))}: {lengths[int(number)].as_py():,} bytes long")
     return pc.invert(long)
 
 
 def _without_invalid(
     chunk: Chunk, documents: pa.Array, rows: np.ndarray | None, options: ReadOptions, dropped: Dropped
 ) -> pa.Array:
-    """Return documents, with those that are not UTF-8 decoded, replaced or left out; ValueError if that is an error.
+    """Return documents as UTF-8. Any other document is decoded, mended, left out or a ValueError, as `options` say.
 
     `rows` are the places of `documents` in the chunk, None if they are all of it.
     """
@@ -299,11 +299,8 @@ def _without_invalid(
             continue
         whole_file = chunk.first_row is None and not chunk.skip_invalid and options.encoding is None
         encoding, sure = guess_encoding(data, offset) if whole_file else (None, False)
-        if (
-            encoding
-            and sure
-            and (text := decode_as_utf8(data, encoding, whole=options.first_bytes is None)) is not None
-        ):
+        text = decode_as_utf8(data, encoding, whole=options.first_bytes is None) if encoding and sure else None
+        if encoding and text is not None:
             kept.append(pa.array([text], pa.large_binary()))
             dropped.encodings[chunk.origin] = encoding
             continue
@@ -311,18 +308,13 @@ def _without_invalid(
         where = f"byte {offset}{'' if chunk.first_row is None else ' of its text'} (0x{data[offset]:02x})"
         if policy == "skip":
             dropped.invalid_documents += 1
-            dropped.add_reason(place, f"not UTF-8 at {where}")
+            dropped.add_reason(f"{place}: not UTF-8 at {where}")
         elif policy == "replace":
             kept.append(pa.array([bytes(data).decode(errors="replace").encode()], pa.large_binary()))
         else:
             remedy = "name its `encoding`" if chunk.first_row is None else "convert it, or name the file's `encoding`"
-            guess = (
-                f" (it may be {encoding})"
-                if encoding
-                else " (it looks like a PDF)"
-                if bytes(data[:5]) == b"%PDF-"
-                else ""
-            )
+            looks = "looks like a PDF" if bytes(data[:5]) == b"%PDF-" else encoding and f"may be {encoding}"
+            guess = f" (it {looks})" if looks else ""
             raise ValueError(
                 f"{place} is not UTF-8 at {where}: {remedy}{guess}, or choose what to do with such documents "
                 "(`invalid='replace'`, skip or bytes, which `pairs` does not take)"

@@ -90,7 +90,7 @@ class Column(NamedTuple):
     """A column of a table or a field of JSON objects, or a field within it: doc.text, messages[].content."""
 
     name: str
-    """as it is spelled"""
+    """the whole name, such as doc.text"""
     steps: tuple[str, ...]
     """the column, then the fields within it; "[]" stands for all elements of a list"""
 

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.text import Text
 
 PICTURES = Path(__file__).with_name("pictures")
-BROWSER = "chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1000,1080"
-# The picture shows the verdict and the plots.
+BROWSER = "chromium --headless --no-sandbox --disable-gpu --hide-scrollbars --window-size=1280,1500"
+# The picture leaves out the folded sections.
 SCORED = 'def read(path):\n    with open(path, encoding="utf-8") as banana:\n        return banana.read()\n'
-STYLE = "<style>nav, main > :not(.plots) { display: none } main > .plots { margin-top: 1rem }</style></head>"
+STYLE = "<style>.fold { display: none }</style></head>"
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def draw_terminal(demo: Path) -> None:
     """Write demo.svg: the tables at the end of the demo."""
     command = [Path(sys.executable).with_name("bytelm"), "demo", "--out", demo]
     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-    tables = output[output.index("\nreport\n") :].partition("\n\n")[2].partition("\n\ngpt: ")[0]
+    tables = output[output.index("\nreport\n") :].split("\n", 3)[3].partition("\n\ngpt: ")[0]
     save_terminal(Text(tables), "demo", "make demo", 80)
 
 

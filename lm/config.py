@@ -23,7 +23,7 @@ GATED = ("swiglu", "geglu")
 GATED_MULTIPLE = 64  # multiples of 64 fill the tiles of every matrix unit
 WITHOUT_DROPOUT = ("flex", "closed_form")  # attention backends without dropout of weights
 
-# The fields by subject, for the help of commands: those that people set, then the others.
+# Fields by subject for command-line help: common ones, then rare ones.
 SUBJECTS = {
     "size": (
         "layers width heads context_length",

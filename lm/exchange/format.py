@@ -213,18 +213,17 @@ class Format:
             for name in names:
                 expressed[name] = allowed
         found = []
-        for known_field in fields(ModelConfig):
-            allowed = expressed.get(
-                known_field.name, (known_field.default,)
-            )  # without a setting only the default can be expressed
-            value = getattr(config, known_field.name)
-            if allowed is None or value in allowed or known_field.name in POSITION_FIELDS | TRAINING_FIELDS:
+        for option in fields(ModelConfig):
+            # Without a setting only the default can be expressed.
+            allowed = expressed.get(option.name, (option.default,))
+            value = getattr(config, option.name)
+            if allowed is None or value in allowed or option.name in POSITION_FIELDS | TRAINING_FIELDS:
                 continue
             filled_in = {"kv_heads": config.heads, "head_width": config.width / config.heads}  # the same as 0
             filled_in["rotary_width"] = config.head_features
-            if value == filled_in.get(known_field.name):
+            if value == filled_in.get(option.name):
                 continue
-            found.append(f"model.{known_field.name} = {_list_text(allowed)}, not {value!r}")
+            found.append(f"model.{option.name} = {_list_text(allowed)}, not {value!r}")
         return found + self.conflicts(config)
 
     def canonical(self, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:

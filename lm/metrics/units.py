@@ -1,7 +1,5 @@
 """Nats, bits and perplexity. Imports no torch."""
 
-from __future__ import annotations
-
 import math
 
 NATS_PER_BIT = math.log(2.0)

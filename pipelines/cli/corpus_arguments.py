@@ -35,7 +35,7 @@ SplitRule = Annotated[
 ]
 
 
-# Options of `ReadingOptions`: those of --help, and those of --help-all alone.
+# Options of `ReadingOptions`: in --help, and only in --help-all.
 READING = ("text_column suffix encoding invalid", "max_document")
 
 

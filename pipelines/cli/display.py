@@ -114,6 +114,11 @@ def quantity(value: float, unit: str) -> str:
     return f"{value:.3g} {unit}".rstrip()
 
 
+def rounded(count: float, unit: str) -> str:
+    """Return a count to three digits and its unit, such as "1.12M characters"."""
+    return f"{quantity(count, '').replace(' ', '')} {unit}"
+
+
 def duration(seconds: float) -> str:
     """Return seconds as 0:07, 3:25 or 1:02:03."""
     minutes, rest = divmod(round(seconds), 60)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lm.values import read_as
 from pipelines.evaluation.measurement import Result
@@ -19,8 +19,11 @@ from pipelines.evaluation.measurements.settings import Settings
 from pipelines.evaluation.numbers import headline, keys, numbers, overflows, results
 from pipelines.files import read_json
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 R = TypeVar("R", bound=Result)
-T = TypeVar("T")
+T = TypeVar("T", bound="DataclassInstance")
 # The results that every evaluation has.
 ALWAYS = (Numbers, Settings)
 # One evaluation replaces another if these fields and all settings agree wherever both have them.
@@ -216,5 +219,5 @@ class _File:
 
 def _completed(new: T, old: T) -> T:
     """Return a dataclass with the fields of `old` where `new` has None."""
-    missing = [field.name for field in fields(new) if getattr(new, field.name) is None]  # type: ignore[arg-type]
-    return replace(new, **{name: getattr(old, name) for name in missing})  # type: ignore[type-var]
+    missing = [field.name for field in fields(new) if getattr(new, field.name) is None]
+    return replace(new, **{name: getattr(old, name) for name in missing})

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from corpora.splits import TRAIN, VALIDATION
 from lm.metrics.units import NATS_PER_BIT
 from pipelines.cli.console import messages, results
-from pipelines.cli.display import answer, count_text, duration, perplexity_text, quantity, table
+from pipelines.cli.display import answer, count_text, duration, perplexity_text, quantity, rounded, table
 from pipelines.cli.dry_run import COUNTED_PER_SECOND, ENCODED_PER_SECOND
 from pipelines.cli.escapes import safe
 from pipelines.evaluation.numbers import value_of
@@ -32,11 +32,9 @@ def print_choice(name: str, text: TextFacts, choice: Choice, budget: Budget, kin
     letters = ", ".join(f"{script} {share:.0%}" for script, share in [*text.scripts.items()][:3] if share >= 0.005)
     per_token = bytes_per_token(choice.vocab_size)
     size, tokens = choice.size, tokens_for(choice, text, budget)
+    characters = rounded(text.characters, "characters")
     rows = [
-        (
-            "text",
-            f"{name}: {quantity(text.bytes, 'B')}, {_short(text.characters, 'characters')} ({letters or 'no letters'})",
-        ),
+        ("text", f"{name}: {quantity(text.bytes, 'B')}, {characters} ({letters or 'no letters'})"),
         ("", f"train: {quantity(text.train_bytes, 'B')} in {_documents(text, TRAIN)}{_lengths(text)}"),
         (
             "",
@@ -53,18 +51,13 @@ def print_choice(name: str, text: TextFacts, choice: Choice, budget: Budget, kin
         ),
     ]
     for kind in kinds:
-        shape = f"{size.layers} layers of width {size.width}, {_short(choice.parameters, 'parameters')}"
+        shape = f"{size.layers} layers of width {size.width}, {rounded(choice.parameters, 'parameters')}"
         rows.append((kind, f"{recipe_name(kind, choice)}: {shape}"))
-    rows.append(("training", f"about {_short(tokens, 'tokens')}: {_limit(text, choice, budget)}"))
+    rows.append(("training", f"about {rounded(tokens, 'tokens')}: {_limit(text, choice, budget)}"))
     seconds = seconds_of_steps(text, choice, budget, kinds)
     times = ", ".join(f"{step} {duration(each)}" for step, each in seconds.items())
     rows.append(("time", f"about {duration(sum(seconds.values()))}: {times}"))
     table((), rows, text=True, to=messages)
-
-
-def _short(count: float, unit: str) -> str:
-    """Return a rounded count, such as "1.12M characters"."""
-    return f"{quantity(count, '').replace(' ', '')} {unit}"
 
 
 def _documents(text: TextFacts, split: str) -> str:

@@ -28,7 +28,7 @@ CHANGEABLE = (
 
 MOST_THREADS = 1024
 
-# The fields by subject, for the help of commands: those that people set, then the others.
+# Fields by subject for command-line help: common ones, then rare ones.
 SUBJECTS = {
     "length and batches": ("tokens batch_tokens micro_batch seed", "batch_tokens_start batch_warmup_tokens sampling"),
     "optimizer": (

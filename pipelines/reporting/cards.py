@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from pipelines.cli.display import duration, perplexity_text, quantity
+from pipelines.cli.display import duration, perplexity_text, rounded
 from pipelines.evaluation.measurements.intervals import Intervals
 from pipelines.evaluation.measurements.ngrams import NGrams
 from pipelines.evaluation.results import SplitEvaluation
@@ -38,10 +38,10 @@ def baselines_of(evaluation: SplitEvaluation, per: float) -> dict[str, float]:
     }
 
 
-def codes_of(subject: Subject, evaluation: SplitEvaluation) -> dict[str, float]:
-    """Return the bits per byte of baselines and of other codes of the text of an evaluation."""
+def codes_of(subject: Subject, evaluation: SplitEvaluation, short: bool = False) -> dict[str, float]:
+    """Return the bits per byte of baselines and of other codes of the text of an evaluation, by `short` names."""
     baselines = baselines_of(evaluation, evaluation.tokens / max(1, evaluation.bytes))
-    return baselines | {other.name: other.bits_per_byte for other in subject.opponents}
+    return baselines | {other.label if short else other.name: other.bits_per_byte for other in subject.opponents}
 
 
 def _perplexity(subject: Subject, main: SplitEvaluation) -> Card:
@@ -58,9 +58,7 @@ def _perplexity(subject: Subject, main: SplitEvaluation) -> Card:
 def _compared(subject: Subject, main: SplitEvaluation) -> Card:
     """Return the card of the bits per byte, or of the accuracy for a model without them."""
     if subject.run.recipe.objective == "next-token" and main.bits_per_byte is not None:
-        others = baselines_of(main, main.tokens / max(1, main.bytes))
-        others |= {other.label: other.bits_per_byte for other in subject.opponents}
-        least = sorted(others.items(), key=lambda other: other[1])[:SHOWN_BASELINES]
+        least = sorted(codes_of(subject, main, short=True).items(), key=lambda other: other[1])[:SHOWN_BASELINES]
         return Card("Bits per byte", f"{main.bits_per_byte:.3f}", [f"{name}: {bits:.3f}" for name, bits in least])
     lines = [f"{main.cross_entropy_bits:.3f} bits per target"]
     if main.unigram_accuracy is not None:
@@ -75,16 +73,12 @@ def _data(subject: Subject) -> Card:
     if subject.imported:
         return Card("Model", str(subject.run.facts["imported_from"]), lines)
     data = " ".join(source.name for source in subject.run.sources)
-    return Card(
-        "Trained on",
-        f"{quantity(subject.tokens_seen, '').replace(' ', '')} tokens",
-        [*([data] if data else []), *lines],
-    )
+    return Card("Trained on", rounded(subject.tokens_seen, "tokens"), [*([data] if data else []), *lines])
 
 
 def _time(subject: Subject) -> Card:
     facts = subject.run.facts
-    lines = [str(facts[name]) for name in ("hardware",) if facts.get(name)]
+    lines = [str(facts["hardware"])] if facts.get("hardware") else []
     if subject.imported or not subject.seconds:
         return Card("Date", str(facts.get("date", "not recorded"))[:10], lines)
     return Card("Training time", duration(subject.seconds), [f"{subject.speed:,.0f} tokens/s", *lines])

@@ -6,7 +6,7 @@ from typing import Any
 
 import jinja2
 
-from pipelines.cli.display import duration, quantity
+from pipelines.cli.display import duration, rounded
 from pipelines.cli.escapes import safe
 from pipelines.evaluation.results import SplitEvaluation
 from pipelines.files import write_whole
@@ -105,10 +105,10 @@ def trained_on(subject: Subject) -> str:
     """Return a sentence about the tokens that a run was trained on and the speed of its machine; "" if imported."""
     if subject.imported or not subject.seconds:
         return ""
-    tokens = quantity(subject.tokens_seen, "").replace(" ", "")
+    tokens = rounded(subject.tokens_seen, "tokens")
     hardware = subject.run.facts.get("hardware", "not recorded")
     return (
-        f"It was trained on {tokens} tokens in {duration(subject.seconds)}: its machine ({hardware}) trains "
+        f"It was trained on {tokens} in {duration(subject.seconds)}: its machine ({hardware}) trains "
         f"{subject.speed:,.0f} tokens a second."
     )
 

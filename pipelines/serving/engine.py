@@ -219,13 +219,7 @@ class _Served:
 
     def take_turn(self) -> None:
         """Score some of the waiting sequences and generate one token of each text."""
-        self._score(
-            [
-                next_sequence
-                for next_sequence in self._next_sequences()
-                if next_sequence.future.set_running_or_notify_cancel()
-            ]
-        )
+        self._score([sequence for sequence in self._next_sequences() if sequence.future.set_running_or_notify_cancel()])
         if self.slots is None or not self.streams:
             return
         for text, item in self.slots.step():

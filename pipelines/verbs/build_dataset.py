@@ -48,7 +48,7 @@ Deduplicate = Annotated[
     ),
 ]
 
-# Options by subject: those of --help, and those of --help-all alone.
+# Options by subject: in --help, and only in --help-all.
 HELP = {
     "Corpus": ("corpus split deduplicate", "pairs"),
     "Reading files": READING,

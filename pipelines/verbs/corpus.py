@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OUT_OF_MEMORY = "lower `max_document`"
 
-# Options by subject: those of --help, and those of --help-all alone.
+# Options by subject: in --help, and only in --help-all.
 HELP = {
     "Corpus": ("corpus split excerpts", ""),
     "Reading files": READING,

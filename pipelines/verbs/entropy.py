@@ -33,7 +33,7 @@ OptionalTokenizer = Annotated[
     ),
 ]
 
-# Options by subject: those of --help, and those of --help-all alone.
+# Options by subject: in --help, and only in --help-all.
 HELP = {
     "Text": ("corpus against sample_bytes", ""),
     "Reading files": READING,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = PASSIVE_THREADS
 
-# Options by subject: those of --help, and those of --help-all alone.
+# Options by subject: in --help, and only in --help-all.
 HELP = {
     "Text": ("runs data corpus splits against", ""),
     "Reading a corpus": ("", " ".join(READING)),

@@ -22,7 +22,7 @@ ENVIRONMENT = PASSIVE_THREADS
 
 SETTINGS = FinetuneConfig()
 
-# Options by subject: those of --help, and those of --help-all alone.
+# Options by subject: in --help, and only in --help-all.
 HELP = {
     "Texts": ("run data test text_field label_field", "held_out"),
     "Training": (

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 BEAMS = 4
 TOKENS = 200
 
-# Options by subject: those of --help, and those of --help-all alone.
+# Options by subject: in --help, and only in --help-all.
 HELP = {
     "Text": ("run prompt tokens", ""),
     "Sampling": ("temperature top_k top_p greedy seed", "min_p repetition_penalty"),

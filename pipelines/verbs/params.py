@@ -35,7 +35,7 @@ ActivationDtype = Annotated[
 
 ASSUMED_VOCABULARY = 8192
 
-# Options by subject: those of --help, and those of --help-all alone.
+# Options by subject: in --help, and only in --help-all.
 HELP = {**prefixed("model", MODEL_SUBJECTS), "Numbers": ("dtype optimizer json", "")}
 
 

@@ -39,7 +39,7 @@ ENVIRONMENT = PASSIVE_THREADS
 RecipeOptions = Annotated[Recipe, tyro.conf.arg(name="")]
 OUT_OF_MEMORY = "choose a smaller `train.micro_batch`, context or model"
 
-# Options by subject: those of --help, and those of --help-all alone.
+# Options by subject: in --help, and only in --help-all.
 HELP = {
     "Data and output": ("data out init_from dry_run", "parallel objective"),
     **prefixed("model", MODEL_SUBJECTS),

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = PASSIVE_THREADS
 
-# Options by subject: those of --help, and those of --help-all alone.
+# Options by subject: in --help, and only in --help-all.
 HELP = {
     "Text": ("run text file choices target", ""),
     "Prediction": ("stride", "rolling start masking"),

@@ -31,7 +31,7 @@ ENVIRONMENT = PASSIVE_THREADS | SHAPE_CACHES
 def serve(
     runs: RunFolders,
     *,
-    port: Annotated[int, tyro.conf.arg(help_behavior_hint="(default: 8000)")] = 8000,
+    port: int = 8000,
     host: str = "127.0.0.1",
     allow_host: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME")] = (),
     allow_origin: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ORIGIN")] = (),

@@ -31,7 +31,7 @@ OUT_OF_MEMORY = "lower `workers`, or choose a smaller `recipe`"
 PICTURE = "bits-per-byte.png"
 SIZES = tuple(2**power for power in range(9, 17))  # 512 to 65,536
 
-# Options by subject: those of --help, and those of --help-all alone.
+# Options by subject: in --help, and only in --help-all.
 HELP = {
     "Corpus": ("corpus split", ""),
     "Reading files": READING,

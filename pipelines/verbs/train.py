@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ENVIRONMENT = PASSIVE_THREADS
 OUT_OF_MEMORY = "lower `max_document`"
 
-# Options by subject: those of --help, and those of --help-all alone.
+# Options by subject: in --help, and only in --help-all.
 HELP = {
     "Text": ("corpus split", ""),
     "Reading files": READING,

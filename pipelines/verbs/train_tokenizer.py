@@ -53,7 +53,7 @@ TEXT_MEMORY = 130_000_000
 LEAST_SPARE_MEMORY = 100_000_000
 MOST_TRACED = 1000  # merges
 
-# Options by subject: those of --help, and those of --help-all alone.
+# Options by subject: in --help, and only in --help-all.
 HELP = {
     "Corpus": ("corpus split", "pairs"),
     "Reading files": READING,
