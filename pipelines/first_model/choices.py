@@ -87,11 +87,15 @@ class Choice:
 
 
 def check_enough(text: TextFacts, name: str) -> None:
-    """Raise ValueError if the text called `name` is too short to train on."""
+    """Raise ValueError if the text called `name` is too short to train on, or has no validation text."""
     if text.train_bytes < LEAST_BYTES:
         raise ValueError(
             f"{name} has {text.train_bytes:,} bytes of text to train on, and a model needs at least {LEAST_BYTES:,}: "
             "give more text; from about 1 MB on, a model writes words"
+        )
+    if not text.validation_bytes:
+        raise ValueError(
+            f"the split validation of {name} is empty under the rule {text.split_rule}: use `split='tail:0.1'`"
         )
 
 

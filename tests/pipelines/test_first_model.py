@@ -116,6 +116,12 @@ def test_too_little_text_is_refused_with_both_numbers():
         check_enough(text_of(1000), "my-text")
 
 
+def test_a_text_without_validation_text_is_refused_before_the_first_step():
+    text = replace(text_of(10**6), validation_bytes=0)
+    with pytest.raises(ValueError, match=r"split validation of my-text is empty under the rule hash:0.05: use `split="):
+        check_enough(text, "my-text")
+
+
 @pytest.mark.parametrize("split", [None, "tail:0.2", "hash:0.3"])
 def test_the_facts_of_a_text_are_those_of_its_dataset(text_folder, tokenizer_folder, tmp_path, split):
     from pipelines.verbs.build_dataset import build_dataset
