@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 import tyro
+from lm.classification import accuracy_interval
 
 from benchmarks.harness import RESULTS, command_line, heading, machine, record, table
 from benchmarks.passages import A_BOOK, CHARACTERS, Trial, cut_passages, read_books
-from lm.classification import accuracy_interval
 from pipelines.cli.display import show
 from pipelines.recipes.config import FinetuneConfig
 from pipelines.recipes.recipe import Recipe, load_recipe

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pipelines.scoring.choices import rank_choices
     from pipelines.scoring.texts import score_text
     from pipelines.verbs.build_dataset import build_dataset
-    from pipelines.verbs.classify import classify
     from pipelines.verbs.dataset import verify_dataset
     from pipelines.verbs.demo import demo
     from pipelines.verbs.entropy import entropy
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from pipelines.verbs.generate import generate
     from pipelines.verbs.import_hf import import_hf
     from pipelines.verbs.params import params
+    from pipelines.verbs.predict import predict
     from pipelines.verbs.pretrain import pretrain
     from pipelines.verbs.report import report
     from pipelines.verbs.runs import runs
@@ -78,7 +78,6 @@ __all__ = [
     "LoadedRun",
     "Tokenizer",
     "build_dataset",
-    "classify",
     "demo",
     "entropy",
     "evaluate",
@@ -90,6 +89,7 @@ __all__ = [
     "load_recipe",
     "load_run",
     "params",
+    "predict",
     "pretrain",
     "rank_choices",
     "report",

@@ -17,6 +17,7 @@ from lm.model import LanguageModel, Stack
 from lm.objectives import SELECTED
 from lm.optim.optimizer_settings import OptimizerKind
 from lm.optim.optimizers import partition
+from lm.task_model import TrainedModel
 
 
 def meta_model(config: ModelConfig) -> LanguageModel:
@@ -52,7 +53,7 @@ def non_embedding_parameters(model: LanguageModel) -> int:
 
 
 def flops_per_token(
-    model: LanguageModel, length: float | None = None, selected: float = SELECTED, source_length: float | None = None
+    model: TrainedModel, length: float | None = None, selected: float = SELECTED, source_length: float | None = None
 ) -> float:
     """Return the floating-point operations of training on one token, forward and backward.
 

@@ -1,8 +1,8 @@
-"""Heads: hidden states to logits and loss, or to the logits of a classifier."""
+"""Heads of language models: hidden states to logits and loss."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -111,46 +111,3 @@ class MaskedTokenHead(LanguageHead):
     def flops(self, rows: float) -> float:
         """Return the training FLOPs of predicting `rows` positions."""
         return super().flops(rows) + self.dense.flops(rows)
-
-
-class SequenceClassificationHead(Component):
-    """Label logits of a sequence: dense, tanh, dropout, output (Devlin et al. 2019).
-
-    Reads the first position (BERT's <|cls|>) or the mean of all positions.
-    """
-
-    component = "head"
-
-    def __init__(self, config: ModelConfig, labels: int, pooling: Literal["first", "mean"] = "first") -> None:
-        super().__init__()
-        self.pooling = pooling
-        self.dense = Linear(config.width, config.width, bias=True)
-        self.dropout = nn.Dropout(config.dropout)
-        self.output = Linear(config.width, labels, bias=True)
-
-    def forward(self, hidden: Tensor, present: Tensor | None = None) -> Tensor:
-        """hidden (B, T, width) to logits (B, labels); `present` (B, T) bool is False at padding."""
-        return self.output(self.dropout(torch.tanh(self.dense(self._pool(hidden, present)))))
-
-    def _pool(self, hidden: Tensor, present: Tensor | None) -> Tensor:
-        if self.pooling == "first":
-            return hidden[:, 0]
-        if present is None:
-            return hidden.mean(dim=1)
-        weights = present.to(hidden.dtype).unsqueeze(-1)
-        return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
-
-
-class TokenClassificationHead(Component):
-    """Label logits of every position: dropout and an output matrix (Devlin et al. 2019, named entities)."""
-
-    component = "head"
-
-    def __init__(self, config: ModelConfig, labels: int) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(config.dropout)
-        self.output = Linear(config.width, labels, bias=True)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """hidden (B, T, width) to logits (B, T, labels)."""
-        return self.output(self.dropout(hidden))

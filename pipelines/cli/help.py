@@ -103,10 +103,10 @@ def _arguments(bind: Callable[..., Any], registry: ConstructorRegistry) -> list[
             support_single_arg_types=False,
             prog_suffix="",
         )
-        found = [each.arg for each in parser.get_args_including_children()]
-        for argument in found:
+        arguments = [part.arg for part in parser.get_args_including_children()]
+        for argument in arguments:
             argument.lowered  # noqa: B018 - computed with the registry
-        return found
+        return [argument for argument in arguments if tyro.conf.Suppress not in argument.field.markers]
 
 
 def _name(argument: ArgumentDefinition) -> str:

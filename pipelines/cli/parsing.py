@@ -260,7 +260,8 @@ def registry() -> ConstructorRegistry:
         if info.type_origin not in (Union, UnionType) or len(members) != 1 or NoneType not in get_args(info.type):
             return None
         spec = ConstructorRegistry.get_primitive_spec(PrimitiveTypeInfo.make(members.pop(), info.markers))
-        assert isinstance(spec, PrimitiveConstructorSpec)
+        if not isinstance(spec, PrimitiveConstructorSpec):
+            return None  # a table, such as the task of a recipe
         return replace(
             spec,
             is_instance=lambda value: value is None or spec.is_instance(value),

@@ -1,7 +1,6 @@
 """The evaluation of a run: every split of its plans is scored and measured, and added to evaluation.json."""
 
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
@@ -14,10 +13,9 @@ from pipelines.evaluation.measurements.against import Comparison
 from pipelines.evaluation.measurements.ngrams import Baselines
 from pipelines.evaluation.measurements.trained_text import TrainingText
 from pipelines.evaluation.planning import Plan, objective_of
-from pipelines.evaluation.results import Evaluation, Measured, SplitEvaluation
+from pipelines.evaluation.results import Evaluation, Measured, SplitEvaluation, add_to_file
 from pipelines.evaluation.scoring import score
 from pipelines.evaluation.split import Split
-from pipelines.files import write_json
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
 from pipelines.run.manifest import manifest_sha256
@@ -39,9 +37,7 @@ def measure(*plans: Plan) -> tuple[Evaluation, list[ValueError]]:
         shares = [plan.share for plan in plans]
         of_splits = zip(plans[0].splits, zip(*measured, strict=True), strict=True)
         added = [*(_mean(run, split, shares, sources) for split, sources in of_splits), *added]
-    evaluation = (_earlier(run) or Evaluation(run.name, {})).adding(added)
-    write_json(run.folder / "evaluation.json", evaluation.to_json())
-    return evaluation, failures
+    return add_to_file(run, added), failures
 
 
 def _splits(plan: Plan, opened: Iterable[Any]) -> Iterator[Split]:
@@ -105,14 +101,3 @@ def _mean(run: Run, split: str, shares: Sequence[float], sources: Sequence[Split
         seconds=round(sum(source.measured.seconds for source in sources), 3),
     )
     return SplitEvaluation(split, tuple(means), measured)
-
-
-def _earlier(run: Run) -> Evaluation | None:
-    """Return the evaluation that the run has; rename a damaged file and return None."""
-    try:
-        return Evaluation.read(run.folder)
-    except ValueError:
-        path = run.folder / "evaluation.json"
-        aside = path.replace(path.with_name("evaluation.json.damaged"))
-        warnings.warn(f"{path} is damaged: renamed to {aside.name}, and a new file begun", stacklevel=2)
-        return None

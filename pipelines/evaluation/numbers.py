@@ -8,6 +8,9 @@ from pipelines.cli.display import perplexity_text
 from pipelines.evaluation.measurement import Number, Result
 from pipelines.evaluation.measurements import kinds
 from pipelines.evaluation.measurements.predictions import PER_BYTE
+from pipelines.tasks import task_class, task_names
+from pipelines.tasks.comparison import Comparison
+from pipelines.tasks.task import TaskSettings
 
 if TYPE_CHECKING:
     from pipelines.evaluation.results import SplitEvaluation
@@ -16,15 +19,32 @@ OVERFLOW = "A perplexity above 1.8e308 is written as a power of e. In JSON it is
 
 
 @cache
-def results() -> tuple[type[Result], ...]:
-    """Return the kinds of results in an entry, in the order of their numbers."""
+def measured_results() -> tuple[type[Result], ...]:
+    """Return the kinds of results of language models, in the order of their numbers."""
     return tuple(kind.result for kind in kinds())
+
+
+@cache
+def task_results(task: str) -> tuple[type[Result], ...]:
+    """Return the kinds of results of a task, in the order of their numbers."""
+    return (*task_class(task).kinds, Comparison, TaskSettings)
+
+
+@cache
+def results() -> tuple[type[Result], ...]:
+    """Return all kinds of results, in the order of their numbers."""
+    of_tasks = (kind for task in task_names() for kind in task_results(task))
+    return tuple(dict.fromkeys((*measured_results(), *of_tasks)))
 
 
 @cache
 def numbers() -> dict[str, Number]:
     """Return the entries of a split that are numbers to read, by key."""
-    return {name: number for result in results() if not result.key for name, number in result.numbers().items()}
+    known: dict[str, Number] = {}
+    for result in (kind for kind in results() if not kind.key):
+        for name, number in result.numbers().items():
+            known.setdefault(name, number)
+    return known
 
 
 @cache
@@ -35,6 +55,9 @@ def keys() -> frozenset[str]:
 
 def headline(evaluation: "SplitEvaluation") -> str:
     """Return the numbers that people quote: "perplexity 12.30, 1.2345 bits per byte"."""
+    if evaluation.entries.get("task") is not None:
+        quoted = (key for result in evaluation.results for key, shown in result.numbers().items() if shown.headline)
+        return ", ".join(f"{in_words(key)} {value_of(key, evaluation)}" for key in quoted)
     known = [key for key in PER_BYTE if evaluation.entries.get(key) is not None]
     per_byte = (f"{value_of(key, evaluation)} {in_words(key)}" for key in known)
     return ", ".join([f"perplexity {value_of('perplexity', evaluation)}", *per_byte])
@@ -43,7 +66,7 @@ def headline(evaluation: "SplitEvaluation") -> str:
 def sentences_of(evaluation: "SplitEvaluation", above: bool | None = None) -> list[str]:
     """Return the sentences about the results of a split; with `above`, only the ones above or below the numbers."""
     chosen = [result for result in evaluation.results if above is None or result.above == above]
-    return [sentence for result in chosen for sentence in result.sentences(evaluation.tokens)]
+    return [sentence for result in chosen for sentence in result.sentences(evaluation.tokens or 0)]
 
 
 def by_sentence(sentences: Mapping[str, list[str]]) -> list[str]:

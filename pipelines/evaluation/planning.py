@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from corpora.object_store import AnyPath
@@ -62,8 +63,29 @@ class Plan:
         return f"{split}/{self.source}" if self.source else split
 
 
-def plans_of(run: Run, options: EvaluationOptions, data: AnyPath | None, against: Run | None) -> list[Plan]:
+@dataclass(frozen=True)
+class TaskPlan:
+    """A fine-tuned run, and the examples to measure it on: those of `data`, or by default its held-out ones."""
+
+    run: Run
+    data: tuple[Path, ...]
+    options: EvaluationOptions
+    splits: tuple[str, ...] = ("validation",)
+    source: str = ""
+    share: float = 1.0
+
+    def entry(self, split: str) -> str:
+        """Return the name of a split in evaluation.json."""
+        return split
+
+
+def plans_of(
+    run: Run, options: EvaluationOptions, data: AnyPath | None, against: Run | None
+) -> list[Plan] | list[TaskPlan]:
     """Return the plan of one evaluation, or a plan for each source of the mixture that the run was trained on."""
+    if run.recipe.task and not options.corpus and not (data and (data / "dataset.json").exists()):
+        return [_task_plan(run, options, data, against)]
+    run.require_language_model()
     if data or options.corpus or len(run.sources) < 2:
         return [plan(run, options, data, against)]
     names, total = distinct_names(list(run.sources)), sum(run.sources.values())
@@ -73,7 +95,7 @@ def plans_of(run: Run, options: EvaluationOptions, data: AnyPath | None, against
     ]
 
 
-def entries_of(plans: Sequence[Plan]) -> list[str]:
+def entries_of(plans: list[Plan] | list[TaskPlan]) -> list[str]:
     """Return the names of the entries that `measure` makes: of a mixture also the means over its sources."""
     means = plans[0].splits if len(plans) > 1 else ()
     return [*means, *(plan.entry(split) for plan in plans for split in plan.splits)]
@@ -100,6 +122,14 @@ def plan(run: Run, options: EvaluationOptions, data: AnyPath | None = None, agai
     check_comparable(against, run)
     theirs = plan(against, own) if has_other_tokenizer(against, run) else replace(chosen, run=against, options=own)
     return replace(chosen, other=replace(theirs, training=None))
+
+
+def _task_plan(run: Run, options: EvaluationOptions, data: AnyPath | None, against: Run | None) -> TaskPlan:
+    if against is not None:
+        raise ValueError(f"{run.folder} is fine-tuned for a task: evaluate both runs, and leave `against` out")
+    if data is not None and not isinstance(data, Path):
+        raise ValueError(f"`data` is {data}: give a local file of examples")
+    return TaskPlan(run, () if data is None else (data,), options)
 
 
 def objective_of(run: Run, length: int, tokenizer: Tokenizer) -> Objective:

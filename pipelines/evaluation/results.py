@@ -5,6 +5,7 @@
 "numbers", "measured"}, the newest first. The other fields (`run`, `checkpoint`, `data`, ...) describe the newest one.
 """
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
@@ -16,11 +17,13 @@ from lm.values import read_as
 from pipelines.evaluation.measurement import Result
 from pipelines.evaluation.measurements.predictions import Numbers
 from pipelines.evaluation.measurements.settings import Settings
-from pipelines.evaluation.numbers import headline, keys, numbers, overflows, results
-from pipelines.files import read_json
+from pipelines.evaluation.numbers import headline, keys, measured_results, numbers, overflows, task_results
+from pipelines.files import read_json, write_json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from pipelines.run.folder import Run
 
 R = TypeVar("R", bound=Result)
 T = TypeVar("T", bound="DataclassInstance")
@@ -67,7 +70,7 @@ class SplitEvaluation:
     def from_json(cls, split: str, entry: Mapping[str, Any], measured: Measured) -> "SplitEvaluation":
         """Return the evaluation in an entry of evaluation.json; ValueError if a result is damaged or missing."""
         read: list[Result | None] = []
-        for kind in results():
+        for kind in task_results(entry["task"]) if "task" in entry else measured_results():
             if kind.key:
                 read.append(kind.from_json(entry[kind.key]) if kind.key in entry else None)
             elif kind in ALWAYS or any(entry.get(name) is not None for name in kind.__dataclass_fields__):
@@ -200,6 +203,20 @@ class Evaluation:
 
     def __repr__(self) -> str:
         return "\n".join([f"evaluation of {self.run}", *(f"  {split!r}" for split in self.splits.values())])
+
+
+def add_to_file(run: "Run", added: list[SplitEvaluation]) -> Evaluation:
+    """Add evaluations of splits to the run's evaluation.json; return all that it holds. A damaged file is renamed."""
+    path = run.folder / "evaluation.json"
+    try:
+        earlier = Evaluation.read(run.folder)
+    except ValueError:
+        aside = path.replace(path.with_name("evaluation.json.damaged"))
+        warnings.warn(f"{path} is damaged: renamed to {aside.name}, and a new file begun", stacklevel=2)
+        earlier = None
+    evaluation = (earlier or Evaluation(run.name, {})).adding(added)
+    write_json(path, evaluation.to_json())
+    return evaluation
 
 
 @dataclass(frozen=True)

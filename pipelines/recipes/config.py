@@ -26,6 +26,9 @@ CHANGEABLE = (
     *("keep_checkpoints", "keep_best", "keep_every_tokens", "nonfinite", "max_rollbacks"),
 )
 
+# The same of fine-tuning.
+CHANGEABLE_FINETUNING = ("epochs", "device", "dtype", "micro_batch", "tensorboard")
+
 MOST_THREADS = 1024
 
 # Fields by subject for command-line help: common ones, then rare ones.
@@ -251,40 +254,71 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
-    """How a classifier is trained from an encoder."""
+    """Settings of fine-tuning. `train` makes the settings of the training of them."""
 
     epochs: int = 10
-    """Passes over the training texts"""
+    """Passes over the training examples. More of them extend a run"""
     batch_size: int = 16
-    """Texts of an optimizer step"""
+    """Examples of an optimizer step"""
     lr: float = 1e-3
-    """Peak learning rate, for a small encoder; one of 100 M parameters needs 5e-5 or less"""
+    """Peak learning rate, for a small model; one of 100 M parameters needs 5e-5 or less"""
     warmup: float = 0.1
-    """Share of the steps in which the learning rate rises; then it falls to 0 as a cosine."""
+    """Share of the steps in which the learning rate rises; then it falls to 0 as a cosine"""
     weight_decay: float = 0.01
     """Decoupled weight decay of matrices"""
     dropout: float = 0.1
-    """Dropout probability, in the encoder and before the output matrix, whatever the run was trained with"""
-    pooling: Literal["first", "mean"] = "mean"
-    """Input of the head: the first position, or the mean of all. Pretraining does not train the first position to
-    represent the text."""
+    """Dropout probability, in the model and before the output matrix, whatever the run was trained with"""
+    label_smoothing: float = 0.0
+    """Probability that training targets spread evenly over the labels"""
     grad_clip: float = 1.0
     """Maximum L2 norm of the whole gradient; 0: none"""
     seed: int = 0
-    """Seed of the new weights, the order of the texts and dropout"""
+    """Seed of the new weights, the order of the examples and dropout"""
     device: Device = "auto"
     """Device. auto: a GPU if there is one"""
-    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
-    """Dtype of activations and matrix products in training; weights and optimizer state are float32."""
+    dtype: Dtype = "auto"
+    """Dtype of activations and matrix products in training; weights and optimizer state are float32"""
+    micro_batch: int = 16
+    """Examples in one forward pass; gradients accumulate over a batch"""
+    tensorboard: bool = False
+    """Also write metrics.jsonl's numbers for TensorBoard, into the run's folder tensorboard/"""
 
     def __post_init__(self) -> None:
         check_fields(self, "")
-        _require_positive(self, "epochs", "batch_size", "lr", option=True)
+        _require_positive(self, "epochs", "batch_size", "lr", "micro_batch", option=True)
         _require_not_negative(self, "weight_decay", "grad_clip", "seed", option=True)
         _require_seed(self.seed, "`seed`")
-        for name in ("warmup", "dropout"):
+        for name in ("warmup", "dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` is {getattr(self, name)}: give a share from 0 to below 1")
+
+    def train(self, examples: int, tokens: int) -> TrainConfig:
+        """Return the settings of a training on `examples` examples with `tokens` tokens.
+
+        AdamW's beta2 and eps are those of RoBERTa (Liu et al. 2019). Every epoch ends with a validation and a
+        checkpoint.
+        """
+        return TrainConfig(
+            tokens=self.epochs * tokens,
+            batch_tokens=max(1, round(self.batch_size * tokens / examples)),
+            micro_batch=self.micro_batch,
+            seed=self.seed,
+            lr=self.lr,
+            warmup_tokens=round(self.warmup * self.epochs * tokens),
+            min_lr_ratio=0.0,
+            weight_decay=self.weight_decay,
+            beta2=0.98,
+            eps=1e-6,
+            label_smoothing=self.label_smoothing,
+            grad_clip=self.grad_clip,
+            validate_every_tokens=tokens,
+            checkpoint_every_tokens=tokens,
+            keep_checkpoints=1,
+            keep_best=True,
+            tensorboard=self.tensorboard,
+            device=self.device,
+            dtype=self.dtype,
+        )
 
 
 def _require_positive(config: object, *names: str, option: bool = False) -> None:

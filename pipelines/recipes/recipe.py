@@ -8,17 +8,26 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 import tomli_w
+import tyro
 
 from lm.config import ModelConfig
+from lm.head_config import HeadConfig
 from lm.values import check_fields, check_value
 from pipelines.cli.errors import did_you_mean
 from pipelines.files import read_toml, write_whole
-from pipelines.recipes.config import TrainConfig
+from pipelines.recipes.config import FinetuneConfig, TrainConfig
+from pipelines.tasks import task_class
+from pipelines.tasks.task import Task
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+C = TypeVar("C", bound="DataclassInstance")
 RECIPES = Path(__file__).parents[1] / "recipes"
+_TABLES: dict[Any, type] = {Task | None: Task, FinetuneConfig | None: FinetuneConfig}
 _ARCHITECTURES = {
     "next-token": "decoder",
     "masked-token": "encoder",
@@ -36,6 +45,10 @@ class Recipe:
     pairs (encoder-decoder)"""
     model: ModelConfig = field(default_factory=ModelConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    task: Annotated[Task | None, tyro.conf.Fixed, tyro.conf.Suppress] = None
+    """The task that the model is fine-tuned for; None for pretraining, whose objective it had before"""
+    finetune: Annotated[FinetuneConfig | None, tyro.conf.Fixed, tyro.conf.Suppress] = None
+    """Settings of fine-tuning, of which `train` is made"""
 
     def __post_init__(self) -> None:
         check_fields(self, "")
@@ -56,6 +69,21 @@ class Recipe:
                 f"train.batch_tokens_start is {self.train.batch_tokens_start}, but pairs are sorted into batches of "
                 "one size: leave it and train.batch_warmup_tokens out"
             )
+
+    @property
+    def head(self) -> HeadConfig | None:
+        """The head of the task, None if the model is a language model."""
+        return None if self.task is None else self.task.head(self.model.architecture)
+
+    @property
+    def trained_for(self) -> str:
+        """The task, or the objective of pretraining."""
+        return self.objective if self.task is None else self.task.name
+
+    def as_tables(self) -> dict[str, Any]:
+        """Return the tables of config.toml."""
+        tables = {name: value for name, value in asdict(self).items() if value is not None}
+        return tables | ({} if self.task is None else {"task": self.task.as_table()})
 
 
 def recipe_names() -> list[str]:
@@ -86,19 +114,24 @@ def load_recipe(name: str | Path) -> Recipe:
 
 def changed(recipe: Recipe, model: Mapping[str, object], train: Mapping[str, object]) -> Recipe:
     """Return a recipe with other values of fields of its model and its training; ValueError for an unknown field."""
-    for table, config, given in (("model", recipe.model, model), ("train", recipe.train, train)):
-        known = [field.name for field in fields(config)]
-        for name in [name for name in given if name not in known]:
-            nearest = get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
-            raise ValueError(f"`{table}` has no field {name!r}: {hint}")
-    model_fields, train_fields = dict[str, Any](model), dict[str, Any](train)
-    return replace(recipe, model=replace(recipe.model, **model_fields), train=replace(recipe.train, **train_fields))
+    return replace(
+        recipe, model=with_fields(recipe.model, model, "model"), train=with_fields(recipe.train, train, "train")
+    )
+
+
+def with_fields(config: C, given: Mapping[str, object], argument: str) -> C:
+    """Return a dataclass with other values of some fields; ValueError names the `argument` with an unknown field."""
+    known = [field.name for field in fields(config)]
+    for name in [name for name in given if name not in known]:
+        nearest = get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(known)}"
+        raise ValueError(f"`{argument}` has no field {name!r}: {hint}")
+    return replace(config, **dict[str, Any](given))
 
 
 def save_config(path: Path, recipe: Recipe, run: dict[str, Any]) -> None:
     """Write a run's config.toml: the resolved recipe and the table `run`."""
-    write_whole(path, tomli_w.dumps({**asdict(recipe), "run": run}))
+    write_whole(path, tomli_w.dumps({**recipe.as_tables(), "run": run}))
 
 
 def _build(cls: type, table: dict[str, Any], source: str, prefix: str, ignore: tuple[str, ...] = ()) -> Any:
@@ -110,17 +143,27 @@ def _build(cls: type, table: dict[str, Any], source: str, prefix: str, ignore: t
             continue
         if key not in names:
             nearest = get_close_matches(key, names, n=1, cutoff=0.5)
-            hint = f"; did you mean {prefix}{nearest[0]}?" if nearest else f"; there are {', '.join(names)}"
-            raise ValueError(f"{source}: there is no field {prefix}{key[:100]}{hint}")
-        hint = hints[key]
+            meant = f"; did you mean {prefix}{nearest[0]}?" if nearest else f"; there are {', '.join(names)}"
+            raise ValueError(f"{source}: there is no field {prefix}{key[:100]}{meant}")
+        hint: Any = _TABLES.get(hints[key], hints[key])
         if isinstance(hint, type) and is_dataclass(hint):
             if not isinstance(value, dict):
                 raise ValueError(f"{source}: {prefix}{key} must be a table [{prefix}{key}]")
-            values[key] = _build(hint, value, source, f"{prefix}{key}.")
+            if hint is Task:
+                hint = _task_of(value, source)
+            values[key] = _build(hint, value, source, f"{prefix}{key}.", ("name",) if key == "task" else ())
         else:
             values[key] = _check(hint, value, source, prefix + key)
     try:
         return cls(**values)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
+
+
+def _task_of(table: Mapping[str, Any], source: str) -> type[Task]:
+    """Return the class of the task that a table [task] names."""
+    try:
+        return task_class(str(table.get("name")))
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from None
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,18 +36,14 @@ class Run:
             below = [str(inner.parent) for inner in sorted(self.folder.glob("*/config.toml"))]
             remedy = f"try {' or '.join(below[:3])}" if below else "bytelm pretrain makes one"
             raise ValueError(f"{folder} is not a run: it has no config.toml ({remedy})")
-        if is_classifier(self.folder):
-            raise ValueError(
-                f"{folder} is a classifier, not a run: use bytelm classify, or train another with bytelm finetune"
-            )
         self.recipe: Recipe = load_recipe(path)
         self.facts: dict[str, Any] = read_toml(path).get("run", {})
         for name in ("data", "dataset_fingerprint", "tokenizer_fingerprint"):
             kinds = (str, list) if name == "data" else str
             if not (isinstance(self.facts, dict) and isinstance(self.facts.get(name), kinds)):
                 raise ValueError(f"{path}: run.{name} is missing or damaged: restore the file from a copy of the run")
-        self.sources = _sources(path, self.facts["data"])
-        """The datasets that the run was trained on, with their weights; none if the model was imported"""
+        self.sources = {} if self.recipe.task else _sources(path, self.facts["data"])
+        """The datasets that the run was trained on, with their weights; none if it was imported or fine-tuned"""
 
     @classmethod
     def of(cls, run: "str | Path | LoadedRun") -> "Run":
@@ -69,6 +64,15 @@ class Run:
         """The settings that may not change when the run resumes (see `pipelines.run.manifest`)."""
         return fixed_settings(self.recipe, self.facts)
 
+    def require_language_model(self) -> None:
+        """Raise ValueError if the model has the head of a task, and predicts no tokens."""
+        if self.recipe.task is not None and self.recipe.head is not None:
+            origin = self.facts.get("pretrained", "not recorded")
+            raise ValueError(
+                f"{self.folder} is fine-tuned for the task {self.recipe.task.name} and predicts no tokens: use bytelm "
+                f"predict, or the run that it was made of ({origin})"
+            )
+
     def tokenizer(self) -> Tokenizer:
         """Return the run's tokenizer; ValueError if tokenizer.json is not the tokenizer of the training."""
         return checked_tokenizer(self.folder, self.facts["tokenizer_fingerprint"])
@@ -79,13 +83,20 @@ class Run:
 
 
 def opened(
-    run: "str | Path | LoadedRun", checkpoint: str = "newest", device: str = "auto", dtype: str = "float32"
+    run: "str | Path | LoadedRun",
+    checkpoint: str = "newest",
+    device: str = "auto",
+    dtype: str = "float32",
+    any_task: bool = False,
 ) -> Run:
     """Return the run in a folder, or of a loaded run, without importing torch.
 
-    Raises ValueError if the run has no such checkpoint, and for a loaded run with other options than its own.
+    Raises ValueError if the run has no such checkpoint, for a loaded run with other options than its own, and, unless
+    `any_task`, for a run with the head of a task.
     """
     found = Run.of(run)
+    if not any_task:
+        found.require_language_model()
     if found.loaded is None:
         find_checkpoint(found.folder, checkpoint)
     else:
@@ -120,16 +131,6 @@ def checked_tokenizer(folder: Path, fingerprint: str) -> Tokenizer:
             f"{tok.fingerprint[:16]}, not {fingerprint[:16]}; restore the original file"
         )
     return tok
-
-
-def is_classifier(folder: Path) -> bool:
-    """Return whether bytelm finetune wrote the folder, which then has a config.toml too."""
-    return (folder / "labels.json").is_file()
-
-
-def holds_classifier(folder: Path) -> bool:
-    """Return whether the folder has the files of a classifier."""
-    return all((folder / name).is_file() for name in ("config.toml", "labels.json", "model.safetensors"))
 
 
 @contextmanager
@@ -196,18 +197,18 @@ def _changes(run: Run, recipe: Recipe, facts: dict[str, Any]) -> list[tuple[str,
 
     `facts`, such as the fingerprint of the data, belong to the run that `recipe` asks for.
     """
-    new, old = flat(asdict(recipe)), flat(asdict(run.recipe))
+    new, old = flat(recipe.as_tables()), flat(run.recipe.as_tables())
     if run.facts["dataset_fingerprint"] != facts["dataset_fingerprint"]:
-        was, now = (
+        own, given = (
             f"{table['data'] if isinstance(table['data'], str) else ' '.join(table['data'])} with the fingerprint "
             f"{table['dataset_fingerprint'][:16]}"
             for table in (run.facts, facts)
         )
         raise ValueError(
-            f"{run.folder} was trained on other data: {was}, not {now}: give the run's own `data`, build it again if "
+            f"{run.folder} was trained on other data: {own}, not {given}: give the run's own `data`, build it again if "
             "it was altered, or choose another `out`"
         )
-    changes = [(name, old[name], value) for name, value in new.items() if value != old[name]]
+    changes = [(name, old.get(name), value) for name, value in new.items() if value != old.get(name)]
     for name, was, now in changes:
         if name == "train.batch_tokens" and name in run.settings:
             raise ValueError(

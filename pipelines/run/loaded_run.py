@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm.costs import count_parameters, meta_model
+from lm.costs import count_parameters
 from lm.model import LanguageModel
+from lm.task_model import TrainedModel, build_model
 from pipelines.cli.arguments import OR_LOADED, Device, Dtype
 from pipelines.cli.display import perplexity_text
 from pipelines.cli.verbs import checks_arguments
@@ -53,13 +54,18 @@ class LoadedRun:
         return self.run.folder
 
     @cached_property
-    def trained(self) -> "Trained":
-        """The model, its machine and its checkpoint."""
+    def loaded(self) -> "Loaded":
+        """The model of any kind, its machine and its checkpoint."""
         return _load(self.run, *self._options)
 
     @property
+    def trained(self) -> "Trained":
+        """The language model, its machine and its checkpoint; ValueError for a run with the head of a task."""
+        return self.loaded.as_language_model(self.run)
+
+    @property
     def model(self) -> LanguageModel:
-        """The model, on its device and in evaluation mode."""
+        """The language model, on its device and in evaluation mode."""
         return self.trained.model
 
     def __fspath__(self) -> str:
@@ -68,14 +74,15 @@ class LoadedRun:
     def __repr__(self) -> str:
         """Return the name, the architecture, the parameters, the tokens trained on and the validation loss."""
         model = self.config.model
-        state = readable_state(self.trained.checkpoint)
+        checkpoint = self.loaded.checkpoint
+        state = readable_state(checkpoint)
         lines = [
-            f"{self.run.name}: {model.architecture}, {count_parameters(meta_model(model)):,} parameters, "
+            f"{self.run.name}: {model.architecture}, {count_parameters(self.loaded.model):,} parameters, "
             f"{model.layers} layers of width {model.width}, context {model.context_length:,}, vocabulary "
             f"{model.vocab_size:,}",
-            f"{self.trained.checkpoint.name}, trained on {state.get('tokens', 0):,} tokens ({self.config.objective})",
+            f"{checkpoint.name}, trained on {state.get('tokens', 0):,} tokens ({self.config.trained_for})",
         ]
-        if (loss := state.get("validation_loss")) is not None:
+        if (loss := state.get("validation_loss")) is not None and self.config.head is None:
             lines.append(f"validation loss {loss:.4f} nats per token, perplexity {perplexity_text(loss, ',.2f')}")
         return "\n".join(lines)
 
@@ -98,6 +105,12 @@ class LoadedRun:
         evaluation = bytelm.evaluate(self, **options)
         assert not isinstance(evaluation, list)  # one run, one evaluation
         return evaluation
+
+    def predict(self, texts: Sequence[str], **options: Any) -> list[dict[str, Any]]:
+        """Return what `bytelm.predict` returns for this fine-tuned run, with its `options`: a dict for each example."""
+        import bytelm
+
+        return bytelm.predict(self, text=tuple(texts), **options)
 
     def metrics(self, split: Literal["train", "validation"] = "train") -> dict[str, np.ndarray]:
         """Return the log of the training as columns, one row for each logged step: `pandas.DataFrame(run.metrics())`.
@@ -219,17 +232,33 @@ def load_run(
         refuse_options(path.run, *options)
         return path
     loaded = LoadedRun(Run(path), *options)
-    loaded.trained  # noqa: B018 - loads the model
+    loaded.loaded  # noqa: B018 - loads the model
     return loaded
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model in evaluation mode, its machine, and the folder of its checkpoint."""
+    """A language model in evaluation mode, its machine, and the folder of its checkpoint."""
 
     model: LanguageModel
     machine: Machine
     checkpoint: Path
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model of any kind in evaluation mode, its machine, and the folder of its checkpoint."""
+
+    model: TrainedModel
+    machine: Machine
+    checkpoint: Path
+
+    def as_language_model(self, run: Run) -> Trained:
+        """Return the same; ValueError if the model of `run` has the head of a task."""
+        if not isinstance(self.model, LanguageModel):
+            run.require_language_model()
+        assert isinstance(self.model, LanguageModel)
+        return Trained(self.model, self.machine, self.checkpoint)
 
 
 def load_trained(
@@ -241,9 +270,17 @@ def load_trained(
     `needs`: see `choose_machine`. A loaded run gives its own model, or a copy if `device` is another one. Raises
     ValueError if there is no such checkpoint, or if config.toml does not match it.
     """
+    run.require_language_model()
+    return load_model(run, device, dtype, checkpoint, needs).as_language_model(run)
+
+
+def load_model(
+    run: Run, device: str = "auto", dtype: str = "float32", checkpoint: str = "newest", needs: str = ""
+) -> Loaded:
+    """Return the model of a checkpoint, also one with the head of a task; see `load_trained`."""
     if run.loaded is None:
         return _load(run, checkpoint, device, dtype, needs)
-    trained = run.loaded.trained
+    trained = run.loaded.loaded
     own = trained.machine.device_name
     machine = choose_machine(own if device == "auto" else device, trained.machine.dtype_name, needs=needs)
     if machine.device.type == trained.machine.device.type:
@@ -251,12 +288,12 @@ def load_trained(
     return replace(trained, model=deepcopy(trained.model).to(machine.device), machine=machine)
 
 
-def _load(run: Run, checkpoint: str, device: str, dtype: str, needs: str = "") -> Trained:
+def _load(run: Run, checkpoint: str, device: str, dtype: str, needs: str = "") -> Loaded:
     doing("loading the model")
     machine = choose_machine(device, dtype, needs=needs)
     folder, weights = load_weights(run.folder, run.settings, checkpoint)
-    model = LanguageModel(run.recipe.model, seed=None)
+    model = build_model(run.recipe.model, run.recipe.head, seed=None)
     check_weights(folder, model, weights)
     model.load_state_dict(weights)
     model.compute_dtype = machine.dtype
-    return Trained(model.to(machine.device).eval(), machine, folder)
+    return Loaded(model.to(machine.device).eval(), machine, folder)

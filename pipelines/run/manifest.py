@@ -10,12 +10,12 @@ Imports no torch.
 import hashlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pipelines.files import checksummed_json, file_sha256, read_bytes, read_json
-from pipelines.recipes.config import CHANGEABLE
+from pipelines.recipes.config import CHANGEABLE, CHANGEABLE_FINETUNING
 from pipelines.recipes.recipe import Recipe
 
 MANIFEST = "manifest.json"
@@ -110,9 +110,11 @@ def fixed_settings(recipe: Recipe, facts: Mapping[str, Any]) -> dict[str, Any]:
     `facts` is the table [run] of config.toml.
     """
     changeable = {f"train.{name}" for name in (*CHANGEABLE, "tokens")}  # a run may be extended
+    if recipe.finetune:
+        changeable |= {f"finetune.{name}" for name in CHANGEABLE_FINETUNING} | {"train.warmup_tokens"}  # by its epochs
     if recipe.objective == "sequence-pairs":
         changeable.remove("train.batch_tokens")  # pairs are sorted into batches of this size
-    settings = {name: value for name, value in flat(asdict(recipe)).items() if name not in changeable}
+    settings = {name: value for name, value in flat(recipe.as_tables()).items() if name not in changeable}
     return settings | fixed_facts(facts)
 
 

@@ -48,6 +48,8 @@ def _wrong_field(record: dict[str, Any]) -> str | None:
             return value in ("train", "validation")  # also the names of TensorBoard's folders
         if name in ("step", "tokens"):
             return type(value) is int and 0 <= value < 1 << 63
+        if name == "spikes":  # the steps at which the loss jumped
+            return isinstance(value, list) and all(fits("step", step) for step in value)
         return type(value) in (int, float) and abs(value) < ABOVE_FLOAT32
 
     required = dict.fromkeys(("step", "tokens", "split", "loss", "time_s")) | record

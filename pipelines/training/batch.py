@@ -45,6 +45,12 @@ class Batch:
     """(B, S) bool: False where the source is padding; None without padding."""
     segments: Array | None = None
     """(B, P) int64: document number of each position, for models with a document mask."""
+    present: Array | None = None
+    """(B, T) bool: False where the input is padding; None without padding."""
+    types: Array | None = None
+    """(B, T) int64: token types, such as 1 in the second text of a pair; None: all 0."""
+    extra: Array | None = None
+    """(B, E) float32: numbers that the loss of a task reads."""
 
     def split(self, size: int) -> Iterable["Batch"]:
         """Yield micro-batches of at most `size` rows."""
@@ -86,6 +92,7 @@ def model_inputs(batch: Batch) -> dict[str, Array]:
     """Return the arrays of a batch that a model reads, by argument name."""
     parts = {"ids": batch.inputs, "source": batch.source}
     parts |= {"segments": batch.segments, "source_present": batch.source_present}
+    parts |= {"present": batch.present, "types": batch.types}
     return {name: part for name, part in parts.items() if part is not None}
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lm.metrics.predictions import token_nll
 from lm.model import LanguageModel
+from lm.task_model import TrainedModel
 from pipelines.training.batch import Array, Batch, loss_inputs, model_inputs
 
 ALIGNMENT = 16  # bytes, at least one element of any dtype
@@ -73,7 +74,7 @@ LossFunction = Callable[[Batch], Tensor]
 
 
 def summed_loss(
-    model: LanguageModel,
+    model: TrainedModel,
     forward: Callable[..., Tensor],
     batch: Batch,
     *,

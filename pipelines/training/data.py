@@ -4,22 +4,24 @@ The n-th block or pair of a run is a function of seed, weights of the sources, a
 consumed, resumes the order.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
+from torch import Tensor
 
 from lm.costs import flops_per_token
-from lm.model import LanguageModel
 from lm.optim.schedules import batch_size
+from lm.task_model import TrainedModel
 from pipelines.cli.display import say
 from pipelines.dataset.pair_dataset import PairDataset, Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.recipes.config import TrainConfig
 from pipelines.recipes.recipe import Recipe
 from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard, join
+from pipelines.training.batch_loss import summed_loss
 from pipelines.training.batch_objectives import PairObjective, StreamObjective, make_objective, validation_batch
 from pipelines.training.mixture import Apportionment, Mixture
 from pipelines.training.seeding import generators
@@ -36,6 +38,8 @@ class TrainingData(Protocol):
     """Name of the examples, in the plural."""
     shares: dict[str, float]
     """Share of each source in the training, by name; a plain dataset has share 1."""
+    loss: Callable[..., Tensor]
+    """The summed loss of a batch, with the arguments of `summed_loss`"""
 
     def step(self, consumed: int, tokens: int) -> Batch:
         """Return the batch after `consumed` examples (blocks or pairs) and `tokens` tokens of training."""
@@ -46,7 +50,7 @@ class TrainingData(Protocol):
         Tokens are those of the blocks, or of both sides of the pairs with their ends and without padding.
         """
 
-    def flops_per_token(self, model: LanguageModel) -> float:
+    def flops_per_token(self, model: TrainedModel) -> float:
         """Return the floating-point operations of training for each token that `size` counts.
 
         Positions beside these tokens, such as `<|cls|>` and sentinels, cost too; padding does not count.
@@ -159,6 +163,7 @@ class BlockData:
     """
 
     unit = "blocks"
+    loss = staticmethod(summed_loss)
 
     def __init__(
         self, mixture: Mixture, objective: StreamObjective, config: TrainConfig, shard: Shard = ALL_ROWS
@@ -183,7 +188,7 @@ class BlockData:
     def size(self, consumed: int, tokens: int) -> tuple[int, int]:
         return self._blocks(tokens), self._blocks(tokens) * self.objective.length
 
-    def flops_per_token(self, model: LanguageModel) -> float:
+    def flops_per_token(self, model: TrainedModel) -> float:
         length, source = self.objective.positions, self.objective.source_positions
         of_position = flops_per_token(model, length, source_length=source)
         return of_position * ((length + source) / self.objective.length)
@@ -205,6 +210,7 @@ class PairData:
     """Pairs of a source and a target."""
 
     unit = "pairs"
+    loss = staticmethod(summed_loss)
 
     def __init__(
         self, dataset: PairDataset, objective: PairObjective, config: TrainConfig, shard: Shard = ALL_ROWS
@@ -225,7 +231,7 @@ class PairData:
     def size(self, consumed: int, tokens: int) -> tuple[int, int]:
         return self.loader.size(consumed)
 
-    def flops_per_token(self, model: LanguageModel) -> float:
+    def flops_per_token(self, model: TrainedModel) -> float:
         return flops_per_token(model, self._mean_target, source_length=self._mean_source)
 
     def validation(self, source: str, tokens: int, rows: int) -> Iterator[Batch]:

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from lm.blocks import Block
-from lm.model import LanguageModel
+from lm.task_model import TrainedModel
 from pipelines.training.batch import Batch
 from pipelines.training.parallel import Kind, Replicas
 
@@ -41,7 +41,7 @@ class FullySharded(Replicas):
         # Checkpoints are written in the background, where a group of their own keeps messages apart.
         self.checkpoint_group = dist.new_group(backend="gloo")
 
-    def wrap(self, model: LanguageModel, compiled: bool) -> Callable[..., Tensor]:
+    def wrap(self, model: TrainedModel, compiled: bool) -> Callable[..., Tensor]:
         mesh = self._mesh
         policy = MixedPrecisionPolicy(
             param_dtype=None if model.compute_dtype == torch.float32 else model.compute_dtype,
@@ -86,7 +86,7 @@ class FullySharded(Replicas):
     def to_local(self, tensor: Tensor) -> Tensor:
         return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
-    def reshard(self, model: LanguageModel) -> None:
+    def reshard(self, model: TrainedModel) -> None:
         assert isinstance(model, FSDPModule)
         model.reshard()
 

@@ -17,13 +17,14 @@ from lm.optim.averaging import WeightAverage
 from lm.optim.optimizer import Execution
 from lm.optim.optimizer_settings import OptimizerSettings
 from lm.optim.optimizers import build_optimizers
+from lm.task_model import TrainedModel
 from pipelines.cli.display import Bar, say
 from pipelines.machine import Machine, keep_freed_memory, peak_memory_bytes
 from pipelines.recipes.config import TrainConfig
 from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders
 from pipelines.training.batch import Batch
-from pipelines.training.batch_loss import LossFunction, summed_loss
+from pipelines.training.batch_loss import LossFunction
 from pipelines.training.checkpoints import CheckpointWriter, take_snapshot
 from pipelines.training.cuda_graphs import compile_to_graphs, own_gradients, uses_graphs
 from pipelines.training.data import BlockData, Prefetcher, TrainingData
@@ -56,7 +57,7 @@ class Trainer:
     def __init__(
         self,
         run: Run | None,
-        model: LanguageModel,
+        model: TrainedModel,
         data: TrainingData,
         config: TrainConfig,
         machine: Machine | None = None,
@@ -96,12 +97,12 @@ class Trainer:
         self.average = WeightAverage(model, config.average) if config.average else None
         self.loss_scale = LossScale(model.compute_dtype, self.device)
         self._may_skip = config.nonfinite == "skip" or self.loss_scale.enabled
-        loss = partial(summed_loss, device=self.device, every_position=every_position)
+        loss = partial(data.loss, device=self.device, every_position=every_position)
         self.loss: LossFunction = partial(loss, model, forward, compiled=config.compile)
         self.training_loss = partial(self.loss, label_smoothing=config.label_smoothing, z_loss=config.z_loss)
         unwrapped = partial(loss, model, model)
         self.micro_batch = micro_batch_rows(unwrapped, model, data, config, self.parallel, self._one_shape)
-        self.at = Progress()
+        self.at = Progress(of_tokens=isinstance(model, LanguageModel))
         self._folder = run.folder if run else None
         self._settings = run.settings if run else {}
         self._starts_from_run = run is not None and "init_from" in run.facts

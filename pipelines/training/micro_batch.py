@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from lm.model import LanguageModel
+from lm.task_model import TrainedModel
 from pipelines.cli.display import say
 from pipelines.recipes.config import TrainConfig
 from pipelines.training.batch import Batch
@@ -20,7 +20,7 @@ OPTIMIZER_NUMBERS = 3
 
 def micro_batch_rows(
     loss: LossFunction,
-    model: LanguageModel,
+    model: TrainedModel,
     data: TrainingData,
     config: TrainConfig,
     parallel: OneProcess,

@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grad_norm_
 
-from lm.model import LanguageModel
 from lm.optim.optimizer_settings import OptimizerKind
 from lm.optim.optimizers import Optimizers
+from lm.task_model import TrainedModel
 from pipelines.training.batch import Batch, Shard
 from pipelines.training.batch_loss import LossFunction
 
@@ -62,7 +62,7 @@ class OneProcess:
         """The rows of a batch that this rank reads."""
         return Shard(self.rank, self.world_size)
 
-    def wrap(self, model: LanguageModel, compiled: bool) -> Callable[..., Tensor]:
+    def wrap(self, model: TrainedModel, compiled: bool) -> Callable[..., Tensor]:
         """Return the function that computes hidden states, with torch.compile if `compiled`.
 
         Call it before the optimizer is built: it may replace the model's parameters.
@@ -139,7 +139,7 @@ class OneProcess:
         """Return the tensors of all ranks, by rank: small tensors of one shape on the CPU."""
         return [tensor]
 
-    def reshard(self, model: LanguageModel) -> None:
+    def reshard(self, model: TrainedModel) -> None:
         """Free weights that were gathered for forward passes without a backward pass."""
 
     def _micro_batches(self, batch: Batch, rows: int) -> Iterable[Batch]:
@@ -162,7 +162,7 @@ class Replicas(OneProcess):
     def workers(self) -> str:
         return f"{self.world_size} processes ({self.kind})"
 
-    def wrap(self, model: LanguageModel, compiled: bool) -> Callable[..., Tensor]:
+    def wrap(self, model: TrainedModel, compiled: bool) -> Callable[..., Tensor]:
         # Buffers are tables of positions, equal on all ranks.
         options: dict[str, Any] = {SYNC_BUFFERS: False, "gradient_as_bucket_view": True}
         self._wrapped = DistributedDataParallel(model, **options)

@@ -107,6 +107,8 @@ class Progress:
     """Number of rollbacks to a checkpoint."""
     signal: int = 0
     """Signal that asked the run to stop, or 0; not part of a checkpoint."""
+    of_tokens: bool = True
+    """Whether losses are of tokens, so that their exponentials are perplexities; not part of a checkpoint."""
 
     def add_validation_loss(self, loss: float, tokens: int) -> None:
         """Record the validation loss of the current weights on about `tokens` tokens."""
@@ -123,7 +125,8 @@ class Progress:
         if self.validation_loss is None:
             return ""
         loss = self.validation_loss
-        return f"validation loss {loss:.4f} nats, perplexity {perplexity_text(loss, ',.4g')}"
+        perplexity = f" nats, perplexity {perplexity_text(loss, ',.4g')}" if self.of_tokens else ""
+        return f"validation loss {loss:.4f}{perplexity}"
 
     def training_line(self, lr: float, cross_entropy: bool) -> str:
         """Return the smoothed training loss and the learning rate as text.
@@ -131,7 +134,7 @@ class Progress:
         With `cross_entropy`, the loss is a plain cross-entropy, and the text includes its perplexity.
         """
         loss = self.watch.smoothed_loss()
-        shown = f", perplexity {perplexity_text(loss, ',.4g')}" if cross_entropy else ""
+        shown = f", perplexity {perplexity_text(loss, ',.4g')}" if cross_entropy and self.of_tokens else ""
         return f"loss {loss:.3f}{shown}, lr {lr:.2g}"
 
     def summary(self) -> str:
@@ -143,7 +146,7 @@ class Progress:
 
     def as_state(self) -> dict[str, Any]:
         """Return the fields for state.json, copied, because training continues while they are written."""
-        state = {name: value for name, value in vars(self).items() if name != "signal"}
+        state = {name: value for name, value in vars(self).items() if name not in ("signal", "of_tokens")}
         return state | {"unlogged": list(self.unlogged), "watch": self.watch.as_list()}
 
     def restore(self, state: dict[str, Any]) -> None:

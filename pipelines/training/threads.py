@@ -13,9 +13,9 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from lm.model import LanguageModel
 from lm.optim.optimizer_settings import OptimizerKind
 from lm.optim.optimizers import Optimizers, balance, optimizer_classes
+from lm.task_model import TrainedModel
 from pipelines.machine import cores_per_operation
 from pipelines.recipes.config import TrainConfig
 from pipelines.training.batch import Batch
@@ -32,7 +32,7 @@ Gradients = list[Tensor | None]
 """One gradient per parameter; None for a parameter that the loss does not depend on."""
 
 
-def with_threads(parallel: OneProcess, model: LanguageModel, config: TrainConfig) -> OneProcess:
+def with_threads(parallel: OneProcess, model: TrainedModel, config: TrainConfig) -> OneProcess:
     """Return row threads for a single CPU process whose batches are large enough; otherwise return `parallel`.
 
     Models that draw random numbers train in one thread, because the order of draws in several threads is undefined.

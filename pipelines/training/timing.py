@@ -1,7 +1,7 @@
 """The speed of a training on this machine, measured before the training begins."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,11 +9,12 @@ import torch
 
 from lm.costs import flops_per_token, meta_model
 from lm.model import LanguageModel
+from lm.task_model import TrainedModel
 from pipelines.cli.display import duration, quantity
 from pipelines.cli.waiting import doing
 from pipelines.machine import Machine, choose_machine, measured_flops
 from pipelines.recipes.recipe import Recipe
-from pipelines.training.data import open_training_data
+from pipelines.training.data import TrainingData, open_training_data
 from pipelines.training.loop import Trainer
 from pipelines.training.mixture import Mixture
 from tokenizer import Tokenizer
@@ -57,11 +58,18 @@ def training_speed(recipe: Recipe, mixture: Mixture, facts: Mapping[str, Any] | 
     per_second = training_flops(machine) / flops_per_token(meta_model(recipe.model))
     if recipe.train.batch_tokens / per_second > LONGEST_STEP:
         return Speed(per_second, measured=False)
-    recipe = replace(recipe, train=replace(recipe.train, compile=False))  # compilation takes longer than the steps
-    model = LanguageModel(recipe.model, recipe.train.seed).to(machine.device)
-    model.compute_dtype = machine.dtype
     data = open_training_data(recipe, mixture, Tokenizer.load(mixture.first.folder), facts=facts)
-    trainer = Trainer(None, model, data, recipe.train)
+    return measured_speed(recipe, lambda: LanguageModel(recipe.model, recipe.train.seed), data)
+
+
+def measured_speed(recipe: Recipe, build: Callable[[], TrainedModel], data: TrainingData) -> Speed:
+    """Return the speed of training the model that `build` makes on `data`, from a few steps."""
+    doing("measuring the speed of training")
+    train = replace(recipe.train, compile=False)  # compilation takes longer than the steps
+    machine = choose_machine(train.device, train.dtype, half=True)
+    model = build().to(machine.device)
+    model.compute_dtype = machine.dtype
+    trainer = Trainer(None, model, data, train)
     try:
         for _ in range(WARM_UP_STEPS):
             trainer.step()

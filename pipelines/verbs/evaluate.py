@@ -26,7 +26,7 @@ from pipelines.files import distinct_names, place
 from pipelines.run.folder import Run, opened
 
 if TYPE_CHECKING:
-    from pipelines.evaluation.planning import Plan
+    from pipelines.evaluation.planning import Plan, TaskPlan
     from pipelines.evaluation.results import Evaluation
 
 ENVIRONMENT = PASSIVE_THREADS
@@ -94,7 +94,7 @@ def evaluate(
         raise ValueError("`data` and `corpus` both name a text to score: give one of them")
     named = list(runs) if isinstance(runs, Sequence) else [runs]
     _check_writable([Path(run) for run in named])
-    opened_runs = [opened(run, checkpoint, device, dtype) for run in named]
+    opened_runs = [opened(run, checkpoint, device, dtype, any_task=True) for run in named]
     other = None if against is None else Run.of(against)
     from pipelines.cli.display import say_on_stderr, write
     from pipelines.evaluation.planning import EvaluationOptions, plans_of
@@ -120,8 +120,7 @@ def evaluate(
         for evaluation in evaluations:
             write(json.dumps(evaluation.to_json(), allow_nan=False))
     elif measured:
-        _show(measured, explain)
-        _show_sections(measured, options.measurements, explain)
+        show_measured(measured, options.measurements, explain)
     if failures:
         raise ValueError("; ".join(failures))
     return evaluations if isinstance(runs, Sequence) else evaluations[0]
@@ -132,7 +131,7 @@ def next_step(given: Mapping[str, Any], _: Any) -> str:
     return command("report", *([given["runs"]] if isinstance(given["runs"], Path) else given["runs"]))
 
 
-MeasuredRuns = list[tuple[Sequence["Plan"], "Evaluation"]]
+MeasuredRuns = list[tuple["list[Plan] | list[TaskPlan]", "Evaluation"]]
 """The plans and the evaluation of each run."""
 
 
@@ -145,21 +144,31 @@ def _check_writable(folders: list[Path]) -> None:
         check_writable("the result", folder / "evaluation.json", remedy)
 
 
-def _measure(planned: Sequence[Sequence["Plan"]]) -> tuple[MeasuredRuns, list[str]]:
+def _measure(planned: Sequence["list[Plan] | list[TaskPlan]"]) -> tuple[MeasuredRuns, list[str]]:
     """Measure all runs. Return them, and a sentence for each failure, such as a diverged run."""
     from pipelines.evaluation.measure import measure
+    from pipelines.evaluation.planning import Plan
+    from pipelines.evaluation.task_evaluation import measure_task
 
     measured: MeasuredRuns = []
     failures: list[ValueError] = []
     for plans in planned:
         try:
-            evaluation, failed = measure(*plans)
+            of_text = [plan for plan in plans if isinstance(plan, Plan)]
+            tasks = [plan for plan in plans if not isinstance(plan, Plan)]
+            evaluation, failed = (measure_task(tasks[0]), []) if tasks else measure(*of_text)
         except ValueError as error:
             failures.append(error)
         else:
             measured.append((plans, evaluation))
             failures += failed
     return measured, list(dict.fromkeys(map(str, failures)))
+
+
+def show_measured(measured: MeasuredRuns, chosen: Sequence[Measurement] = (), explain: bool = False) -> None:
+    """Print the numbers of runs, and the sections of the measurements that were `chosen`."""
+    _show(measured, explain)
+    _show_sections(measured, chosen, explain)
 
 
 def _show(measured: MeasuredRuns, explain: bool) -> None:
@@ -220,7 +229,9 @@ def _show_sections(measured: MeasuredRuns, chosen: Sequence[Measurement], explai
         for plan in plans
         for split in plan.splits
     ]
-    for kind in [measurement.result for measurement in chosen if measurement.shown]:
+    shown = [measurement.result for measurement in chosen if measurement.shown]
+    of_tasks = (type(result) for _, column in scored if column.entries.get("task") for result in column.results)
+    for kind in dict.fromkeys([*shown, *of_tasks]):
         for title, column in scored:
             for part in result.parts() if (result := column.find(kind)) else ():
                 if isinstance(part, Table):

@@ -1,35 +1,49 @@
-"""Training: train a classifier from a trained encoder and labelled texts.
+"""Training: train a run for a task, from the weights of a trained run.
 
 Examples:
-    bytelm finetune runs/bert --data reviews.jsonl --out classifier
-    bytelm finetune runs/bert --data train.jsonl --test test.jsonl --out labels
+    bytelm finetune runs/bert --data reviews.jsonl --out runs/reviews
+    bytelm finetune runs/gpt --task classes --data train.csv --test test.csv --out runs/labels --epochs 3
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from pipelines.cli.arguments import RunFolder
+from pipelines.cli.arguments import DryRun, RunFolder
+from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.shell import command
 from pipelines.cli.verbs import verb
+from pipelines.cli.waiting import is_first_process
 from pipelines.recipes.config import FinetuneConfig
-from pipelines.run.folder import holds_classifier, opened
+from pipelines.recipes.recipe import with_fields
+from pipelines.run.folder import opened
+from pipelines.tasks import task_class, task_names
+from pipelines.tasks.task import Task
+from pipelines.verbs.evaluate import show_measured
+
+if TYPE_CHECKING:
+    from pipelines.run.folder import Run
+    from pipelines.run.loaded_run import LoadedRun
+    from pipelines.training.parallel import Kind
 
 ENVIRONMENT = PASSIVE_THREADS
-
+DEFAULT_TASK = "classes"
 SETTINGS = FinetuneConfig()
 
 # Options by subject: in --help, and only in --help-all.
 HELP = {
-    "Texts": ("run data test text_field label_field", "held_out"),
+    "Examples": ("run task data test columns", "held_out truncate"),
     "Training": (
-        "epochs batch_size lr device seed",
-        "warmup weight_decay dropout pooling grad_clip dtype from_scratch compare_scratch",
+        "epochs batch_size lr seed",
+        "warmup weight_decay dropout label_smoothing grad_clip from_scratch compare_scratch",
     ),
-    "Output": ("out overwrite", ""),
+    "Device": ("device", "dtype micro_batch parallel"),
+    "Output": ("out dry_run", "tensorboard"),
 }
 
 
@@ -37,89 +51,115 @@ HELP = {
 def finetune(
     run: RunFolder,
     *,
-    data: Path,
-    test: Path | None = None,
+    task: str | Task = DEFAULT_TASK,
+    data: Sequence[Path],
+    test: Sequence[Path] = (),
     out: Path,
-    text_field: str = "text",
-    label_field: str = "label",
     held_out: float = 0.1,
     from_scratch: bool = False,
     compare_scratch: bool = True,
-    overwrite: bool = False,
-    settings: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = SETTINGS,
-) -> dict[str, Any]:
-    """Train a classifier from a pretrained encoder; write it into `out` and return its evaluation.json.
+    options: Mapping[str, object] = MappingProxyType({}),
+    train: Annotated[Mapping[str, object], FinetuneConfig] = MappingProxyType({}),
+    parallel: Literal["none", "ddp", "fsdp", "hsdp"] = "none",
+) -> "LoadedRun":
+    """Train a run for `task` from the weights of `run`, in the run folder `out`, and return the trained run.
 
-    Raises ValueError for a run that is no encoder, and for texts that teach or test nothing.
+    The same call resumes an existing run. `options` and `train` change the fields of the task and of FinetuneConfig:
+    `finetune("my/bert", data="reviews.csv", out="my/reviews", options={"pooling": "first"}, train={"epochs": 3})`.
+    evaluation.json holds the results on the held-out examples, beside simpler predictors.
 
-    Args:
-        data: Texts to train on, each with its label: .jsonl, .csv or .tsv, also .gz, .xz or .zst, or .parquet.
-        test: Texts to test on. By default a part of `data` is held out.
-        out: Folder of the classifier.
-        text_field: Field of a row that holds the text.
-        label_field: Field that holds its label, a string or a whole number.
-        held_out: Share of the texts to hold out by their hash, without `test`.
-        from_scratch: Start from random weights instead of the run's.
-        compare_scratch: Also train the same model from random weights, which doubles the time.
-        overwrite: Replace an existing classifier.
-        settings: Settings of the training.
+    Raises KeyboardInterrupt after Ctrl-C or SIGTERM, when a checkpoint is saved; ValueError if the run does not fit the
+    task, and for examples that teach or test nothing; FloatingPointError if the loss stops being finite.
     """
-    if out.exists() and not (overwrite and holds_classifier(out)):
-        raise ValueError(f"{out} exists already: choose another `out` (or replace a classifier with `overwrite`)")
-    found = opened(run)
-    from pipelines.training.labelled_data import LabelledData, check_encoder
+    from pipelines.run.folder import Run
+    from pipelines.run.loaded_run import LoadedRun
 
-    check_encoder(found, settings)
-    source = LabelledData(data=data, test=test, text_field=text_field, label_field=label_field, held_out=held_out)
-    texts = source.read()
-    from pipelines.training.finetuning import finetune_run  # imports PyTorch, which takes seconds
-
-    result = finetune_run(
-        found,
-        source,
-        texts,
-        out,
-        settings,
-        from_scratch=from_scratch,
-        compare_scratch=compare_scratch,
-        overwrite=overwrite,
-    )
-    _print(result)
-    return result
+    chosen = task if isinstance(task, Task) else with_fields(task_class(task)(), options, "options")
+    config = with_fields(FinetuneConfig(), train, "train")
+    files = _files(data, test, held_out)
+    if _finetune(opened(run), chosen, files, out, config, parallel, from_scratch, compare_scratch):
+        raise KeyboardInterrupt
+    return LoadedRun(Run(out))
 
 
-def next_step(given: Mapping[str, Any], _: Any) -> str:
-    """Return the command that follows: it classifies a text."""
-    return command("classify", given["out"], "TEXT")
+def _files(data: Sequence[Path], test: Sequence[Path], held_out: float) -> Any:
+    from pipelines.tasks.data import ExampleFiles  # imports pyarrow, which --help does not need
+
+    return ExampleFiles(data=tuple(data), test=tuple(test), held_out=held_out)
 
 
-def _print(result: dict[str, Any]) -> None:
-    """Print the numbers of a classifier and its baselines, and its most frequent mistakes."""
-    from pipelines.cli.display import answer, table
+def _finetune(
+    run: "Run",
+    task: Task,
+    files: Any,
+    out: Path,
+    config: FinetuneConfig,
+    parallel: "Kind",
+    from_scratch: bool,
+    compare_scratch: bool,
+    dry_run: bool = False,
+) -> int:
+    """Return 0, or 128 + the signal that stopped the training after it saved a checkpoint (0 on ranks other than 0)."""
+    from pipelines.tasks.data import check_model, encode_task
 
-    texts, cut = result["texts"], result["cut"]
-    answer(
-        f"{texts['train']:,} texts to train on, {texts['test']:,} to test on, {result['labels']:,} labels; "
-        f"{sum(cut.values()):,} texts were cut to {result['cut_to']:,} tokens"
-    )
-    names = {
-        f"{result['run']}, fine-tuned" if result["checkpoint"] else "from scratch": result,
-        "the same from scratch": result["scratch"],
-        "naive Bayes": result["naive_bayes"],
-        "most frequent label": result["most_frequent"],
-    }
-    rows = [(name, _accuracy(n), f"{n['macro_f1']:.3f}", f"{n['cross_entropy']:.3f}") for name, n in names.items() if n]
-    table(("", "accuracy", "macro F1", "cross-entropy (nats)"), rows)
-    answer(
-        "In brackets: 95 % intervals over the test texts. Each model was trained once: other seeds may give other "
-        "numbers."
-    )
-    if result["confusions"]:
-        answer("most frequent mistakes:")
-    for mistake in result["confusions"][:5]:
-        answer(f"{mistake['times']:6,} times {mistake['label']!r} was taken for {mistake['predicted']!r}")
+    check_model(run, task, config)
+    work = encode_task(run, files, task, config)
+    from pipelines.training import finetuning  # imports PyTorch, which takes seconds
+
+    if dry_run:
+        finetuning.print_plan(run, work, out)
+        return 0
+    status = finetuning.train(run, work, files, out, parallel, from_scratch)
+    if status == 0 and is_first_process():
+        plan, evaluation = finetuning.evaluate(work, out, compare_scratch and not from_scratch)
+        show_measured([([plan], evaluation)])
+    return status
 
 
-def _accuracy(numbers: dict[str, Any]) -> str:
-    low, high = numbers["accuracy_interval"]
-    return f"{numbers['accuracy']:.1%} ({low:.1%} to {high:.1%})"
+def next_step(given: Mapping[str, Any], status: int) -> str:
+    """Return the command that follows: it predicts what the task predicts."""
+    return command("predict", given["out"], "TEXT") if status == 0 and is_first_process() else ""
+
+
+def main(arguments: list[str]) -> int:
+    """Run `bytelm finetune` with command-line arguments."""
+    named = [value for word, value in pairwise(arguments) if word == "--task"]
+    named += [word.removeprefix("--task=") for word in arguments if word.startswith("--task=")]
+    kind = task_class(named[-1] if named else DEFAULT_TASK)
+    usual = kind()
+
+    def command(
+        run: RunFolder,
+        *,
+        task: Annotated[str, tyro.conf.arg(metavar="TASK")] = DEFAULT_TASK,
+        data: tuple[Path, ...],
+        test: tuple[Path, ...] = (),
+        out: Path,
+        held_out: float = 0.1,
+        from_scratch: bool = False,
+        compare_scratch: bool = True,
+        options: Annotated[kind, tyro.conf.arg(name="")] = usual,  # type: ignore[valid-type]  # the task's own class
+        settings: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = SETTINGS,
+        parallel: Literal["none", "ddp", "fsdp", "hsdp"] = "none",
+        dry_run: DryRun = False,
+    ) -> int:
+        """Train a run for a task, from the weights of a trained run.
+
+        The same command resumes a run. --task TASK --help shows the options of another task.
+
+        Args:
+            task: What the examples teach.
+            data: Examples to train on: .jsonl, .csv or .tsv, also .gz, .xz or .zst, .parquet, .arrow, or a folder that
+                `datasets` saved.
+            test: Examples to test on. By default a part of `data` is held out.
+            out: Folder of the new run. An existing run is resumed.
+            held_out: Share of the examples to hold out by their hash, without `test`.
+            from_scratch: Start from random weights instead of the run's.
+            compare_scratch: Also train the same model from random weights, which doubles the time.
+            parallel: How processes that torchrun started share the work, as for bytelm pretrain.
+        """
+        files = _files(data, test, held_out)
+        return _finetune(opened(run), options, files, out, settings, parallel, from_scratch, compare_scratch, dry_run)
+
+    lists = {"Tasks": {name: (task_class(name).__doc__ or "").strip().splitlines()[0] for name in task_names()}}
+    return parse(command, arguments, "finetune", lists)

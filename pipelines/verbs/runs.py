@@ -15,7 +15,7 @@ import tyro
 
 from pipelines.cli.verbs import verb
 from pipelines.files import locked_file
-from pipelines.run.folder import Run, is_classifier
+from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders, readable_state
 
 DEPTH = 4  # levels of folders to search
@@ -32,7 +32,7 @@ def runs(
     A run is training, finished, stopped (pretraining into the same folder resumes it), imported, or damaged (a line
     gives the reason). Tokens and losses are as of the newest checkpoint, or as of now if the run is training. Losses
     are in nats per target, the training loss as the mean of the last logged steps. The date is when the newest
-    checkpoint was saved. Classifiers of bytelm finetune are not listed.
+    checkpoint was saved.
 
     Args:
         folders: Folders to search.
@@ -68,7 +68,7 @@ def describe(folder: Path) -> dict[str, Any]:
     last = {line["split"]: line for line in metrics if line["tokens"] <= tokens}
     return facts | {
         "state": "training" if training else _state(run),
-        "objective": run.recipe.objective,
+        "objective": run.recipe.trained_for,
         "tokens": tokens,
         "of": run.recipe.train.tokens,
         "loss": last.get("train", {}).get("loss"),
@@ -106,7 +106,7 @@ def run_folders(root: Path) -> list[Path]:
         raise ValueError(f"{root} is not a folder: name a folder that contains runs")
     patterns = ["/".join(["*"] * depth + ["config.toml"]) for depth in range(DEPTH + 1)]
     folders = {path.parent for pattern in patterns for path in root.glob(pattern)}
-    return sorted(f for f in folders if (f / "tokenizer.json").exists() and not is_classifier(f))
+    return sorted(f for f in folders if (f / "tokenizer.json").exists())
 
 
 def _is_locked(lock: Path) -> bool:

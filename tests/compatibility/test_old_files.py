@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from corpora.labelled import read_labelled
+from pipelines.run.classifier import load_classifier
 from safetensors.torch import load_file
 
-from corpora.labelled import read_labelled
 from pipelines.dataset.reader import DATA_FILE, TokenDataset
 from pipelines.recipes.config import FinetuneConfig
-from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
 from pipelines.verbs.build_dataset import build_dataset

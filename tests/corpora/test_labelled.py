@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import zstandard
+from corpora.labelled import LabelledTexts, read_labelled
 from hypothesis import given
 from hypothesis import strategies as st
-
-from corpora.labelled import LabelledTexts, read_labelled
 
 ROWS = [{"text": "naïve\n", "label": "b"}, {"text": "", "label": "b"}, {"text": "two", "label": "a", "more": [1]}]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()

@@ -8,8 +8,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-
 from lm.classification import macro_f1, most_confused
+
 from lm.metrics.baselines import SMOOTHINGS, NaiveBayes
 
 PREDICTIONS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=60)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lm.classification import build_classifier
 from torch import nn
 from transformers import BertConfig
 from transformers.models.bert.modeling_bert import (
@@ -14,7 +15,6 @@ from transformers.models.bert.modeling_bert import (
     BertLMPredictionHead,
 )
 
-from lm.classification import build_classifier
 from lm.config import ModelConfig
 from lm.heads import MaskedTokenHead, NextTokenHead, SequenceClassificationHead, TokenClassificationHead
 from lm.layers import Embedding

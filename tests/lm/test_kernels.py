@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from lm.classification import Classifier
 from torch.nn.attention import SDPBackend
 
 from lm.attention import backends
-from lm.classification import Classifier
 from lm.costs import meta_model
 from lm.decoding.packed import prepare
 from lm.decoding.state import DecodeState

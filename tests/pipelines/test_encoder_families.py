@@ -7,10 +7,10 @@ from dataclasses import replace
 import datasets
 import pytest
 import torch
+from pipelines.run.classifier import load_classifier
 
 import bytelm
 from pipelines.recipes.config import FinetuneConfig
-from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate

@@ -14,19 +14,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from corpora.labelled import read_labelled
 from hypothesis import given
 from hypothesis import strategies as st
+from lm.classification import accuracy_interval
+from pipelines.run.classifier import load_classifier
+from pipelines.verbs.classify import classify
 from scipy import stats
 
-from corpora.labelled import read_labelled
-from lm.classification import accuracy_interval
 from lm.metrics.predictions import token_nll
 from pipelines.recipes.config import FinetuneConfig
 from pipelines.recipes.recipe import save_config
-from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
 from pipelines.training.finetuning import SORTED_BATCHES, epochs
-from pipelines.verbs.classify import classify
 from pipelines.verbs.finetune import finetune
 from tests.pipelines.training_cases import accept_config
 

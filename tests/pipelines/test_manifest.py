@@ -6,10 +6,10 @@ import warnings
 from dataclasses import replace
 
 import pytest
+from pipelines.run.classifier import load_classifier
 
 from pipelines.recipes.config import FinetuneConfig
 from pipelines.recipes.recipe import save_config
-from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
 from pipelines.run.manifest import DamagedCheckpointError, manifest_json, read_manifest

@@ -6,12 +6,12 @@ import re
 import numpy as np
 import pytest
 import torch
+from pipelines.run.classifier import load_classifier
 
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.planning import objective_of
 from pipelines.recipes.config import FinetuneConfig
 from pipelines.reporting.introspection import look_inside
-from pipelines.run.classifier import load_classifier
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids
 from pipelines.training.batch_objectives import validation_batch

@@ -1,0 +1,112 @@
+"""Heads of tasks: hidden states to the logits of labels, spans or choices, and their losses."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from lm.config import ModelConfig
+from lm.head_config import HeadConfig
+from lm.layers import Component, Linear
+
+NEVER = -1e30  # logit of what is absent: a span in padding, a choice that an example lacks
+
+
+class TaskHead(Component):
+    """Outputs of every position: dropout and an output matrix (Devlin et al. 2019, named entities).
+
+    A trainer treats a head of a task like the head of a language model.
+    """
+
+    component = "head"
+    selected_only = False
+    float8 = False
+
+    def __init__(self, config: ModelConfig, head: HeadConfig) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(config.dropout)
+        self.output = Linear(config.width, head.outputs, bias=True)
+
+    def forward(self, hidden: Tensor, present: Tensor | None = None) -> Tensor:
+        """hidden (..., width) to outputs (..., outputs), in the dtype of hidden."""
+        return self.output(self.dropout(hidden))
+
+    def compile_loss(self) -> None:
+        """Do nothing: the loss of a few labels needs no compilation."""
+
+    def flops(self, rows: float) -> float:
+        """Return the training FLOPs of `rows` positions."""
+        return self.output.flops(rows)
+
+
+class TokenHead(TaskHead):
+    """Label logits of every position (B, T, outputs)."""
+
+
+class SpanHead(TaskHead):
+    """Logits (B, 2, T) of the first and of the last position of a span (Devlin et al. 2019, 4.2)."""
+
+    def __init__(self, config: ModelConfig, head: HeadConfig) -> None:
+        super().__init__(config, HeadConfig(kind="span", outputs=2))
+
+    def forward(self, hidden: Tensor, present: Tensor | None = None) -> Tensor:
+        """hidden (B, T, width) to logits (B, 2, T); `present` (B, T) bool is False at padding."""
+        logits = super().forward(hidden).transpose(1, 2)
+        return logits if present is None else logits.masked_fill(~present.unsqueeze(1), NEVER)
+
+
+class SequenceHead(TaskHead):
+    """Outputs of a sequence, from its first position (BERT's <|cls|>), the mean of all, or the last.
+
+    An encoder has a dense layer and tanh before dropout and output (Devlin et al. 2019); T5's also has a dropout before
+    the dense layer. A decoder has an output matrix alone, as in transformers, here with a bias.
+    """
+
+    def __init__(self, config: ModelConfig, head: HeadConfig) -> None:
+        super().__init__(config, head)
+        self.pooling = head.pooling
+        self.apart = head.loss != "cross-entropy"
+        """Whether each output has its own target"""
+        dense = config.architecture != "decoder"
+        self.dense = Linear(config.width, config.width, bias=True) if dense else None
+        self.first_dropout = nn.Dropout(config.dropout if config.architecture == "encoder-decoder" else 0.0)
+
+    def forward(self, hidden: Tensor, present: Tensor | None = None) -> Tensor:
+        """hidden (B, T, width) to (B, 1, outputs), or (B, outputs, 1); `present` (B, T) bool is False at padding."""
+        pooled = self._pool(hidden, present)
+        if self.dense is not None:
+            pooled = torch.tanh(self.dense(self.first_dropout(pooled)))
+        return super().forward(pooled).unsqueeze(-1 if self.apart else 1)
+
+    def _pool(self, hidden: Tensor, present: Tensor | None) -> Tensor:
+        if self.pooling == "first":
+            return hidden[:, 0]
+        if present is None:
+            return hidden.mean(dim=1) if self.pooling == "mean" else hidden[:, -1]
+        if self.pooling == "last":
+            last = present.shape[1] - 1 - present.int().flip(1).argmax(dim=1)
+            return hidden[torch.arange(len(hidden), device=hidden.device), last]
+        weights = present.to(hidden.dtype).unsqueeze(-1)
+        return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+
+
+HEADS: dict[str, type[TaskHead]] = {"sequence": SequenceHead, "token": TokenHead, "span": SpanHead}
+
+
+def task_loss(
+    head: HeadConfig, outputs: Tensor, targets: Tensor, weights: Tensor | None, label_smoothing: float
+) -> Tensor:
+    """Return the sum over N targets of weight times loss, a float32 scalar: nats, or squared errors.
+
+    outputs (N, L) float32; targets (N,) int64 for a cross-entropy, otherwise float32 with L = 1; `weights` (N,), 1 by
+    default. Label smoothing spreads this probability evenly over the labels of a cross-entropy.
+    """
+    if head.loss == "cross-entropy":
+        balance = outputs.new_tensor(head.class_weights) if head.class_weights else None
+        losses = F.cross_entropy(outputs, targets, balance, reduction="none", label_smoothing=label_smoothing)
+    elif head.loss == "binary":
+        losses = F.binary_cross_entropy_with_logits(outputs.squeeze(-1), targets, reduction="none")
+    else:
+        losses = (outputs.squeeze(-1) - targets).square()
+    return losses.sum() if weights is None else losses @ weights

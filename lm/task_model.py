@@ -1,0 +1,120 @@
+"""A language model whose head is replaced by the head of a task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from lm.config import ModelConfig
+from lm.head_config import HeadConfig
+from lm.initialization import Initializer
+from lm.layers import Component, Embedding
+from lm.model import LanguageModel, Stack
+from lm.task_heads import HEADS, NEVER, task_loss
+
+
+class TaskModel(Component):
+    """A language model whose head is replaced by the head of a task (Devlin et al. 2019).
+
+    It trains like a language model: calling it gives the outputs for `loss`.
+    """
+
+    def __init__(self, config: ModelConfig, head: HeadConfig, seed: int | None = 0) -> None:
+        """Make a float32 model on the CPU; `seed`: as for `LanguageModel`."""
+        super().__init__()
+        self.config, self.head_config = config, head
+        self.body = LanguageModel(config, seed=None)
+        self.body.head = nn.Identity()  # type: ignore[assignment]  # the body gives hidden states only
+        self.head = HEADS["sequence" if head.kind == "choice" else head.kind](config, head)
+        if seed is not None:
+            self.initialize(Initializer(config, torch.Generator().manual_seed(seed)))
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """The dtype of activations and matrix products, as of `LanguageModel`."""
+        return self.body.compute_dtype
+
+    @compute_dtype.setter
+    def compute_dtype(self, dtype: torch.dtype) -> None:
+        self.body.compute_dtype = dtype
+
+    @property
+    def embedding(self) -> Embedding:
+        """The embedding of the body."""
+        return self.body.embedding
+
+    @property
+    def stack(self) -> Stack:
+        """The stack whose hidden states the head reads."""
+        return self.body.stack
+
+    @property
+    def encoder(self) -> Stack | None:
+        """The encoder of the body, if any."""
+        return self.body.encoder
+
+    def forward(
+        self,
+        ids: Tensor,
+        source: Tensor | None = None,
+        *,
+        present: Tensor | None = None,
+        source_present: Tensor | None = None,
+        types: Tensor | None = None,
+        segments: Tensor | None = None,
+        rows: Tensor | None = None,
+    ) -> Tensor:
+        """Return the outputs of the head, float32: see `HeadConfig` for their shapes, and `LanguageModel` for inputs.
+
+        ids (B, T) int64, or (B, C, T) for choices. With `rows` (N,) int64, numbers of the targets in the order of
+        `outputs.flatten(0, -2)`, returns their outputs alone, (N, L).
+        """
+        if self.head_config.kind == "choice":
+            return _rows(self._choices(ids, present, types), rows)
+        if self.head_config.kind == "token":
+            hidden = self.body(ids, source, present=present, types=types, segments=segments, rows=rows)
+            return self.head(hidden).float()
+        hidden = self.body(ids, source, present=present, source_present=source_present, types=types, segments=segments)
+        return _rows(self.head(hidden, present).float(), rows)
+
+    def loss(
+        self,
+        rows: Tensor,
+        targets: Tensor,
+        weights: Tensor | None = None,
+        *,
+        label_smoothing: float = 0.0,
+        z_loss: float = 0.0,
+    ) -> Tensor:
+        """As `task_loss`, of outputs `rows` (N, L). A head of a task has no z-loss."""
+        return task_loss(self.head_config, rows, targets, weights, label_smoothing)
+
+    def load_body(self, weights: Mapping[str, Tensor]) -> None:
+        """Copy the weights of a language model of the same shape, except its head."""
+        self.body.load_state_dict({name: weights[name] for name in self.body.state_dict()})
+
+    def _choices(self, ids: Tensor, present: Tensor | None, types: Tensor | None) -> Tensor:
+        """Return the logits (B, 1, C) of choices (B, C, T). A choice without a token has the logit NEVER."""
+        ids, choices = ids.flatten(0, 1), ids.shape[1]
+        present = None if present is None else present.flatten(0, 1)
+        absent = None if present is None else ~present.any(dim=-1)
+        if present is not None and absent is not None:
+            present = present | absent.unsqueeze(-1)  # attention needs a position to look at
+        hidden = self.body(ids, present=present, types=None if types is None else types.flatten(0, 1))
+        logits = self.head(hidden, present).float().flatten()
+        logits = logits if absent is None else logits.masked_fill(absent, NEVER)
+        return logits.view(-1, 1, choices)
+
+
+TrainedModel = LanguageModel | TaskModel
+
+
+def build_model(config: ModelConfig, head: HeadConfig | None, seed: int | None = 0) -> TrainedModel:
+    """Return a language model, or with a `head` a model of a task; `seed`: as for `LanguageModel`."""
+    return LanguageModel(config, seed) if head is None else TaskModel(config, head, seed)
+
+
+def _rows(outputs: Tensor, rows: Tensor | None) -> Tensor:
+    return outputs if rows is None else outputs.flatten(0, -2)[rows]

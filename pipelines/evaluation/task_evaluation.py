@@ -1,0 +1,69 @@
+"""The evaluation of a fine-tuned run: its task measures examples, and evaluation.json gets the results."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from pipelines.cli.display import Bar
+from pipelines.evaluation.measurement import Result
+from pipelines.evaluation.planning import TaskPlan
+from pipelines.evaluation.results import Evaluation, Measured, SplitEvaluation, add_to_file
+from pipelines.run.folder import Run
+from pipelines.run.loaded_run import load_model
+from pipelines.run.manifest import manifest_sha256
+from pipelines.run.predictor import Predictor
+from pipelines.run.provenance import provenance
+from pipelines.tasks.comparison import Comparison
+from pipelines.tasks.data import ExampleFiles, fingerprint
+from pipelines.tasks.task import TaskSettings
+
+
+def measure_task(plan: TaskPlan, further: Mapping[str, Result] = MappingProxyType({})) -> Evaluation:
+    """Measure a fine-tuned run on the examples of a plan; return all its evaluations.
+
+    `further` are results of other predictors on the same examples, by name. Those of an earlier evaluation of the same
+    checkpoint and examples are kept.
+    """
+    started, run, options = time.perf_counter(), plan.run, plan.options
+    task, files = run.recipe.task, ExampleFiles.of(run)
+    assert task is not None
+    files = replace(files, test=plan.data) if plan.data else files
+    _, training, examples = files.read(task)
+    task.check(examples, " and ".join(map(str, files.test)))
+    loaded = load_model(run, options.device, options.dtype, options.checkpoint, needs="float64")
+    predictor = Predictor(run, loaded)
+    encoded = task.encode(examples, predictor.reader)
+    with Bar("testing", len(encoded), "examples") as bar:
+        results = task.results(predictor.outputs(encoded, bar.update), encoded, examples)
+    cut = len({example.origin for example in encoded if example.cut})
+    others = {**task.baselines(training, examples, predictor.reader), **(further or {})}
+    settings = TaskSettings(task.name, len(examples), cut, loaded.machine.dtype_name)
+    measured = Measured(
+        checkpoint=loaded.checkpoint.name,
+        checkpoint_sha256=manifest_sha256(loaded.checkpoint),
+        data=" ".join(map(str, files.test or files.data)),
+        dataset_fingerprint=fingerprint(examples),
+        tokenizer_fingerprint=run.facts["tokenizer_fingerprint"],
+        against=None,
+        **provenance(loaded.machine.device),
+        seconds=round(time.perf_counter() - started, 3),
+    )
+    earlier = _earlier(run, measured)
+    comparison = [Comparison.of(results[0], task.better, others).keeping(earlier)] if others or earlier else []
+    return add_to_file(run, [SplitEvaluation(plan.splits[0], (*results, *comparison, settings), measured)])
+
+
+def _earlier(run: Run, measured: Measured) -> Comparison | None:
+    """Return the comparison in an earlier evaluation of the same checkpoint and examples, if any."""
+    try:
+        evaluation = Evaluation.read(run.folder)
+    except ValueError:
+        return None  # `add_to_file` warns about it
+    same = (
+        one
+        for one in (evaluation.all if evaluation else ())
+        if one.measured.checkpoint_sha256 == measured.checkpoint_sha256
+        and one.measured.dataset_fingerprint == measured.dataset_fingerprint
+    )
+    return next((comparison for one in same if (comparison := one.find(Comparison))), None)

@@ -1,0 +1,29 @@
+"""The tasks of fine-tuning: each module defines one, and names it TASK. Imports no torch."""
+
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+from pipelines.tasks.task import Task
+
+SHARED = ("comparison", "data", "examples", "task", "text_reader")
+"""Modules that all tasks share"""
+
+
+def task_names() -> list[str]:
+    """Return the names of all tasks, as on the command line: `classes`."""
+    modules = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
+    return [module.replace("_", "-") for module in modules if module not in SHARED]
+
+
+@cache
+def task_class(name: str) -> type[Task]:
+    """Return the task with that name; ValueError lists the names."""
+    names = task_names()
+    if name not in names:
+        near = get_close_matches(name, names, 1)
+        meant = f"did you mean {near[0]!r}? " if near else ""
+        raise ValueError(f"there is no task {name!r}: {meant}tasks are {', '.join(names)}")
+    kind: type[Task] = import_module(f"{__name__}.{name.replace('-', '_')}").TASK
+    return kind

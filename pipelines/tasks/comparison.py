@@ -1,0 +1,88 @@
+"""A fine-tuned run beside simpler predictors, and a verdict in a sentence."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+
+from pipelines.evaluation.measurement import Result, Section, Table
+
+SCRATCH = "the same from scratch"
+"""Name of the run's model, trained from random weights with the same settings"""
+
+Values = dict[str, float | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison(Result):
+    """The headline numbers of a run and of simpler predictors on the same examples."""
+
+    key = "comparison"
+    section = Section("Beside simpler predictors", "Each was trained or fitted on the same training examples.")
+
+    number: str
+    """Name of the number that decides"""
+    highest: bool
+    """Whether it is best at its highest"""
+    own: Values
+    others: dict[str, Values]
+
+    @classmethod
+    def of(cls, first: Result, better: str, others: Mapping[str, Result]) -> "Comparison":
+        """Return the comparison of the first result of a run with those of others, by name."""
+        names = [name for name, shown in first.numbers().items() if shown.headline]
+        decides = {shown.name: getattr(first, name) for name, shown in first.numbers().items() if name in names}
+        values = {
+            name: {first.numbers()[key].name: value for key, value in asdict(other).items() if key in names}
+            for name, other in others.items()
+        }
+        return cls(number=next(iter(decides)), highest=better == "highest", own=decides, others=values)
+
+    def keeping(self, earlier: "Comparison | None") -> "Comparison":
+        """Return the comparison with the predictors that only an earlier one has, such as a model from scratch."""
+        return self if earlier is None else replace(self, others={**earlier.others, **self.others})
+
+    def gain(self, other: str) -> float | None:
+        """Return how much better the run is than another predictor; below 0 if it is worse, None if unknown."""
+        own, theirs = self.own[self.number], self.others[other].get(self.number)
+        if own is None or theirs is None:
+            return None
+        return own - theirs if self.highest else theirs - own
+
+    def sentences(self, tokens: int) -> list[str]:
+        gains = {name: gain for name in self.others if (gain := self.gain(name)) is not None}
+        if not gains:
+            return []
+        worse = [self._against(name) for name, gain in gains.items() if gain < 0]
+        scratch = gains.get(SCRATCH)
+        sentences = []
+        if scratch is not None and scratch < 0:
+            sentences.append(
+                f"Pretraining makes it worse here: {self.number} {self._shown(self.own)} against "
+                f"{self._shown(self.others[SCRATCH])} from scratch. Train with `from_scratch`, or from a run that saw "
+                "more text."
+            )
+            worse = [self._against(name) for name, gain in gains.items() if gain < 0 and name != SCRATCH]
+        if worse:
+            sentences.append(f"By {self.number} ({self._shown(self.own)}) it loses to {' and '.join(worse)}.")
+        elif scratch is None or scratch >= 0:
+            best = min(gains, key=gains.__getitem__)
+            sentences.append(
+                f"By {self.number} ({self._shown(self.own)}) it is at least as good as all {len(gains)} simpler "
+                f"predictors; the best of them is {self._against(best)}."
+            )
+        return sentences
+
+    def parts(self) -> list[Table | str]:
+        heads = list(self.own)
+        rows = {"this run": self.own, **self.others}
+        cells = [(name, [_cell(values.get(head)) for head in heads]) for name, values in rows.items()]
+        return [Table("This run and simpler predictors", "Predictor", heads, cells)]
+
+    def _against(self, name: str) -> str:
+        return f"{name} ({self._shown(self.others[name])})"
+
+    def _shown(self, values: Values) -> str:
+        return _cell(values.get(self.number))
+
+
+def _cell(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"

@@ -1,0 +1,156 @@
+"""The examples of a fine-tuning: read, learned from, divided and encoded. Imports no torch."""
+
+import hashlib
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from corpora.rows import hash_split
+from lm.config import WITHOUT_DROPOUT
+from pipelines.recipes.config import FinetuneConfig
+from pipelines.recipes.recipe import Recipe
+from pipelines.run.folder import Run
+from pipelines.run.text_ids import text_ids
+from pipelines.tasks.examples import Encoded
+from pipelines.tasks.task import Example, Task
+from pipelines.tasks.text_reader import TextReader
+from tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExampleFiles:
+    """Files of examples, and how they are divided; see `finetune` for the fields."""
+
+    data: tuple[Path, ...]
+    test: tuple[Path, ...] = ()
+    held_out: float = 0.1
+
+    def read(self, task: Task) -> tuple[Task, list[Example], list[Example]]:
+        """Return the task with what it learned, and the examples to train on and to test on.
+
+        Raises ValueError for examples that teach or test nothing.
+        """
+        for path in (*self.data, *self.test):
+            if not path.exists():
+                raise ValueError(f"there is no {path}: name a file of examples")
+        if not self.test and not 0 < self.held_out < 1:
+            raise ValueError(f"`held_out` is {self.held_out}: give a share above 0 and below 1, or a file for `test`")
+        fields = (row.fields for path in self.data for row in task.read(path))
+        task = task.choose_columns(next(iter(fields), {}))
+        training = task.examples(self.data)
+        if self.test:
+            validation = task.examples(self.test)
+            known = {task.key(example) for example in training}
+            if repeated := sum(task.key(example) in known for example in validation):
+                warnings.warn(
+                    f"{repeated:,} of the {len(validation):,} examples of {_named(self.test)} are in "
+                    f"{_named(self.data)} too: their results say little about others",
+                    stacklevel=4,
+                )
+        else:
+            training, validation = self._divide(task, training)
+        task = task.learn(training)
+        task.check(validation, _named(self.test or self.data))
+        return task, training, validation
+
+    def facts(self) -> dict[str, Any]:
+        """Return the entries of the table [run] of config.toml about the files."""
+        paths = {
+            "data": [str(path.resolve()) for path in self.data],
+            "test": [str(path.resolve()) for path in self.test],
+        }
+        return {**paths, "held_out": float(self.held_out)}
+
+    @classmethod
+    def of(cls, run: Run) -> "ExampleFiles":
+        """Return the files that a run was fine-tuned on."""
+        data, test = (tuple(map(Path, run.facts.get(name, ()))) for name in ("data", "test"))
+        return cls(data=data, test=test, held_out=run.facts.get("held_out", 0.1))
+
+    def _divide(self, task: Task, examples: list[Example]) -> tuple[list[Example], list[Example]]:
+        """Return (training, held-out) examples. A class without a training example keeps its held-out ones there."""
+        held_out = hash_split([task.key(example) for example in examples], self.held_out)
+        trained = {
+            one for example, out in zip(examples, held_out, strict=True) if not out for one in task.classes(example)
+        }
+        missing = {task.key(example) for example in examples if not trained.issuperset(task.classes(example))}
+        held_out &= np.array([task.key(example) not in missing for example in examples])
+        if not held_out.any():
+            raise ValueError(
+                f"no example of {_named(self.data)} is held out: raise `held_out` from {self.held_out:g}, or give a "
+                "file for `test`"
+            )
+        if held_out.all():
+            raise ValueError(f"all examples of {_named(self.data)} are held out: lower `held_out`, or give a `test`")
+        sides = ([e for e, out in zip(examples, held_out, strict=True) if out == side] for side in (False, True))
+        training, validation = sides
+        return training, validation
+
+
+def fingerprint(*parts: Sequence[Example]) -> str:
+    """Return the SHA-256 of the inputs and targets of examples."""
+    digest = hashlib.sha256()
+    for part in parts:
+        for example in part:
+            digest.update(repr((example.inputs, example.target)).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()
+
+
+def reader_of(run: Run, task: Task, tokenizer: Tokenizer | None = None) -> TextReader:
+    """Return what makes the ids that the model of a run reads in a task."""
+    tok = tokenizer or run.tokenizer()
+    around = text_ids(run, tok)
+    return TextReader(tok, around, run.recipe.model, str(run.facts.get("model_type", "")), task.truncate)
+
+
+def check_model(run: Run, task: Task, config: FinetuneConfig) -> None:
+    """Raise ValueError if a run cannot be fine-tuned for a task."""
+    model = run.recipe.model
+    if model.architecture not in task.architectures:
+        raise ValueError(
+            f"{run.folder} has a model of architecture {model.architecture!r}, but the task {task.name} is for "
+            f"{' and '.join(task.architectures)}"
+        )
+    if run.recipe.head is not None:
+        raise ValueError(
+            f"{run.folder} is fine-tuned for {run.recipe.task.name if run.recipe.task else 'a task'} already: "
+            f"start from the run that it was made of ({run.facts.get('init_from', 'not recorded')})"
+        )
+    if config.dropout and model.attention in WITHOUT_DROPOUT:
+        raise ValueError(
+            f"{run.folder} has model.attention = {model.attention!r}, which has no dropout, but `dropout` is "
+            f"{config.dropout:g}: give `dropout=0`"
+        )
+
+
+@dataclass(frozen=True)
+class EncodedTask:
+    """The examples of a fine-tuning as its model reads them, and the recipe of the run."""
+
+    recipe: Recipe
+    reader: TextReader
+    training: list[Example]
+    validation: list[Example]
+    encoded_training: list[Encoded]
+    encoded_validation: list[Encoded]
+
+
+def encode_task(run: Run, files: ExampleFiles, task: Task, config: FinetuneConfig) -> EncodedTask:
+    """Return the examples and the recipe of a fine-tuning of `run`."""
+    task, training, validation = files.read(task)
+    reader = reader_of(run, task)
+    sides = [task.encode(part, reader) for part in (training, validation)]
+    tokens = sum(example.tokens for example in sides[0])
+    model = replace(run.recipe.model, dropout=config.dropout)
+    train = config.train(len(sides[0]), tokens)
+    recipe = Recipe(objective=run.recipe.objective, model=model, train=train, task=task, finetune=config)
+    return EncodedTask(recipe, reader, training, validation, sides[0], sides[1])
+
+
+def _named(paths: Sequence[Path]) -> str:
+    return " and ".join(map(str, paths))

@@ -1,0 +1,182 @@
+"""A task of fine-tuning: what it reads, how a model sees it, and how its results are measured and shown.
+
+Each module of `pipelines.tasks` defines one Task. Its fields are options of `bytelm finetune` and the table [task] of
+the run's config.toml. A task that names a head replaces the head of the language model; any other trains the language
+model itself. Training, evaluation and prediction know no task.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+import tyro
+
+from lm.head_config import HeadConfig
+from lm.values import check_fields
+from pipelines.evaluation.measurement import Result, number
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from corpora.rows import Row
+    from lm.model import LanguageModel
+    from pipelines.tasks.examples import Encoded
+    from pipelines.tasks.text_reader import TextReader
+    from pipelines.training.batch import Array
+
+Learned: Any = tyro.conf.Suppress
+"""Marks a field that `learn` sets, and that is no option"""
+Architecture = Literal["decoder", "encoder", "encoder-decoder"]
+
+
+@dataclass(frozen=True)
+class Example:
+    """A row, and the values that a task takes from it."""
+
+    row: "Row"
+    inputs: Any
+    """What a model reads: a text, several texts, words"""
+    target: Any = None
+    """What it learns: a label, a number, tags; None where a row has none"""
+
+
+@dataclass(frozen=True)
+class TaskSettings(Result):
+    """The task of an evaluation, and the number of its examples."""
+
+    task: str = number("task", "The task that the run was fine-tuned for.", setting=True)
+    examples: int = number("examples", "Examples that were scored.", 0)
+    cut_examples: int = number("examples cut", "Examples whose text is longer than the model reads.", 0)
+    dtype: str = number("dtype", "Number format of activations and matrix products.", setting=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A task. Its fields are options, and facts that `learn` takes from the training examples."""
+
+    name: ClassVar[str]
+    architectures: ClassVar[tuple[Architecture, ...]] = ("encoder", "decoder", "encoder-decoder")
+    usual: ClassVar[tuple[tuple[str, ...], ...]] = (("text", "label"),)
+    """Usual names of the columns, in their order; the last is the target. The first that a row has are read."""
+    kinds: ClassVar[tuple[type[Result], ...]] = ()
+    """The results of an evaluation; the first has the numbers that people quote"""
+    better: ClassVar[Literal["highest", "lowest"]] = "highest"
+    """Whether the first number of the results is best at its highest"""
+
+    columns: tuple[str, ...] = ()
+    """Columns of a row, also nested (doc.text), inputs first and the target last; by default those with usual names"""
+    truncate: Literal["right", "left", "middle"] = "right"
+    """End of a text that is cut if the text is longer than the model reads"""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "task.")
+        counts = {len(names): " ".join(names) for names in reversed(self.usual)}
+        if self.columns and len(self.columns) not in counts:
+            reads = " or ".join(f"{count}, such as {names}" for count, names in sorted(counts.items()))
+            raise ValueError(f"`columns` names {len(self.columns)}, but the task {self.name} reads {reads}")
+
+    # Reading
+
+    def choose_columns(self, fields: Iterable[str]) -> Self:
+        """Return the task with the columns that it reads of rows with these `fields`, unless `columns` names them."""
+        if self.columns:
+            return self
+        present = set(fields)
+        usual = next((names for names in self.usual if present.issuperset(names)), self.usual[0])
+        return replace(self, columns=usual)
+
+    def read(self, path: Path) -> Iterator["Row"]:
+        """Yield the rows of a file of examples."""
+        from corpora.rows import read_rows  # imports pyarrow, which --help does not need
+
+        yield from read_rows(path)
+
+    def example(self, row: "Row", labelled: bool = True) -> Example | None:
+        """Return the example in a row, without its target unless `labelled`; None for an empty row.
+
+        Raises ValueError with file, line and field for a value of another kind.
+        """
+        raise NotImplementedError
+
+    def rows_of_texts(self, texts: Sequence[str]) -> list["Row"]:
+        """Return rows of `texts`: one for each text, or for as many texts as an example has."""
+        from torch import Tensor
+
+    from corpora.rows import Row
+    from lm.model import LanguageModel
+
+        names = (self.columns or self.usual[0])[:-1]
+        if len(texts) % len(names):
+            raise ValueError(f"{len(texts)} texts are given, but an example has {len(names)}: {' and '.join(names)}")
+        groups = zip(*[iter(texts)] * len(names), strict=True)
+        return [Row(f"text {number}", dict(zip(names, group, strict=True))) for number, group in enumerate(groups, 1)]
+
+    def examples(self, files: Iterable[Path]) -> list[Example]:
+        """Return the examples of all files; ValueError if there is none."""
+        files = list(files)
+        found = [example for path in files for row in self.read(path) if (example := self.example(row))]
+        if not found:
+            named = " and ".join(map(str, files))
+            raise ValueError(f"{named} holds no example: give rows with {' and '.join(self.columns or self.usual[0])}")
+        return found
+
+    def key(self, example: Example) -> str:
+        """Return the text whose hash decides whether an example is held out: duplicates stay together."""
+        return repr(example.inputs)
+
+    def classes(self, example: Example) -> tuple[Any, ...]:
+        """Return the classes of an example, of which training needs one example each."""
+        return ()
+
+    def learn(self, examples: Sequence[Example]) -> Self:
+        """Return the task with the facts that the training examples decide, such as labels."""
+        return self
+
+    def check(self, examples: Sequence[Example], source: str) -> None:
+        """Raise ValueError if the examples of `source` do not fit what was learned."""
+
+    # The model
+
+    def head(self, architecture: str) -> HeadConfig | None:
+        """Return the head that replaces that of the language model, if any."""
+        return None
+
+    def encode(self, examples: Sequence[Example], reader: "TextReader") -> list["Encoded"]:
+        """Return the examples as a model reads them, with their numbers as `origin`."""
+        raise NotImplementedError
+
+    def prepare(self, encoded: list["Encoded"], model: "LanguageModel") -> list["Encoded"]:
+        """Return the examples with what the loss needs of the model before training, on its device."""
+        return encoded
+
+    def loss(self) -> "Callable[..., Tensor] | None":
+        """Return the summed loss of a batch, with the arguments of `summed_loss`; None: that of the model."""
+        return None
+
+    # Results
+
+    def results(
+        self, outputs: Sequence["Array"], encoded: Sequence["Encoded"], examples: Sequence[Example]
+    ) -> list[Result]:
+        """Return the results of examples from the outputs of the model, each (P, L) float32."""
+        raise NotImplementedError
+
+    def baselines(
+        self, training: Sequence[Example], examples: Sequence[Example], reader: "TextReader"
+    ) -> dict[str, Result]:
+        """Return the first result of simpler predictors by name, fitted on the training examples."""
+        return {}
+
+    def predictions(
+        self, outputs: Sequence["Array"], encoded: Sequence["Encoded"], examples: Sequence[Example]
+    ) -> list[dict[str, Any]]:
+        """Return for each example the fields that `bytelm predict` adds to its row."""
+        raise NotImplementedError
+
+    # config.toml
+
+    def as_table(self) -> dict[str, Any]:
+        """Return the table [task] of config.toml."""
+        values = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {"name": self.name, **values}

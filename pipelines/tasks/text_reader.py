@@ -1,0 +1,105 @@
+"""Texts to the ids that a run reads in a task. Imports no torch.
+
+| model           | one text            | two texts                           |
+|-----------------|---------------------|-------------------------------------|
+| encoder         | <|cls|> a <|sep|>   | <|cls|> a <|sep|> b <|sep|>         |
+| decoder         | <|endoftext|> a     | <|endoftext|> a <|sep|> b           |
+| encoder-decoder | a <|endoftext|>     | a <|endoftext|> b <|endoftext|>     |
+
+The second text of an encoder has token type 1. A decoder without <|sep|> has <|endoftext|> between texts. The decoder
+of an encoder-decoder reads its source too, shifted right (transformers' T5ForSequenceClassification). Imported models
+read their own special tokens instead, RoBERTa two separators between texts.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from lm.config import ModelConfig
+from pipelines.run.text_ids import TextIds
+from pipelines.tasks.examples import Encoded
+from pipelines.training.batch import Array
+from pipelines.training.batch_objectives import require_special_tokens
+from tokenizer import CLS, SEP, Tokenizer
+
+Truncate = Literal["right", "left", "middle"]
+
+
+@dataclass(frozen=True)
+class TextReader:
+    """Makes the ids of texts. Special tokens spelled in a text are encoded as text."""
+
+    tokenizer: Tokenizer
+    around: TextIds
+    model: ModelConfig
+    model_type: str = ""
+    """Format of an imported model, such as roberta"""
+    truncate: Truncate = "right"
+    """End of a text that is cut if it is too long"""
+
+    def ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of texts, without special tokens around them."""
+        return self.tokenizer.encode_batch(texts, disallowed_special=())
+
+    @cached_property
+    def edges(self) -> tuple[list[int], list[int], list[int]]:
+        """The ids before a text, between two texts, and after the last."""
+        around, special = self.around, self.around.special
+        if self.model.architecture == "encoder":
+            require_special_tokens("a task", (CLS, SEP), special)
+            between = [special[SEP]] * (2 if self.model_type == "roberta" else 1)
+            return [special[CLS]], between, [special[SEP]]
+        before, after = list(around.before), list(around.after)
+        if self.model.architecture == "decoder":
+            separator = special.get(SEP)
+            return before, [separator] if separator is not None else after[:1], []
+        return before, after, after
+
+    def room(self, texts: int = 1) -> int:
+        """Return the number of tokens that the model reads of `texts` texts together."""
+        before, between, after = self.edges
+        return self.model.context_length - len(before) - (texts - 1) * len(between) - len(after)
+
+    def cut(self, ids: Sequence[int], room: int) -> Sequence[int]:
+        """Return at most `room` ids; the others are cut at the end that `truncate` names."""
+        if len(ids) <= room:
+            return ids
+        if self.truncate == "middle":
+            head = room - room // 2
+            return [*ids[:head], *ids[len(ids) - room // 2 :]]
+        return ids[:room] if self.truncate == "right" else ids[len(ids) - room :]
+
+    def join(self, texts: Sequence[Sequence[int]]) -> tuple[Array, Array, bool]:
+        """Return ids and token types (T,) of texts of ids, joined and cut, and whether one was cut.
+
+        If they are too long, ids are cut from the longest text first.
+        """
+        before, between, after = self.edges
+        room, lengths = self.room(len(texts)), [len(ids) for ids in texts]
+        while sum(lengths) > room:
+            longest = lengths.index(max(lengths))
+            second = max([0, *(length for i, length in enumerate(lengths) if i != longest)])
+            lengths[longest] -= min(sum(lengths) - room, max(1, lengths[longest] - second))
+        kept = [self.cut(ids, length) for ids, length in zip(texts, lengths, strict=True)]
+        joined, types = list(before), [0] * len(before)
+        for number, ids in enumerate(kept):
+            tail = after if number == len(kept) - 1 else between
+            joined += [*ids, *tail]
+            types += [min(number, 1)] * (len(ids) + len(tail))
+        was_cut = any(len(ids) > len(part) for ids, part in zip(texts, kept, strict=True))
+        return np.array(joined, np.int64), np.array(types, np.int64), was_cut
+
+    def sequence(self, texts: Sequence[Sequence[int]], targets: Array, origin: int) -> Encoded:
+        """Return the example of one text of ids, or of several, that has `targets` as a whole."""
+        joined, types, was_cut = self.join(texts)
+        typed = types if self.model.token_types > 1 and self.model_type != "roberta" else None
+        if self.model.architecture != "encoder-decoder":
+            if not len(joined):  # an empty text of a decoder without a start token
+                joined, typed = np.zeros(1, np.int64), None
+            return Encoded(ids=joined, types=typed, targets=targets, origin=origin, cut=was_cut)
+        start = 0 if self.around.start is None else self.around.start
+        shifted = np.concatenate([[start], joined[:-1]]).astype(np.int64)
+        return Encoded(ids=shifted, source=joined, targets=targets, origin=origin, cut=was_cut)

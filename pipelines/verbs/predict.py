@@ -1,0 +1,126 @@
+"""Use: predict what a fine-tuned run learned: labels of texts and more.
+
+Examples:
+    bytelm predict runs/reviews "A fine film."
+    bytelm predict runs/reviews --file reviews.csv --out labelled.jsonl
+"""
+
+import io
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from pipelines.cli.arguments import Checkpoint, Device, Dtype, RunFolder
+from pipelines.cli.display import answer, say, write
+from pipelines.cli.errors import complain
+from pipelines.cli.process import read_standard_input
+from pipelines.cli.text_input import without_line_end
+from pipelines.cli.verbs import verb
+from pipelines.run.folder import Run, opened
+
+if TYPE_CHECKING:
+    from pipelines.run.predictor import Predictor
+    from pipelines.tasks.task import Example
+
+SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
+
+# Options by subject: in --help, and only in --help-all.
+HELP = {
+    "Texts": ("run text file", ""),
+    "Model": ("checkpoint device dtype", ""),
+    "Output": ("out json", ""),
+}
+
+
+@verb
+def predict(
+    run: RunFolder,
+    text: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[TEXT ...]")] = (),
+    *,
+    file: Path | None = None,
+    out: Path | None = None,
+    checkpoint: Checkpoint = "newest",
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> list[dict[str, Any]]:
+    """Predict what a fine-tuned run learned, such as the label of each text; return a dict for each example.
+
+    Its fields depend on the task, such as `prediction` and `probability`. With `out` the list is empty, because the
+    predictions are in the file.
+
+    Args:
+        run: Folder of a run that bytelm finetune made.
+        text: Texts, as many for each example as the task reads; by default the lines of standard input.
+        file: Examples in a file that bytelm finetune could read. Their targets are not read.
+        out: File to write: .jsonl, .csv, .tsv or .parquet. It has the fields of the examples and of the predictions.
+        as_json: Print one JSON object per example, each on its own line.
+    """
+    found = opened(run, checkpoint, device, dtype, any_task=True)
+    task = found.recipe.task
+    if task is None:
+        raise ValueError(f"{found.folder} is not fine-tuned for a task: make such a run with bytelm finetune")
+    if text and file:
+        raise ValueError("`text` and `file` both name what to predict for: give one of them")
+    if out is not None and out.suffix not in SUFFIXES:
+        raise ValueError(f"`out` is {out}: give a file that ends in {', '.join(SUFFIXES)}")
+    if file is not None and not file.exists():
+        raise ValueError(f"there is no {file}: name a file of examples")
+    texts = list(text) if text or file else _lines_of_standard_input()
+    rows = task.read(file) if file else iter(task.rows_of_texts(texts))
+    examples = (example for row in rows if (example := task.example(row, labelled=False)))
+    predictor = _predictor(found, checkpoint, device, dtype)
+    if out is None:
+        predicted = list(_shown(predictor.predictions(examples), as_json))
+        if not predicted:
+            raise ValueError(f"there is no text in {file or 'the arguments'}: give one or several")
+        return predicted
+    from pipelines.run.predictions_file import write_predictions
+
+    count = write_predictions(out, predictor.predictions(examples))
+    say(f"{count:,} predictions in {out}")
+    return []
+
+
+def _predictor(run: Run, checkpoint: str, device: str, dtype: str) -> "Predictor":
+    from pipelines.run.loaded_run import load_model  # imports PyTorch, which takes seconds
+    from pipelines.run.predictor import Predictor
+
+    return Predictor(run, load_model(run, device, dtype, checkpoint))
+
+
+def _shown(predicted: "Iterator[tuple[Example, dict[str, Any]]]", as_json: bool) -> Iterator[dict[str, Any]]:
+    """Yield the fields of each prediction after printing them."""
+    for example, fields in predicted:
+        if as_json:
+            write(json.dumps(fields, ensure_ascii=False))
+        else:
+            inputs = example.inputs if isinstance(example.inputs, str) else " | ".join(map(str, example.inputs))
+            answer(f"{_summary(fields)}: {' '.join(inputs.split())[:60]}")
+        yield fields
+
+
+def _summary(fields: dict[str, Any]) -> str:
+    """Return a prediction in a few words: the likeliest labels, or the prediction itself."""
+    prediction, chances = fields.get("prediction"), fields.get("probabilities")
+    if isinstance(chances, dict) and not isinstance(prediction, list):
+        return ", ".join(f"{label} {chance:.0%}" for label, chance in list(chances.items())[:3])
+    return ", ".join(map(str, prediction)) if isinstance(prediction, list) else str(prediction)
+
+
+def _lines_of_standard_input() -> Sequence[str]:
+    if sys.stdin.isatty():
+        complain("predict", "reading texts, one per line; Ctrl-D ends the input")
+    lines = []
+    for number, line in enumerate(io.BytesIO(read_standard_input()), 1):
+        try:
+            lines.append(without_line_end(line.decode()))
+        except UnicodeDecodeError as error:
+            raise ValueError(f"line {number} of standard input is not UTF-8 ({error.reason}): convert it") from None
+    if not lines:
+        raise ValueError("there are no texts: give one or several, or lines on standard input")
+    return lines
