@@ -101,10 +101,7 @@ class Task:
 
     def rows_of_texts(self, texts: Sequence[str]) -> list["Row"]:
         """Return rows of `texts`: one for each text, or for as many texts as an example has."""
-        from torch import Tensor
-
-    from corpora.rows import Row
-    from lm.model import LanguageModel
+        from corpora.rows import Row
 
         names = (self.columns or self.usual[0])[:-1]
         if len(texts) % len(names):
