@@ -27,7 +27,7 @@ def meta_model(config: ModelConfig) -> LanguageModel:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Return the number of trained parameters; a tied output matrix counts once, in the embedding."""
+    """Return the number of parameters; a tied output matrix counts once, in the embedding."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -92,11 +92,12 @@ MASTER_BYTES = 4  # weights, their gradients and an optimizer's moments are floa
 def training_bytes(model: nn.Module, optimizer: OptimizerKind = "adamw") -> dict[str, int]:
     """Return the bytes of `weights`, `gradients` and the `moments` of the model's optimizers."""
     weights = MASTER_BYTES * count_parameters(model)
+    gradients = MASTER_BYTES * sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     moments = sum(
         MASTER_BYTES * kind.moments * sum(parameter.numel() for group in groups for parameter in group)
         for kind, groups in partition(model, optimizer).items()
     )
-    return {"weights": weights, "gradients": weights, "moments": moments}
+    return {"weights": weights, "gradients": gradients, "moments": moments}
 
 
 def cache_bytes_per_token(model: LanguageModel, dtype: torch.dtype) -> int:

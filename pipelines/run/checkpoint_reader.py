@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
+from lm.lora import merge_lora
 from pipelines.run.manifest import (
     DamagedCheckpointError,
     Shapes,
@@ -113,10 +114,16 @@ def whole_checkpoint(run: Path, settings: Mapping[str, Any], which: str, *names:
 
 
 def load_weights(run: Path, settings: Mapping[str, Any], which: str = "newest") -> tuple[Path, dict[str, Tensor]]:
-    """Return the folder and weights of the checkpoint `which` (see `whole_checkpoint`); averages replace weights."""
+    """Return the folder and weights of the checkpoint `which` (see `whole_checkpoint`).
+
+    Averages replace weights, and adapters are folded into the weights.
+    """
     checkpoint = whole_checkpoint(run, settings, which, MODEL, AVERAGE)
     weights = checkpoint.tensors(MODEL)
-    return checkpoint.folder, weights | (checkpoint.tensors(AVERAGE) if AVERAGE in checkpoint else {})
+    weights |= checkpoint.tensors(AVERAGE) if AVERAGE in checkpoint else {}
+    if rank := settings.get("lora.rank"):
+        weights = merge_lora(weights, settings["lora.alpha"] / rank)
+    return checkpoint.folder, weights
 
 
 def check_weights(folder: Path, model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from corpora.rows import hash_split
 from lm.config import WITHOUT_DROPOUT
+from lm.lora_config import LoraConfig
 from pipelines.recipes.config import FinetuneConfig
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
@@ -140,7 +141,7 @@ class EncodedTask:
     encoded_validation: list[Encoded]
 
 
-def encode_task(run: Run, files: ExampleFiles, task: Task, config: FinetuneConfig) -> EncodedTask:
+def encode_task(run: Run, files: ExampleFiles, task: Task, config: FinetuneConfig, lora: LoraConfig) -> EncodedTask:
     """Return the examples and the recipe of a fine-tuning of `run`."""
     task, training, validation = files.read(task)
     reader = reader_of(run, task)
@@ -148,7 +149,7 @@ def encode_task(run: Run, files: ExampleFiles, task: Task, config: FinetuneConfi
     tokens = sum(example.tokens for example in sides[0])
     model = replace(run.recipe.model, dropout=config.dropout)
     train = config.train(len(sides[0]), tokens)
-    recipe = Recipe(objective=run.recipe.objective, model=model, train=train, task=task, finetune=config)
+    recipe = Recipe(objective=run.recipe.objective, model=model, train=train, lora=lora, task=task, finetune=config)
     return EncodedTask(recipe, reader, training, validation, sides[0], sides[1])
 
 

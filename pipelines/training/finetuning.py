@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
+from lm.lora import add_lora, merge_lora
+from lm.lora_config import LoraConfig
 from lm.task_model import TaskModel, TrainedModel, build_model
 from pipelines.cli.display import answer, say
 from pipelines.evaluation.planning import EvaluationOptions, TaskPlan
@@ -90,13 +91,19 @@ def evaluate(work: EncodedTask, out: Path, compare_scratch: bool) -> tuple[TaskP
 def train_in_memory(work: EncodedTask, seed: int, weights: Mapping[str, Tensor] | None = None) -> TrainedModel:
     """Return the model of `work`, trained with another seed or from other weights, in evaluation mode."""
     recipe = replace(work.recipe, train=replace(work.recipe.train, seed=seed))
+    if weights is None:
+        recipe = replace(recipe, lora=LoraConfig())  # random weights must train
     machine = choose_machine(recipe.train.device, recipe.train.dtype, half=True)
     model = initial_model(recipe, weights).to(machine.device)
     model.compute_dtype = machine.dtype
     with without_subnormals():
         Trainer(None, model, task_data(work), recipe.train).train()
-    model.compute_dtype = torch.float32
-    return model.eval()
+    trained = model.state_dict()
+    if recipe.lora.rank:
+        trained = merge_lora(trained, recipe.lora.scale)
+    plain = build_model(recipe.model, recipe.head, seed=None).to(machine.device)
+    plain.load_state_dict(trained)
+    return plain.eval()
 
 
 def task_data(work: EncodedTask, shard: Shard = ALL_ROWS) -> TaskData:
@@ -114,4 +121,5 @@ def initial_model(recipe: Recipe, weights: Mapping[str, Tensor] | None) -> Train
         model.load_body(weights)
     elif weights is not None:
         model.load_state_dict(weights)
+    add_lora(model, recipe.lora, recipe.train.seed)
     return model

@@ -92,7 +92,8 @@ class Trainer:
             ),
             self.parallel.optimizer_shares(config.optimizer),
         )
-        self._parameters = list(model.parameters())  # walking through the modules takes a millisecond
+        # Walking through the modules takes a millisecond.
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         model.train()
         self.average = WeightAverage(model, config.average) if config.average else None
         self.loss_scale = LossScale(model.compute_dtype, self.device)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from lm.lora_config import LoraConfig
 from pipelines.cli.arguments import DryRun, RunFolder
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = PASSIVE_THREADS
 DEFAULT_TASK = "classes"
-SETTINGS = FinetuneConfig()
+SETTINGS, NO_ADAPTERS = FinetuneConfig(), LoraConfig()
 
 # Options by subject: in --help, and only in --help-all.
 HELP = {
@@ -42,6 +43,7 @@ HELP = {
         "epochs batch_size lr seed",
         "warmup weight_decay dropout label_smoothing grad_clip from_scratch compare_scratch",
     ),
+    "Adapters": ("lora.rank lora.targets", "lora.alpha lora.dropout"),
     "Device": ("device", "dtype micro_batch parallel"),
     "Output": ("out dry_run", "tensorboard"),
 }
@@ -60,11 +62,13 @@ def finetune(
     compare_scratch: bool = True,
     options: Mapping[str, object] = MappingProxyType({}),
     train: Annotated[Mapping[str, object], FinetuneConfig] = MappingProxyType({}),
+    lora: Annotated[Mapping[str, object], LoraConfig] = MappingProxyType({}),
     parallel: Literal["none", "ddp", "fsdp", "hsdp"] = "none",
 ) -> "LoadedRun":
     """Train a run for `task` from the weights of `run`, in the run folder `out`, and return the trained run.
 
-    The same call resumes an existing run. `options` and `train` change the fields of the task and of FinetuneConfig:
+    The same call resumes an existing run. `options`, `train` and `lora` change the fields of the task, of
+    FinetuneConfig and of LoraConfig:
     `finetune("my/bert", data="reviews.csv", out="my/reviews", options={"pooling": "first"}, train={"epochs": 3})`.
     evaluation.json holds the results on the held-out examples, beside simpler predictors.
 
@@ -75,9 +79,9 @@ def finetune(
     from pipelines.run.loaded_run import LoadedRun
 
     chosen = task if isinstance(task, Task) else with_fields(task_class(task)(), options, "options")
-    config = with_fields(FinetuneConfig(), train, "train")
+    config, adapters = with_fields(SETTINGS, train, "train"), with_fields(NO_ADAPTERS, lora, "lora")
     files = _files(data, test, held_out)
-    if _finetune(opened(run), chosen, files, out, config, parallel, from_scratch, compare_scratch):
+    if _finetune(opened(run), chosen, files, out, config, adapters, parallel, from_scratch, compare_scratch):
         raise KeyboardInterrupt
     return LoadedRun(Run(out))
 
@@ -94,6 +98,7 @@ def _finetune(
     files: Any,
     out: Path,
     config: FinetuneConfig,
+    lora: LoraConfig,
     parallel: "Kind",
     from_scratch: bool,
     compare_scratch: bool,
@@ -103,7 +108,9 @@ def _finetune(
     from pipelines.tasks.data import check_model, encode_task
 
     check_model(run, task, config)
-    work = encode_task(run, files, task, config)
+    if from_scratch and lora.rank:
+        raise ValueError("`from_scratch` and `lora.rank` are both given, but random weights must train: leave one out")
+    work = encode_task(run, files, task, config, lora)
     from pipelines.training import finetuning  # imports PyTorch, which takes seconds
 
     if dry_run:
@@ -140,6 +147,7 @@ def main(arguments: list[str]) -> int:
         compare_scratch: bool = True,
         options: Annotated[kind, tyro.conf.arg(name="")] = usual,  # type: ignore[valid-type]  # the task's own class
         settings: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = SETTINGS,
+        lora: LoraConfig = NO_ADAPTERS,
         parallel: Literal["none", "ddp", "fsdp", "hsdp"] = "none",
         dry_run: DryRun = False,
     ) -> int:
@@ -159,7 +167,8 @@ def main(arguments: list[str]) -> int:
             parallel: How processes that torchrun started share the work, as for bytelm pretrain.
         """
         files = _files(data, test, held_out)
-        return _finetune(opened(run), options, files, out, settings, parallel, from_scratch, compare_scratch, dry_run)
+        given = (opened(run), options, files, out, settings, lora, parallel)
+        return _finetune(*given, from_scratch, compare_scratch, dry_run)
 
     lists = {"Tasks": {name: (task_class(name).__doc__ or "").strip().splitlines()[0] for name in task_names()}}
     return parse(command, arguments, "finetune", lists)
