@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-import bytelm
+import bytelm as bytelm_package
 from lm.costs import count_parameters
 from pipelines.recipes.recipe import load_recipe
 from pipelines.run.checkpoint_reader import MODEL, OPTIMIZER, read_checkpoint
@@ -65,22 +65,22 @@ def test_only_adapters_and_head_train_and_the_checkpoint_holds_the_whole_model(a
 
 
 def test_a_loaded_run_has_the_shape_of_its_base_and_the_results_of_the_training(adapted, adapted_gpt, trained_gpt):
-    run, base = bytelm.load_run(adapted_gpt), bytelm.load_run(trained_gpt)
+    run, base = bytelm_package.load_run(adapted_gpt), bytelm_package.load_run(trained_gpt)
     assert count_parameters(run.model) == count_parameters(base.model)
-    evaluation = bytelm.evaluate(run).validation
-    assert evaluation.cross_entropy < bytelm.evaluate(base).validation.cross_entropy
+    evaluation = bytelm_package.evaluate(run).validation
+    assert evaluation.cross_entropy < bytelm_package.evaluate(base).validation.cross_entropy
     ids = torch.arange(20)[None] + 200
     assert not torch.equal(run.model(ids), base.model(ids))
-    assert isinstance(bytelm.generate(run, prompt="import", tokens=4), str)
-    results = bytelm.evaluate(adapted).splits["validation"]
-    [prediction] = bytelm.predict(adapted, text=("import 3 = 3",))
+    assert isinstance(bytelm_package.generate(run, prompt="import", tokens=4), str)
+    results = bytelm_package.evaluate(adapted).splits["validation"]
+    [prediction] = bytelm_package.predict(adapted, text=("import 3 = 3",))
     assert prediction["prediction"] in ("import", "return")
     assert results.accuracy is not None
 
 
 def test_the_validation_loss_of_the_training_is_that_of_the_merged_weights(adapted, rows):
     last = [line for line in metrics_of(adapted) if line["split"] == "validation"][-1]
-    assert bytelm.evaluate(adapted).splits["validation"].label_nats == pytest.approx(last["loss"], rel=1e-5)
+    assert bytelm_package.evaluate(adapted).splits["validation"].label_nats == pytest.approx(last["loss"], rel=1e-5)
 
 
 def test_a_stopped_run_with_adapters_resumes_exactly(tmp_path, trained_bert, rows, monkeypatch):
@@ -101,8 +101,40 @@ def test_a_run_with_adapters_is_the_base_of_another(tmp_path, adapted_gpt, datas
     still = replace(small_recipe, train=replace(small_recipe.train, lr=1e-12, tokens=512))
     pretrain(still, data=dataset_folder, out=tmp_path / "next", init_from=adapted_gpt)
     ids = torch.arange(20)[None] + 200
-    hidden = [bytelm.load_run(folder).model(ids) for folder in (tmp_path / "next", adapted_gpt)]
+    hidden = [bytelm_package.load_run(folder).model(ids) for folder in (tmp_path / "next", adapted_gpt)]
     torch.testing.assert_close(*hidden)
+
+
+def test_an_export_folds_adapters_in_and_peft_opens_them_alone(tmp_path, bytelm, adapted_gpt, trained_gpt):
+    transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
+    for words in (
+        [trained_gpt, "--out", "base"],
+        [adapted_gpt, "--out", "all"],
+        [adapted_gpt, "--adapter", "--out", "lora"],
+    ):
+        done = bytelm("export-hf", *words)
+        assert done.returncode == 0, done.stderr
+    assert bytelm("import-hf", "base", "--adapter", "lora", "--out", "again").returncode == 0
+    merged, base = (transformers.AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("all", "base"))
+    ids = torch.arange(20)[None] + 200
+    with torch.no_grad():
+        plain = base(ids).logits
+        beside = peft.PeftModel.from_pretrained(base, tmp_path / "lora").eval()
+        expected = logits(adapted_gpt, ids)
+        assert float((plain - expected).abs().max()) > 1e-2
+        for found in (merged(ids).logits, beside(ids).logits, logits(tmp_path / "again", ids)):
+            torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def logits(run, ids):
+    model = bytelm_package.load_run(run).model
+    return model.logits(model(ids))
+
+
+def test_an_adapter_needs_a_run_that_trained_one(in_process, trained_gpt):
+    done = in_process("export-hf", trained_gpt, "--adapter", "--out", "lora")
+    assert done.returncode != 0
+    assert "has no adapters: leave --adapter out" in done.stderr
 
 
 def test_the_adapters_of_a_run_are_fixed(adapted, trained_bert, rows):
