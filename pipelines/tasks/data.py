@@ -109,8 +109,9 @@ def reader_of(run: Run, task: Task, tokenizer: Tokenizer | None = None) -> TextR
     return TextReader(tok, around, run.recipe.model, str(run.facts.get("model_type", "")), task.truncate)
 
 
-def check_model(run: Run, task: Task, config: FinetuneConfig) -> None:
+def check_model(run: Run, task: Task, config: FinetuneConfig, lora: LoraConfig) -> None:
     """Raise ValueError if a run cannot be fine-tuned for a task."""
+    _check_layers(run, task, config, lora)
     model = run.recipe.model
     if model.architecture not in task.architectures:
         raise ValueError(
@@ -127,6 +128,26 @@ def check_model(run: Run, task: Task, config: FinetuneConfig) -> None:
             f"{run.folder} has model.attention = {model.attention!r}, which has no dropout, but `dropout` is "
             f"{config.dropout:g}: give `dropout=0`"
         )
+
+
+def _check_layers(run: Run, task: Task, config: FinetuneConfig, lora: LoraConfig) -> None:
+    """Raise ValueError if the options name blocks that the model lacks, or leave random weights or nothing to train."""
+    model = run.recipe.model
+    both = model.architecture == "encoder-decoder"
+    blocks = model.layers + (model.decoder_layers or model.layers if both else 0)
+    frozen = blocks if config.freeze == "all" else config.freeze
+    for name, count in (("freeze", frozen), ("reinit", config.reinit)):
+        if count > blocks:
+            raise ValueError(f"`{name}` is {count}, but the model of {run.folder} has {blocks} blocks")
+    if frozen + config.reinit > blocks:
+        raise ValueError(
+            f"`freeze` is {config.freeze} and `reinit` is {config.reinit}, but the model has {blocks} blocks, and "
+            "random ones must train: lower one of them"
+        )
+    if lora.rank and (config.freeze or config.reinit):
+        raise ValueError("`lora.rank` freezes all blocks: leave `freeze` and `reinit` out")
+    if config.freeze == "all" and task.head(model.architecture) is None:
+        raise ValueError(f"`freeze` is 'all', but the task {task.name} has no head to train: give a number of blocks")
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
 
+from lm.layer_order import freeze, reinitialize
 from lm.lora import add_lora, merge_lora
 from lm.lora_config import LoraConfig
 from lm.task_model import TaskModel, TrainedModel, build_model
 from pipelines.cli.display import answer, say
+from pipelines.evaluation.measurement import Result
 from pipelines.evaluation.planning import EvaluationOptions, TaskPlan
 from pipelines.evaluation.results import Evaluation
 from pipelines.evaluation.task_evaluation import measure_task
 from pipelines.machine import choose_machine, cores_per_operation, freed_memory_returned, without_subnormals
+from pipelines.recipes.config import FinetuneConfig
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
 from pipelines.run.predictor import task_outputs
@@ -22,6 +26,7 @@ from pipelines.tasks.comparison import SCRATCH
 from pipelines.tasks.data import EncodedTask, ExampleFiles, fingerprint
 from pipelines.training.batch import ALL_ROWS, Shard
 from pipelines.training.batch_loss import summed_loss
+from pipelines.training.data import Score
 from pipelines.training.init_from import GIVEN, Source
 from pipelines.training.launch import processes
 from pipelines.training.loop import Trainer
@@ -75,29 +80,41 @@ def print_plan(run: Run, work: EncodedTask, out: Path) -> None:
     answer(f"would {'resume the run' if checkpoint_folders(out) else 'make a run'} in {out}")
 
 
-def evaluate(work: EncodedTask, out: Path, compare_scratch: bool) -> tuple[TaskPlan, Evaluation]:
-    """Measure the fine-tuned run in `out`, and with `compare_scratch` the same model from random weights beside it."""
-    task, further = work.recipe.task, {}
-    assert task is not None
-    if compare_scratch:
+def evaluate(
+    run: Run, work: EncodedTask, out: Path, from_scratch: bool, compare_scratch: bool, seeds: int
+) -> tuple[TaskPlan, Evaluation]:
+    """Measure the fine-tuned run in `out`, and beside it the same training from random weights and with other seeds."""
+    seed, further, by_seed = work.recipe.train.seed, {}, {}
+    if compare_scratch and not from_scratch:
         say("the same model from random weights, for comparison:")
-        model = train_in_memory(work, work.recipe.train.seed)
-        outputs = task_outputs(model, work.encoded_validation)
-        further[SCRATCH] = task.results(outputs, work.encoded_validation, work.validation)[0]
+        further[SCRATCH] = _first_result(work, train_in_memory(work, seed))
+    weights = Source.open(run.folder).weights if seeds > 1 and not from_scratch else None
+    for other in range(seed + 1, seed + seeds):
+        say(f"the same training with seed {other}:")
+        by_seed[other] = _first_result(work, train_in_memory(work, other, weights))
     plan = TaskPlan(Run(out), (), EvaluationOptions())
-    return plan, measure_task(plan, further)
+    return plan, measure_task(plan, further, by_seed)
+
+
+def _first_result(work: EncodedTask, model: TrainedModel) -> Result:
+    """Return the first result of the task on the validation examples."""
+    assert work.recipe.task is not None
+    outputs = task_outputs(model, work.encoded_validation)
+    return work.recipe.task.results(outputs, work.encoded_validation, work.validation)[0]
 
 
 def train_in_memory(work: EncodedTask, seed: int, weights: Mapping[str, Tensor] | None = None) -> TrainedModel:
     """Return the model of `work`, trained with another seed or from other weights, in evaluation mode."""
     recipe = replace(work.recipe, train=replace(work.recipe.train, seed=seed))
+    if recipe.finetune is not None:  # it decides the order of the examples
+        recipe = replace(recipe, finetune=replace(recipe.finetune, seed=seed))
     if weights is None:
         recipe = replace(recipe, lora=LoraConfig())  # random weights must train
     machine = choose_machine(recipe.train.device, recipe.train.dtype, half=True)
     model = initial_model(recipe, weights).to(machine.device)
     model.compute_dtype = machine.dtype
     with without_subnormals():
-        Trainer(None, model, task_data(work), recipe.train).train()
+        Trainer(None, model, task_data(replace(work, recipe=recipe)), recipe.train).train()
     trained = model.state_dict()
     if recipe.lora.rank:
         trained = merge_lora(trained, recipe.lora.scale)
@@ -111,7 +128,17 @@ def task_data(work: EncodedTask, shard: Shard = ALL_ROWS) -> TaskData:
     task, config = work.recipe.task, work.recipe.finetune
     assert task is not None and config is not None
     loss = task.loss() or summed_loss
-    return TaskData(work.encoded_training, work.encoded_validation, config.batch_size, config.seed, shard, loss)
+    score = partial(_score, work) if config.patience else None
+    return TaskData(work.encoded_training, work.encoded_validation, config.batch_size, config.seed, shard, loss, score)
+
+
+def _score(work: EncodedTask, model: TrainedModel) -> Score:
+    """Return the first number of the task on the validation examples."""
+    task = work.recipe.task
+    assert task is not None
+    first = _first_result(work, model)
+    key, shown = next((key, shown) for key, shown in first.numbers().items() if shown.headline)
+    return shown.name, getattr(first, key), task.better == "highest"
 
 
 def initial_model(recipe: Recipe, weights: Mapping[str, Tensor] | None) -> TrainedModel:
@@ -121,5 +148,9 @@ def initial_model(recipe: Recipe, weights: Mapping[str, Tensor] | None) -> Train
         model.load_body(weights)
     elif weights is not None:
         model.load_state_dict(weights)
+    config = recipe.finetune or FinetuneConfig()
+    if weights is not None:
+        reinitialize(model, config.reinit, recipe.train.seed)
+        freeze(model, config.freeze)
     add_lora(model, recipe.lora, recipe.train.seed)
     return model

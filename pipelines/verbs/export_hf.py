@@ -21,7 +21,7 @@ def export_hf(
     run: RunFolder,
     *,
     out: Path,
-    checkpoint: Checkpoint = "newest",
+    checkpoint: Checkpoint = "auto",
     adapter: bool = False,
     overwrite: bool = False,
 ) -> Path:

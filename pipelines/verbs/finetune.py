@@ -40,8 +40,8 @@ SETTINGS, NO_ADAPTERS = FinetuneConfig(), LoraConfig()
 HELP = {
     "Examples": ("run task data test columns", "held_out truncate"),
     "Training": (
-        "epochs batch_size lr seed",
-        "warmup weight_decay dropout label_smoothing grad_clip from_scratch compare_scratch",
+        "epochs batch_size lr seed seeds patience",
+        "warmup weight_decay layer_decay freeze reinit dropout label_smoothing grad_clip from_scratch compare_scratch",
     ),
     "Adapters": ("lora.rank lora.targets", "lora.alpha lora.dropout"),
     "Device": ("device", "dtype micro_batch parallel"),
@@ -60,6 +60,7 @@ def finetune(
     held_out: float = 0.1,
     from_scratch: bool = False,
     compare_scratch: bool = True,
+    seeds: int = 1,
     options: Mapping[str, object] = MappingProxyType({}),
     train: Annotated[Mapping[str, object], FinetuneConfig] = MappingProxyType({}),
     lora: Annotated[Mapping[str, object], LoraConfig] = MappingProxyType({}),
@@ -81,7 +82,7 @@ def finetune(
     chosen = task if isinstance(task, Task) else with_fields(task_class(task)(), options, "options")
     config, adapters = with_fields(SETTINGS, train, "train"), with_fields(NO_ADAPTERS, lora, "lora")
     files = _files(data, test, held_out)
-    if _finetune(opened(run), chosen, files, out, config, adapters, parallel, from_scratch, compare_scratch):
+    if _finetune(opened(run), chosen, files, out, config, adapters, parallel, from_scratch, compare_scratch, seeds):
         raise KeyboardInterrupt
     return LoadedRun(Run(out))
 
@@ -102,14 +103,18 @@ def _finetune(
     parallel: "Kind",
     from_scratch: bool,
     compare_scratch: bool,
+    seeds: int,
     dry_run: bool = False,
 ) -> int:
     """Return 0, or 128 + the signal that stopped the training after it saved a checkpoint (0 on ranks other than 0)."""
     from pipelines.tasks.data import check_model, encode_task
 
-    check_model(run, task, config)
-    if from_scratch and lora.rank:
-        raise ValueError("`from_scratch` and `lora.rank` are both given, but random weights must train: leave one out")
+    check_model(run, task, config, lora)
+    if seeds < 1:
+        raise ValueError(f"`seeds` is {seeds}, but must be above 0")
+    for name, given in (("lora.rank", lora.rank), ("freeze", config.freeze), ("reinit", config.reinit)):
+        if from_scratch and given:
+            raise ValueError(f"`from_scratch` and `{name}` exclude each other, but both are given: leave one out")
     work = encode_task(run, files, task, config, lora)
     from pipelines.training import finetuning  # imports PyTorch, which takes seconds
 
@@ -118,7 +123,7 @@ def _finetune(
         return 0
     status = finetuning.train(run, work, files, out, parallel, from_scratch)
     if status == 0 and is_first_process():
-        plan, evaluation = finetuning.evaluate(work, out, compare_scratch and not from_scratch)
+        plan, evaluation = finetuning.evaluate(run, work, out, from_scratch, compare_scratch, seeds)
         show_measured([([plan], evaluation)])
     return status
 
@@ -145,6 +150,7 @@ def main(arguments: list[str]) -> int:
         held_out: float = 0.1,
         from_scratch: bool = False,
         compare_scratch: bool = True,
+        seeds: int = 1,
         options: Annotated[kind, tyro.conf.arg(name="")] = usual,  # type: ignore[valid-type]  # the task's own class
         settings: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = SETTINGS,
         lora: LoraConfig = NO_ADAPTERS,
@@ -164,11 +170,13 @@ def main(arguments: list[str]) -> int:
             held_out: Share of the examples to hold out by their hash, without `test`.
             from_scratch: Start from random weights instead of the run's.
             compare_scratch: Also train the same model from random weights, which doubles the time.
+            seeds: Number of seeds to train with, from `seed` on. The run has the first; evaluation.json also gets the
+                mean and the spread of the results of all.
             parallel: How processes that torchrun started share the work, as for bytelm pretrain.
         """
         files = _files(data, test, held_out)
         given = (opened(run), options, files, out, settings, lora, parallel)
-        return _finetune(*given, from_scratch, compare_scratch, dry_run)
+        return _finetune(*given, from_scratch, compare_scratch, seeds, dry_run)
 
     lists = {"Tasks": {name: (task_class(name).__doc__ or "").strip().splitlines()[0] for name in task_names()}}
     return parse(command, arguments, "finetune", lists)

@@ -147,7 +147,7 @@ def test_the_adapters_of_a_run_are_fixed(adapted, trained_bert, rows):
 def test_adapters_of_random_weights_are_refused(in_process, tmp_path, trained_bert, dataset_folder, rows):
     done = in_process("finetune", trained_bert, "--data", rows, "--out", "out", "--from-scratch", "--lora.rank", 2)
     assert done.returncode != 0
-    assert "--from-scratch and --lora.rank are both given, but random weights must train" in done.stderr
+    assert "--from-scratch and --lora.rank exclude each other" in done.stderr
     done = in_process("pretrain", "gpt-tiny", "--data", dataset_folder, "--out", "out", "--lora.rank", 2)
     assert done.returncode != 0
     assert "--lora.rank is given without --init-from, but random weights must train" in done.stderr
