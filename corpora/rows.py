@@ -1,5 +1,6 @@
 """Rows of tables: JSON lines, CSV, Parquet, Arrow, or a folder of `datasets`, as dicts with their places."""
 
+import hashlib
 import json
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,6 @@ from corpora.formats.text_files import found_encoding, text_pieces, whole_lines
 from corpora.input_files import file_format, regular_size
 from corpora.object_store import AnyPath
 from corpora.read_options import MAX_DOCUMENT, ReadOptions
-from corpora.splits import HashRouter
 
 TABLE_ROWS = 1024  # read at a time
 ARROW_FILE = b"ARROW1"  # how an Arrow file begins; a stream begins otherwise
@@ -90,8 +90,12 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def hash_split(keys: Sequence[str], fraction: float) -> np.ndarray:
-    """Return which of N examples are held out, (N,) bool, by the hash of their `keys`: duplicates stay together."""
-    return HashRouter(fraction).validation_mask(pa.array([key.encode() for key in keys], pa.large_binary()))
+    """Return which of N examples are held out, (N,) bool, by the hash of their `keys`: duplicates stay together.
+
+    The rule is that of `HashRouter`, without pyarrow's arrays of lists, which import pandas.
+    """
+    digests = b"".join(hashlib.blake2b(key.encode(), digest_size=8).digest() for key in keys)
+    return np.frombuffer(digests, dtype=">u8") < int(fraction * 2**64)
 
 
 def _json_rows(path: AnyPath, options: ReadOptions) -> Iterator[tuple[str, dict[str, Any]]]:

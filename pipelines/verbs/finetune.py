@@ -5,6 +5,7 @@ Examples:
     bytelm finetune runs/gpt --task classes --data train.csv --test test.csv --out runs/labels --epochs 3
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -104,6 +105,8 @@ def _finetune(
 
     check_model(run, task, config)
     work = encode_task(run, files, task, config)
+    for sentence in config.unfinished_schedules(work.recipe.train) if is_first_process() else ():
+        warnings.warn(sentence, stacklevel=3)
     from pipelines.training import finetuning  # imports PyTorch, which takes seconds
 
     if dry_run:

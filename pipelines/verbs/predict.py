@@ -8,6 +8,7 @@ Examples:
 import io
 import json
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,10 +79,12 @@ def predict(
         predicted = list(_shown(predictor.predictions(examples), as_json))
         if not predicted:
             raise ValueError(f"there is no text in {file or 'the arguments'}: give one or several")
+        _warn_of_cuts(predictor)
         return predicted
     from pipelines.run.predictions_file import write_predictions
 
     count = write_predictions(out, predictor.predictions(examples))
+    _warn_of_cuts(predictor)
     say(f"{count:,} predictions in {out}")
     return []
 
@@ -91,6 +94,15 @@ def _predictor(run: Run, checkpoint: str, device: str, dtype: str) -> "Predictor
     from pipelines.run.predictor import Predictor
 
     return Predictor(run, load_model(run, device, dtype, checkpoint))
+
+
+def _warn_of_cuts(predictor: "Predictor") -> None:
+    if count := predictor.cut:
+        verbs = ("is", "it was") if count == 1 else ("are", "they were")
+        warnings.warn(
+            f"{count:,} of {predictor.examples:,} examples {verbs[0]} longer than the model reads: {verbs[1]} cut",
+            stacklevel=3,
+        )
 
 
 def _shown(predicted: "Iterator[tuple[Example, dict[str, Any]]]", as_json: bool) -> Iterator[dict[str, Any]]:
