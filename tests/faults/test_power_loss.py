@@ -184,11 +184,11 @@ def test_output_made_from_a_run_outlives_a_power_loss(work, tmp_path, trained_gp
 
 
 @pytest.mark.slow
-def test_a_classifier_outlives_a_power_loss(work, tmp_path, trained_bert):
+def test_a_fine_tuned_run_outlives_a_power_loss(work, tmp_path, trained_bert):
     rows = "".join(f'{{"text": "a word {i}", "label": "{i % 2}"}}\n' for i in range(40))
     (tmp_path / "rows.jsonl").write_text(rows)
-    words = ["finetune", trained_bert, "--data", tmp_path / "rows.jsonl", "--out", "new/classifier", "--epochs", 1]
-    check(traced(words, work, tmp_path / "trace"), "new/classifier/model.safetensors")
+    words = ["finetune", trained_bert, "--data", tmp_path / "rows.jsonl", "--out", "new/run", "--epochs", 1]
+    check(traced(words, work, tmp_path / "trace"), "new/run/evaluation.json")
 
 
 @pytest.mark.slow

@@ -86,7 +86,6 @@ def is_path(annotation):
 
 REQUIRED = {
     "build-dataset": ["c", "--tokenizer", "tok", "--out", "o"],
-    "classify": ["o"],
     "demo": [],
     "entropy": ["c"],
     "evaluate": ["o"],
@@ -95,6 +94,7 @@ REQUIRED = {
     "finetune": ["o", "--data", "d", "--out", "o"],
     "generate": ["o"],
     "import-hf": ["o", "--out", "o"],
+    "predict": ["o", "text"],
     "pretrain": ["gpt-tiny", "--data", "d", "--out", "o", "--dry-run"],
     "report": ["o"],
     "runs": [],
@@ -384,11 +384,13 @@ def test_the_command_line_shows_arguments_as_options(sentence, shown):
     assert as_options(sentence) == shown
 
 
-def test_a_message_names_an_argument_in_python_and_an_option_on_the_command_line(tmp_path, capsys):
-    with pytest.raises(ValueError, match=r"^`top` is 0, but must be at least 1$"):
-        bytelm.classify(tmp_path, "text", top=0)
-    assert main(["classify", str(tmp_path), "text", "--top", "0"]) == 1
-    assert capsys.readouterr().err == "bytelm classify: --top is 0, but must be at least 1\n"
+def test_a_message_names_an_argument_in_python_and_an_option_on_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "page").mkdir()
+    with pytest.raises(ValueError, match=r"^`out='page'` is a folder: name the file to write$"):
+        bytelm.report(tmp_path, out="page")
+    assert main(["report", str(tmp_path), "--out", "page"]) == 1
+    assert capsys.readouterr().err == "bytelm report: --out page is a folder: name the file to write\n"
     corpus = tmp_path / "a.txt"
     corpus.write_text("some text " * 100)
     with bytelm.show():

@@ -83,16 +83,15 @@ def test_a_run_has_the_size_of_its_model(trained_gpt, capsys):
     assert costs["parameters"]["total"] == sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_a_classifier_is_refused_as_a_model(trained_bert, tmp_path, capsys):
-    from pipelines.recipes.config import FinetuneConfig
+def test_a_run_with_the_head_of_a_task_is_refused_as_a_model(trained_bert, tmp_path, capsys):
     from pipelines.verbs.finetune import finetune
 
     rows = [json.dumps({"text": f"{label} {i}", "label": label}) for i in range(8) for label in ("a", "b")]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     options = {"data": tmp_path / "rows.jsonl", "test": tmp_path / "rows.jsonl", "compare_scratch": False}
-    finetune(trained_bert, out=tmp_path / "mine", settings=FinetuneConfig(epochs=1), **options)
+    finetune(trained_bert, out=tmp_path / "mine", train={"epochs": 1}, **options)
     assert main(["params", str(tmp_path / "mine")]) == 1
-    assert f"{tmp_path / 'mine'} is a classifier, not a run" in capsys.readouterr().err
+    assert f"{tmp_path / 'mine'} is fine-tuned for the task classes and predicts no tokens" in capsys.readouterr().err
 
 
 def test_a_recipe_gets_a_vocabulary_that_is_stated(capsys, tmp_path):

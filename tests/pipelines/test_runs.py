@@ -5,8 +5,6 @@ import shutil
 from dataclasses import replace
 from datetime import datetime
 
-import pytest
-
 from pipelines.run.folder import Run, lock
 from pipelines.run.retention import latest_checkpoint
 from pipelines.verbs.pretrain import pretrain
@@ -59,15 +57,11 @@ def test_runs_print_json_and_report_an_empty_folder(tmp_path, trained_gpt, print
     assert "no runs in" in printed.readouterr().out
 
 
-def test_classifiers_are_not_listed_and_imported_models_are_not_stopped(tmp_path, trained_gpt, printed):
-    shutil.copytree(trained_gpt, tmp_path / "classifier")
-    (tmp_path / "classifier" / "labels.json").write_text("[]")
+def test_imported_models_are_not_stopped(tmp_path, trained_gpt, printed):
     shutil.copytree(trained_gpt, tmp_path / "imported")
     config = tmp_path / "imported" / "config.toml"
     config.write_text(config.read_text() + 'imported_from = "somewhere"\n')
     assert [(run["run"], run["state"]) for run in runs([tmp_path])] == [(str(tmp_path / "imported"), "imported")]
-    with pytest.raises(ValueError, match=r"classifier is a classifier.*bytelm classify"):
-        Run(tmp_path / "classifier")
 
 
 def test_a_damaged_run_is_listed_with_the_reason(tmp_path, trained_gpt, printed):

@@ -79,12 +79,11 @@ sweep-vocabulary NONE --out OUT
 sweep-vocabulary TEXT --out OUT --recipe gpt-tinny
 sweep-vocabulary TEXT --out OUT --workers 0
 finetune NONE --data LABELLED --out OUT
-finetune RUN --data LABELLED --out OUT
 finetune BERT --data NONE --out OUT
 finetune BERT --data TEXT --out OUT
-finetune BERT --data LABELLED --out OUT --label-field stars
-finetune BERT --data LABELLED --out DATA
-classify RUN text
+finetune BERT --data LABELLED --out OUT --columns text stars
+finetune BERT --data LABELLED --out OUT --task clases
+predict RUN text
 entropy NONE
 entropy TEXT --unit words
 entropy TEXT --unit tokens --tokenizer NONE
