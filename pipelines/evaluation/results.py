@@ -6,10 +6,10 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lm.values import read_as
@@ -28,6 +28,7 @@ T = TypeVar("T", bound="DataclassInstance")
 ALWAYS = (Numbers, Settings)
 # One evaluation replaces another if these fields and all settings agree wherever both have them.
 SOURCES = ("checkpoint", "checkpoint_sha256", "dataset_fingerprint", "tokenizer_fingerprint", "against")
+SPLITS = ("train", "validation", "test")  # of a dataset
 # Fields of evaluation.json about the newest evaluation.
 NEWEST = ("checkpoint", "data", "dataset_fingerprint", "tokenizer_fingerprint", "against")
 
@@ -109,6 +110,15 @@ class SplitEvaluation:
         """The text that was scored: the split and the fingerprint of its dataset."""
         return self.split, self.measured.dataset_fingerprint
 
+    def text_name(self, own: str) -> str:
+        """Return the name of the text: its split, and the folder of a dataset other than that with fingerprint `own`.
+
+        A corpus and a source of a mixture have an entry with their own name.
+        """
+        if self.split not in SPLITS or not own or self.measured.dataset_fingerprint == own:
+            return self.split
+        return f"{self.split} of {'/'.join(PurePosixPath(self.measured.data).parts[-2:])}"
+
     @property
     def settings(self) -> dict[str, Any]:
         """The settings and sources that it has."""
@@ -139,6 +149,8 @@ class Evaluation:
     """The newest evaluation of each split"""
     earlier: tuple[SplitEvaluation, ...] = ()
     """Evaluations with other settings, the newest first"""
+    asked: tuple[str, ...] = field(default=(), compare=False)
+    """The splits that the call measured which returned this; none if it was read from a file"""
 
     @classmethod
     def read(cls, folder: Path) -> "Evaluation | None":
@@ -187,7 +199,19 @@ class Evaluation:
             same = next((old for old in known if new.replaces(old)), None)
             earlier = [old for old in known if old is not same]
             newest = {new.split: new.completed_by(same) if same else new, **newest}
-        return replace(self, splits=newest, earlier=tuple(earlier))
+        return replace(self, splits=newest, earlier=tuple(earlier), asked=tuple(new.split for new in added))
+
+    def main(self, own: str) -> SplitEvaluation | None:
+        """Return the evaluation that speaks for a run that was trained on the dataset with the fingerprint `own`.
+
+        It is the newest one of the validation split of this dataset. Without one it is the newest one of this dataset,
+        of another validation split, or of any text.
+        """
+
+        def rank(evaluation: SplitEvaluation) -> tuple[bool, bool]:
+            return evaluation.measured.dataset_fingerprint != own, evaluation.split != "validation"
+
+        return min(self.all, key=rank, default=None)
 
     def __getattr__(self, name: str) -> SplitEvaluation:
         if name.startswith("_") or name not in self.splits:
@@ -199,7 +223,11 @@ class Evaluation:
         return [*super().__dir__(), *self.splits]
 
     def __repr__(self) -> str:
-        return "\n".join([f"evaluation of {self.run}", *(f"  {split!r}" for split in self.splits.values())])
+        """Return a line for each split that was asked for, and below a line for every other evaluation of the run."""
+        asked = [self.splits[name] for name in self.asked]
+        others = [f"  {one!r} ({one.measured.data})" for one in self.all if one not in asked]
+        lines = [f"evaluation of {self.run}", *(f"  {split!r}" for split in asked)]
+        return "\n".join([*lines, *(["also in evaluation.json"] if asked and others else []), *others])
 
 
 @dataclass(frozen=True)

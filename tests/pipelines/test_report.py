@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from pipelines.cli.display import quantity
 from pipelines.evaluation.measurements.predictions import Curves
 from pipelines.evaluation.results import Evaluation
 from pipelines.reporting.excerpts import Excerpts
@@ -19,6 +20,7 @@ from pipelines.reporting.plots import loss_by_position
 from pipelines.reporting.subject import subject_of
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
+from pipelines.run.retention import checkpoint_folders
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.pretrain import pretrain
@@ -131,6 +133,32 @@ def test_the_cards_have_the_numbers_of_the_evaluation(tmp_path, gpt):
     assert f"perplexity {found.perplexity:,.2f} {found.cross_entropy:.4f} nats per token" in first
     assert f"Bits per byte {found.bits_per_byte:.3f} " in second and "xz -9, given train: " in second
     assert f"{Run(gpt).recipe.model.vocab_size:,} entries, context of 32" in data
+    info = json.loads((Run(gpt).data / "dataset.json").read_text())
+    train = info["splits"]["train"]
+    assert f" {info['corpus']['name']}: {train['documents']:,} documents, {quantity(train['bytes'], 'B')} " in data
+
+
+def test_the_page_opens_with_the_validation_split_that_the_run_has_not_with_the_text_evaluated_last(tmp_path, gpt):
+    own = evaluate(gpt).validation
+    (tmp_path / "other").mkdir()
+    for number in range(30):
+        (tmp_path / "other" / f"{number}.txt").write_text(f"Something else entirely, {number} times over.\n" * 20)
+    tok = {"tokenizer": gpt, "context_length": 32, "split": "hash:0.3"}
+    build_dataset(tmp_path / "other", out=tmp_path / "second" / "data", **tok)
+    evaluate(gpt, data=tmp_path / "second" / "data")
+    evaluate(gpt, corpus=(str(tmp_path / "other"),), checkpoint=checkpoint_folders(gpt)[0].name[5:])
+    page = plain([gpt], tmp_path / "page.html")
+    assert page.cards[1].split()[:3] == ["Validation", "perplexity", f"{own.perplexity:,.2f}"]
+    assert f"needs {own.bits_per_byte:.3f} bits per byte on the validation split:" in page.sections[""]
+    assert page.rows("results")[0]["text"] == ["validation", "other", "validation of second/data"]
+    assert "Bits per byte: validation split of second/data" in page.sections["plots"]
+    assert "Bits per byte: other " in page.sections["plots"].replace("\n", " ")
+    assert "gpt: the curve ends" in page.sections["training"]
+
+    again = str(evaluate(gpt)).splitlines()
+    assert again[:3] == ["evaluation of gpt", f"  {own!r}", "also in evaluation.json"]
+    assert again[3].startswith("  other: perplexity ") and again[3].endswith(f" ({tmp_path / 'other'})")
+    assert again[4].startswith("  validation: perplexity ") and again[4].endswith(f"({tmp_path / 'second' / 'data'})")
 
 
 def test_no_row_is_in_two_tables(whole_page):
@@ -191,7 +219,7 @@ def test_the_numbers_stand_beside_their_settings_and_provenance(tmp_path, gpt):
     (rows,) = plain([gpt], tmp_path / "page.html").rows("results")
     assert rows["stride, tokens"] == ["8"]
     assert rows["dtype"] == ["bfloat16"]
-    assert rows["split"] == ["validation"]
+    assert rows["text"] == ["validation"]
     assert rows["dataset"] == [measured["data"]]
     assert rows["tokenizer"] == [measured["tokenizer_fingerprint"][:16]]
     assert rows["hardware"] == [measured["hardware"]]
@@ -217,7 +245,7 @@ def test_every_evaluated_split_appears_under_its_own_name(tmp_path, gpt):
     assert "Bits per byte: validation split" not in page.sections["plots"]
     evaluate(gpt)
     page = plain([gpt], tmp_path / "page.html")
-    assert page.rows("results")[0]["split"] == ["validation", "train"]
+    assert page.rows("results")[0]["text"] == ["validation", "train"]
     assert "Bits per byte: validation split" in page.sections["plots"]
     assert "Bits per byte: train split" in page.sections["plots"]
 
