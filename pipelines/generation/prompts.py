@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 
 from lm.config import ModelConfig
+from pipelines.cli.escapes import whole_characters
 from pipelines.run.text_ids import TextIds
 from pipelines.training.batch_objectives import require_special_tokens
 from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer, sentinels
@@ -81,5 +82,5 @@ def _which(kind: str, number: int, rows: Sequence[Sequence[int]]) -> str:
 
 
 def _show(tok: Tokenizer, ids: Sequence[int]) -> str:
-    text = " ".join(tok.decode(list(ids[:SHOWN])).split())
+    text = " ".join(whole_characters(tok.decode_bytes(ids[:SHOWN])).lstrip("\ufffd").split())
     return repr(text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")
