@@ -1,7 +1,6 @@
 """Labelled texts, from JSON lines, CSV or a Parquet table."""
 
 import json
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from corpora.input_files import file_format, regular_size
 from corpora.object_store import AnyPath
 from corpora.read_options import MAX_DOCUMENT, ReadOptions
 from corpora.splits import HashRouter
+from corpora.warn import warn
 
 Label = str | int
 
@@ -69,7 +69,7 @@ def read_labelled(path: Path, text_field: str = "text", label_field: str = "labe
     elif kind in (".jsonl", ".csv"):
         encoding = found_encoding(path)
         if encoding:
-            warnings.warn(f"{path} is not UTF-8 but read as {encoding}", stacklevel=2)
+            warn(f"{path} is not UTF-8 but read as {encoding}")
         rows = (_json_rows if kind == ".jsonl" else read_csv_objects)(path, ReadOptions(encoding=encoding))
     else:
         raise ValueError(

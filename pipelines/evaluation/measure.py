@@ -1,12 +1,12 @@
 """The evaluation of a run: every split of its plans is scored and measured, and added to evaluation.json."""
 
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
+from lm.warn import warn
 from pipelines.cli.waiting import doing
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.measurement import Measurement, Result
@@ -114,5 +114,5 @@ def _earlier(run: Run) -> Evaluation | None:
     except ValueError:
         path = run.folder / "evaluation.json"
         aside = path.replace(path.with_name("evaluation.json.damaged"))
-        warnings.warn(f"{path} is damaged: renamed to {aside.name}, and a new file begun", stacklevel=2)
+        warn(f"{path} is damaged: renamed to {aside.name}, and a new file begun")
         return None

@@ -1,9 +1,9 @@
 """Prompts as the ids that a model reads. Prompts longer than the context are cut, with a warning."""
 
-import warnings
 from collections.abc import Sequence
 
 from lm.config import ModelConfig
+from lm.warn import warn
 from pipelines.cli.escapes import whole_characters
 from pipelines.run.text_ids import TextIds
 from pipelines.training.batch_objectives import require_special_tokens
@@ -25,10 +25,9 @@ def prompt_ids(tok: Tokenizer, prompts: Sequence[str], config: ModelConfig, arou
     most = config.context_length
     for number, row in enumerate(rows, 1):
         if len(row) > most:
-            warnings.warn(
+            warn(
                 f"{_which('prompt', number, rows)} has {len(row):,} tokens, of which the model reads the last "
-                f"{most:,}: the text before {_show(tok, row[-most:])} was cut off",
-                stacklevel=2,
+                f"{most:,}: the text before {_show(tok, row[-most:])} was cut off"
             )
     return [row[-most:] for row in rows]
 
@@ -49,10 +48,9 @@ def source_ids(tok: Tokenizer, sources: Sequence[str], config: ModelConfig, arou
         most = config.context_length - len(around.before) - len(around.after)
         for number, row in enumerate(rows, 1):
             if len(row) > most:
-                warnings.warn(
+                warn(
                     f"{_which('source', number, rows)} has {len(row):,} tokens, of which the model reads the first "
-                    f"{most:,}: the text from {_show(tok, row[most:])} on was cut off",
-                    stacklevel=2,
+                    f"{most:,}: the text from {_show(tok, row[most:])} on was cut off"
                 )
         rows = [row[:most] for row in rows]
     return [[*around.before, *row, *around.after] for row in rows]
