@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from corpora.formats.text_files import found_encoding, text_pieces, whole_lines
 from corpora.input_files import file_format, regular_size
 from corpora.object_store import AnyPath
 from corpora.read_options import MAX_DOCUMENT, ReadOptions
+from corpora.warn import warn
 
 TABLE_ROWS = 1024  # read at a time
 ARROW_FILE = b"ARROW1"  # how an Arrow file begins; a stream begins otherwise
@@ -78,7 +78,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     elif kind in (".jsonl", ".csv"):
         encoding = found_encoding(path)
         if encoding:
-            warnings.warn(f"{path} is not UTF-8 but read as {encoding}", stacklevel=2)
+            warn(f"{path} is not UTF-8 but read as {encoding}")
         rows = (_json_rows if kind == ".jsonl" else read_csv_objects)(path, ReadOptions(encoding=encoding))
     else:
         raise ValueError(

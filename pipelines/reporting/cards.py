@@ -2,11 +2,14 @@
 
 from typing import NamedTuple
 
-from pipelines.cli.display import duration, perplexity_text, rounded
+from corpora.object_store import AnyPath
+from pipelines.cli.display import count_text, duration, perplexity_text, quantity, rounded
 from pipelines.evaluation.measurements.intervals import Intervals
 from pipelines.evaluation.measurements.ngrams import NGrams
-from pipelines.evaluation.results import SplitEvaluation
+from pipelines.evaluation.results import SPLITS, SplitEvaluation
+from pipelines.files import parse_json
 from pipelines.reporting.subject import Subject
+from pipelines.run.folder import Run
 
 TARGETS = {"next-token": "", "masked-token": " of masked tokens"}  # title of a perplexity, by objective
 SHOWN_BASELINES = 4
@@ -51,8 +54,9 @@ def _perplexity(subject: Subject, main: SplitEvaluation) -> Card:
     if bounds and None not in bounds:
         lines.append(f"95 % interval {bounds[0]:,.2f} to {bounds[1]:,.2f}")
     lines.append(f"{main.tokens:,} tokens scored")
-    title = f"{main.split.capitalize()} perplexity{of}"
-    return Card(title, perplexity_text(main.cross_entropy, ",.2f"), lines)
+    name = subject.text_name(main)
+    title = f"{name.capitalize()} perplexity" if name in SPLITS else f"Perplexity on {name}"
+    return Card(f"{title}{of}", perplexity_text(main.cross_entropy, ",.2f"), lines)
 
 
 def _compared(subject: Subject, main: SplitEvaluation) -> Card:
@@ -72,8 +76,25 @@ def _data(subject: Subject) -> Card:
     lines = [f"{subject.parameters:,} parameters", f"{model.vocab_size:,} entries, context of {model.context_length:,}"]
     if subject.imported:
         return Card("Model", str(subject.run.facts["imported_from"]), lines)
-    data = " ".join(source.name for source in subject.run.sources)
-    return Card("Trained on", rounded(subject.tokens_seen, "tokens"), [*([data] if data else []), *lines])
+    texts = [_text(source, subject.run) for source in subject.run.sources]
+    return Card("Trained on", rounded(subject.tokens_seen, "tokens"), [*texts, *lines])
+
+
+def _text(source: AnyPath, run: Run) -> str:
+    """Return the corpus of a dataset and the size of its training split; the folder of a dataset that is gone."""
+    path = source / "dataset.json"
+    try:
+        info = parse_json(path.read_bytes(), str(path), "build the dataset again")
+        if len(run.sources) > 1 or info["fingerprint"] == run.facts["dataset_fingerprint"]:
+            train = info["splits"]["train"]
+            size = sum(train.get(key, 0) for key in ("bytes", "source_bytes", "target_bytes"))
+            count = (
+                count_text(train["pairs"], "pair") if "pairs" in train else count_text(train["documents"], "document")
+            )
+            return f"{info['corpus']['name']}: {count}, {quantity(size, 'B')}"
+    except (ValueError, LookupError, TypeError, OSError):
+        pass
+    return str(source)
 
 
 def _time(subject: Subject) -> Card:

@@ -45,7 +45,7 @@ def _plot(name: str, title: str, text: str, figure: Figure | None) -> Plot | Non
 def _plot_bits_per_byte(number: int, text: Text) -> Plot | None:
     intervals = _INTERVALS if any(any(_interval_around(score.evaluation)) for score in text.scores) else ""
     explanation = _BYTES + (_HATCHED if any(opponent.knows_training for opponent in text.opponents) else "") + intervals
-    return _plot(f"bytes-{number}", f"Bits per byte: {text.split} split", explanation, _draw_bits_per_byte(text))
+    return _plot(f"bytes-{number}", f"Bits per byte: {text.name}", explanation, _draw_bits_per_byte(text))
 
 
 def _style(subjects: Sequence[Subject]) -> Iterable[tuple[Subject, str, str]]:
@@ -209,7 +209,7 @@ def _draw_reliability(subjects: Sequence[Subject]) -> Figure | None:
 
 
 def _with_split(subject: Subject) -> str:
-    return f"{subject.name}, {subject.main.split}" if subject.main else subject.name
+    return f"{subject.name}, {subject.text_name(subject.main)}" if subject.main else subject.name
 
 
 def _label(name: str) -> str:

@@ -5,7 +5,7 @@ Examples:
     bytelm build-dataset text.jsonl --tokenizer words --pairs en de --out pairs
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
@@ -33,7 +33,7 @@ from pipelines.cli.verbs import verb
 from pipelines.files import place
 
 if TYPE_CHECKING:
-    from corpora import Corpus
+    from corpora import Corpus, PairCorpus
 
 OUT_OF_MEMORY = "lower `max_document` or `threads`"
 
@@ -110,7 +110,7 @@ def build_dataset(
         raise UsageError("`engine='ray'` writes several files per split: add `shard_size`, such as 1G")
     if pairs and deduplicate:
         raise ValueError("`deduplicate` is for blocks: leave it out, since pairs keep their duplicates")
-    from corpora import PairCorpus, open_corpus, open_pairs
+    from corpora import PairCorpus
     from pipelines.cluster.dataset_tasks import plan_encoding, send_on_ray, write_shards_on_ray
     from pipelines.dataset.block_dataset import write_blocks
     from pipelines.dataset.encoding import SamplingEncoder
@@ -124,12 +124,7 @@ def build_dataset(
     tok = load_tokenizer(tokenizer, pattern)
     drawn = alpha is not None or bool(dropout)
     sampler = SamplingEncoder(tok, alpha=alpha, dropout=dropout, seed=seed) if drawn else None
-    source: Corpus | PairCorpus
-    if pairs:
-        refuse_with_pairs(reading)
-        source = open_pairs(corpus, pairs, split, **reading)
-    else:
-        source = open_corpus(corpus, split=split, **reading)
+    source = _opened(corpus, pairs, split, reading)
     if dry_run:
         plan_dataset(tokenizer, tok.vocab_size, source.text_bytes_estimate, length, source.split_rule, out, shard_size)
         if deduplicate:
@@ -171,6 +166,22 @@ def next_step(given: Mapping[str, Any], _: Any) -> str:
     length = given["context_length"]
     options = {} if length == 256 else {"model.context_length": length}  # that of the recipe
     return command("pretrain", "gpt-tiny", data=data, out=_beside(data, "gpt"), **options)
+
+
+def _opened(
+    corpus: Sequence[str], pairs: tuple[str, str] | None, split: str | None, reading: ReadingOptions
+) -> "Corpus | PairCorpus":
+    """Return the corpus, with text for validation; say why it is not split by the usual rule."""
+    from corpora import open_corpus, open_pairs
+
+    if pairs:
+        refuse_with_pairs(reading)
+        return open_pairs(corpus, pairs, split, **reading)
+    source = open_corpus(corpus, split=split, **reading)
+    source.check_validation()
+    if source.split_reason:
+        say(source.split_reason)
+    return source
 
 
 def _beside(data: str | Path, name: str) -> Path:

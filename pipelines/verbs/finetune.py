@@ -5,7 +5,6 @@ Examples:
     bytelm finetune runs/gpt --task classes --data train.csv --test test.csv --out runs/labels --epochs 3
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from lm.warn import warn
 from pipelines.cli.arguments import DryRun, RunFolder
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
@@ -106,7 +106,7 @@ def _finetune(
     check_model(run, task, config)
     work = encode_task(run, files, task, config)
     for sentence in config.unfinished_schedules(work.recipe.train) if is_first_process() else ():
-        warnings.warn(sentence, stacklevel=3)
+        warn(sentence)
     from pipelines.training import finetuning  # imports PyTorch, which takes seconds
 
     if dry_run:

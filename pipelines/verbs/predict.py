@@ -8,13 +8,13 @@ Examples:
 import io
 import json
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from lm.warn import warn
 from pipelines.cli.arguments import Checkpoint, Device, Dtype, RunFolder
 from pipelines.cli.display import answer, say, write
 from pipelines.cli.errors import complain
@@ -99,10 +99,7 @@ def _predictor(run: Run, checkpoint: str, device: str, dtype: str) -> "Predictor
 def _warn_of_cuts(predictor: "Predictor") -> None:
     if count := predictor.cut:
         verbs = ("is", "it was") if count == 1 else ("are", "they were")
-        warnings.warn(
-            f"{count:,} of {predictor.examples:,} examples {verbs[0]} longer than the model reads: {verbs[1]} cut",
-            stacklevel=3,
-        )
+        warn(f"{count:,} of {predictor.examples:,} examples {verbs[0]} longer than the model reads: {verbs[1]} cut")
 
 
 def _shown(predicted: "Iterator[tuple[Example, dict[str, Any]]]", as_json: bool) -> Iterator[dict[str, Any]]:

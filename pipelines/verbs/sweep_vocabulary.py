@@ -7,11 +7,11 @@ Examples:
 
 import json
 import math
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from lm.warn import warn
 from pipelines.cli.arguments import AsJson, DryRun, Model
 from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, SplitRule, need_validation
 from pipelines.cli.dry_run import check_dry_run
@@ -155,7 +155,7 @@ def _warn_of_schedules(budget: "Budget", wanted: "list[Vocabulary]") -> None:
 
     for run in (SweepRun(vocabulary, 0) for vocabulary in wanted):
         if sentences := budget.recipe_of(run).train.unfinished_schedules():
-            warnings.warn(f"{run.name}: {sentences[0]}", stacklevel=3)
+            warn(f"{run.name}: {sentences[0]}")
             return
 
 

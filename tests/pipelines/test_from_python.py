@@ -47,6 +47,24 @@ def test_another_package_of_the_same_name_is_named_at_the_import(tmp_path, name)
     assert done.stderr.splitlines()[-1] == f"{said} {package}, or start Python in another folder"
 
 
+def test_warnings_name_the_line_of_the_caller(trained_gpt, tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "gone.txt").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "texts" / "a.txt").write_text("one text\n" * 20)
+    run, long = bytelm.load_run(trained_gpt), "a b c " * 200
+    calls = {
+        "was cut off": lambda: run.generate(long, tokens=1),
+        "cut off": lambda: bytelm.rank_choices(run, long, ["x", "y"]),
+        "left out 1 broken": lambda: bytelm.evaluate(trained_gpt, corpus=[str(tmp_path / "texts")]),
+        "the vocabulary has": lambda: bytelm.Tokenizer.train(["aaa"], vocab_size=9999),
+        "entries, not 9999": lambda: bytelm.train_tokenizer(tmp_path / "texts", vocab_size=9999, out=tmp_path / "tok"),
+    }
+    for words, call in calls.items():
+        with pytest.warns(UserWarning, match=words) as caught:
+            call()
+        assert {warning.filename for warning in caught} == {__file__}, words
+
+
 def test_every_verb_is_a_function_of_bytelm():
     for name in FUNCTIONS.values():
         assert callable(getattr(bytelm, name)), name
