@@ -213,11 +213,10 @@ def survival(two_nodes, many_files, tokenizer_folder, tmp_path, monkeypatch):
     return Survival(two_nodes, many_files, tmp_path / "expected", monkeypatch)
 
 
-def test_a_killed_command_worker_and_node_change_nothing(survival, tmp_path, capfd):
+def test_a_killed_command_and_node_change_nothing(survival, tmp_path, capfd):
     """One line names the lost node, and Ray prints nothing."""
     with show():
-        survival.survive(tmp_path, "command worker")
-        survival.survive(tmp_path / "more", "node")
+        survival.survive(tmp_path, "command node")
         while survival.two_nodes.all_seem_alive():  # Ray may notice after the last command
             time.sleep(0.1)
         collect(time.sleep, [0])
@@ -244,7 +243,10 @@ def test_a_wrong_address_is_an_error_without_a_wait(bytelm, text_folder, server)
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("number", "verb"), [(signal.SIGINT, "build-dataset"), (signal.SIGTERM, "train-tokenizer")])
+@pytest.mark.parametrize(
+    ("number", "verb"),
+    [(signal.SIGINT, "build-dataset"), pytest.param(signal.SIGTERM, "train-tokenizer", marks=pytest.mark.slow)],
+)
 def test_an_interrupted_command_says_what_it_keeps_and_resumes(
     two_nodes, many_files, tokenizer_folder, tmp_path, number, verb, capfd
 ):
