@@ -42,7 +42,15 @@ def peak_memory():
 """
 
 # The slowest files come first, so that no worker of `make test` starts one of them at the end.
-LONGEST = ("test_parallel.py", "test_readme.py", "test_output.py", "test_exchange.py", "test_ray.py")
+LONGEST = (
+    "test_readme.py",
+    "test_doors.py",
+    "test_train.py",
+    "test_parallel.py",
+    "test_output.py",
+    "test_exchange.py",
+    "test_ray.py",
+)
 
 BYTELM = Path(sys.executable).with_name("bytelm")
 REPOSITORY = Path(__file__).resolve().parents[1]

@@ -41,7 +41,7 @@ def train_half(recipe, data, out, monkeypatch):
             pretrain(recipe, data=data, out=out)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_a_stopped_run_resumes_and_ends_with_the_same_weights(how, tmp_path, small_recipe, dataset_folder, trained_gpt):
     out = tmp_path / "gpt"
     process = start(small_recipe, dataset_folder, out, tmp_path)
