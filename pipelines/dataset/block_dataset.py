@@ -6,7 +6,7 @@ sizes. Training documents may have random segmentations (`pipelines.dataset.enco
 train also record the SHA-256, bytes and tokens of each document (`pipelines.dataset.document_records`).
 
 `pipelines.dataset.shards` can resume, and writes the same blocks to several files. It does not replace `write_blocks`,
-because it writes and reads the ids of each range once more: 15 to 20 % more CPU time, and 2 or 4 bytes of disk per token.
+because it writes and reads the ids of each range once more: 15 to 20 % more CPU time, and the ids twice on disk.
 """
 
 import hashlib
