@@ -281,7 +281,7 @@ def test_muon_trains_and_resumes_exactly(tmp_path, small_recipe, dataset_folder,
     assert_same_run(stopped, whole)
 
 
-@pytest.mark.parametrize("full", ["step-0000060", "metrics.jsonl"])
+@pytest.mark.parametrize("full", ["step-0000060", pytest.param("metrics.jsonl", marks=pytest.mark.slow)])
 def test_a_full_disk_stops_the_run_with_a_one_line_error_and_keeps_the_checkpoint(
     tmp_path, small_recipe, dataset_folder, trained_gpt, full
 ):
