@@ -28,6 +28,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # No deadline for examples: on a busy machine they are slow whatever the code does.
 settings.register_profile("unhurried", deadline=None)
+# `make test-slow` also runs the tests of the marker hypothesis with this number of examples.
+settings.register_profile("thorough", deadline=None, max_examples=600)
 settings.load_profile("unhurried")
 
 # A prefix for programs that a test runs with `python -c`. `ru_maxrss` of a new process starts at the peak of its

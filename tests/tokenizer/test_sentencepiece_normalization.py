@@ -4,7 +4,7 @@ from functools import cache
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tokenizer.document_blocks import block_of
@@ -36,7 +36,6 @@ def assert_as_in_python(documents, text):
     assert ends.tolist() == [end for start, end in pairwise(block.offsets.tolist()) if end > start]
 
 
-@settings(max_examples=500)
 @given(
     st.lists(TEXTS.map(b"".join), max_size=5),
     st.sampled_from([None, "few", "nmt_nfkc"]),
