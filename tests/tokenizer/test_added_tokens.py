@@ -5,7 +5,7 @@ import json
 import pytest
 import tokenizers
 import transformers
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
@@ -62,7 +62,6 @@ def hugging_face(path, normalizer=None, tokens=TOKENS, pre_tokenizer=None):
 
 @pytest.mark.parametrize("normalizer", [None, normalizers.NFC()], ids=["as it is", "NFC"])
 @pytest.mark.parametrize("prefix", [False, True])
-@pytest.mark.hypothesis
 def test_ids_with_flagged_tokens_equal_those_of_tokenizers(normalizer, prefix, tmp_path):
     step = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     peer = hugging_face(tmp_path / "tokenizer.json", normalizer, pre_tokenizer=step)
@@ -72,6 +71,7 @@ def test_ids_with_flagged_tokens_equal_those_of_tokenizers(normalizer, prefix, t
     assert again.fingerprint == tok.fingerprint
     peer_again = tokenizers.Tokenizer.from_file(str(tmp_path / "again" / "tokenizer.json"))
 
+    @settings(max_examples=400)
     @given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
     def check(text):
         expected = peer.encode(text).ids
@@ -84,11 +84,11 @@ def test_ids_with_flagged_tokens_equal_those_of_tokenizers(normalizer, prefix, t
 
 
 @pytest.mark.parametrize("normalizer", [None, normalizers.NFC()], ids=["as it is", "NFC"])
-@pytest.mark.hypothesis
 def test_flagged_tokens_are_found_across_the_pieces_of_a_stream(normalizer, tmp_path):
     peer = hugging_face(tmp_path / "tokenizer.json", normalizer)
     tok = Tokenizer.load(tmp_path)
 
+    @settings(max_examples=400)
     @given(
         st.lists(st.sampled_from(PIECES), max_size=8).map("".join),
         st.lists(st.integers(0, 60), max_size=8),
@@ -173,8 +173,8 @@ ADDED = ("<old>", "<new>", "<other>", "new word", "word", "a")
 
 
 @pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
-@pytest.mark.hypothesis
 def test_added_tokens_have_the_ids_of_tokenizers_whatever_ids_the_file_lists(kind, tmp_path):
+    @settings(max_examples=300)
     @given(
         st.lists(
             st.fixed_dictionaries(

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenizer import Tokenizer, resolve_pattern
@@ -51,10 +51,10 @@ def small_windows(monkeypatch):
 
 
 @pytest.mark.usefixtures("small_windows")
-@pytest.mark.hypothesis
 def test_windows_give_the_ids_of_the_whole_pretoken():
     widths = set()
 
+    @settings(max_examples=400, deadline=None)
     @given(monotone_vocabularies(), st.integers(1, 500), st.integers(0, 2**32))
     def check(vocabulary, size, seed):
         tables = EncodingTables(vocabulary)
@@ -107,10 +107,10 @@ def test_tokens_longer_than_a_window_are_found():
         assert widths == longest + digits
 
 
-@pytest.mark.hypothesis
 def test_a_few_long_runs_give_the_ids_of_the_whole_pretoken():
     widths = set()
 
+    @settings(max_examples=200, deadline=None)
     @given(monotone_vocabularies(), st.lists(st.integers(4000, 9000), min_size=1, max_size=3), st.booleans())
     def check(vocabulary, repeats, first):
         tables = EncodingTables(vocabulary)

@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 import tokenizers
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, normalizers, pre_tokenizers
 
@@ -97,11 +97,11 @@ def test_words_of_bytes_have_offsets_in_bytes(words):
 
 
 @pytest.mark.parametrize("prefix", [False, True])
-@pytest.mark.hypothesis
 def test_special_tokens_and_added_spaces_have_the_offsets_of_tokenizers(prefix, tmp_path):
     peer = hugging_face(tmp_path / "tokenizer.json", pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=prefix))
     tok = Tokenizer.load(tmp_path)
 
+    @settings(max_examples=300)
     @given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
     def check(text):
         assert offsets(tok, text, allowed_special="all") == peer.encode(text).offsets
@@ -109,7 +109,6 @@ def test_special_tokens_and_added_spaces_have_the_offsets_of_tokenizers(prefix, 
     check()
 
 
-@pytest.mark.hypothesis
 def test_composed_characters_have_the_offsets_of_all_their_parts(tmp_path):
     peer = hugging_face(tmp_path / "tokenizer.json", normalizers.NFC(), [AddedToken("<x>", normalized=False)])
     tok = Tokenizer.load(tmp_path)
@@ -117,6 +116,7 @@ def test_composed_characters_have_the_offsets_of_all_their_parts(tmp_path):
     assert offsets(tok, "\u1112\u1161\u11abz") == [(0, 3)] * 3 + [(3, 4)]
     assert offsets(tok, b"e\xcc\x81") == [(0, 3)] * 2
 
+    @settings(max_examples=300)
     @given(st.text(st.sampled_from("aeé\u0301\u0323\u0307\u1112\u1161\u11ab\u212b\u0344\u0958字 \n"), max_size=12))
     def check(text):
         ours, theirs = offsets(tok, text), peer.encode(text).offsets

@@ -95,8 +95,8 @@ def cut_up(text, places):
 
 
 @pytest.mark.usefixtures("short_streams")
-@pytest.mark.hypothesis
 def test_pieces_that_end_anywhere_have_the_ids_of_the_joined_text(tok):
+    @settings(max_examples=150)
     @given(TEXTS | BYTES, st.lists(st.integers(0, 120), max_size=12))
     def check(text, places):
         for allowed, disallowed in (((), ()), ("all", ()), ((), "all"), ({"<|pad|>"}, {"<|endoftext|>"})):
@@ -161,7 +161,6 @@ def test_the_first_ids_are_those_of_the_whole_text(tok):
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.hypothesis
 def test_no_text_changes_the_pretokens_before_an_incomplete_end(pattern):
     """All continuations by up to two characters, one of each class, and by a longer text."""
     automaton = resolve_pattern(pattern).automaton
@@ -187,6 +186,7 @@ def test_no_text_changes_the_pretokens_before_an_incomplete_end(pattern):
         "\na",
     ]
 
+    @settings(max_examples=200)
     @given(TEXTS, st.sampled_from(continuations), TEXTS)
     def check(text, continuation, rest):
         decided = list(pretokens(text.encode(), automaton, complete=False))
