@@ -213,10 +213,11 @@ def survival(two_nodes, many_files, tokenizer_folder, tmp_path, monkeypatch):
     return Survival(two_nodes, many_files, tmp_path / "expected", monkeypatch)
 
 
-def test_a_killed_command_and_node_change_nothing(survival, tmp_path, capfd):
+def test_a_killed_command_worker_and_node_change_nothing(survival, tmp_path, capfd):
     """One line names the lost node, and Ray prints nothing."""
     with show():
-        survival.survive(tmp_path, "command node")
+        survival.survive(tmp_path, "command worker")
+        survival.survive(tmp_path / "more", "node")
         while survival.two_nodes.all_seem_alive():  # Ray may notice after the last command
             time.sleep(0.1)
         collect(time.sleep, [0])
