@@ -296,12 +296,13 @@ KIND = Characters()
 
 
 class House:
-    """A copy of the packages, and the command that runs it."""
+    """A copy of the packages with their compiled bytecode and kernels, and the command that runs it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        being_written = shutil.ignore_patterns("*.pyc.*", "*.tmp.*")  # by another process
         for package in ("bytelm", "tokenizer", "lm", "corpora", "pipelines"):
-            shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / package, folder / package, ignore=being_written)
 
     def add(self, path: str, text: str) -> None:
         """Write a new file."""

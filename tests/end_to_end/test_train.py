@@ -23,7 +23,9 @@ FILES = ("tokenizer/tokenizer.json", "data/dataset.json", "gpt/evaluation.json",
 def trained(tmp_path_factory, text_folder):
     """Return the folder in which `bytelm train` made a GPT and a BERT of `text_folder`, and its output."""
     folder = tmp_path_factory.mktemp("train")
-    shutil.copytree(text_folder, folder / "my text")
+    (folder / "my text").mkdir()
+    for path in sorted(text_folder.iterdir())[::4]:
+        shutil.copy(path, folder / "my text")
     words = [BYTELM, "train", "my text", "--kind", "gpt", "bert", "--tokens", TOKENS]
     done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -59,13 +61,13 @@ def test_the_choices_and_the_time_are_told_before_the_work(trained):
     before = trained[1].partition("$ ")[0]
     for row in ("text", "vocabulary", "context", "gpt", "bert", "training", "time"):
         assert re.search(rf"^{row} ", before, re.M), row
-    assert "my text: 5" in before and "Latin 100%" in before
+    assert "my text: 1" in before and "Latin 100%" in before
 
 
 @pytest.mark.slow
-def test_the_printed_commands_make_the_same_files(trained, tmp_path, text_folder, in_process):
+def test_the_printed_commands_make_the_same_files(trained, tmp_path, in_process):
     folder, output = trained
-    shutil.copytree(text_folder, tmp_path / "my text")
+    shutil.copytree(folder / "my text", tmp_path / "my text")
     for _, *words in commands(output):
         done = in_process(*words)
         assert done.returncode == 0, done.stderr

@@ -82,9 +82,12 @@ def python(wheel, tmp_path_factory):
 def checked(program, python, tmp_path):
     """Return what `mypy --strict` prints about a program of someone who has installed the wheel, line by line."""
     (tmp_path / "program.py").write_text(program)
-    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "program.py"]
+    cache = Path(python).parent / "mypy-cache"  # of the imported modules, for the next program
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, "--python-executable", python]
     environment = {"PATH": "/usr/bin:/bin"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "program.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     return [line.removeprefix("program.py:") for line in (done.stdout + done.stderr).splitlines()]
 
 

@@ -157,7 +157,7 @@ def test_a_tokenizer_and_its_counts_outlive_a_power_loss(work, tmp_path, text_fo
     check(traced(words, work, tmp_path / "trace"), "new/tok/tokenizer.json", "counts")
 
 
-@pytest.mark.parametrize("shards", [[], ["--shard-size", "20k"]])
+@pytest.mark.parametrize("shards", [[], pytest.param(["--shard-size", "20k"], marks=pytest.mark.slow)])
 def test_a_dataset_outlives_a_power_loss(work, tmp_path, text_folder, tokenizer_folder, shards):
     words = ["build-dataset", text_folder, "--tokenizer", tokenizer_folder, "--context-length", 32, "--out", "new/data"]
     check(traced([*words, *shards], work, tmp_path / "trace"), "new/data/manifest.json")
