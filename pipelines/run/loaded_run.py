@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lm.costs import count_parameters, meta_model
+from lm.config_costs import parameter_table
 from lm.model import LanguageModel
 from pipelines.cli.arguments import OR_LOADED, Device, Dtype
 from pipelines.cli.display import perplexity_text
@@ -70,7 +70,7 @@ class LoadedRun:
         model = self.config.model
         state = readable_state(self.trained.checkpoint)
         lines = [
-            f"{self.run.name}: {model.architecture}, {count_parameters(meta_model(model)):,} parameters, "
+            f"{self.run.name}: {model.architecture}, {parameter_table(model)['total']:,} parameters, "
             f"{model.layers} layers of width {model.width}, context {model.context_length:,}, vocabulary "
             f"{model.vocab_size:,}",
             f"{self.trained.checkpoint.name}, trained on {state.get('tokens', 0):,} tokens ({self.config.objective})",
