@@ -147,9 +147,16 @@ def fingerprint(documents: Iterable[bytes]) -> str:
 
 
 def read_settings(folder: Path) -> dict[str, Any] | None:
-    """Return the settings of the sweep in `folder`, as `settings_of` made them; None for a new sweep."""
+    """Return the settings of the sweep in `folder`, as `settings_of` made them; None for a new sweep.
+
+    Raises ValueError if the folder holds something else.
+    """
     path = folder / SETTINGS
+    if folder.is_file():
+        raise ValueError(f"`out` is {folder}, which is a file, not a folder: choose another `out`")
     if not path.exists():
+        if folder.exists() and any(inside.name != ".lock" for inside in folder.iterdir()):
+            raise ValueError(f"{folder} is not empty and holds no sweep: choose another `out`")
         return None
     settings: dict[str, Any] = read_json(path, "choose another `out`")
     train = settings.get("recipe", {}).get("train", {}) if isinstance(settings.get("recipe"), dict) else {}
@@ -177,8 +184,6 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
     """Raise ValueError if `folder` holds a sweep with other settings, or something else."""
     earlier = read_settings(folder)
     if earlier is None:
-        if any(path.name != ".lock" for path in folder.iterdir()):
-            raise ValueError(f"{folder} is not empty and holds no sweep: choose another `out`")
         return
     remedies = {
         "flops": f"give `flops={earlier['flops']:g}`",

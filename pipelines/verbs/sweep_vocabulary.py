@@ -95,8 +95,6 @@ def sweep_vocabulary(
         record_settings,
         settings_of,
     )
-    from pipelines.sweep.sweep_runs import Work
-    from pipelines.sweep.vocabularies import held_out_documents, train_vocabularies, write_datasets
 
     if as_json:
         say_on_stderr()
@@ -110,6 +108,9 @@ def sweep_vocabulary(
     if dry_run:
         _print_plan(budget, wanted, seeds, workers, source, out, strict=bool(sizes))
         return None
+    from pipelines.sweep.sweep_runs import Work
+    from pipelines.sweep.vocabularies import held_out_documents, train_vocabularies, write_datasets
+
     budget = _on_this_machine(budget, earlier)
     held_out = held_out_documents(source)
     settings = settings_of(budget, source.split_rule, held_out)
