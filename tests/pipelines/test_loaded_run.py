@@ -68,7 +68,7 @@ def test_a_loaded_run_stands_for_its_folder_everywhere_else(run, tmp_path):
     assert bytelm.load_run(run) is run
     assert bytelm.params(run)["parameters"]["total"] == bytelm.params(str(run.path))["parameters"]["total"]
     assert bytelm.tokenize("some text", tokenizer=run).tolist() == run.tokenizer.encode("some text")
-    assert [found["run"] for found in bytelm.runs(run)] == [str(run.path)]
+    assert [found.run for found in bytelm.runs(run)] == [str(run.path)]
     assert Path(run) == run.path
 
 
