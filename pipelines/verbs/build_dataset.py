@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import tyro
 
+from lm.values import read_as
 from pipelines.cli.arguments import Address, DatasetPlace, DryRun, Engine, TokenizerPath, TokenizerPattern, check_engine
 from pipelines.cli.corpus_arguments import (
     READING,
@@ -30,6 +31,7 @@ from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.process import resumable
 from pipelines.cli.shell import command
 from pipelines.cli.verbs import verb
+from pipelines.dataset.built_dataset import BuiltDataset
 from pipelines.files import place
 
 if TYPE_CHECKING:
@@ -80,8 +82,8 @@ def build_dataset(
     overwrite: bool = False,
     dry_run: DryRun = False,
     **reading: Unpack[ReadingOptions],
-) -> dict[str, Any] | None:
-    """Encode a corpus into blocks of token ids, or pairs of texts into pairs of lists, and return the content of
+) -> BuiltDataset | None:
+    """Encode a corpus into blocks of token ids, or pairs of texts into pairs of lists, and return the numbers of
     dataset.json.
 
     The folder opens with datasets.load_from_disk. It appears whole or not at all. In an object store, manifest.json
@@ -153,9 +155,10 @@ def build_dataset(
                 info = write(source, tok, length, new, separator=separator, **options)
     if shard_size:
         remove_outputs(work)
-    (_print_pairs if pairs else _print_blocks)(out, info)
+    built: BuiltDataset = read_as(BuiltDataset, info)
+    (_print_pairs if pairs else _print_blocks)(out, built)
     say_left_out(source.dropped, source.skipped_files)
-    return info
+    return built
 
 
 def next_step(given: Mapping[str, Any], _: Any) -> str:
@@ -228,39 +231,36 @@ def _check_shard_size(shard_size: int | None, pairs: tuple[str, str] | None) -> 
         raise ValueError(f"`shard_size` is {shard_size:,}, but must be a positive number of bytes, such as 1G")
 
 
-def _print_blocks(out: str | Path, info: dict[str, Any]) -> None:
+def _print_blocks(out: str | Path, built: BuiltDataset) -> None:
     from pipelines.cli.console import messages
 
     rows = [
         (
             name,
-            f"{s['documents']:,}",
-            f"{s['bytes']:,}",
-            f"{s['tokens']:,}",
-            f"{s['blocks']:,}",
-            f"{s['bytes'] / s['encoded_tokens']:.3f}",
+            f"{s.documents:,}",
+            f"{s.bytes:,}",
+            f"{s.tokens:,}",
+            f"{s.blocks:,}",
+            f"{s.bytes / s.encoded_tokens:.3f}",
         )
-        for name, s in info["splits"].items()
+        for name, s in built.splits.items()
     ]
     table(("split", "documents", "bytes", "tokens", "blocks", "bytes/token"), rows, to=messages)
-    say(f"{out}: blocks of {info['context_length']} tokens, split by {info['corpus']['split_rule']}")
+    say(f"{out}: blocks of {built.context_length} tokens, split by {built.corpus.split_rule}")
 
 
-def _print_pairs(out: str | Path, info: dict[str, Any]) -> None:
+def _print_pairs(out: str | Path, built: BuiltDataset) -> None:
     from pipelines.cli.console import messages
 
-    sides = dict(zip(("source", "target"), info["corpus"]["columns"], strict=True))
+    assert built.corpus.columns is not None
+    source, target = built.corpus.columns
     rows = [
-        (
-            name,
-            f"{s['pairs']:,}",
-            column,
-            f"{s[f'{side}_tokens']:,}",
-            f"{s[f'longest_{side}']:,}",
-            f"{s[f'{side}_bytes'] / max(1, s[f'{side}_tokens']):.3f}",
+        (name, f"{s.pairs:,}", column, f"{tokens:,}", f"{longest:,}", f"{size / max(1, tokens):.3f}")
+        for name, s in built.splits.items()
+        for column, tokens, longest, size in (
+            (source, s.source_tokens, s.longest_source, s.source_bytes),
+            (target, s.target_tokens, s.longest_target, s.target_bytes),
         )
-        for name, s in info["splits"].items()
-        for side, column in sides.items()
     ]
     table(("split", "pairs", "column", "tokens", "longest", "bytes/token"), rows, to=messages)
-    say(f"{out}: pairs, split by {info['corpus']['split_rule']}")
+    say(f"{out}: pairs, split by {built.corpus.split_rule}")

@@ -110,6 +110,11 @@ reveal_type(bytelm.pretrain("gpt-tiny", data="data", out="runs/gpt", train={"tok
 reveal_type(run.score("text").bits_per_byte)
 reveal_type(run.evaluate().splits["validation"])
 reveal_type(ModelConfig(layers=2).head_features)
+reveal_type(run.generate("text", tokens=20))
+reveal_type(run.generate(["a", "b"]))
+reveal_type(run.generate("text", probabilities=True)["text"])
+reveal_type(run.generate(("a", "b"), probabilities=True)[0]["steps"][0]["candidates"][0]["probability"])
+reveal_type(run.fill_masks("The <|mask|> fox")[0]["tokens"])
 """
     lines = checked(program, python, tmp_path)
     types = [line.split("is ")[1].strip('"') for line in lines[:-1]]
@@ -123,6 +128,11 @@ reveal_type(ModelConfig(layers=2).head_features)
         "float | None",
         "pipelines.evaluation.results.SplitEvaluation",
         "int",
+        "str",
+        "list[str]",
+        "str",
+        "float",
+        "list[str]",
     ], lines
     assert lines[-1].startswith("Success"), lines
 

@@ -184,7 +184,7 @@ def test_documents_left_out_are_counted(tmp_path, text_folder, tokenizer_folder,
     info = build_dataset(
         [str(folder)], tokenizer=tokenizer_folder, context_length=32, out=tmp_path / "data", invalid="skip"
     )
-    assert info["corpus"]["dropped"] == {"empty_documents": 1, "invalid_documents": 1}
+    assert info.corpus.dropped == {"empty_documents": 1, "invalid_documents": 1}
     assert "1 empty document, 1 invalid document" in printed.readouterr().out
 
 

@@ -88,7 +88,8 @@ def test_strings_stand_for_paths_recipes_and_models(text_folder, tmp_path):
     trained = bytelm.train_tokenizer(str(text_folder), vocab_size=300, out=tok)
     assert bytelm.tokenize("some text", tokenizer=tok).tolist() == trained.encode("some text")
     facts = bytelm.build_dataset(str(text_folder), tokenizer=tok, context_length=32, out=data)
-    assert facts["context_length"] == 32
+    assert facts.context_length == 32 and facts.splits["train"].tokens == 32 * facts.splits["train"].blocks
+    assert str(facts).startswith(f"{facts.corpus.name}: train {facts.splits['train'].tokens:,} tokens in ")
     with pytest.raises(ValueError, match=str(tmp_path)):
         bytelm.pretrain("gpt-tiny", data=str(tmp_path), out=str(tmp_path / "run"))
     assert bytelm.params("gpt2")["parameters"]["total"] == 124_439_808

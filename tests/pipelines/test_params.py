@@ -1,6 +1,8 @@
 """`bytelm params` prints the parameters, memory and FLOPs of a model."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -34,6 +36,28 @@ def test_the_largest_gpt3_counts_without_its_memory(capsys):
     assert costs["parameters"]["total"] == 174_604_259_328
     assert costs["parameters"]["total"] - costs["biases_and_norms"] == 174_588_899_328
     assert costs["parameters_untied"]["head"] == 50257 * 12288
+
+
+LIGHT = """
+import sys
+from pipelines.cli.dispatch import main
+
+for name in sys.argv[1:]:
+    for options in (["--json", "--optimizer", "muon"], ["--dtype", "float32", "--model.layers", "3"], ["--help-all"]):
+        try:
+            status = main(["params", name, *options])
+        except SystemExit as leaving:
+            status = leaving.code
+        assert not status and "torch" not in sys.modules, (name, options)
+"""
+
+
+def test_no_recipe_or_preset_or_option_imports_torch():
+    """Importing torch takes longer than everything else."""
+    names = sorted({*recipe_names(), *PRESETS})
+    words = [sys.executable, "-c", LIGHT, *names]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
