@@ -1,5 +1,6 @@
 """A trained run in Python: its model, its tokenizer, and the functions of `bytelm` as methods."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
