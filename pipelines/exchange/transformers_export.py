@@ -50,7 +50,7 @@ with torch.no_grad():
     log_p = model(source, labels=target).logits[0].log_softmax(dim=-1)
 nats = log_p.gather(1, target[0, :, None]).sum()""",
 }
-REMEDIES = {"encoder": ": the recipe bert-tiny-published has the shape of BERT, which can be exported"}
+REMEDIES = {"encoder": ": the recipe bert-tiny has the architecture of ModernBERT, which can be exported"}
 Ids = Mapping[str, int | list[int] | None]
 
 
