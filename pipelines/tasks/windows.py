@@ -1,0 +1,78 @@
+"""Windows of examples that are longer than the model reads. Imports no torch."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pipelines.tasks.examples import ABSENT, Encoded
+from pipelines.tasks.text_reader import TextReader
+from pipelines.training.batch import Array
+
+CONTEXT_SHARE = 4  # a window of words repeats at most a quarter of the window before it
+
+
+def word_windows(pieces: Sequence[Sequence[int]], targets: Array, origin: int, reader: TextReader) -> list[Encoded]:
+    """Return the windows of a sentence from the ids of its words, whose tags are `targets` (W,) int64.
+
+    A window has whole words. Each but the first also repeats words before it as context. Each word has its target in
+    one window: at its first token for an encoder, at its last for a decoder. A word longer than a window is cut; a word
+    without a token has no target.
+    """
+    room = reader.room()
+    kept = [reader.cut(word, room) for word in pieces]
+    bounds: list[tuple[int, int, int]] = []
+    done = 0
+    while done < len(kept):
+        first = _first_of_context(kept, done, room // CONTEXT_SHARE)
+        if _tokens(kept[first : done + 1]) > room:
+            first = done
+        last, used = done, _tokens(kept[first:done])
+        while last < len(kept) and used + len(kept[last]) <= room:
+            used += len(kept[last])
+            last += 1
+        bounds.append((first, done, last))
+        done = last
+    cut = len(bounds) > 1 or any(len(word) > room for word in pieces)
+    return [_word_window(kept, targets, window, reader, origin, cut) for window in bounds]
+
+
+def _word_window(
+    pieces: Sequence[Sequence[int]],
+    targets: Array,
+    window: tuple[int, int, int],
+    reader: TextReader,
+    origin: int,
+    cut: bool,
+) -> Encoded:
+    """Return the window of words `first` to `last - 1`, of which those from `done` have targets."""
+    first, done, last = window
+    before, _, after = reader.edges
+    ids, words = list(before), [ABSENT] * len(before)
+    for word in range(first, last):
+        ids += pieces[word]
+        words += [ABSENT] * len(pieces[word])
+        if pieces[word] and word >= done:
+            words[-len(pieces[word]) if reader.model.architecture == "encoder" else -1] = word
+    ids, words = [*ids, *after], [*words, *[ABSENT] * len(after)]
+    places = np.array(words or [ABSENT], np.int64)
+    read = places != ABSENT
+    return Encoded(
+        ids=np.array(ids or [0], np.int64),  # words without a token, of a decoder without a start token
+        targets=np.where(read, targets[places], 0),
+        weights=read.astype(np.float32),
+        places=places,
+        origin=origin,
+        cut=cut,
+    )
+
+
+def _first_of_context(pieces: Sequence[Sequence[int]], done: int, most: int) -> int:
+    """Return the first of the words just before word `done` that have at most `most` tokens together."""
+    first = done
+    while first and (most := most - len(pieces[first - 1])) >= 0:
+        first -= 1
+    return first
+
+
+def _tokens(pieces: Sequence[Sequence[int]]) -> int:
+    return sum(map(len, pieces))
