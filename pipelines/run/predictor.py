@@ -9,9 +9,10 @@ import torch
 
 from lm.metrics.predictions import token_nll
 from lm.model import LanguageModel
+from pipelines.evaluation.results import Evaluation
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import Loaded
-from pipelines.tasks.data import reader_of
+from pipelines.tasks.data import ExampleFiles, reader_of
 from pipelines.tasks.examples import Encoded, batch_of
 from pipelines.tasks.task import Example, Task
 from pipelines.training.batch import Array, Batch, model_inputs
@@ -24,9 +25,9 @@ CHUNK = 4096  # examples in memory at once
 class Predictor:
     """The model and the task of a fine-tuned run."""
 
-    def __init__(self, run: Run, loaded: Loaded) -> None:
-        assert run.recipe.task is not None
-        self.task: Task = run.recipe.task
+    def __init__(self, run: Run, loaded: Loaded, task: Task | None = None) -> None:
+        """`task`: by default that of the run, with what its evaluation decides."""
+        self.task = task or tuned_task(run)
         self.loaded = loaded
         self.reader = reader_of(run, self.task)
 
@@ -40,6 +41,17 @@ class Predictor:
         while chunk := list(islice(iterator, CHUNK)):
             encoded = self.task.encode(chunk, self.reader)
             yield from zip(chunk, self.task.predictions(self.outputs(encoded), encoded, chunk), strict=True)
+
+
+def tuned_task(run: Run) -> Task:
+    """Return the task of a run, with what its newest evaluation on its held-out examples decides."""
+    task, own = run.recipe.task, ExampleFiles.of(run).source
+    assert task is not None
+    if type(task).tuned is Task.tuned:
+        return task
+    evaluation = Evaluation.read(run.folder)
+    newest = next((one for one in (evaluation.all if evaluation else ()) if one.measured.data == own), None)
+    return task.tuned(newest.results if newest else ())
 
 
 @torch.inference_mode()

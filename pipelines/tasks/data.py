@@ -44,8 +44,8 @@ class ExampleFiles:
         training = task.examples(self.data)
         if self.test:
             validation = task.examples(self.test)
-            known = {task.key(example) for example in training}
-            if repeated := sum(task.key(example) in known for example in validation):
+            known = {repr(example.inputs) for example in training}
+            if repeated := sum(repr(example.inputs) in known for example in validation):
                 warnings.warn(
                     f"{repeated:,} of the {len(validation):,} examples of {_named(self.test)} are in "
                     f"{_named(self.data)} too: their results say little about others",
@@ -56,6 +56,11 @@ class ExampleFiles:
         task = task.learn(training)
         task.check(validation, _named(self.test or self.data))
         return task, training, validation
+
+    @property
+    def source(self) -> str:
+        """The files with the examples to test on, as evaluation.json names them."""
+        return " ".join(map(str, self.test or self.data))
 
     def facts(self) -> dict[str, Any]:
         """Return the entries of the table [run] of config.toml about the files."""

@@ -155,6 +155,10 @@ class Task:
 
     # Results
 
+    def tuned(self, results: Sequence[Result]) -> Self:
+        """Return the task with what its `results` on the held-out examples decide, such as a threshold."""
+        return self
+
     def results(
         self, outputs: Sequence["Array"], encoded: Sequence["Encoded"], examples: Sequence[Example]
     ) -> list[Result]:

@@ -1,6 +1,9 @@
 """Windows of examples that are longer than the model reads. Imports no torch."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -76,3 +79,49 @@ def _first_of_context(pieces: Sequence[Sequence[int]], done: int, most: int) -> 
 
 def _tokens(pieces: Sequence[Sequence[int]]) -> int:
     return sum(map(len, pieces))
+
+
+@dataclass(frozen=True)
+class TokenText:
+    """A text as tokens: their ids, and the characters (start, end) that each stands for."""
+
+    ids: Sequence[int]
+    offsets: Sequence[tuple[int, int]]
+
+    def positions(self, start: int, end: int) -> tuple[int, int] | None:
+        """Return the first and the last token of characters `start` to `end - 1`; None if they have none."""
+        first = bisect_right(self.offsets, start, key=itemgetter(1))
+        last = bisect_left(self.offsets, end, key=itemgetter(0)) - 1
+        return (first, last) if first <= last else None
+
+
+def answer_windows(
+    question: Sequence[int],
+    context: TokenText,
+    answer: tuple[int, int] | None,
+    origin: int,
+    reader: TextReader,
+    stride: int,
+) -> list[Encoded]:
+    """Return the windows of a context, each after the question; the next window begins `stride` tokens further on.
+
+    A window moves by at most its own length, so that each token of the context is in one (Devlin et al. 2019). Targets
+    (2,) are the positions of the first and the last token of `answer`, which has characters (start, end); both are 0 if
+    the window lacks one.
+    """
+    room = reader.room(2) - len(question)
+    answered = answer and context.positions(*answer)
+    before, between, _ = reader.edges
+    begin = len(before) + len(question) + len(between)
+    windows, start = [], 0
+    while True:
+        ids = context.ids[start : start + room]
+        inside = answered and start <= answered[0] and answered[1] < start + len(ids)
+        targets = np.array([begin + place - start for place in answered] if answered and inside else [0, 0], np.int64)
+        window = reader.sequence([question, ids], targets, origin)
+        places = np.full((len(window.ids), 2), ABSENT, np.int64)
+        places[begin : begin + len(ids)] = np.array(context.offsets[start : start + room], np.int64).reshape(-1, 2)
+        windows.append(replace(window, places=places, cut=len(context.ids) > room))
+        if start + room >= len(context.ids):
+            return windows
+        start += min(stride, room)

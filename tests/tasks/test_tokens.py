@@ -16,14 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seqeval import metrics as seqeval
 from seqeval.metrics.sequence_labeling import get_entities
-from transformers import BertConfig, BertForTokenClassification
+from transformers import BertForTokenClassification
 
 from corpora.rows import Row
 from corpora.tagged_text import words_of
-from lm.config import ModelConfig
-from lm.exchange.bert import BERT
 from lm.metrics.entities import entities, entity_scores, iob2, marks_entities
-from lm.task_model import TaskModel
 from pipelines.run.folder import Run
 from pipelines.tasks.data import reader_of
 from pipelines.tasks.examples import ABSENT
@@ -31,6 +28,7 @@ from pipelines.tasks.tokens import Tokens
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.finetune import finetune
 from pipelines.verbs.predict import predict
+from tests.tasks.bert_peers import bert_pair
 
 CONLL = """-DOCSTART- -X- -X- O
 
@@ -105,28 +103,7 @@ def test_only_tags_with_a_position_mark_entities():
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_logits_and_loss_are_those_of_bert_for_token_classification(padded):
-    config = BertConfig(
-        vocab_size=40, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-        max_position_embeddings=12, num_labels=3,
-    )  # fmt: skip
-    torch.manual_seed(1)
-    theirs = BertForTokenClassification(config).eval()
-    for parameter in theirs.parameters():
-        torch.nn.init.normal_(parameter, std=0.2)
-    ours = TaskModel(
-        ModelConfig(
-            architecture="encoder", vocab_size=40, context_length=12, layers=2, width=16, heads=2, mlp_width=64,
-            positions="learned", norm="layernorm", norm_position="post", activation="gelu", norm_eps=1e-12,
-            token_types=2, dropout=0.0,
-        ),
-        Tokens(labels=("O", "B", "I")).head("encoder"),
-    ).eval()  # fmt: skip
-    given = theirs.state_dict()
-    for entry in BERT.entries(ours.config):
-        for name in entry.ours:
-            if not name.startswith("head."):
-                ours.body.state_dict()[name].copy_(given[entry.theirs])
-    ours.head.output.load_state_dict(theirs.classifier.state_dict())
+    theirs, ours = bert_pair(BertForTokenClassification, Tokens(labels=("O", "B", "I")).head("encoder"), "classifier")
     ids, labels = torch.randint(0, 40, (3, 9)), torch.randint(0, 3, (3, 9))
     labels[:, ::2] = -100
     present = torch.ones(3, 9, dtype=torch.bool)
