@@ -1,6 +1,5 @@
 """Files of sentences whose words have tags, one word a line: CoNLL and CoNLL-U."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -9,6 +8,7 @@ from corpora.formats.text_files import found_encoding, text_pieces, whole_lines
 from corpora.input_files import regular_size
 from corpora.read_options import MAX_DOCUMENT, ReadOptions
 from corpora.rows import Row
+from corpora.warn import warn
 
 UNIVERSAL = ".conllu"
 SUFFIXES = (".conll", UNIVERSAL, ".bio", ".iob", ".iob2", ".txt")
@@ -38,7 +38,7 @@ def read_tagged(path: Path) -> Iterator[Row]:
     regular_size(path)
     encoding = found_encoding(path)
     if encoding:
-        warnings.warn(f"{path} is not UTF-8 but read as {encoding}", stacklevel=2)
+        warn(f"{path} is not UTF-8 but read as {encoding}")
     universal = UNIVERSAL in map(str.lower, path.suffixes)
     too_long = ValueError(f"{path} has a line of more than {MAX_DOCUMENT:,} bytes: shorten or remove it")
     pieces = text_pieces(path, ReadOptions(encoding=encoding))

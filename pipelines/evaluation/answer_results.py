@@ -44,6 +44,10 @@ class AnswerNumbers(Result):
         default=None,
     )
 
+    windows: int | None = number(
+        "windows", "Parts that were read: an example that is longer than the model reads has several.", 0, default=None
+    )
+
     def sentences(self, tokens: int) -> list[str]:
         tuned = ["The threshold of answers was chosen on these examples, which favours F1."]
         return tuned if self.threshold_tuned_here else []

@@ -35,8 +35,14 @@ class TagNumbers(Result):
         default=None,
     )
     words: int = number("words", "Words with a tag.", 0)
-    unread_words: int = number(
-        "words without a token", "Words that the tokenizer drops; O, or the most frequent tag, is predicted.", 0
+    unread_words: int | None = number(
+        "words without a token",
+        "Words that the tokenizer drops; O, or the most frequent tag, is predicted.",
+        0,
+        default=None,
+    )
+    windows: int | None = number(
+        "windows", "Parts that were read: an example that is longer than the model reads has several.", 0, default=None
     )
 
     def sentences(self, tokens: int) -> list[str]:

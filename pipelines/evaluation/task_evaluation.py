@@ -43,8 +43,8 @@ def measure_task(plan: TaskPlan, further: Mapping[str, Result] = MappingProxyTyp
     measured = Measured(
         checkpoint=loaded.checkpoint.name,
         checkpoint_sha256=manifest_sha256(loaded.checkpoint),
-        data=files.source,
-        dataset_fingerprint=fingerprint(examples),
+        data=" ".join(map(str, files.test or files.data)),
+        dataset_fingerprint=fingerprint(examples) if plan.data else run.facts["dataset_fingerprint"],
         tokenizer_fingerprint=run.facts["tokenizer_fingerprint"],
         against=None,
         **provenance(loaded.machine.device),

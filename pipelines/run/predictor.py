@@ -12,7 +12,7 @@ from lm.model import LanguageModel
 from pipelines.evaluation.results import Evaluation
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import Loaded
-from pipelines.tasks.data import ExampleFiles, reader_of
+from pipelines.tasks.data import reader_of
 from pipelines.tasks.examples import Encoded, batch_of
 from pipelines.tasks.task import Example, Task
 from pipelines.training.batch import Array, Batch, model_inputs
@@ -30,6 +30,8 @@ class Predictor:
         self.task = task or tuned_task(run)
         self.loaded = loaded
         self.reader = reader_of(run, self.task)
+        self.examples = self.cut = 0
+        """Examples that were predicted for, and how many of them were longer than the model reads"""
 
     def outputs(self, encoded: Sequence[Encoded], progress: Callable[[int], None] | None = None) -> list[Array]:
         """Return the outputs of the model for each encoded example, float32: see `task_outputs`."""
@@ -40,17 +42,19 @@ class Predictor:
         iterator = iter(examples)
         while chunk := list(islice(iterator, CHUNK)):
             encoded = self.task.encode(chunk, self.reader)
+            self.examples += len(chunk)
+            self.cut += len({example.origin for example in encoded if example.cut})
             yield from zip(chunk, self.task.predictions(self.outputs(encoded), encoded, chunk), strict=True)
 
 
 def tuned_task(run: Run) -> Task:
     """Return the task of a run, with what its newest evaluation on its held-out examples decides."""
-    task, own = run.recipe.task, ExampleFiles.of(run).source
+    task, own = run.recipe.task, run.facts["dataset_fingerprint"]
     assert task is not None
     if type(task).tuned is Task.tuned:
         return task
-    evaluation = Evaluation.read(run.folder)
-    newest = next((one for one in (evaluation.all if evaluation else ()) if one.measured.data == own), None)
+    known = evaluation.all if (evaluation := Evaluation.read(run.folder)) else []
+    newest = next((one for one in known if one.measured.dataset_fingerprint == own), None)
     return task.tuned(newest.results if newest else ())
 
 

@@ -131,7 +131,7 @@ class Spans(Task):
         answers = self._answers(outputs, encoded, examples)
         texts = [_text(one, example) for one, example in zip(answers, examples, strict=True)]
         if not self.unanswerable:
-            return [_numbers(texts, examples)]
+            return [replace(_numbers(texts, examples), windows=len(encoded))]
         margins = np.array([one.margin for one in answers])
         answerable = np.isfinite(margins)  # an empty context has no span
         margins[~answerable] = margins[answerable].min(initial=0.0)
@@ -144,6 +144,7 @@ class Spans(Task):
         return [
             replace(
                 _numbers(said, examples),
+                windows=len(encoded),
                 answer_threshold=threshold,
                 threshold_tuned_here=self.threshold == "auto",
             )

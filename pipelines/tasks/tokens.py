@@ -1,6 +1,5 @@
 """Tags of words: named entities, parts of speech, and others."""
 
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from corpora.tagged_text import spans_in, splits_word, tags_of, words_of
 from lm.head_config import HeadConfig
 from lm.metrics.entities import OUTSIDE, EntityScores, entities, entity_scores, iob2, marks_entities
 from lm.metrics.labels import log_softmax, macro_f1, share_interval
+from lm.warn import warn
 from pipelines.evaluation.measurement import Result
 from pipelines.evaluation.tag_results import TagNumbers, TypeScores
 from pipelines.tasks.examples import ABSENT, Encoded
@@ -79,19 +79,17 @@ class Tokens(Task):
         files = list(files)
         found, named = super().examples(files), " and ".join(map(str, files))
         if widened := sum(self._splits_word(example) for example in found):
-            warnings.warn(
+            warn(
                 f"{widened:,} of {len(found):,} texts of {named} have spans that begin or end within a word: they are "
                 "widened to whole words",
-                stacklevel=2,
             )
         if not marks_entities(tag for example in found for tag in example.target):
             return found
         read = [replace(example, target=tuple(iob2(example.target))) for example in found]
         if changed := sum(a.target != b.target for a, b in zip(found, read, strict=True)):
-            warnings.warn(
+            warn(
                 f"{changed:,} of {len(found):,} sentences of {named} have tags in another scheme than IOB2, such as "
                 "IOB1 or BIOES: they are read as IOB2, with the same entities",
-                stacklevel=2,
             )
         return read
 
@@ -142,7 +140,7 @@ class Tokens(Task):
         targets = np.concatenate([one.targets[one.places != ABSENT] for one in encoded])
         logs = log_softmax(np.concatenate(logits))
         nats = float(-logs[np.arange(len(targets)), targets].mean()) if len(targets) else None
-        numbers = self._numbers(said, examples, nats, unread)
+        numbers = replace(self._numbers(said, examples), tag_nats=nats, unread_words=unread, windows=len(encoded))
         return [numbers, TypeScores(self._by_type(said, examples))]
 
     def baselines(
@@ -214,9 +212,7 @@ class Tokens(Task):
                 read += 1
         return said, sum(map(len, said)) - read
 
-    def _numbers(
-        self, said: Sequence[Sequence[str]], examples: Sequence[Example], nats: float | None = None, unread: int = 0
-    ) -> TagNumbers:
+    def _numbers(self, said: Sequence[Sequence[str]], examples: Sequence[Example]) -> TagNumbers:
         targets, predicted = self._flat(said, examples)
         accuracy = float((targets == predicted).mean())
         low, high = share_interval(accuracy, len(targets))
@@ -229,9 +225,7 @@ class Tokens(Task):
             tag_accuracy_low=low,
             tag_accuracy_high=high,
             tag_macro_f1=macro_f1(targets, predicted, len(self.labels)),
-            tag_nats=nats,
             words=len(targets),
-            unread_words=unread,
         )
 
     def _by_type(

@@ -35,7 +35,7 @@ def word_windows(pieces: Sequence[Sequence[int]], targets: Array, origin: int, r
             last += 1
         bounds.append((first, done, last))
         done = last
-    cut = len(bounds) > 1 or any(len(word) > room for word in pieces)
+    cut = any(len(word) > room for word in pieces)
     return [_word_window(kept, targets, window, reader, origin, cut) for window in bounds]
 
 
@@ -121,7 +121,7 @@ def answer_windows(
         window = reader.sequence([question, ids], targets, origin)
         places = np.full((len(window.ids), 2), ABSENT, np.int64)
         places[begin : begin + len(ids)] = np.array(context.offsets[start : start + room], np.int64).reshape(-1, 2)
-        windows.append(replace(window, places=places, cut=len(context.ids) > room))
+        windows.append(replace(window, places=places))
         if start + room >= len(context.ids):
             return windows
         start += min(stride, room)

@@ -263,9 +263,7 @@ def test_each_word_with_a_token_has_its_target_once_and_windows_fit(readers, wor
             assert TAGS[window.targets[position]] == tags[word]
             end = len(reader.cut(pieces[word], reader.room())) - 1
             assert window.ids[position] == pieces[word][0 if name == "bert" else end]
-    assert [window.cut for window in windows] == [len(windows) > 1 or max(map(len, pieces)) > reader.room()] * len(
-        windows
-    )
+    assert all(window.cut == (max(map(len, pieces)) > reader.room()) for window in windows)
 
 
 def test_long_sentences_repeat_words_as_context(readers):
