@@ -9,6 +9,7 @@ import torch
 
 from lm.metrics.predictions import token_nll
 from lm.model import LanguageModel
+from pipelines.evaluation.results import Evaluation
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import Loaded
 from pipelines.tasks.data import reader_of
@@ -24,9 +25,9 @@ CHUNK = 4096  # examples in memory at once
 class Predictor:
     """The model and the task of a fine-tuned run."""
 
-    def __init__(self, run: Run, loaded: Loaded) -> None:
-        assert run.recipe.task is not None
-        self.task: Task = run.recipe.task
+    def __init__(self, run: Run, loaded: Loaded, task: Task | None = None) -> None:
+        """`task`: by default that of the run, with what its evaluation decides."""
+        self.task = task or tuned_task(run)
         self.loaded = loaded
         self.reader = reader_of(run, self.task)
         self.examples = self.cut = 0
@@ -44,6 +45,17 @@ class Predictor:
             self.examples += len(chunk)
             self.cut += len({example.origin for example in encoded if example.cut})
             yield from zip(chunk, self.task.predictions(self.outputs(encoded), encoded, chunk), strict=True)
+
+
+def tuned_task(run: Run) -> Task:
+    """Return the task of a run, with what its newest evaluation on its held-out examples decides."""
+    task, own = run.recipe.task, run.facts["dataset_fingerprint"]
+    assert task is not None
+    if type(task).tuned is Task.tuned:
+        return task
+    known = evaluation.all if (evaluation := Evaluation.read(run.folder)) else []
+    newest = next((one for one in known if one.measured.dataset_fingerprint == own), None)
+    return task.tuned(newest.results if newest else ())
 
 
 @torch.inference_mode()
