@@ -171,6 +171,16 @@ class Task:
         """Return for each example the fields that `bytelm predict` adds to its row."""
         raise NotImplementedError
 
+    def summary(self, example: Example, fields: dict[str, Any]) -> str:
+        """Return an example and its predicted fields in a line, for people."""
+        inputs = example.inputs if isinstance(example.inputs, str) else " | ".join(map(str, example.inputs))
+        prediction, chances = fields.get("prediction"), fields.get("probabilities")
+        if isinstance(chances, dict) and not isinstance(prediction, list):
+            said = ", ".join(f"{label} {chance:.0%}" for label, chance in list(chances.items())[:3])
+        else:
+            said = ", ".join(map(str, prediction)) if isinstance(prediction, list) else str(prediction)
+        return f"{said}: {' '.join(inputs.split())[:60]}"
+
     # config.toml
 
     def as_table(self) -> dict[str, Any]:

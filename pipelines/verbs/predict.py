@@ -25,7 +25,7 @@ from pipelines.run.folder import Run, opened
 
 if TYPE_CHECKING:
     from pipelines.run.predictor import Predictor
-    from pipelines.tasks.task import Example
+    from pipelines.tasks.task import Example, Task
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 
@@ -76,7 +76,7 @@ def predict(
     examples = (example for row in rows if (example := task.example(row, labelled=False)))
     predictor = _predictor(found, checkpoint, device, dtype)
     if out is None:
-        predicted = list(_shown(predictor.predictions(examples), as_json))
+        predicted = list(_shown(task, predictor.predictions(examples), as_json))
         if not predicted:
             raise ValueError(f"there is no text in {file or 'the arguments'}: give one or several")
         _warn_of_cuts(predictor)
@@ -102,23 +102,16 @@ def _warn_of_cuts(predictor: "Predictor") -> None:
         warn(f"{count:,} of {predictor.examples:,} examples {verbs[0]} longer than the model reads: {verbs[1]} cut")
 
 
-def _shown(predicted: "Iterator[tuple[Example, dict[str, Any]]]", as_json: bool) -> Iterator[dict[str, Any]]:
+def _shown(
+    task: "Task", predicted: "Iterator[tuple[Example, dict[str, Any]]]", as_json: bool
+) -> Iterator[dict[str, Any]]:
     """Yield the fields of each prediction after printing them."""
     for example, fields in predicted:
         if as_json:
             write(json.dumps(fields, ensure_ascii=False))
         else:
-            inputs = example.inputs if isinstance(example.inputs, str) else " | ".join(map(str, example.inputs))
-            answer(f"{_summary(fields)}: {' '.join(inputs.split())[:60]}")
+            answer(task.summary(example, fields))
         yield fields
-
-
-def _summary(fields: dict[str, Any]) -> str:
-    """Return a prediction in a few words: the likeliest labels, or the prediction itself."""
-    prediction, chances = fields.get("prediction"), fields.get("probabilities")
-    if isinstance(chances, dict) and not isinstance(prediction, list):
-        return ", ".join(f"{label} {chance:.0%}" for label, chance in list(chances.items())[:3])
-    return ", ".join(map(str, prediction)) if isinstance(prediction, list) else str(prediction)
 
 
 def _lines_of_standard_input() -> Sequence[str]:
