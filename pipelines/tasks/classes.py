@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 
 from corpora.rows import Row
-from lm.head_config import HeadConfig, Pooling
+from lm.head_config import HeadConfig, Pooling, usual_pooling
 from lm.metrics.baselines import NaiveBayes
 from lm.metrics.labels import (
     calibration_error,
@@ -190,7 +190,7 @@ class Classes(Task):
                     )
 
     def head(self, architecture: str) -> HeadConfig:
-        pooling = ("mean" if architecture == "encoder" else "last") if self.pooling == "auto" else self.pooling
+        pooling = usual_pooling(architecture) if self.pooling == "auto" else self.pooling
         loss: Literal["binary", "cross-entropy"] = "binary" if self.several else "cross-entropy"
         weights = self.class_weights
         return HeadConfig(kind="sequence", outputs=len(self.labels), pooling=pooling, loss=loss, class_weights=weights)
