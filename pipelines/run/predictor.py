@@ -9,8 +9,8 @@ import torch
 
 from lm.metrics.predictions import token_nll
 from lm.model import LanguageModel
+from lm.task_model import TrainedModel
 from pipelines.run.folder import Run
-from pipelines.run.loaded_run import Loaded
 from pipelines.tasks.data import reader_of
 from pipelines.tasks.examples import Encoded, batch_of
 from pipelines.tasks.task import Example, Task
@@ -24,22 +24,27 @@ CHUNK = 4096  # examples in memory at once
 class Predictor:
     """The model and the task of a fine-tuned run."""
 
-    def __init__(self, run: Run, loaded: Loaded) -> None:
+    def __init__(self, run: Run, model: TrainedModel) -> None:
+        """`model`: the run's, in evaluation mode."""
         assert run.recipe.task is not None
+        self.run, self.model = run, model
         self.task: Task = run.recipe.task
-        self.loaded = loaded
         self.reader = reader_of(run, self.task)
 
-    def outputs(self, encoded: Sequence[Encoded], progress: Callable[[int], None] | None = None) -> list[Array]:
-        """Return the outputs of the model for each encoded example, float32: see `task_outputs`."""
-        return task_outputs(self.loaded.model, encoded, progress)
+    def outputs(
+        self, encoded: Sequence[Encoded], progress: Callable[[int], None] | None = None, labelled: bool = True
+    ) -> Sequence[Any]:
+        """Return what the task needs of the model for each encoded example: see `Task.outputs`."""
+        outputs = self.task.outputs(self, encoded, labelled, progress)
+        return task_outputs(self.model, encoded, progress) if outputs is None else outputs
 
     def predictions(self, examples: Iterable[Example]) -> Iterator[tuple[Example, dict[str, Any]]]:
         """Yield each example with the fields that the task predicts, at most CHUNK examples at a time in memory."""
         iterator = iter(examples)
         while chunk := list(islice(iterator, CHUNK)):
             encoded = self.task.encode(chunk, self.reader)
-            yield from zip(chunk, self.task.predictions(self.outputs(encoded), encoded, chunk), strict=True)
+            outputs = self.outputs(encoded, labelled=False)
+            yield from zip(chunk, self.task.predictions(outputs, encoded, chunk), strict=True)
 
 
 @torch.inference_mode()

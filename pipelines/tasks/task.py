@@ -5,7 +5,7 @@ the run's config.toml. A task that names a head replaces the head of the languag
 model itself. Training, evaluation and prediction know no task.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from corpora.rows import Row
     from lm.model import LanguageModel
+    from pipelines.run.predictor import Predictor
     from pipelines.tasks.examples import Encoded
     from pipelines.tasks.text_reader import TextReader
-    from pipelines.training.batch import Array
 
 Learned: Any = tyro.conf.Suppress
 """Marks a field that `learn` sets, and that is no option"""
@@ -78,11 +78,12 @@ class Task:
 
     # Reading
 
-    def choose_columns(self, fields: Iterable[str]) -> Self:
-        """Return the task with the columns that it reads of rows with these `fields`, unless `columns` names them."""
+    def choose_columns(self, fields: Mapping[str, Any]) -> Self:
+        """Return the task with the columns that it reads of rows like `fields`, unless `columns` names them."""
         if self.columns:
             return self
-        present = set(fields)
+        nested = ((name, inner) for name, inner in fields.items() if isinstance(inner, Mapping))
+        present = {*fields, *(f"{name}.{field}" for name, inner in nested for field in inner)}
         usual = next((names for names in self.usual if present.issuperset(names)), self.usual[0])
         return replace(self, columns=usual)
 
@@ -153,10 +154,24 @@ class Task:
 
     # Results
 
+    def outputs(
+        self,
+        predictor: "Predictor",
+        encoded: Sequence["Encoded"],
+        labelled: bool,
+        progress: Callable[[int], None] | None = None,
+    ) -> Sequence[Any] | None:
+        """Return what `results` or `predictions` need of the model for each encoded example, one object each.
+
+        None stands for the arrays of `task_outputs`. `labelled`: whether the examples have targets. `progress` gets
+        the number of examples so far.
+        """
+        return None
+
     def results(
-        self, outputs: Sequence["Array"], encoded: Sequence["Encoded"], examples: Sequence[Example]
+        self, outputs: Sequence[Any], encoded: Sequence["Encoded"], examples: Sequence[Example]
     ) -> list[Result]:
-        """Return the results of examples from the outputs of the model, each (P, L) float32."""
+        """Return the results of examples from `outputs`, by default arrays (P, L) float32."""
         raise NotImplementedError
 
     def baselines(
@@ -166,7 +181,7 @@ class Task:
         return {}
 
     def predictions(
-        self, outputs: Sequence["Array"], encoded: Sequence["Encoded"], examples: Sequence[Example]
+        self, outputs: Sequence[Any], encoded: Sequence["Encoded"], examples: Sequence[Example]
     ) -> list[dict[str, Any]]:
         """Return for each example the fields that `bytelm predict` adds to its row."""
         raise NotImplementedError

@@ -15,7 +15,7 @@ from pipelines.evaluation.task_evaluation import measure_task
 from pipelines.machine import choose_machine, cores_per_operation, freed_memory_returned, without_subnormals
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
-from pipelines.run.predictor import task_outputs
+from pipelines.run.predictor import Predictor
 from pipelines.run.retention import checkpoint_folders
 from pipelines.tasks.comparison import SCRATCH
 from pipelines.tasks.data import EncodedTask, ExampleFiles, fingerprint
@@ -81,7 +81,7 @@ def evaluate(work: EncodedTask, out: Path, compare_scratch: bool) -> tuple[TaskP
     if compare_scratch:
         say("the same model from random weights, for comparison:")
         model = train_in_memory(work, work.recipe.train.seed)
-        outputs = task_outputs(model, work.encoded_validation)
+        outputs = Predictor(Run(out), model).outputs(work.encoded_validation)
         further[SCRATCH] = task.results(outputs, work.encoded_validation, work.validation)[0]
     plan = TaskPlan(Run(out), (), EvaluationOptions())
     return plan, measure_task(plan, further)
