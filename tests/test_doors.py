@@ -25,7 +25,7 @@ from lm.optim.optimizer import Optimizer
 
 
 class Lion(Optimizer):
-    label, moments, bound_by_products = "Lion", 1, False
+    bound_by_products = False
 
     def __init__(self, params, lr, betas):
         super().__init__(params, {"lr": lr, "betas": betas})
@@ -122,11 +122,33 @@ class Average(Mixer):
     def flops(self, length, visible, outputs):
         return self.value.flops(length) + 6 * self.value.weight.shape[0] * length + self.output.flops(outputs)
 
-    def state_size(self, length):
-        return self.value.weight.shape[0]
-
 
 MIXER = Average
+'''
+
+AVERAGE_COSTS = '''
+"""What the average costs."""
+
+from lm.mixers.mixer_costs import MixerCosts, linear_parameters
+
+
+class AverageCosts(MixerCosts):
+    def parameters(self, value_embedding=False):
+        for _ in range(2):
+            yield from linear_parameters(self.config.width, self.config.width, self.config.bias)
+
+    def flops(self, length, visible, outputs):
+        width = self.config.width
+        return 6 * width * width * (length + outputs) + 6 * width * length
+
+    def state_size(self, length):
+        return self.config.width
+
+    def saved_bytes(self, length, outputs, itemsize, value_embedding=False):
+        return 2 * itemsize * self.config.width * length
+
+
+COSTS = AverageCosts
 '''
 
 COUNT_WORDS = '''
@@ -296,12 +318,13 @@ KIND = Characters()
 
 
 class House:
-    """A copy of the packages, and the command that runs it."""
+    """A copy of the packages with their compiled bytecode and kernels, and the command that runs it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        being_written = shutil.ignore_patterns("*.pyc.*", "*.tmp.*")  # by another process
         for package in ("bytelm", "tokenizer", "lm", "corpora", "pipelines"):
-            shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / package, folder / package, ignore=being_written)
 
     def add(self, path: str, text: str) -> None:
         """Write a new file."""
@@ -346,7 +369,9 @@ def losses(run: Path) -> list[float]:
 
 def test_adding_an_optimizer_takes_its_module_and_its_name(house, tmp_path, dataset_folder):
     house.add("lm/optim/lion.py", LION)
-    house.register("lm/optim/optimizer_settings.py", '["adamw", "muon"]', '["adamw", "muon", "lion"]')
+    settings, facts = "lm/optim/optimizer_settings.py", "OPTIMIZERS: dict[OptimizerKind, OptimizerFacts] = {\n"
+    house.register(settings, '["adamw", "muon"]', '["adamw", "muon", "lion"]')
+    house.register(settings, facts, f'{facts}    "lion": OptimizerFacts("Lion", 1),\n')
     run = tmp_path / "run"
     model = ("--model.layers", 1, "--model.width", 32, "--model.heads", 2, "--model.context-length", 32)
     train = ("--train.tokens", 12_800, "--train.batch-tokens", 256, "--train.warmup-tokens", 1024, "--train.lr", 0.02)
@@ -410,8 +435,9 @@ assert inside.attention == () and inside.scores is None and len(inside.embedding
 """
 
 
-def test_adding_a_mixer_takes_its_module_and_its_name(house, tmp_path, dataset_folder):
+def test_adding_a_mixer_takes_its_module_its_costs_and_its_name(house, tmp_path, dataset_folder):
     house.add("lm/mixers/average.py", AVERAGE)
+    house.add("lm/mixers/average_costs.py", AVERAGE_COSTS)
     house.register("lm/config.py", 'MixerKind = Literal["attention"]', 'MixerKind = Literal["attention", "average"]')
     run = tmp_path / "run"
     model = ("--model.mixer", "average", "--model.layers", 2, "--model.width", 32, "--model.context-length", 32)

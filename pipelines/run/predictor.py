@@ -30,6 +30,8 @@ class Predictor:
         self.run, self.model = run, model
         self.task: Task = run.recipe.task
         self.reader = reader_of(run, self.task)
+        self.examples = self.cut = 0
+        """Examples that were predicted for, and how many of them were longer than the model reads"""
 
     def outputs(
         self, encoded: Sequence[Encoded], progress: Callable[[int], None] | None = None, labelled: bool = True
@@ -43,6 +45,8 @@ class Predictor:
         iterator = iter(examples)
         while chunk := list(islice(iterator, CHUNK)):
             encoded = self.task.encode(chunk, self.reader)
+            self.examples += len(chunk)
+            self.cut += len({example.origin for example in encoded if example.cut})
             outputs = self.outputs(encoded, labelled=False)
             yield from zip(chunk, self.task.predictions(outputs, encoded, chunk), strict=True)
 
