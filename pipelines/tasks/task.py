@@ -15,12 +15,13 @@ import tyro
 from lm.head_config import HeadConfig
 from lm.values import check_fields
 from pipelines.evaluation.measurement import Result, number
+from pipelines.recipes.config import FinetuneConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from corpora.rows import Row
-    from lm.model import LanguageModel
+    from lm.task_model import TrainedModel
     from pipelines.run.predictor import Predictor
     from pipelines.tasks.examples import Encoded
     from pipelines.tasks.text_reader import TextReader
@@ -63,6 +64,10 @@ class Task:
     """The results of an evaluation; the first has the numbers that people quote"""
     better: ClassVar[Literal["highest", "lowest"]] = "highest"
     """Whether the first number of the results is best at its highest"""
+    from_random: ClassVar[bool] = True
+    """Whether a model with random weights can learn the task, for comparison"""
+    settings: ClassVar[FinetuneConfig] = FinetuneConfig()
+    """Settings of the training by default"""
 
     columns: tuple[str, ...] = ()
     """Columns of a row, also nested (doc.text), inputs first and the target last; by default those with usual names"""
@@ -144,8 +149,8 @@ class Task:
         """Return the examples as a model reads them, with their numbers as `origin`."""
         raise NotImplementedError
 
-    def prepare(self, encoded: list["Encoded"], model: "LanguageModel") -> list["Encoded"]:
-        """Return the examples with what the loss needs of the model before training, on its device."""
+    def prepare(self, encoded: list["Encoded"], start: "Callable[[], TrainedModel]") -> list["Encoded"]:
+        """Return the examples with what the loss needs of the model before training, which `start` returns."""
         return encoded
 
     def loss(self) -> "Callable[..., Tensor] | None":

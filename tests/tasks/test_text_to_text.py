@@ -24,15 +24,11 @@ from pipelines.tasks.text_to_text import TextToText, WrittenTexts
 from pipelines.training.batch_loss import summed_loss
 from pipelines.verbs.import_hf import import_hf
 from tests.pipelines.exchange_cases import save_peer
+from tests.tasks.files import write
 
 CPU = torch.device("cpu")
 PAIRS = [("the cat sat", "a cat"), ("one two three four", "1 2 3 4"), ("naïve — 漢字", "ok"), ("x " * 40, "y " * 40)]
 SETTINGS = {"epochs": 3, "lr": 3e-3, "batch_size": 8, "device": "cpu", "dtype": "float32"}
-
-
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -199,6 +195,7 @@ def test_the_command_trains_a_decoder_resumes_it_and_predicts(in_process, tmp_pa
     assert in_process("predict", tmp_path / "run", "--file", data, "--out", tmp_path / "p.jsonl").returncode == 0
     lines = (tmp_path / "p.jsonl").read_text(encoding="utf-8").splitlines()
     assert len(lines) == 6 * len(rows) and all("prediction" in json.loads(line) for line in lines)
+    assert in_process("report", tmp_path / "run").returncode == 0
     assert in_process("generate", tmp_path / "run", "--prompt", "one", "--tokens", 3).returncode == 0
 
 
