@@ -1,6 +1,5 @@
 """Find a run's checkpoints and read them, verified against their manifests."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from lm.lora import merge_lora
+from lm.warn import warn
 from pipelines.run.manifest import (
     DamagedCheckpointError,
     Shapes,
@@ -94,7 +94,7 @@ def newest_whole_checkpoint(run: Path, settings: Mapping[str, Any], *names: str)
             except DamagedCheckpointError as error:
                 if folder.exists():  # else a running training has removed it since
                     damaged = str(error)
-                    warnings.warn(f"{damaged}: {folder.name} is skipped", stacklevel=2)
+                    warn(f"{damaged}: {folder.name} is skipped")
         if checkpoint_folders(run) == folders:
             break
     if damaged:

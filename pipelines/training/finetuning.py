@@ -1,10 +1,11 @@
 """Fine-tuning: train a run for a task, from another run's weights or from random ones."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from lm.layer_order import freeze, reinitialize
@@ -20,14 +21,14 @@ from pipelines.machine import choose_machine, cores_per_operation, freed_memory_
 from pipelines.recipes.config import FinetuneConfig
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
-from pipelines.run.predictor import task_outputs
+from pipelines.run.predictor import Predictor
 from pipelines.run.retention import checkpoint_folders
 from pipelines.tasks.comparison import SCRATCH
 from pipelines.tasks.data import EncodedTask, ExampleFiles, fingerprint
 from pipelines.training.batch import ALL_ROWS, Shard
 from pipelines.training.batch_loss import summed_loss
 from pipelines.training.data import Score
-from pipelines.training.init_from import GIVEN, Source
+from pipelines.training.init_from import GIVEN, Source, source_of
 from pipelines.training.launch import processes
 from pipelines.training.loop import Trainer
 from pipelines.training.parallel import Kind
@@ -55,7 +56,7 @@ def train(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, parallel:
         cores_per_operation(0),
         processes(parallel, recipe.train) as group,
     ):
-        data = task_data(work, group.shard)
+        data = task_data(prepared(work, lambda: source.weights if source else starting_weights(out)), out, group.shard)
         lines = [source.summary()] if source else ["starts from random weights"] if from_scratch else []
 
         def build() -> TrainedModel:
@@ -75,7 +76,7 @@ def print_plan(run: Run, work: EncodedTask, out: Path) -> None:
         f"epochs in batches of {settings.batch_size}, and test it on {len(work.validation):,}; {cut:,} are cut"
     )
     model = initial_model(recipe, None)
-    speed = measured_speed(recipe, lambda: model, task_data(work))
+    speed = measured_speed(recipe, lambda: model, task_data(prepared(work, lambda: None), out))
     answer(speed.time_of(recipe.train.tokens))
     answer(f"would {'resume the run' if checkpoint_folders(out) else 'make a run'} in {out}")
 
@@ -87,23 +88,26 @@ def evaluate(
     seed, further, by_seed = work.recipe.train.seed, {}, {}
     if compare_scratch and not from_scratch:
         say("the same model from random weights, for comparison:")
-        further[SCRATCH] = _first_result(work, train_in_memory(work, seed))
+        further[SCRATCH] = _first_result(work, out, train_in_memory(work, out, seed))
     weights = Source.open(run.folder).weights if seeds > 1 and not from_scratch else None
     for other in range(seed + 1, seed + seeds):
         say(f"the same training with seed {other}:")
-        by_seed[other] = _first_result(work, train_in_memory(work, other, weights))
+        by_seed[other] = _first_result(work, out, train_in_memory(work, out, other, weights))
     plan = TaskPlan(Run(out), (), EvaluationOptions())
     return plan, measure_task(plan, further, by_seed)
 
 
-def _first_result(work: EncodedTask, model: TrainedModel) -> Result:
-    """Return the first result of the task on the validation examples."""
-    assert work.recipe.task is not None
-    outputs = task_outputs(model, work.encoded_validation)
-    return work.recipe.task.results(outputs, work.encoded_validation, work.validation)[0]
+def _first_result(work: EncodedTask, out: Path, model: TrainedModel) -> Result:
+    """Return the first result of the task on the validation examples; `out` is the folder of a run for it."""
+    task = work.recipe.task
+    assert task is not None
+    outputs = Predictor(Run(out), plain_model(work.recipe, model), task).outputs(work.encoded_validation)
+    return task.results(outputs, work.encoded_validation, work.validation)[0]
 
 
-def train_in_memory(work: EncodedTask, seed: int, weights: Mapping[str, Tensor] | None = None) -> TrainedModel:
+def train_in_memory(
+    work: EncodedTask, out: Path, seed: int, weights: Mapping[str, Tensor] | None = None
+) -> TrainedModel:
     """Return the model of `work`, trained with another seed or from other weights, in evaluation mode."""
     recipe = replace(work.recipe, train=replace(work.recipe.train, seed=seed))
     if recipe.finetune is not None:  # it decides the order of the examples
@@ -114,29 +118,57 @@ def train_in_memory(work: EncodedTask, seed: int, weights: Mapping[str, Tensor] 
     model = initial_model(recipe, weights).to(machine.device)
     model.compute_dtype = machine.dtype
     with without_subnormals():
-        Trainer(None, model, task_data(replace(work, recipe=recipe)), recipe.train).train()
-    trained = model.state_dict()
-    if recipe.lora.rank:
-        trained = merge_lora(trained, recipe.lora.scale)
-    plain = build_model(recipe.model, recipe.head, seed=None).to(machine.device)
-    plain.load_state_dict(trained)
+        data = task_data(prepared(replace(work, recipe=recipe), lambda: weights), out)
+        Trainer(None, model, data, recipe.train).train()
+    model.compute_dtype = torch.float32
+    return plain_model(recipe, model).eval()
+
+
+def plain_model(recipe: Recipe, model: TrainedModel) -> TrainedModel:
+    """Return a model that computes the same without adapters; the model itself if it has none."""
+    if not recipe.lora.rank:
+        return model
+    plain = build_model(recipe.model, recipe.head, seed=None).to(model.embedding.weight.device)
+    plain.load_state_dict(merge_lora(model.state_dict(), recipe.lora.scale))
+    plain.compute_dtype = model.compute_dtype
     return plain.eval()
 
 
-def task_data(work: EncodedTask, shard: Shard = ALL_ROWS) -> TaskData:
-    """Return the batches of a fine-tuning."""
+def prepared(work: EncodedTask, weights: Callable[[], Mapping[str, Tensor] | None]) -> EncodedTask:
+    """Return `work` with what the loss of its task needs of the model that starts with `weights`."""
+    task, recipe = work.recipe.task, work.recipe
+    assert task is not None
+
+    @cache
+    def start() -> TrainedModel:
+        device = choose_machine(recipe.train.device, "float32").device
+        return initial_model(recipe, weights()).to(device).eval()
+
+    training, validation = (task.prepare(part, start) for part in (work.encoded_training, work.encoded_validation))
+    return replace(work, encoded_training=training, encoded_validation=validation)
+
+
+def starting_weights(out: Path) -> Mapping[str, Tensor] | None:
+    """Return the weights that the run in `out` started from, None if they were random; ValueError if they are gone."""
+    if not (out / "config.toml").exists() or "init_from" not in Run(out).facts:
+        return None
+    return source_of(Run(out)).weights
+
+
+def task_data(work: EncodedTask, out: Path, shard: Shard = ALL_ROWS) -> TaskData:
+    """Return the batches of a fine-tuning in the run folder `out`."""
     task, config = work.recipe.task, work.recipe.finetune
     assert task is not None and config is not None
     loss = task.loss() or summed_loss
-    score = partial(_score, work) if config.patience else None
+    score = partial(_score, work, out) if config.patience else None
     return TaskData(work.encoded_training, work.encoded_validation, config.batch_size, config.seed, shard, loss, score)
 
 
-def _score(work: EncodedTask, model: TrainedModel) -> Score:
+def _score(work: EncodedTask, out: Path, model: TrainedModel) -> Score:
     """Return the first number of the task on the validation examples."""
     task = work.recipe.task
     assert task is not None
-    first = _first_result(work, model)
+    first = _first_result(work, out, model)
     key, shown = next((key, shown) for key, shown in first.numbers().items() if shown.headline)
     return shown.name, getattr(first, key), task.better == "highest"
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from lm.lora_config import LoraConfig
+from lm.warn import warn
 from pipelines.cli.arguments import DryRun, RunFolder
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
@@ -23,7 +24,7 @@ from pipelines.cli.waiting import is_first_process
 from pipelines.recipes.config import FinetuneConfig
 from pipelines.recipes.recipe import with_fields
 from pipelines.run.folder import opened
-from pipelines.tasks import task_class, task_names
+from pipelines.tasks import task_class, tasks
 from pipelines.tasks.task import Task
 from pipelines.verbs.evaluate import show_measured
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = PASSIVE_THREADS
 DEFAULT_TASK = "classes"
-SETTINGS, NO_ADAPTERS = FinetuneConfig(), LoraConfig()
+NO_ADAPTERS = LoraConfig()
 
 # Options by subject: in --help, and only in --help-all.
 HELP = {
@@ -80,7 +81,7 @@ def finetune(
     from pipelines.run.loaded_run import LoadedRun
 
     chosen = task if isinstance(task, Task) else with_fields(task_class(task)(), options, "options")
-    config, adapters = with_fields(SETTINGS, train, "train"), with_fields(NO_ADAPTERS, lora, "lora")
+    config, adapters = with_fields(chosen.settings, train, "train"), with_fields(NO_ADAPTERS, lora, "lora")
     files = _files(data, test, held_out)
     if _finetune(opened(run), chosen, files, out, config, adapters, parallel, from_scratch, compare_scratch, seeds):
         raise KeyboardInterrupt
@@ -110,12 +111,10 @@ def _finetune(
     from pipelines.tasks.data import check_model, encode_task
 
     check_model(run, task, config, lora)
-    if seeds < 1:
-        raise ValueError(f"`seeds` is {seeds}, but must be above 0")
-    for name, given in (("lora.rank", lora.rank), ("freeze", config.freeze), ("reinit", config.reinit)):
-        if from_scratch and given:
-            raise ValueError(f"`from_scratch` and `{name}` exclude each other, but both are given: leave one out")
+    _check(config, lora, parallel, from_scratch, seeds)
     work = encode_task(run, files, task, config, lora)
+    for sentence in config.unfinished_schedules(work.recipe.train) if is_first_process() else ():
+        warn(sentence)
     from pipelines.training import finetuning  # imports PyTorch, which takes seconds
 
     if dry_run:
@@ -123,9 +122,21 @@ def _finetune(
         return 0
     status = finetuning.train(run, work, files, out, parallel, from_scratch)
     if status == 0 and is_first_process():
+        compare_scratch = compare_scratch and task.from_random
         plan, evaluation = finetuning.evaluate(run, work, out, from_scratch, compare_scratch, seeds)
         show_measured([([plan], evaluation)])
     return status
+
+
+def _check(config: FinetuneConfig, lora: LoraConfig, parallel: "Kind", from_scratch: bool, seeds: int) -> None:
+    """Raise ValueError for options that exclude each other."""
+    if seeds < 1:
+        raise ValueError(f"`seeds` is {seeds}, but must be above 0")
+    if config.patience and parallel in ("fsdp", "hsdp"):
+        raise ValueError(f"`patience` needs the whole model in each process, but `parallel` is {parallel!r}: use 'ddp'")
+    for name, given in (("lora.rank", lora.rank), ("freeze", config.freeze), ("reinit", config.reinit)):
+        if from_scratch and given:
+            raise ValueError(f"`from_scratch` and `{name}` exclude each other, but both are given: leave one out")
 
 
 def next_step(given: Mapping[str, Any], status: int) -> str:
@@ -152,19 +163,19 @@ def main(arguments: list[str]) -> int:
         compare_scratch: bool = True,
         seeds: int = 1,
         options: Annotated[kind, tyro.conf.arg(name="")] = usual,  # type: ignore[valid-type]  # the task's own class
-        settings: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = SETTINGS,
+        settings: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = kind.settings,
         lora: LoraConfig = NO_ADAPTERS,
         parallel: Literal["none", "ddp", "fsdp", "hsdp"] = "none",
         dry_run: DryRun = False,
     ) -> int:
         """Train a run for a task, from the weights of a trained run.
 
-        The same command resumes a run. --task TASK --help shows the options of another task.
+        The same command resumes a run. `bytelm finetune --task TASK --help` shows the options of another task.
 
         Args:
             task: What the examples teach.
             data: Examples to train on: .jsonl, .csv or .tsv, also .gz, .xz or .zst, .parquet, .arrow, or a folder that
-                `datasets` saved.
+                the datasets library saved.
             test: Examples to test on. By default a part of `data` is held out.
             out: Folder of the new run. An existing run is resumed.
             held_out: Share of the examples to hold out by their hash, without `test`.
@@ -178,5 +189,4 @@ def main(arguments: list[str]) -> int:
         given = (opened(run), options, files, out, settings, lora, parallel)
         return _finetune(*given, from_scratch, compare_scratch, seeds, dry_run)
 
-    lists = {"Tasks": {name: (task_class(name).__doc__ or "").strip().splitlines()[0] for name in task_names()}}
-    return parse(command, arguments, "finetune", lists)
+    return parse(command, arguments, "finetune", {"Tasks": tasks()})

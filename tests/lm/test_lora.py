@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lm.config import MixerKind, ModelConfig
-from lm.costs import count_parameters, flops_per_token, training_bytes
+from lm.costs import count_parameters, flops_per_token
 from lm.head_config import HeadConfig
 from lm.layers import Linear
 from lm.lora import LoraLinear, add_lora, merge_lora
@@ -128,8 +128,7 @@ def test_costs_count_what_adapters_train():
     add_lora(model, LoraConfig(rank=4, targets=("query", "down")))
     added = 2 * (4 * (32 + 32) + 4 * (32 + 128))
     assert count_parameters(model) == count_parameters(base) + added
-    assert training_bytes(model)["gradients"] == 4 * added
-    assert training_bytes(model)["moments"] == 8 * added
+    assert sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad) == added
     matrices = 2 * (4 * 32 * 32 + 2 * 32 * 128) + 61 * 32
     assert flops_per_token(model) == flops_per_token(base) - 2 * matrices + 6 * added
 

@@ -151,7 +151,7 @@ def test_the_best_epoch_is_used_and_training_in_memory_gives_the_same_model(trai
     files = ExampleFiles(data=(rows,), held_out=0.3)
     lora = Run(out).recipe.lora
     work = encode_task(Run(trained_bert), files, Classes(), FinetuneConfig(**{**TRAIN, **settings}), lora)
-    again = train_in_memory(work, 0, Source.open(trained_bert).weights)
+    again = train_in_memory(work, out, 0, Source.open(trained_bert).weights)
     for name, weight in run.loaded.model.state_dict().items():
         assert torch.equal(again.state_dict()[name], weight), name
 
