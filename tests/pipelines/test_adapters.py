@@ -152,3 +152,28 @@ def test_adapters_of_random_weights_are_refused(in_process, tmp_path, trained_be
     assert done.returncode != 0
     assert "--lora.rank is given without --init-from, but random weights must train" in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_task_that_keeps_the_language_model_trains_adapters_and_stops_by_its_own_number(tmp_path, trained_gpt):
+    rows = [{"source": f"copy {i}", "target": f"{i} copied"} for i in range(40)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    out = tmp_path / "writer"
+    finetune(
+        trained_gpt,
+        task="text-to-text",
+        data=tmp_path / "pairs.jsonl",
+        held_out=0.3,
+        out=out,
+        train={**TRAIN, "epochs": 2, "patience": 1},
+        lora={"rank": 2},
+        compare_scratch=False,
+    )
+    lines = [line for line in metrics_of(out) if line["split"] == "validation"]
+    run = bytelm_package.load_run(out)
+    names = set(lines[-1]) - {"step", "tokens", "split", "loss"}
+    evaluation = run.evaluate().splits["validation"]
+    shown = next(number.name for number in type(evaluation.results[0]).numbers().values() if number.headline)
+    assert names == {shown}
+    assert count_parameters(run.model) == count_parameters(bytelm_package.load_run(trained_gpt).model)
+    ids = torch.arange(20)[None] + 200
+    assert not torch.equal(logits(out, ids), logits(trained_gpt, ids))
