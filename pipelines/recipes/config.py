@@ -290,7 +290,7 @@ class FinetuneConfig:
     reinit: int = 0
     """Highest blocks that start from random weights"""
     patience: int = 0
-    """Epochs without improvement of the first number of the task after which the training stops; 0: none. Then the
+    """Epochs without improvement after which training stops; 0: none. The first number of the task decides. Then the
     checkpoint of the best epoch is used, otherwise that of the last"""
     seed: int = 0
     """Seed of the new weights, the order of the examples and dropout"""

@@ -2,7 +2,7 @@
 
 Examples:
     bytelm finetune runs/bert --data reviews.jsonl --out runs/reviews
-    bytelm finetune runs/gpt --task classes --data train.csv --test test.csv --out runs/labels --epochs 3
+    bytelm finetune runs/gpt --data train.csv --test test.csv --out runs/labels
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,10 +41,9 @@ NO_ADAPTERS = LoraConfig()
 HELP = {
     "Examples": ("run task data test columns", "held_out truncate"),
     "Training": (
-        "epochs batch_size lr seed seeds patience",
-        "warmup weight_decay layer_decay freeze reinit dropout label_smoothing grad_clip from_scratch compare_scratch",
+        "epochs batch_size lr seed patience lora.rank",
+        "seeds lora.targets lora.alpha lora.dropout warmup weight_decay layer_decay freeze reinit dropout label_smoothing grad_clip from_scratch compare_scratch",
     ),
-    "Adapters": ("lora.rank lora.targets", "lora.alpha lora.dropout"),
     "Device": ("device", "dtype micro_batch parallel"),
     "Output": ("out dry_run", "tensorboard"),
 }
