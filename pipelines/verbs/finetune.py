@@ -42,7 +42,8 @@ HELP = {
     "Examples": ("run task data test columns", "held_out truncate"),
     "Training": (
         "epochs batch_size lr seed patience lora.rank",
-        "seeds lora.targets lora.alpha lora.dropout warmup weight_decay layer_decay freeze reinit dropout label_smoothing grad_clip from_scratch compare_scratch",
+        "seeds lora.targets lora.alpha lora.dropout "
+        "warmup weight_decay layer_decay freeze reinit dropout label_smoothing grad_clip from_scratch compare_scratch",
     ),
     "Device": ("device", "dtype micro_batch parallel"),
     "Output": ("out dry_run", "tensorboard"),
