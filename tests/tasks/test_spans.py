@@ -23,13 +23,9 @@ from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.finetune import finetune
 from pipelines.verbs.predict import predict
 from tests.tasks.bert_peers import bert_pair
+from tests.tasks.files import write
 
 QUICK = {"epochs": 12, "lr": 5e-3, "batch_size": 16, "device": "cpu", "dtype": "float32", "dropout": 0.0}
-
-
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def read(path):

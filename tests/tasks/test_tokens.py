@@ -29,6 +29,7 @@ from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.finetune import finetune
 from pipelines.verbs.predict import predict
 from tests.tasks.bert_peers import bert_pair
+from tests.tasks.files import write
 
 CONLL = """-DOCSTART- -X- -X- O
 
@@ -52,11 +53,6 @@ UNIVERSAL = """# sent_id = 1
 """
 TAGS = ["O", "B-A", "I-A", "B-B", "I-B"]
 QUICK = {"epochs": 6, "lr": 3e-3, "batch_size": 8, "device": "cpu", "dtype": "float32", "dropout": 0.0}
-
-
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def read(path, **options):
@@ -202,7 +198,6 @@ def test_words_of_a_text_are_all_its_characters_but_blanks(text):
         ([{"tokens": ["a", 3], "tags": ["O", "O"]}], '"tokens" in line 1 of .* has 3, not a word'),
         ([{"tokens": ["a"], "tags": [None]}], '"tags" in line 1 of .* has None, not a tag'),
         ([{"tokens": ["a"], "tags": [""]}], "has '', not a tag"),
-        ([{"tokens": ["\ud800"], "tags": ["O"]}], r"lone surrogate \\ud800"),
         ([{"tokens": [], "tags": []}], "holds no example"),
         ([{"tokens": ["a"]}], 'has no field "ner_tags": it has tokens; choose with `columns`'),
         ([{"text": "ab", "entities": [[0, 3, "X"]]}], "has the span 0 to 3 in a text of 2 characters"),
@@ -217,11 +212,14 @@ def test_unusable_rows_are_refused_by_name(tmp_path, rows, message):
 
 def test_unusable_lines_and_numbers_without_names_are_refused(tmp_path):
     (tmp_path / "a.conll").write_text("a O\nb\n")
-    with pytest.raises(ValueError, match=r"line 2 of .*a.conll has 1 columns, not 2: give one word a line"):
+    with pytest.raises(ValueError, match=r"columns in line 2 of .*a.conll: 1, not 2; give one word a line"):
         read(tmp_path / "a.conll")
     (tmp_path / "a.conllu").write_text("1\ta\n")
-    with pytest.raises(ValueError, match=r"line 1 of .*a.conllu has 2 columns, not 10"):
+    with pytest.raises(ValueError, match=r"columns in line 1 of .*a.conllu: 2, not 10"):
         read(tmp_path / "a.conllu")
+    (tmp_path / "a.jsonl").write_text('{"tokens": ["\\ud800"], "tags": ["O"]}')
+    with pytest.raises(ValueError, match=r"lone surrogate \\ud800"):
+        read(tmp_path / "a.jsonl")
     rows = write(tmp_path / "rows.jsonl", [{"tokens": ["a"], "tags": [2]}])
     with pytest.raises(ValueError, match=r'the tag 2 in "tags" in line 1 of .* has no number in 2 `tag_names`'):
         read(rows, tag_names=("O", "X"))
