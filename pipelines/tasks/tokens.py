@@ -46,6 +46,8 @@ class Tokens(Task):
         ("tokens", "labels"),
         ("text", "entities"),
         ("text", "spans"),
+        ("text", "labels"),
+        ("text", "label"),
     )
     kinds = (TagNumbers, TypeScores)
     suffixes = SUFFIXES
