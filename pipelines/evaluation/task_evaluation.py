@@ -33,7 +33,7 @@ def measure_task(plan: TaskPlan, further: Mapping[str, Result] = MappingProxyTyp
     _, training, examples = files.read(task)
     task.check(examples, " and ".join(map(str, files.test)))
     loaded = load_model(run, options.device, options.dtype, options.checkpoint, needs="float64")
-    predictor = Predictor(run, loaded, task)
+    predictor = Predictor(run, loaded.model, task)
     encoded = task.encode(examples, predictor.reader)
     with Bar("testing", len(encoded), "examples") as bar:
         results = task.results(predictor.outputs(encoded, bar.update), encoded, examples)

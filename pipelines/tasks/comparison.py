@@ -35,7 +35,8 @@ class Comparison(Result):
             name: {first.numbers()[key].name: value for key, value in asdict(other).items() if key in names}
             for name, other in others.items()
         }
-        return cls(number=next(iter(decides)), highest=better == "highest", own=decides, others=values)
+        number = next((name for name, value in decides.items() if value is not None), next(iter(decides)))
+        return cls(number=number, highest=better == "highest", own=decides, others=values)
 
     def keeping(self, earlier: "Comparison | None") -> "Comparison":
         """Return the comparison with the predictors that only an earlier one has, such as a model from scratch."""

@@ -94,7 +94,7 @@ def _predictor(run: Run, checkpoint: str, device: str, dtype: str) -> "Predictor
     from pipelines.run.loaded_run import load_model  # imports PyTorch, which takes seconds
     from pipelines.run.predictor import Predictor
 
-    return Predictor(run, load_model(run, device, dtype, checkpoint))
+    return Predictor(run, load_model(run, device, dtype, checkpoint).model)
 
 
 def _warn_of_cuts(predictor: "Predictor") -> None:
