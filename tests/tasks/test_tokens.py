@@ -196,6 +196,8 @@ def test_spans_of_characters_become_tags_of_words(tmp_path, name):
         ["B-PER", "I-PER", "I-PER", "I-PER", "I-PER", "B-THING", "O", "B-LOC", "I-LOC", "O"],
     )
     assert found[1] == (["none"], ["O"])
+    nested = write(tmp_path / "nested.jsonl", [{"doc": {"text": text, "marks": [[0, 2, "X"]]}}])
+    assert read(nested, columns=("doc.text", "doc.marks"))[0][1][:2] == ["B-X", "O"]
 
 
 @given(st.text(max_size=50))
