@@ -244,7 +244,7 @@ def test_the_best_checkpoint_was_validated_on_the_newest_number_of_tokens(
     ("which", "message"),
     [
         ("3", "has no checkpoint of step 3: its checkpoints are of 40, 50"),
-        ("last", "--checkpoint is 'last': give newest, best, or the number of a step"),
+        ("last", "--checkpoint is 'last': give auto, newest, best, or the number of a step"),
     ],
 )
 def test_a_missing_checkpoint_is_refused(in_process, trained_gpt, which, message):
