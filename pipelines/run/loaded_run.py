@@ -257,7 +257,8 @@ def load_run(
 
     Args:
         path: Folder of the run.
-        checkpoint: newest, best (the lowest validation loss), or the number of a step.
+        checkpoint: newest, best (the lowest validation loss, or the best score of a task with patience), or the number
+            of a step. auto: best with patience, otherwise newest.
         device: auto, cpu, cuda or mps.
         dtype: Dtype of activations and matrix products: float32, bfloat16 or auto.
     """
@@ -300,7 +301,7 @@ def load_trained(
 ) -> Trained:
     """Return the model of a checkpoint, with averaged weights if the run averages them.
 
-    `checkpoint` is "newest" (the newest whole one), "best" (the lowest validation loss), or the number of a step.
+    `checkpoint` is as for `find_checkpoint`.
     `needs`: see `choose_machine`. A loaded run gives its own model, or a copy if `device` is another one. Raises
     ValueError if there is no such checkpoint, or if config.toml does not match it.
     """
