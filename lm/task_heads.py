@@ -100,11 +100,17 @@ def task_loss(
     """Return the sum over N targets of weight times loss, a float32 scalar: nats, or squared errors.
 
     outputs (N, L) float32; targets (N,) int64 for a cross-entropy, otherwise float32 with L = 1; `weights` (N,), 1 by
-    default. Label smoothing spreads this probability evenly over the labels of a cross-entropy.
+    default. Label smoothing spreads this probability evenly over the labels of a cross-entropy, except absent ones.
     """
     if head.loss == "cross-entropy":
         balance = outputs.new_tensor(head.class_weights) if head.class_weights else None
-        losses = F.cross_entropy(outputs, targets, balance, reduction="none", label_smoothing=label_smoothing)
+        absent = head.kind in ("span", "choice")  # may be among the outputs
+        smoothing = 0.0 if absent else label_smoothing
+        losses = F.cross_entropy(outputs, targets, balance, reduction="none", label_smoothing=smoothing)
+        if absent and label_smoothing:
+            there = outputs > NEVER / 2
+            nats = -outputs.log_softmax(dim=-1).where(there, 0.0).sum(dim=-1) / there.sum(dim=-1)
+            losses = (1 - label_smoothing) * losses + label_smoothing * nats
     elif head.loss == "binary":
         losses = F.binary_cross_entropy_with_logits(outputs.squeeze(-1), targets, reduction="none")
     else:
