@@ -7,7 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from lm.config import ModelConfig
-from lm.head_config import HeadConfig
+from lm.head_config import HeadConfig, Pooling
 from lm.layers import Component, Linear
 
 NEVER = -1e30  # logit of what is absent: a span in padding, a choice that an example lacks
@@ -74,21 +74,26 @@ class SequenceHead(TaskHead):
 
     def forward(self, hidden: Tensor, present: Tensor | None = None) -> Tensor:
         """hidden (B, T, width) to (B, 1, outputs), or (B, outputs, 1); `present` (B, T) bool is False at padding."""
-        pooled = self._pool(hidden, present)
+        pooled = pool(hidden, present, self.pooling)
         if self.dense is not None:
             pooled = torch.tanh(self.dense(self.first_dropout(pooled)))
         return super().forward(pooled).unsqueeze(-1 if self.apart else 1)
 
-    def _pool(self, hidden: Tensor, present: Tensor | None) -> Tensor:
-        if self.pooling == "first":
-            return hidden[:, 0]
-        if present is None:
-            return hidden.mean(dim=1) if self.pooling == "mean" else hidden[:, -1]
-        if self.pooling == "last":
-            last = present.shape[1] - 1 - present.int().flip(1).argmax(dim=1)
-            return hidden[torch.arange(len(hidden), device=hidden.device), last]
-        weights = present.to(hidden.dtype).unsqueeze(-1)
-        return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+
+def pool(hidden: Tensor, present: Tensor | None, pooling: Pooling) -> Tensor:
+    """hidden (B, T, width) to (B, width): the first position, the last, or the mean of all.
+
+    `present` (B, T) bool is False at padding, which is at the end.
+    """
+    if pooling == "first":
+        return hidden[:, 0]
+    if present is None:
+        return hidden.mean(dim=1) if pooling == "mean" else hidden[:, -1]
+    if pooling == "last":
+        last = present.shape[1] - 1 - present.int().flip(1).argmax(dim=1)
+        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+    weights = present.to(hidden.dtype).unsqueeze(-1)
+    return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
 
 
 HEADS: dict[str, type[TaskHead]] = {"sequence": SequenceHead, "token": TokenHead, "span": SpanHead}
