@@ -228,8 +228,9 @@ class LoadedRun:
             raise ValueError(f"`pooling` is {pooling!r}, but must be one of {', '.join(poolings)}")
         if target is not None:
             raise ValueError("`pooling` is for texts without a target: leave one of them out")
-        rows, _ = self.cut_ids([text] if isinstance(text, str) else text)
-        vectors = self.vectors(rows, layer, pooling)
+        texts = [text] if isinstance(text, str) else text
+        encoded = self.tokenizer.encode_batch(texts, allowed_special=self._around[2], disallowed_special=())
+        vectors = self.vectors(self.cut_rows(encoded)[0], layer, pooling)
         device = self._body.embedding.weight.device
         return torch.from_numpy(vectors[0]).to(device) if isinstance(text, str) else vectors
 
@@ -237,18 +238,17 @@ class LoadedRun:
         """Return a vector for each row of ids, float32 (N, width), as `features` of texts with `pooling`."""
         return text_vectors(self._body, rows, layer, pooling)
 
-    def cut_ids(self, texts: Sequence[str | bytes]) -> tuple[list[list[int]], int]:
-        """Return the `ids` of each text, cut at the context, and the number of texts that were cut.
+    def cut_rows(self, encoded: Sequence[list[int]]) -> tuple[list[list[int]], int]:
+        """Return the rows that the model reads for the ids of texts, cut at the context, and how many were cut.
 
         Raises ValueError for a text without tokens if the model has no start token.
         """
-        before, after, masks = self._around
+        before, after, _ = self._around
         room = self.config.model.context_length - len(before) - len(after)
-        found = self.tokenizer.encode_batch(texts, allowed_special=masks, disallowed_special=())
-        rows = [[*before, *ids[:room], *after] for ids in found]
+        rows = [[*before, *ids[:room], *after] for ids in encoded]
         if empty := [number for number, row in enumerate(rows) if not row]:
             raise ValueError(f"texts[{empty[0]}] has no tokens, and the model has no start token: leave it out")
-        return rows, sum(len(ids) > room for ids in found)
+        return rows, sum(len(ids) > room for ids in encoded)
 
     @property
     def _body(self) -> LanguageModel:

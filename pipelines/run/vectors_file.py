@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet
 
 from tokenizer.formats.whole_files import whole_file
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 ROWS = 4096  # documents in memory at once, and in a row group
 START = 100  # characters
 
-Vectors = tuple[list[str], np.ndarray]
+Vectors = tuple[pa.Array, np.ndarray]
 """The starts of N documents, and their vectors (N, width) float32"""
 
 
@@ -36,13 +38,18 @@ class CorpusVectors:
         size = 0
         for _, batch in corpus.routed_batches():
             for first in range(0, len(batch), ROWS):
-                part = batch.slice(first, ROWS)
-                texts = part.column(0).to_pylist()
-                rows, cut = self._run.cut_ids(texts)
+                part = batch.column(0).slice(first, ROWS)
+                rows, cut = self._run.cut_rows(self._ids(part))
                 self.documents, self.cut = self.documents + len(rows), self.cut + cut
-                yield [_start(text) for text in texts], self._run.vectors(rows, self._layer, self._pooling)
+                yield _starts(part), self._run.vectors(rows, self._layer, self._pooling)
                 size += part.nbytes
                 progress(size)
+
+    def _ids(self, documents: pa.Array) -> list[list[int]]:
+        """Return the ids of each document, up to one more than the model reads."""
+        lists = self._run.tokenizer.encode_arrow(documents)
+        most, ids, offsets = self._run.config.model.context_length + 1, lists.values.to_numpy(), lists.offsets
+        return [ids[start : min(end, start + most)].tolist() for start, end in pairwise(offsets.to_numpy().tolist())]
 
 
 def write_vectors(path: Path, parts: Iterable[Vectors], width: int, facts: Mapping[str, Any]) -> None:
@@ -78,14 +85,18 @@ def _write_parquet(path: Path, parts: Iterable[Vectors], width: int, facts: Mapp
     count = 0
     with pyarrow.parquet.ParquetWriter(path, schema) as writer:
         for starts, vectors in parts:
-            # pa.array of numpy's arrays would import pandas.
+            # pa.array would import pandas.
             values = pa.FloatArray.from_buffers(pa.float32(), vectors.size, [None, pa.py_buffer(vectors.tobytes())])
-            numbers = pa.array(range(count, count + len(starts)), pa.int64())
+            numbers = pa.py_buffer(np.arange(count, count + len(starts)).tobytes())
+            places = pa.Int64Array.from_buffers(pa.int64(), len(starts), [None, numbers])
             embeddings = pa.FixedSizeListArray.from_arrays(values, width)
-            writer.write_table(pa.table([numbers, pa.array(starts, pa.string()), embeddings], schema=schema))
+            writer.write_table(pa.Table.from_arrays([places, starts, embeddings], schema=schema))
             count += len(starts)
 
 
-def _start(text: str | bytes) -> str:
-    """Return the first characters of a document."""
-    return (text if isinstance(text, str) else text[: 4 * START].decode(errors="replace"))[:START]
+def _starts(documents: pa.Array) -> pa.Array:
+    """Return the first characters of each document; of bytes that are not UTF-8, U+FFFD."""
+    if pa.types.is_large_binary(documents.type):
+        starts = [text[: 4 * START].decode(errors="replace")[:START] for text in documents.to_pylist()]
+        return pa.array(starts, pa.string())
+    return pc.utf8_slice_codeunits(documents, 0, START).cast(pa.string())

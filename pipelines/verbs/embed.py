@@ -2,7 +2,7 @@
 
 Examples:
     bytelm embed runs/bert my-text/ --out vectors.parquet
-    bytelm embed runs/gpt reviews.csv --text-column review --pooling last --layer 2 --out vectors.npy
+    bytelm embed runs/gpt reviews.csv --layer 2 --pooling last --out v.npy
 """
 
 from pathlib import Path
