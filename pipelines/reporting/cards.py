@@ -6,10 +6,12 @@ from corpora.object_store import AnyPath
 from pipelines.cli.display import count_text, duration, perplexity_text, quantity, rounded
 from pipelines.evaluation.measurements.intervals import Intervals
 from pipelines.evaluation.measurements.ngrams import NGrams
+from pipelines.evaluation.numbers import value_of
 from pipelines.evaluation.results import SPLITS, SplitEvaluation
 from pipelines.files import parse_json
 from pipelines.reporting.subject import Subject
 from pipelines.run.folder import Run
+from pipelines.tasks.comparison import Comparison
 
 TARGETS = {"next-token": "", "masked-token": " of masked tokens"}  # title of a perplexity, by objective
 SHOWN_BASELINES = 4
@@ -26,6 +28,8 @@ class Card(NamedTuple):
 def cards_of(subject: Subject) -> list[Card]:
     """Return the four cards of a run; fewer if it is not evaluated."""
     main = subject.main
+    if main and subject.of_task:
+        return [*_of_task(main), _data(subject), _time(subject)]
     measured = [_perplexity(subject, main), _compared(subject, main)] if main else []
     return [*measured, _data(subject), _time(subject)]
 
@@ -45,6 +49,19 @@ def codes_of(subject: Subject, evaluation: SplitEvaluation, short: bool = False)
     """Return the bits per byte of baselines and of other codes of the text of an evaluation, by `short` names."""
     baselines = baselines_of(evaluation, evaluation.tokens / max(1, evaluation.bytes))
     return baselines | {other.label if short else other.name: other.bits_per_byte for other in subject.opponents}
+
+
+def _of_task(main: SplitEvaluation) -> list[Card]:
+    """Return the card of the number that people quote of a task, and of the best of simpler predictors."""
+    first, comparison = main.results[0], main.find(Comparison)
+    quoted = [(shown.name, value_of(key, main)) for key, shown in first.numbers().items() if shown.headline]
+    (title, value), *others = quoted
+    lines = [*(f"{name} {text}" for name, text in others), f"{main.examples:,} examples"]
+    cards = [Card(f"{title[:1].upper()}{title[1:]}", value, lines)]
+    if comparison and comparison.others:
+        rows = [f"{name}: {comparison.shown(values)}" for name, values in comparison.others.items()]
+        cards.append(Card("Beside simpler predictors", comparison.shown(comparison.own), rows[:SHOWN_BASELINES]))
+    return cards
 
 
 def _perplexity(subject: Subject, main: SplitEvaluation) -> Card:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from lm.model import LanguageModel
 from pipelines.cli.waiting import doing
 from pipelines.evaluation.measurement import Opponent
 from pipelines.evaluation.results import SPLITS, Evaluation, SplitEvaluation
@@ -12,7 +13,7 @@ from pipelines.reporting.passage import Passage, passage_of
 from pipelines.reporting.samples import Sample, samples_of
 from pipelines.reporting.tokenizer_facts import TokenizerFacts, tokenizer_facts
 from pipelines.run.folder import Run
-from pipelines.run.loaded_run import load_trained
+from pipelines.run.loaded_run import load_model
 from pipelines.run.retention import checkpoint_folders
 
 
@@ -33,6 +34,11 @@ class Subject:
     @property
     def imported(self) -> bool:
         return "imported_from" in self.run.facts
+
+    @property
+    def of_task(self) -> bool:
+        """Whether the main evaluation is that of a task of fine-tuning."""
+        return self.main is not None and self.main.task is not None
 
     @property
     def tokens_seen(self) -> int:
@@ -66,7 +72,7 @@ class Subject:
     @property
     def most_positions(self) -> SplitEvaluation | None:
         """The evaluation of the same text as `main` that scores the most positions of the window."""
-        if self.main is None:
+        if self.main is None or self.of_task:
             return None
         same = [evaluation for evaluation in self.evaluations if evaluation.text == self.main.text]
         return max(same, key=lambda evaluation: evaluation.stride)
@@ -89,8 +95,9 @@ def subject_of(run: Run, samples: bool = True, inside: bool = True, name: str | 
     evaluations = evaluation.all if evaluation else []
     if evaluation and (main := evaluation.main(run.facts["dataset_fingerprint"])):
         evaluations = [main, *(one for one in evaluations if one is not main)]
-    model = load_trained(run, checkpoint=_evaluated(run, evaluations), needs="float64").model
+    model = load_model(run, checkpoint=_evaluated(run, evaluations), needs="float64").model
     doing(f"looking at {run.name}")
+    language = model if isinstance(model, LanguageModel) else None  # another model predicts no tokens
     return Subject(
         run,
         name or run.name,
@@ -98,9 +105,9 @@ def subject_of(run: Run, samples: bool = True, inside: bool = True, name: str | 
         evaluations,
         sum(p.numel() for p in model.parameters()),
         tokenizer_facts(run),
-        samples_of(run, model) if samples else [],
-        passage_of(run, model) if samples else None,
-        look_inside(run, model) if inside else None,
+        samples_of(run, language) if samples and language else [],
+        passage_of(run, language) if samples and language else None,
+        look_inside(run, language) if inside and language else None,
     )
 
 

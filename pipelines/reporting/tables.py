@@ -44,13 +44,17 @@ def training_table(subjects: Sequence[Subject]) -> Table:
     """Return the table with the training of each run, without empty rows."""
 
     def facts(name: str) -> Callable[[Subject], str]:
-        return lambda each: str(each.run.facts.get(name) or UNRECORDED)
+        def cell(each: Subject) -> str:
+            value = each.run.facts.get(name) or UNRECORDED
+            return " ".join(value) if isinstance(value, list) else str(value)
+
+        return cell
 
     def if_trained_here(cell: Callable[[Subject], str]) -> Callable[[Subject], str]:
         return lambda each: MISSING if each.imported else cell(each)
 
     cells: dict[str, Callable[[Subject], str]] = {
-        "objective": lambda each: each.run.recipe.objective,
+        "objective": lambda each: each.run.recipe.trained_for,
         "parameters": lambda each: f"{each.parameters:,}",
         "context, tokens": lambda each: f"{each.run.recipe.model.context_length:,}",
         "imported from": lambda each: str(each.run.facts.get("imported_from", MISSING)),
@@ -72,7 +76,12 @@ def training_table(subjects: Sequence[Subject]) -> Table:
 def measured_tables(subjects: Sequence[Subject]) -> list[Table]:
     """Return a table for each objective: the numbers that people quote, and the settings of each evaluation."""
     return [
-        Table("Results", OBJECTIVES[objective], [label_of(*column) for column in columns], _result_rows(columns))
+        Table(
+            "Results",
+            OBJECTIVES.get(objective, f"Task: {objective}"),
+            [label_of(*column) for column in columns],
+            _result_rows(columns),
+        )
         for objective, columns in _by_objective(subjects).items()
     ]
 
@@ -93,7 +102,7 @@ def number_tables(subjects: Sequence[Subject]) -> list[Table]:
         rows = [(in_words(key), cells) for key, cells in rows_of([column for _, column in columns])]
         rows = [(label, cells) for label, cells in rows if label not in shown]
         heads = [f"{label_of(*column)}, {column[0].text_name(column[1])}" for column in columns]
-        tables.append(Table("More numbers", OBJECTIVES[objective], heads, rows))
+        tables.append(Table("More numbers", OBJECTIVES.get(objective, f"Task: {objective}"), heads, rows))
     return tables
 
 
@@ -148,7 +157,7 @@ def validation_losses(subjects: Sequence[Subject]) -> list[str]:
     for subject in subjects:
         last = [line for line in subject.metrics if line["split"] == "validation"][-1:]
         main = subject.main
-        if not last or main is None or subject.text_name(main) != "validation":
+        if not last or main is None or subject.of_task or subject.text_name(main) != "validation":
             continue
         train, loss = subject.run.recipe.train, last[0]["loss"]
         lines.append(
@@ -171,7 +180,8 @@ def _by_objective(subjects: Sequence[Subject]) -> dict[str, list[Column]]:
     """Return the evaluations by objective, because numbers of different objectives are not comparable."""
     columns: dict[str, list[Column]] = {}
     for column in _columns(subjects):
-        columns.setdefault(column[0].run.recipe.objective, []).append(column)
+        objective = column[0].run.recipe.objective if column[1].task is None else column[1].task
+        columns.setdefault(objective, []).append(column)
     return columns
 
 

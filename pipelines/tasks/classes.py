@@ -1,4 +1,4 @@
-"""Classes of texts, or of pairs of texts: one label each, or several."""
+"""Labels of texts, or of pairs of texts: one each, or several."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -263,15 +263,15 @@ class Classes(Task):
         return {str(self.labels[i]): float(row[i]) for i in order}
 
     def _indices(self, examples: Iterable[Example]) -> Array:
+        """Return the number of each label, (N,) int64."""
         places = {label: place for place, label in enumerate(self.labels)}
         return np.array([places[example.target] for example in examples], np.int64)
 
     def _targets(self, examples: Sequence[Example]) -> Array:
         """Return (N, 1) int64, or with several labels each (N, L) float32; 0 for examples without a target."""
-        if not self.several:
-            places = {label: place for place, label in enumerate(self.labels)}
-            return np.array([[places.get(example.target, 0)] for example in examples], np.int64)
         places = {label: place for place, label in enumerate(self.labels)}
+        if not self.several:
+            return np.array([[places.get(example.target, 0)] for example in examples], np.int64)
         targets = np.zeros((len(examples), len(self.labels)), np.float32)
         for row, example in zip(targets, examples, strict=True):
             row[[places[label] for label in example.target or ()]] = 1

@@ -28,13 +28,15 @@ class Comparison(Result):
     @classmethod
     def of(cls, first: Result, better: str, others: Mapping[str, Result]) -> "Comparison":
         """Return the comparison of the first result of a run with those of others, by name."""
-        names = [name for name, shown in first.numbers().items() if shown.headline]
+        headlines = (name for name, shown in first.numbers().items() if shown.headline)
+        names = [name for name in headlines if getattr(first, name) is not None]
         decides = {shown.name: getattr(first, name) for name, shown in first.numbers().items() if name in names}
         values = {
             name: {first.numbers()[key].name: value for key, value in asdict(other).items() if key in names}
             for name, other in others.items()
         }
-        return cls(number=next(iter(decides)), highest=better == "highest", own=decides, others=values)
+        number = next((name for name, value in decides.items() if value is not None), next(iter(decides)))
+        return cls(number=number, highest=better == "highest", own=decides, others=values)
 
     def keeping(self, earlier: "Comparison | None") -> "Comparison":
         """Return the comparison with the predictors that only an earlier one has, such as a model from scratch."""
@@ -56,17 +58,17 @@ class Comparison(Result):
         sentences = []
         if scratch is not None and scratch < 0:
             sentences.append(
-                f"Pretraining makes it worse here: {self.number} {self._shown(self.own)} against "
-                f"{self._shown(self.others[SCRATCH])} from scratch. Train with `from_scratch`, or from a run that saw "
+                f"Pretraining makes it worse here: {self.number} {self.shown(self.own)} against "
+                f"{self.shown(self.others[SCRATCH])} from scratch. Train with `from_scratch`, or from a run that saw "
                 "more text."
             )
             worse = [self._against(name) for name, gain in gains.items() if gain < 0 and name != SCRATCH]
         if worse:
-            sentences.append(f"By {self.number} ({self._shown(self.own)}) it loses to {' and '.join(worse)}.")
+            sentences.append(f"By {self.number} ({self.shown(self.own)}) it loses to {' and '.join(worse)}.")
         elif scratch is None or scratch >= 0:
             best = min(gains, key=gains.__getitem__)
             sentences.append(
-                f"By {self.number} ({self._shown(self.own)}) it is at least as good as all {len(gains)} simpler "
+                f"By {self.number} ({self.shown(self.own)}) it is at least as good as all {len(gains)} simpler "
                 f"predictors; the best of them is {self._against(best)}."
             )
         return sentences
@@ -78,9 +80,10 @@ class Comparison(Result):
         return [Table("This run and simpler predictors", "Predictor", heads, cells)]
 
     def _against(self, name: str) -> str:
-        return f"{name} ({self._shown(self.others[name])})"
+        return f"{name} ({self.shown(self.others[name])})"
 
-    def _shown(self, values: Values) -> str:
+    def shown(self, values: Values) -> str:
+        """Return the number that decides, of this run or another predictor."""
         return _cell(values.get(self.number))
 
 

@@ -1,7 +1,8 @@
 """Fine-tuning: train a run for a task, from another run's weights or from random ones."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -15,13 +16,13 @@ from pipelines.evaluation.task_evaluation import measure_task
 from pipelines.machine import choose_machine, cores_per_operation, freed_memory_returned, without_subnormals
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
-from pipelines.run.predictor import task_outputs
+from pipelines.run.predictor import Predictor
 from pipelines.run.retention import checkpoint_folders
 from pipelines.tasks.comparison import SCRATCH
 from pipelines.tasks.data import EncodedTask, ExampleFiles, fingerprint
 from pipelines.training.batch import ALL_ROWS, Shard
 from pipelines.training.batch_loss import summed_loss
-from pipelines.training.init_from import GIVEN, Source
+from pipelines.training.init_from import GIVEN, Source, source_of
 from pipelines.training.launch import processes
 from pipelines.training.loop import Trainer
 from pipelines.training.parallel import Kind
@@ -49,7 +50,7 @@ def train(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, parallel:
         cores_per_operation(0),
         processes(parallel, recipe.train) as group,
     ):
-        data = task_data(work, group.shard)
+        data = task_data(prepared(work, lambda: source.weights if source else starting_weights(out)), group.shard)
         lines = [source.summary()] if source else ["starts from random weights"] if from_scratch else []
 
         def build() -> TrainedModel:
@@ -69,7 +70,7 @@ def print_plan(run: Run, work: EncodedTask, out: Path) -> None:
         f"epochs in batches of {settings.batch_size}, and test it on {len(work.validation):,}; {cut:,} are cut"
     )
     model = initial_model(recipe, None)
-    speed = measured_speed(recipe, lambda: model, task_data(work))
+    speed = measured_speed(recipe, lambda: model, task_data(prepared(work, lambda: None)))
     answer(speed.time_of(recipe.train.tokens))
     answer(f"would {'resume the run' if checkpoint_folders(out) else 'make a run'} in {out}")
 
@@ -81,7 +82,7 @@ def evaluate(work: EncodedTask, out: Path, compare_scratch: bool) -> tuple[TaskP
     if compare_scratch:
         say("the same model from random weights, for comparison:")
         model = train_in_memory(work, work.recipe.train.seed)
-        outputs = task_outputs(model, work.encoded_validation)
+        outputs = Predictor(Run(out), model).outputs(work.encoded_validation)
         further[SCRATCH] = task.results(outputs, work.encoded_validation, work.validation)[0]
     plan = TaskPlan(Run(out), (), EvaluationOptions())
     return plan, measure_task(plan, further)
@@ -94,9 +95,31 @@ def train_in_memory(work: EncodedTask, seed: int, weights: Mapping[str, Tensor] 
     model = initial_model(recipe, weights).to(machine.device)
     model.compute_dtype = machine.dtype
     with without_subnormals():
-        Trainer(None, model, task_data(work), recipe.train).train()
+        data = task_data(prepared(replace(work, recipe=recipe), lambda: weights))
+        Trainer(None, model, data, recipe.train).train()
     model.compute_dtype = torch.float32
     return model.eval()
+
+
+def prepared(work: EncodedTask, weights: Callable[[], Mapping[str, Tensor] | None]) -> EncodedTask:
+    """Return `work` with what the loss of its task needs of the model that starts with `weights`."""
+    task, recipe = work.recipe.task, work.recipe
+    assert task is not None
+
+    @cache
+    def start() -> TrainedModel:
+        device = choose_machine(recipe.train.device, "float32").device
+        return initial_model(recipe, weights()).to(device).eval()
+
+    training, validation = (task.prepare(part, start) for part in (work.encoded_training, work.encoded_validation))
+    return replace(work, encoded_training=training, encoded_validation=validation)
+
+
+def starting_weights(out: Path) -> Mapping[str, Tensor] | None:
+    """Return the weights that the run in `out` started from, None if they were random; ValueError if they are gone."""
+    if not (out / "config.toml").exists() or "init_from" not in Run(out).facts:
+        return None
+    return source_of(Run(out)).weights
 
 
 def task_data(work: EncodedTask, shard: Shard = ALL_ROWS) -> TaskData:

@@ -23,7 +23,7 @@ from pipelines.cli.waiting import is_first_process
 from pipelines.recipes.config import FinetuneConfig
 from pipelines.recipes.recipe import with_fields
 from pipelines.run.folder import opened
-from pipelines.tasks import task_class, task_names
+from pipelines.tasks import task_class, tasks
 from pipelines.tasks.task import Task
 from pipelines.verbs.evaluate import show_measured
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = PASSIVE_THREADS
 DEFAULT_TASK = "classes"
-SETTINGS = FinetuneConfig()
 
 # Options by subject: in --help, and only in --help-all.
 HELP = {
@@ -76,7 +75,7 @@ def finetune(
     from pipelines.run.loaded_run import LoadedRun
 
     chosen = task if isinstance(task, Task) else with_fields(task_class(task)(), options, "options")
-    config = with_fields(FinetuneConfig(), train, "train")
+    config = with_fields(chosen.settings, train, "train")
     files = _files(data, test, held_out)
     if _finetune(opened(run), chosen, files, out, config, parallel, from_scratch, compare_scratch):
         raise KeyboardInterrupt
@@ -114,7 +113,7 @@ def _finetune(
         return 0
     status = finetuning.train(run, work, files, out, parallel, from_scratch)
     if status == 0 and is_first_process():
-        plan, evaluation = finetuning.evaluate(work, out, compare_scratch and not from_scratch)
+        plan, evaluation = finetuning.evaluate(work, out, compare_scratch and task.from_random and not from_scratch)
         show_measured([([plan], evaluation)])
     return status
 
@@ -142,18 +141,18 @@ def main(arguments: list[str]) -> int:
         from_scratch: bool = False,
         compare_scratch: bool = True,
         options: Annotated[kind, tyro.conf.arg(name="")] = usual,  # type: ignore[valid-type]  # the task's own class
-        settings: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = SETTINGS,
+        settings: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = kind.settings,
         parallel: Literal["none", "ddp", "fsdp", "hsdp"] = "none",
         dry_run: DryRun = False,
     ) -> int:
         """Train a run for a task, from the weights of a trained run.
 
-        The same command resumes a run. --task TASK --help shows the options of another task.
+        The same command resumes a run. `bytelm finetune --task TASK --help` shows the options of another task.
 
         Args:
             task: What the examples teach.
             data: Examples to train on: .jsonl, .csv or .tsv, also .gz, .xz or .zst, .parquet, .arrow, or a folder that
-                `datasets` saved.
+                the datasets library saved.
             test: Examples to test on. By default a part of `data` is held out.
             out: Folder of the new run. An existing run is resumed.
             held_out: Share of the examples to hold out by their hash, without `test`.
@@ -164,5 +163,4 @@ def main(arguments: list[str]) -> int:
         files = _files(data, test, held_out)
         return _finetune(opened(run), options, files, out, settings, parallel, from_scratch, compare_scratch, dry_run)
 
-    lists = {"Tasks": {name: (task_class(name).__doc__ or "").strip().splitlines()[0] for name in task_names()}}
-    return parse(command, arguments, "finetune", lists)
+    return parse(command, arguments, "finetune", {"Tasks": tasks()})

@@ -58,7 +58,8 @@ def predict(
         run: Folder of a run that bytelm finetune made.
         text: Texts, as many for each example as the task reads; by default the lines of standard input.
         file: Examples in a file that bytelm finetune could read. Their targets are not read.
-        out: File to write: .jsonl, .csv, .tsv or .parquet. It has the fields of the examples and of the predictions.
+        out: File to write: .jsonl, .csv, .tsv or .parquet, with the fields of the examples and of the predictions, or a
+            format of the task, such as .conll.
         as_json: Print one JSON object per example, each on its own line.
     """
     found = opened(run, checkpoint, device, dtype, any_task=True)
@@ -67,8 +68,8 @@ def predict(
         raise ValueError(f"{found.folder} is not fine-tuned for a task: make such a run with bytelm finetune")
     if text and file:
         raise ValueError("`text` and `file` both name what to predict for: give one of them")
-    if out is not None and out.suffix not in SUFFIXES:
-        raise ValueError(f"`out` is {out}: give a file that ends in {', '.join(SUFFIXES)}")
+    if out is not None and out.suffix not in (*SUFFIXES, *task.suffixes):
+        raise ValueError(f"`out` is {out}: give a file that ends in {', '.join((*SUFFIXES, *task.suffixes))}")
     if file is not None and not file.exists():
         raise ValueError(f"there is no {file}: name a file of examples")
     texts = list(text) if text or file else _lines_of_standard_input()
@@ -83,7 +84,7 @@ def predict(
         return predicted
     from pipelines.run.predictions_file import write_predictions
 
-    count = write_predictions(out, predictor.predictions(examples))
+    count = write_predictions(out, predictor.predictions(examples), task)
     _warn_of_cuts(predictor)
     say(f"{count:,} predictions in {out}")
     return []
@@ -93,7 +94,7 @@ def _predictor(run: Run, checkpoint: str, device: str, dtype: str) -> "Predictor
     from pipelines.run.loaded_run import load_model  # imports PyTorch, which takes seconds
     from pipelines.run.predictor import Predictor
 
-    return Predictor(run, load_model(run, device, dtype, checkpoint))
+    return Predictor(run, load_model(run, device, dtype, checkpoint).model)
 
 
 def _warn_of_cuts(predictor: "Predictor") -> None:

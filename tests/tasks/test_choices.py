@@ -135,7 +135,9 @@ def test_simple_predictors_know_lengths_and_positions(tmp_path):
 def typed_bert(tmp_path_factory, trained_bert, dataset_folder):
     """Return a run of BERT's shape, with token types."""
     recipe = Run(trained_bert).recipe
-    model = replace(recipe.model, positions="learned", norm_position="post", bias=True, token_types=2)
+    model = replace(
+        recipe.model, positions="learned", norm_position="post", bias=True, embedding_norm=True, token_types=2
+    )
     out = tmp_path_factory.mktemp("typed") / "bert"
     bytelm.pretrain(replace(recipe, model=model), data=dataset_folder, out=out)
     return out
