@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pipelines.verbs.build_dataset import build_dataset
     from pipelines.verbs.dataset import verify_dataset
     from pipelines.verbs.demo import demo
+    from pipelines.verbs.embed import embed
     from pipelines.verbs.entropy import entropy
     from pipelines.verbs.evaluate import evaluate
     from pipelines.verbs.export_hf import export_hf
@@ -79,6 +80,7 @@ __all__ = [
     "Tokenizer",
     "build_dataset",
     "demo",
+    "embed",
     "entropy",
     "evaluate",
     "export_hf",

@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from pipelines.run.loaded_run import LoadedRun
+from pipelines.run.predictor import Predictor
 from pipelines.run.text_ids import known_ids
 from pipelines.scoring.texts import text_tokens
 from pipelines.serving.engine import Engine
@@ -85,12 +86,19 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class Service:
-    """The models by name and the engine that runs them, shared by all endpoints."""
+    """The language models and the fine-tuned runs by name, and the engine that runs them, shared by all endpoints."""
 
     models: Mapping[str, ServedModel]
     engine: Engine
     created: int = field(kw_only=True)
     """Start of the server, in seconds since 1970"""
+    tasks: Mapping[str, Predictor] = field(default_factory=dict, kw_only=True)
+    """Runs with the head of a task, which predict no tokens"""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all runs."""
+        return [*self.models, *self.tasks]
 
     def model(self, name: object) -> ServedModel:
         """Return the model of a request's field `model`, which may be None if there is only one.
@@ -98,6 +106,11 @@ class Service:
         Raises RequestError with status 404 for an unknown name.
         """
         names = ", ".join(self.models)
+        tuned = isinstance(name, str) and name in self.tasks
+        if tuned or not self.models:
+            shown = f"{name} is" if tuned else "the runs served here are"
+            message = f"{shown} fine-tuned for a task and no language model: use POST /api/predict"
+            raise RequestError(400, message, param="model")
         if name is None and len(self.models) == 1:
             return next(iter(self.models.values()))
         if name is None:
@@ -106,6 +119,18 @@ class Service:
             message = f"there is no model {cut(repr(name))}: the models are {names}"
             raise RequestError(404, message, param="model", code="model_not_found")
         return self.models[name]
+
+    def task(self, name: object) -> str:
+        """Return the name of the fine-tuned run of a request's field `model`; see `model`."""
+        if name is None and len(self.tasks) == 1:
+            return next(iter(self.tasks))
+        if isinstance(name, str) and name in self.tasks:
+            return name
+        names = f"name one of {', '.join(self.tasks)}" if self.tasks else "no run served here is fine-tuned for a task"
+        if name is None or (isinstance(name, str) and name in self.models):
+            shown = "model is missing" if name is None else f"{name} is not fine-tuned for a task"
+            raise RequestError(400, f"{shown}: {names}", param="model")
+        raise RequestError(404, f"there is no model {cut(repr(name))}: {names}", param="model", code="model_not_found")
 
 
 def token_names(tok: Tokenizer, count: int) -> list[str]:

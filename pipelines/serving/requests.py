@@ -192,6 +192,17 @@ class CompletionRequest(Sampling):
         return self.echo and self.logprobs is not None
 
 
+class PredictRequest(ModelRequest):
+    """`POST /api/predict`."""
+
+    texts: list[Annotated[str, Field(max_length=LONGEST_PAGE_TEXT)]] = Field(
+        min_length=1,
+        max_length=MOST_CHOICES,
+        fail_fast=True,
+        description=f"a list of 1 to {MOST_CHOICES:,} strings of at most {LONGEST_PAGE_TEXT:,} characters",
+    )
+
+
 class TokenizeRequest(ModelRequest):
     """`POST /tokenize`."""
 

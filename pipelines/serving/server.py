@@ -23,6 +23,7 @@ from pipelines.serving.errors import RequestError, answer_failure, answer_reques
 from pipelines.serving.lifetime import Lifetime, Limits
 from pipelines.serving.models import Service
 from pipelines.serving.page_api import page_routes
+from pipelines.serving.predictions import prediction_routes
 from pipelines.serving.security import PAGE, Access, AllowedOrigins, Security
 
 LEAVING_S = 1  # time for connections to close after their answers were cut short
@@ -110,6 +111,7 @@ def create_app(service: Service, access: Access, stopping: asyncio.Event, limits
         *catalogue_routes(service),
         *completion_routes(service),
         *page_routes(service),
+        *prediction_routes(service),
     ]
     handlers = {
         RequestError: answer_request_error,

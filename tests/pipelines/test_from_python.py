@@ -106,6 +106,7 @@ def is_path(annotation):
 REQUIRED = {
     "build-dataset": ["c", "--tokenizer", "tok", "--out", "o"],
     "demo": [],
+    "embed": ["o", "c", "--out", "o"],
     "entropy": ["c"],
     "evaluate": ["o"],
     "export-hf": ["o", "--out", "o"],
