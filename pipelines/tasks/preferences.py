@@ -161,7 +161,7 @@ class Preferences(Task):
         return with_reference(encoded, start())
 
     def loss(self) -> "Callable[..., Tensor]":
-        from pipelines.training.answer_loss import summed_preference_loss  # imports torch
+        from pipelines.training.logit_losses import summed_preference_loss  # imports torch
 
         return partial(summed_preference_loss, beta=self.beta)
 

@@ -21,10 +21,10 @@ from pipelines.tasks.data import reader_of
 from pipelines.tasks.examples import batch_of
 from pipelines.tasks.preferences import Preferences
 from pipelines.tasks.task import Example
-from pipelines.training.answer_loss import summed_preference_loss
 from pipelines.training.batch import Shard
 from pipelines.training.finetuning import starting_weights
 from pipelines.training.init_from import Source
+from pipelines.training.logit_losses import summed_preference_loss
 from tests.tasks.files import write
 
 CPU = torch.device("cpu")
