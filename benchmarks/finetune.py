@@ -124,6 +124,7 @@ def _affordable_tokens(data: Path, run: Path, options: Options) -> int:
 def _recipe(options: Options, tokens: int) -> Recipe:
     recipe = load_recipe("bert-tiny")
     shape = {"layers": options.layers, "width": options.width, "heads": options.heads, "context_length": CONTEXT + 2}
+    shape |= {"mlp_width": 0}  # the default for the width
     train = {
         "tokens": tokens,
         "lr": options.pretraining_lr,

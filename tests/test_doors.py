@@ -54,6 +54,60 @@ class Lion(Optimizer):
 OPTIMIZER = Lion
 '''
 
+QUESTIONS = '''
+"""Whether a text is the beginning of a question: its last character is the target, and is not read."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lm.head_config import HeadConfig
+from pipelines.evaluation.measurement import Result, Table, number
+from pipelines.tasks.task import Example, Task
+
+
+@dataclass(frozen=True)
+class QuestionNumbers(Result):
+    right: float = number("questions recognised", "Share of texts that were recognised.", 3, headline=True)
+
+    def parts(self):
+        return [Table("Questions", "Share", ["value"], [("right", [f"{self.right:.3f}"])])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions(Task):
+    """Whether a text is a question"""
+
+    name = "questions"
+    usual = (("sentence", "mark"),)
+    kinds = (QuestionNumbers,)
+
+    ending: str = "?"
+    """Character that ends a question"""
+
+    def example(self, row, labelled=True):
+        text = row.text("sentence")
+        return Example(row, text[:-1], int(text.endswith(self.ending))) if text else None
+
+    def head(self, architecture):
+        return HeadConfig(kind="sequence", outputs=2)
+
+    def encode(self, examples, reader):
+        ids = reader.ids([example.inputs for example in examples])
+        targets = (np.array([example.target]) for example in examples)
+        return [reader.sequence([one], target, i) for i, (one, target) in enumerate(zip(ids, targets))]
+
+    def results(self, outputs, encoded, examples):
+        said = [int(logits[0].argmax()) for logits in outputs]
+        return [QuestionNumbers(float(np.mean([s == e.target for s, e in zip(said, examples)])))]
+
+    def predictions(self, outputs, encoded, examples):
+        return [{"question": bool(logits[0].argmax())} for logits in outputs]
+
+
+TASK = Questions
+'''
+
 AVERAGE = '''
 """The causal uniform average: y_t = W_o mean of W_v x_s over s <= t (Zhang et al. 2018, "average attention")."""
 
@@ -490,6 +544,24 @@ def test_adding_a_measurement_takes_its_module(house, tmp_path, trained_gpt):
     house.bytelm("report", run, "--no-samples", "--no-inside")
     page = (run / "report.html").read_text(encoding="utf-8")
     assert 'id="rankshare"><summary><h2>Ranks of tokens</h2>' in page and f"<td>{within:,}</td>" in page
+
+
+def test_adding_a_task_takes_its_module(house, tmp_path, trained_bert):
+    house.add("pipelines/tasks/questions.py", QUESTIONS)
+    rows = [{"sentence": text + str(i) + mark} for i in range(20) for text, mark in (("why ", "?"), ("so ", "."))]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "Whether a text is a question" in house.bytelm("finetune", "--help")
+    assert "Character that ends a question" in house.bytelm("finetune", "--task", "questions", "--help")
+    run = tmp_path / "run"
+    words = ("finetune", trained_bert, "--task", "questions", "--data", tmp_path / "rows.jsonl", "--out", run)
+    printed = house.bytelm(*words, "--epochs", 4, "--lr", 0.01, "--no-compare-scratch")
+    numbers = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))["splits"]["validation"]
+    assert f"questions recognised {numbers['right']:.3f}" in printed and numbers["right"] > 0.7
+    assert f"validation: questions recognised {numbers['right']:.3f}\n" in house.bytelm("evaluate", run)
+    answers = house.bytelm("predict", run, "--file", tmp_path / "rows.jsonl", "--json").splitlines()
+    assert len(answers) == 40 and set(json.loads(answers[0])) == {"question"}
+    house.bytelm("report", run)
+    assert "Questions recognised" in (run / "report.html").read_text(encoding="utf-8")
 
 
 def test_adding_a_named_split_pattern_takes_its_regex(house, tmp_path):

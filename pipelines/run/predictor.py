@@ -10,6 +10,7 @@ import torch
 from lm.metrics.predictions import token_nll
 from lm.model import LanguageModel
 from lm.task_model import TrainedModel
+from pipelines.evaluation.results import Evaluation
 from pipelines.run.folder import Run
 from pipelines.tasks.data import reader_of
 from pipelines.tasks.examples import Encoded, batch_of
@@ -24,11 +25,10 @@ CHUNK = 4096  # examples in memory at once
 class Predictor:
     """The model and the task of a fine-tuned run."""
 
-    def __init__(self, run: Run, model: TrainedModel) -> None:
-        """`model`: the run's, in evaluation mode."""
-        assert run.recipe.task is not None
+    def __init__(self, run: Run, model: TrainedModel, task: Task | None = None) -> None:
+        """`model`: the run's, in evaluation mode. `task`: by default the run's, with what its evaluation decides."""
         self.run, self.model = run, model
-        self.task: Task = run.recipe.task
+        self.task = task or tuned_task(run)
         self.reader = reader_of(run, self.task)
         self.examples = self.cut = 0
         """Examples that were predicted for, and how many of them were longer than the model reads"""
@@ -49,6 +49,17 @@ class Predictor:
             self.cut += len({example.origin for example in encoded if example.cut})
             outputs = self.outputs(encoded, labelled=False)
             yield from zip(chunk, self.task.predictions(outputs, encoded, chunk), strict=True)
+
+
+def tuned_task(run: Run) -> Task:
+    """Return the task of a run, with what its newest evaluation on its held-out examples decides."""
+    task, own = run.recipe.task, run.facts["dataset_fingerprint"]
+    assert task is not None
+    if type(task).tuned is Task.tuned:
+        return task
+    known = evaluation.all if (evaluation := Evaluation.read(run.folder)) else []
+    newest = next((one for one in known if one.measured.dataset_fingerprint == own), None)
+    return task.tuned(newest.results if newest else ())
 
 
 @torch.inference_mode()

@@ -28,7 +28,8 @@ class Comparison(Result):
     @classmethod
     def of(cls, first: Result, better: str, others: Mapping[str, Result]) -> "Comparison":
         """Return the comparison of the first result of a run with those of others, by name."""
-        names = [name for name, shown in first.numbers().items() if shown.headline]
+        headlines = (name for name, shown in first.numbers().items() if shown.headline)
+        names = [name for name in headlines if getattr(first, name) is not None]
         decides = {shown.name: getattr(first, name) for name, shown in first.numbers().items() if name in names}
         values = {
             name: {first.numbers()[key].name: value for key, value in asdict(other).items() if key in names}

@@ -63,6 +63,8 @@ class Task:
     """Usual names of the columns, in their order; the last is the target. The first that a row has are read."""
     kinds: ClassVar[tuple[type[Result], ...]] = ()
     """The results of an evaluation; the first has the numbers that people quote"""
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """Ends of the names of files in formats of the task alone, which `as_text` writes"""
     better: ClassVar[Literal["highest", "lowest"]] = "highest"
     """Whether the first number of the results is best at its highest"""
     from_random: ClassVar[bool] = True
@@ -165,6 +167,10 @@ class Task:
 
     # Results
 
+    def tuned(self, results: Sequence[Result]) -> Self:
+        """Return the task with what its `results` on the held-out examples decide, such as a threshold."""
+        return self
+
     def outputs(
         self,
         predictor: "Predictor",
@@ -196,6 +202,20 @@ class Task:
     ) -> list[dict[str, Any]]:
         """Return for each example the fields that `bytelm predict` adds to its row."""
         raise NotImplementedError
+
+    def as_text(self, example: Example, fields: dict[str, Any]) -> str:
+        """Return an example with its predicted fields in the format of `suffixes`, with its line end."""
+        raise NotImplementedError
+
+    def summary(self, example: Example, fields: dict[str, Any]) -> str:
+        """Return an example and its predicted fields in a line, for people."""
+        inputs = example.inputs if isinstance(example.inputs, str) else " | ".join(map(str, example.inputs))
+        prediction, chances = fields.get("prediction"), fields.get("probabilities")
+        if isinstance(chances, dict) and not isinstance(prediction, list):
+            said = ", ".join(f"{label} {chance:.0%}" for label, chance in list(chances.items())[:3])
+        else:
+            said = ", ".join(map(str, prediction)) if isinstance(prediction, list) else str(prediction)
+        return f"{said}: {' '.join(inputs.split())[:60]}"
 
     # config.toml
 

@@ -37,7 +37,7 @@ def recipe(kind: str):
 
     shape = {"architecture": kind, "context_length": 18 if kind == "encoder" else 16, "tied_head": True}
     if kind == "encoder-decoder":
-        shape |= {"positions": "relative", "norm": "rmsnorm", "activation": "geglu", "bias": False}
+        shape |= {"positions": "relative", "norm": "rmsnorm", "activation": "geglu_tanh", "bias": False}
         shape |= {"tied_head": False, "scaled_attention": False, "mlp_width": 16}
     model = ModelConfig(layers=1, width=8, heads=2, **shape)
     train = TrainConfig(

@@ -76,7 +76,7 @@ def test_the_exported_tokenizer_gives_the_ids_that_the_model_was_trained_on(kind
 def original_bert(tmp_path_factory, trained_bert, dataset_folder):
     """Return the run of an encoder in a shape that `transformers` has, trained here."""
     recipe = Run(trained_bert).recipe
-    model = replace(recipe.model, positions="learned", norm_position="post", bias=True)
+    model = replace(recipe.model, positions="learned", norm_position="post", embedding_norm=True, bias=True)
     out = tmp_path_factory.mktemp("original") / "bert"
     recipe = replace(recipe, model=model, train=replace(recipe.train, tokens=256))
     pretrain(recipe, data=dataset_folder, out=out)
