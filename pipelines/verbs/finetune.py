@@ -2,7 +2,7 @@
 
 Examples:
     bytelm finetune runs/bert --data reviews.jsonl --out runs/reviews
-    bytelm finetune runs/gpt --task classes --data train.csv --test test.csv --out runs/labels --epochs 3
+    bytelm finetune runs/gpt --task classes --data train.csv --out runs/labels
 """
 
 from collections.abc import Mapping, Sequence
