@@ -10,10 +10,9 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from lm.config import GATED, ModelConfig
+from lm.config import GATED, SELECTED, ModelConfig
 from lm.mixers.attention_costs import FLOAT32, AttentionCosts
 from lm.mixers.mixer_costs import Shape, linear_parameters, mixer_costs
-from lm.objectives import SELECTED
 from lm.optim.optimizer_settings import OPTIMIZERS, OptimizerKind
 
 INT64 = 8
