@@ -9,6 +9,7 @@ import numpy as np
 
 from lm.model import LanguageModel
 from lm.task_model import TrainedModel
+from pipelines.cli.waiting import doing
 from pipelines.run.folder import Run
 from pipelines.run.two_models import in_batches, sums_of_rows, target_scores
 from pipelines.tasks.examples import Encoded
@@ -41,6 +42,7 @@ def reference_of(run: Run, model: TrainedModel) -> LanguageModel:
 
 def with_reference(encoded: Sequence[Encoded], reference: TrainedModel) -> list[Encoded]:
     """Return the pairs with ln p of their answers by the reference as `extra`, (2,) float32."""
+    doing("scoring the answers with the weights before training")
     scores = answer_scores(reference, None, encoded)
     return [replace(one, extra=score.own.astype(np.float32)) for one, score in zip(encoded, scores, strict=True)]
 
