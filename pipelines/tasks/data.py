@@ -125,6 +125,7 @@ def check_model(run: Run, task: Task, config: FinetuneConfig) -> None:
             f"{run.folder} has model.attention = {model.attention!r}, which has no dropout, but `dropout` is "
             f"{config.dropout:g}: give `dropout=0`"
         )
+    task.check_run(run)
 
 
 @dataclass(frozen=True)

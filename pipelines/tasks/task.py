@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from corpora.rows import Row
     from lm.task_model import TrainedModel
+    from pipelines.run.folder import Run
     from pipelines.run.predictor import Predictor
     from pipelines.tasks.examples import Encoded
     from pipelines.tasks.text_reader import TextReader
@@ -70,6 +71,8 @@ class Task:
     """Whether a model with random weights can learn the task, for comparison"""
     settings: ClassVar[FinetuneConfig] = FinetuneConfig()
     """Settings of the training by default"""
+    used_by: ClassVar[str] = "predict"
+    """The verb that uses a run of the task"""
 
     columns: tuple[str, ...] = ()
     """Columns of a row, also nested (doc.text), inputs first and the target last; by default those with usual names"""
@@ -142,6 +145,9 @@ class Task:
         """Raise ValueError if the examples of `source` do not fit what was learned."""
 
     # The model
+
+    def check_run(self, run: "Run") -> None:
+        """Raise ValueError if `run` cannot be trained for the task."""
 
     def head(self, architecture: str) -> HeadConfig | None:
         """Return the head that replaces that of the language model, if any."""
