@@ -8,6 +8,8 @@ from pipelines.evaluation.measurement import Result, Section, Table
 SCRATCH = "the same from scratch"
 """Name of the run's model, trained from random weights with the same settings"""
 
+BEFORE = "the run before fine-tuning"
+
 Values = dict[str, float | None]
 
 

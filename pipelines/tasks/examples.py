@@ -28,7 +28,7 @@ class Encoded:
     source: Array | None = None
     """(S,) int64: ids that the encoder of an encoder-decoder reads"""
     extra: Array | None = None
-    """(E,) float32: numbers that the loss of the task reads"""
+    """(E,) float32: numbers that the loss or the results of the task read"""
     origin: int = 0
     """Number of the example; a long one may have several windows"""
     cut: bool = False

@@ -5,13 +5,14 @@ the run's config.toml. A task that names a head replaces the head of the languag
 model itself. Training, evaluation and prediction know no task.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import tyro
 
+from lm.config import ModelConfig
 from lm.head_config import HeadConfig
 from lm.values import check_fields
 from pipelines.evaluation.measurement import Result, number
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
 
     from corpora.rows import Row
     from lm.model import LanguageModel
+    from pipelines.run.text_ids import TextIds
     from pipelines.tasks.examples import Encoded
     from pipelines.tasks.text_reader import TextReader
     from pipelines.training.batch import Array
+    from tokenizer import Tokenizer
 
+T = TypeVar("T")
 Learned: Any = tyro.conf.Suppress
 """Marks a field that `learn` sets, and that is no option"""
 Architecture = Literal["decoder", "encoder", "encoder-decoder"]
@@ -51,6 +55,16 @@ class TaskSettings(Result):
     dtype: str = number("dtype", "Number format of activations and matrix products.", setting=True)
 
 
+@dataclass(frozen=True)
+class Adapted(Generic[T]):
+    """A task for a run, with what the new run differs in."""
+
+    task: T
+    facts: dict[str, Any]
+    """Entries of the table [run] of config.toml"""
+    tokenizer: "Tokenizer"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """A task. Its fields are options, and facts that `learn` takes from the training examples."""
@@ -63,6 +77,8 @@ class Task:
     """The results of an evaluation; the first has the numbers that people quote"""
     better: ClassVar[Literal["highest", "lowest"]] = "highest"
     """Whether the first number of the results is best at its highest"""
+    used_by: ClassVar[str] = "predict"
+    """The verb that uses a run of the task"""
 
     columns: tuple[str, ...] = ()
     """Columns of a row, also nested (doc.text), inputs first and the target last; by default those with usual names"""
@@ -135,6 +151,13 @@ class Task:
 
     # The model
 
+    def adapt(self, facts: Mapping[str, Any], tok: "Tokenizer", around: "TextIds") -> "Adapted[Self]":
+        """Return the task for a run with these `facts` (the table [run] of its config.toml), its tokenizer and ids.
+
+        A task may add facts, and special tokens, whose weights begin as the mean of the others.
+        """
+        return Adapted(self, {}, tok)
+
     def head(self, architecture: str) -> HeadConfig | None:
         """Return the head that replaces that of the language model, if any."""
         return None
@@ -142,6 +165,10 @@ class Task:
     def encode(self, examples: Sequence[Example], reader: "TextReader") -> list["Encoded"]:
         """Return the examples as a model reads them, with their numbers as `origin`."""
         raise NotImplementedError
+
+    def arrange(self, encoded: list["Encoded"], model: ModelConfig) -> list["Encoded"]:
+        """Return the training examples as rows of batches, which may hold several."""
+        return encoded
 
     def prepare(self, encoded: list["Encoded"], model: "LanguageModel") -> list["Encoded"]:
         """Return the examples with what the loss needs of the model before training, on its device."""
