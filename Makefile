@@ -34,6 +34,7 @@ test: .venv/.ready-test lint
 test-slow: .venv/.ready-test
 	@echo "== slow tests"
 	$(BIN)/python -m pytest -m slow --durations=15
+	$(BIN)/python -m pytest -m "hypothesis and not slow" --hypothesis-profile thorough
 
 # The clients get a separate environment: they pin other versions and need no PyTorch.
 test-serve: .venv/.ready-test .venv-serve/.ready

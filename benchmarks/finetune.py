@@ -7,6 +7,7 @@ rest, and an encoder is pretrained on it. The pretrained encoder and one with ra
 uses its best learning rate on a held-out fifth of the training passages, and trains again on all of them.
 """
 
+import shutil
 import sys
 import tempfile
 import time
@@ -16,12 +17,12 @@ from typing import Any
 
 import torch
 import tyro
-from lm.classification import accuracy_interval
 
 from benchmarks.harness import RESULTS, command_line, heading, machine, record, table
 from benchmarks.passages import A_BOOK, CHARACTERS, Trial, cut_passages, read_books
+from lm.metrics.labels import share_interval
 from pipelines.cli.display import show
-from pipelines.recipes.config import FinetuneConfig
+from pipelines.evaluation.results import Evaluation
 from pipelines.recipes.recipe import Recipe, load_recipe
 from pipelines.run.folder import Run
 from pipelines.verbs.build_dataset import build_dataset
@@ -108,8 +109,7 @@ def _pretrained(folder: Path, options: Options) -> Path:
         tokens = Run(run).recipe.train.tokens
     else:
         tokens = options.tokens or _affordable_tokens(data, folder / "speed", options)
-    if pretrain(_recipe(options, tokens), data=data, out=run):
-        raise SystemExit("pretraining was interrupted: the same command with the same --folder resumes it")
+    pretrain(_recipe(options, tokens), data=data, out=run)
     return run
 
 
@@ -124,6 +124,7 @@ def _affordable_tokens(data: Path, run: Path, options: Options) -> int:
 def _recipe(options: Options, tokens: int) -> Recipe:
     recipe = load_recipe("bert-tiny")
     shape = {"layers": options.layers, "width": options.width, "heads": options.heads, "context_length": CONTEXT + 2}
+    shape |= {"mlp_width": 0}  # the default for the width
     train = {
         "tokens": tokens,
         "lr": options.pretraining_lr,
@@ -142,23 +143,24 @@ def _best_lr(run: Path, folder: Path, options: Options, scratch: bool) -> tuple[
     tried = []
     for lr in options.lrs:
         numbers = _finetuned(run, folder / "choosing", folder / "trial", lr, options, scratch)
-        tried.append({"lr": lr, "accuracy": numbers["accuracy"], "cross_entropy": numbers["cross_entropy"]})
+        tried.append({"lr": lr, "accuracy": numbers["accuracy"], "cross_entropy": numbers["label_nats"]})
     return max(tried, key=lambda numbers: (numbers["accuracy"], -numbers["cross_entropy"]))["lr"], tried
 
 
 def _finetuned(run: Path, texts: Path, out: Path, lr: float, options: Options, scratch: bool) -> dict[str, Any]:
     started = time.perf_counter()
-    result = finetune(
+    shutil.rmtree(out, ignore_errors=True)
+    made = finetune(
         run,
         data=texts / "train.jsonl",
         test=texts / "test.jsonl",
         out=out,
         from_scratch=scratch,
         compare_scratch=False,
-        overwrite=True,
-        settings=FinetuneConfig(epochs=options.epochs, lr=lr, seed=options.seed),
+        train={"epochs": options.epochs, "lr": lr, "seed": options.seed},
     )
-    return result | {"seconds": round(time.perf_counter() - started, 1)}
+    numbers = Evaluation.read(made.path).to_json()["splits"]["validation"]
+    return numbers | {"seconds": round(time.perf_counter() - started, 1)}
 
 
 def _result(options: Options, trial: Trial, run: Path, chosen: dict[str, tuple[float, list]]) -> dict[str, Any]:
@@ -186,11 +188,14 @@ def _result(options: Options, trial: Trial, run: Path, chosen: dict[str, tuple[f
 def markdown(result: dict[str, Any]) -> str:
     """Return the result as a Markdown page."""
     pretrained, scratch, device = result["pretrained"], result["scratch"], result["machine"]
-    labels, before = pretrained["labels"], result["pretraining"]
+    labels, before = len(pretrained["labels"]), result["pretraining"]
     rows = {
         f"pretrained, fine-tuned at {pretrained['lr']:g}": pretrained,
         f"the same from scratch at {scratch['lr']:g}": scratch,
-        "naive Bayes over the tokens": pretrained["naive_bayes"],
+        "naive Bayes over the tokens": {
+            "accuracy": pretrained["comparison"]["others"]["naive Bayes"]["accuracy"],
+            "macro_f1": pretrained["comparison"]["others"]["naive Bayes"]["macro F1"],
+        },
         "chance": {"accuracy": 1 / labels},
     }
     options, passages = result["options"], result["passages"]
@@ -231,13 +236,13 @@ def _row(name: str, numbers: dict[str, float], passages: int) -> tuple[str, ...]
     accuracy = numbers["accuracy"]
     if "macro_f1" not in numbers:
         return name, f"{accuracy:.1%}", "", "", ""
-    low, high = accuracy_interval(accuracy, passages)
+    low, high = share_interval(accuracy, passages)
     return (
         name,
         f"{accuracy:.1%}",
         f"{low:.1%} to {high:.1%}",
         f"{numbers['macro_f1']:.3f}",
-        f"{numbers['cross_entropy']:.3f}",
+        f"{numbers['label_nats']:.3f}" if "label_nats" in numbers else "",
     )
 
 

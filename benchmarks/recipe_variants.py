@@ -44,7 +44,7 @@ SWEEP = {
 }
 ENCODER: Fields = {"architecture": "encoder", "context_length": CONTEXT + 2}  # between <|cls|> and <|sep|>
 # BERT as published (Devlin et al. 2019, A.2), except for learning rates that suit a shorter training.
-BERT = ENCODER | _of_preset("bert-base", "positions", "norm_position", "norm_eps", "dropout", "bias")
+BERT = ENCODER | _of_preset("bert-base", "positions", "norm_position", "embedding_norm", "norm_eps", "dropout", "bias")
 FALLING: Fields = {"schedule": "trapezoid", "decay_share": 0.95, "min_lr_ratio": 0.0}
 BERT_TRAIN = FALLING | {"weight_decay": 0.01, "beta2": 0.999, "eps": 1e-6}
 MASKED = {

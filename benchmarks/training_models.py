@@ -46,7 +46,14 @@ class Case:
 
 GPT2 = ModelConfig(positions="learned", activation="gelu_tanh")
 LLAMA = ModelConfig(norm="rmsnorm", activation="swiglu", bias=False, tied_head=False)
-BERT = ModelConfig(architecture="encoder", positions="learned", norm_position="post", norm_eps=1e-12, token_types=2)
+BERT = ModelConfig(
+    architecture="encoder",
+    positions="learned",
+    norm_position="post",
+    embedding_norm=True,
+    norm_eps=1e-12,
+    token_types=2,
+)
 SMALL = {"vocab_size": 8192, "layers": 6, "width": 384, "heads": 6}
 TINY = {"vocab_size": 512, "layers": 2, "width": 64, "heads": 2, "context_length": 32}
 

@@ -16,6 +16,8 @@ from corpora.splits import FEW_DOCUMENTS, HASH, NONE, PREDEFINED, TAIL, TRAIN, V
 
 # Bytes of input in a range: seconds of encoding, and few enough ranges for a corpus of terabytes.
 RANGE_BYTES = 256_000_000
+# Of so many documents, HASH holds out at least one: the probability of none is below 10^-9.
+MANY_DOCUMENTS = 500
 
 
 class Corpus:
@@ -25,6 +27,7 @@ class Corpus:
         name: a short name
         description, licence: from the corpus card, "" without one
         split_rule: how the splits were made: "predefined", "hash:0.05", "tail:0.1" or "none"; `split` of `open_corpus`
+        split_reason: why the usual rule is not used, "" if it is
         split_names: the splits, "train" first
         dropped: what the newest pass has left out so far
         skipped_files: number of files in the folders and globs that are not read, by suffix
@@ -46,6 +49,7 @@ class Corpus:
         self.mapped_bytes = opened.reader.mapped_bytes
         self._total_bytes: int | None = None
         self._duplicates: bytes | None = None
+        self.split_reason = ""
         self._plan = self._make_plan(parse_rule(split) if split else None)
         self.split_rule = str(self._plan.rule)
         made = (TRAIN,) if self._plan.rule == NONE else (TRAIN, VALIDATION)
@@ -155,9 +159,27 @@ class Corpus:
             self._count(1, only_train)
         else:
             cut = HASH if self._count(FEW_DOCUMENTS, only_train) >= FEW_DOCUMENTS else TAIL
+            if cut == HASH and not self._reader.surely_many(MANY_DOCUMENTS) and not self._holds_out(cut, only_train):
+                self.split_reason = f"{HASH} holds out none of the few documents, so the split is {TAIL}"
+                cut = TAIL
         if cut.kind == "tail" and self._total_bytes is None:
             self._count(None, only_train)
         return SplitPlan(rule=PREDEFINED if wanted == PREDEFINED else cut, cut=cut, total_bytes=self._total_bytes)
+
+    def check_validation(self) -> None:
+        """Raise ValueError if a split by hash holds out no document. Reads up to the first one that it holds out."""
+        cut = self._plan.cut
+        if cut and cut.kind == "hash" and not self._holds_out(cut, self._plan.only_train):
+            raise ValueError(
+                f"{self.name} has no text for validation: `split='{cut}'` holds out none of its few documents; give a "
+                "larger share, such as hash:0.2, or tail:0.1"
+            )
+
+    def _holds_out(self, cut: Rule, only_train: bool) -> bool:
+        """Return whether a split by hash holds out a document."""
+        plan = SplitPlan(rule=PREDEFINED if only_train else cut, cut=cut)
+        whole = InputRange(parts=tuple(self._reader.parts()), options=self._options, plan=plan)
+        return any(split == VALIDATION for split, _ in whole.routed_batches(Dropped()))
 
     def _count(self, enough: int | None, only_train: bool) -> int:
         """Count documents, and stop at `enough`. With None count all documents and their bytes.
@@ -207,10 +229,10 @@ def open_corpus(
     Args:
         split: "predefined", "hash:FRACTION", "tail:FRACTION", or "none" for training on everything. Default: the
             corpus's own splits if they are "train" and at least one more. Otherwise 5 % of the documents by their hash,
-            or under 20 documents the last tenth of the bytes. Files have own splits if each one is in a folder named
-            train, validation (valid, val, dev) or test, or has one of these words in its name. If own splits lack
-            validation, it is cut from train. Several specs use own splits if all of them have some. The other rules
-            pool all documents.
+            or the last tenth of the bytes if there are under 20 documents or this holds out none. Files have own splits
+            if each one is in a folder named train, validation (valid, val, dev) or test, or has one of these words in
+            its name. If own splits lack validation, it is cut from train. Several specs use own splits if all of them
+            have some. The other rules pool all documents.
         invalid: the policy for documents that are not UTF-8: "error"; "replace" invalid bytes by U+FFFD; "skip" the
             document; "bytes": return all documents as bytes, in a large_binary column. "skip" also leaves out documents
             above `max_document`, lines that are not JSON objects or whose text is not a string, and the rest of damaged

@@ -6,7 +6,6 @@ import os
 import re
 import stat
 import sysconfig
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from pathlib import Path, PurePath
 
 from corpora.formats.compression import SUFFIXES
 from corpora.object_store import AnyPath, ObjectPath, Stat, as_path
+from corpora.warn import warn
 
 # Suffixes that are read without `--suffix`.
 FORMATS = (".txt", ".jsonl", ".parquet", ".arrow")
@@ -260,7 +260,7 @@ def _warn_about_links(links: Sequence[Path]) -> None:
         *([f"{len(links) - _SHOWN_LINKS:,} more"] * (len(links) > _SHOWN_LINKS)),
     ]
     what = "1 broken or circular link" if len(links) == 1 else f"{len(links):,} broken or circular links"
-    warnings.warn(f"left out {what}: {', '.join(shown)}", stacklevel=1)
+    warn(f"left out {what}: {', '.join(shown)}")
 
 
 def _arrow(link: Path) -> str:

@@ -1,7 +1,7 @@
 """Rows of tables: JSON lines, CSV, Parquet, Arrow, or a folder of `datasets`, as dicts with their places."""
 
+import hashlib
 import json
-import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from corpora.formats.text_files import found_encoding, text_pieces, whole_lines
 from corpora.input_files import file_format, regular_size
 from corpora.object_store import AnyPath
 from corpora.read_options import MAX_DOCUMENT, ReadOptions
-from corpora.splits import HashRouter
+from corpora.warn import warn
 
 TABLE_ROWS = 1024  # read at a time
 ARROW_FILE = b"ARROW1"  # how an Arrow file begins; a stream begins otherwise
@@ -78,7 +78,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     elif kind in (".jsonl", ".csv"):
         encoding = found_encoding(path)
         if encoding:
-            warnings.warn(f"{path} is not UTF-8 but read as {encoding}", stacklevel=2)
+            warn(f"{path} is not UTF-8 but read as {encoding}")
         rows = (_json_rows if kind == ".jsonl" else read_csv_objects)(path, ReadOptions(encoding=encoding))
     else:
         raise ValueError(
@@ -90,8 +90,12 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def hash_split(keys: Sequence[str], fraction: float) -> np.ndarray:
-    """Return which of N examples are held out, (N,) bool, by the hash of their `keys`: duplicates stay together."""
-    return HashRouter(fraction).validation_mask(pa.array([key.encode() for key in keys], pa.large_binary()))
+    """Return which of N examples are held out, (N,) bool, by the hash of their `keys`: duplicates stay together.
+
+    The rule is that of `HashRouter`, without pyarrow's arrays of lists, which import pandas.
+    """
+    digests = b"".join(hashlib.blake2b(key.encode(), digest_size=8).digest() for key in keys)
+    return np.frombuffer(digests, dtype=">u8") < int(fraction * 2**64)
 
 
 def _json_rows(path: AnyPath, options: ReadOptions) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -1,21 +1,20 @@
 """Estimate the time and memory of a long training on many GPUs: the tables of docs/scale.md.
 
 `python docs/scale.py` writes the tables into that page. Nothing here is measured. The constants below are
-a published measurement, data sheets and assumptions. Everything else follows from them and from the model's modules,
-as `bytelm params` counts them.
+a published measurement, data sheets and assumptions. Everything else follows from them and from what the model costs,
+as `bytelm params` counts it.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-import torch
-
 from lm.config import ModelConfig
-from lm.costs import activation_bytes, count_parameters, flops_per_token, meta_model, training_bytes
+from lm.config_costs import activation_bytes, flops_per_token, parameters, training_bytes
 from lm.losses import CHUNK_ELEMENTS, FUSED_CHUNK
-from lm.optim.muon import ROUNDS, Muon
+from lm.optim.muon import ROUNDS
 from lm.optim.optimizer_settings import OptimizerKind
 from lm.presets import preset
 from pipelines.machine import TABULATED
@@ -70,16 +69,17 @@ class Shape:
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
-        model = meta_model(self.config)
-        self.hidden_matrices = [tuple(matrix.shape) for matrix in Muon.trains(model)]
-        self.parameters = count_parameters(model)
-        self.in_blocks = sum(count_parameters(block) for block in model.stack.blocks)
-        self.block = self.in_blocks // len(model.stack.blocks)
+        counted = list(parameters(config))
+        in_blocks = [parameter.shape for parameter in counted if parameter.in_block]
+        self.hidden_matrices = [shape for shape in in_blocks if len(shape) == 2]
+        self.parameters = sum(math.prod(parameter.shape) for parameter in counted)
+        self.in_blocks = sum(map(math.prod, in_blocks))
+        self.block = self.in_blocks // config.layers
         self.outside = self.parameters - self.in_blocks
         self.hidden = sum(rows * columns for rows, columns in self.hidden_matrices)
-        self.flops_per_token = flops_per_token(model)
-        self.activations = activation_bytes(self.config, torch.bfloat16)
-        self.state_bytes = {kind: training_bytes(model, kind) for kind in get_args(OptimizerKind)}
+        self.flops_per_token = flops_per_token(config)
+        self.activations = activation_bytes(config, "bfloat16")
+        self.state_bytes = {kind: training_bytes(config, kind) for kind in get_args(OptimizerKind)}
         self.output = self.config.vocab_size * self.config.width
 
     def gathered_bytes(self, kind: Kind) -> float:
@@ -152,7 +152,7 @@ class Step:
 def mfu_measured() -> float:
     """Return the model FLOPs utilisation of the measured run, as a fraction."""
     name, tokens_per_s, gpu = MEASURED
-    return tokens_per_s * flops_per_token(meta_model(preset(name))) / TABULATED[gpu]
+    return tokens_per_s * flops_per_token(preset(name)) / TABULATED[gpu]
 
 
 def step(shape: Shape, kind: Kind, optimizer: OptimizerKind, cluster: Cluster, mfu: float, sequences: int) -> Step:

@@ -16,9 +16,11 @@ from lm.mixers.attention import Attention, CrossAttend
 from lm.mixers.mixer import Mix, Mixer, mixer_class, select_rows
 from lm.positions import Rotary
 
+Norm = LayerNorm | RMSNorm | nn.Identity
+
 
 class MLP(Component):
-    """Two matrices around an activation; swiglu and geglu gate the first with a third (Shazeer 2020)."""
+    """Two matrices around an activation; gated activations multiply the first by a third (Shazeer 2020)."""
 
     component = "mlp"
 
@@ -49,14 +51,25 @@ class Block(Component):
     """
 
     def __init__(
-        self, config: ModelConfig, *, cross: bool, skip: float, value_embedding: bool, residual_writes: int = 1
+        self,
+        config: ModelConfig,
+        *,
+        cross: bool,
+        skip: float,
+        value_embedding: bool,
+        residual_writes: int = 1,
+        normalized: bool = False,
     ) -> None:
-        """`skip`: the probability that a sequence skips a sub-layer in training."""
+        """`skip`: the probability that a sequence skips a sub-layer in training.
+
+        `normalized`: whether the stream comes from a norm, so that the mixer of a pre-norm block needs none.
+        """
         super().__init__()
         self.pre_norm = config.norm_position == "pre"
         self.parallel = config.residual == "parallel"
         self.mixer_name = config.mixer
-        self.add_module(f"{config.mixer}_norm", build_norm(config))
+        unneeded = normalized and self.pre_norm
+        self.add_module(f"{config.mixer}_norm", nn.Identity() if unneeded else build_norm(config))
         self.add_module(config.mixer, mixer_class(config)(config, residual_writes, value_embedding))
         self.cross_norm = build_norm(config) if cross else None
         self.cross_attention = Attention(config, residual_writes) if cross else None
@@ -71,9 +84,9 @@ class Block(Component):
         return cast("Mixer", getattr(self, self.mixer_name))
 
     @property
-    def mixer_norm(self) -> LayerNorm | RMSNorm:
+    def mixer_norm(self) -> Norm:
         """The norm before the mixer, or after it in post-norm models."""
-        return cast("LayerNorm | RMSNorm", getattr(self, f"{self.mixer_name}_norm"))
+        return cast("Norm", getattr(self, f"{self.mixer_name}_norm"))
 
     def forward(
         self,
@@ -108,11 +121,11 @@ class Block(Component):
             x = self._add_residual(x, self.mlp(self._normalize(read, self.mlp_norm)), self.mlp_norm)
         return x
 
-    def _normalize(self, x: Tensor, norm: LayerNorm | RMSNorm) -> Tensor:
+    def _normalize(self, x: Tensor, norm: Norm) -> Tensor:
         """Return x as a sub-layer reads it: normalized with pre-norm, else unchanged."""
         return norm(x) if self.pre_norm else x
 
-    def _add_residual(self, x: Tensor, update: Tensor, norm: LayerNorm | RMSNorm) -> Tensor:
+    def _add_residual(self, x: Tensor, update: Tensor, norm: Norm) -> Tensor:
         """Return the residual stream after a sub-layer's update."""
         x = x + self._drop(update)
         return x if self.pre_norm else norm(x)

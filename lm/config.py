@@ -14,12 +14,12 @@ RotaryScaling = Literal["none", "linear", "yarn", "llama3"]
 Norm = Literal["layernorm", "rmsnorm"]
 NormPosition = Literal["pre", "post"]
 Residual = Literal["sequential", "parallel"]
-Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "swiglu", "geglu"]
+Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "swiglu", "geglu", "geglu_tanh"]
 Initialization = Literal["gpt2", "xavier", "t5"]
 MixerKind = Literal["attention"]
 AttentionBackend = Literal["auto", "sdpa", "blocked", "flex", "closed_form", "reference"]
 
-GATED = ("swiglu", "geglu")
+GATED = ("swiglu", "geglu", "geglu_tanh")
 GATED_MULTIPLE = 64  # multiples of 64 fill the tiles of every matrix unit
 WITHOUT_DROPOUT = ("flex", "closed_form")  # attention backends without dropout of weights
 
@@ -35,7 +35,7 @@ SUBJECTS = {
         "positions rotary_base rotary_width rotary_scaling rotary_factor rotary_original_length "
         "relative_buckets relative_distance position_offset",
     ),
-    "blocks": ("", "norm norm_position norm_eps residual activation bias"),
+    "blocks": ("", "norm norm_position embedding_norm norm_eps residual activation bias"),
     "embedding and output": ("", "tied_head scaled_head soft_cap token_types embedding_skips"),
     "initialization and regularization": ("dropout", "stochastic_depth initialization zero_projections"),
 }
@@ -67,7 +67,7 @@ class ModelConfig:
     mlp: bool = True
     """Blocks have an MLP; otherwise they have only attention"""
     mlp_width: int = 0
-    """Hidden units of the MLP; 0: 4 x width, for swiglu and geglu 8/3 x width rounded up to a multiple of 64"""
+    """Hidden units of the MLP; 0: 4 x width, for gated activations 8/3 x width rounded up to a multiple of 64"""
 
     # Attention
     mixer: MixerKind = "attention"
@@ -110,14 +110,16 @@ class ModelConfig:
     """Normalisation layer"""
     norm_position: NormPosition = "pre"
     """pre: before each sub-layer (GPT-2). post: after the residual sum (original Transformer, BERT)"""
+    embedding_norm: bool = False
+    """Normalise an encoder's embedding (BERT). With pre-norm, the first attention then has no norm (ModernBERT)"""
     norm_eps: float = 1e-5
     """Added to the variance inside the root"""
     residual: Residual = "sequential"
     """sequential: the MLP reads the stream after attention. parallel: both read the same stream (GPT-NeoX)"""
     activation: Activation = "gelu"
-    """gelu: exact, as in BERT. gelu_tanh: as in GPT-2. relu2: squared. swiglu: as in Llama. geglu: as in T5 1.1"""
+    """gelu: exact (BERT). gelu_tanh: GPT-2. relu2: squared. Gated: swiglu (Llama), geglu (exact), geglu_tanh (T5)"""
     bias: bool = True
-    """Biases in linear layers, layer norms and the masked-token head"""
+    """Biases in linear layers and layer norms"""
 
     # Embedding and output
     tied_head: bool = True
@@ -287,6 +289,11 @@ class ModelConfig:
             )
         if self.value_embeddings and self.architecture == "encoder-decoder":
             raise ValueError("model.value_embeddings is for decoders and encoders: leave it out of an encoder-decoder")
+        if self.embedding_norm and self.architecture != "encoder":
+            raise ValueError(
+                f"model.embedding_norm is true, but model.architecture is {self.architecture!r}: leave it out, or give "
+                "model.architecture=encoder"
+            )
         if self.residual == "parallel":
             self._check_parallel_residual()
 
@@ -346,11 +353,6 @@ class ModelConfig:
     def causal(self) -> bool:
         """Whether the predicting stack attends to the past only."""
         return self.architecture != "encoder"
-
-    @property
-    def embedding_norm(self) -> bool:
-        """Whether the embedding is normalised, as in BERT: a post-norm residual stream would start unscaled."""
-        return self.architecture == "encoder" and self.norm_position == "post"
 
 
 _OF_POSITIONS = {

@@ -101,7 +101,7 @@ class MaskedTokenHead(LanguageHead):
     selected_only = True
 
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
-        super().__init__(config, embedding, bias=config.bias)
+        super().__init__(config, embedding, bias=True)
         self.dense = Linear(config.width, config.width, config.bias)
         self.norm = build_norm(config)
 

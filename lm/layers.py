@@ -251,5 +251,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "relu2": relu_squared,
     "swiglu": F.silu,
-    "geglu": gelu_tanh,  # as T5 1.1
+    "geglu": F.gelu,
+    "geglu_tanh": gelu_tanh,
 }

@@ -52,6 +52,7 @@ class Stack(Component):
                 residual_writes=layers * (1 + config.mlp + cross),
                 skip=config.stochastic_depth * (i + 1) / layers,
                 value_embedding=min(i, layers - 1 - i) in tables,
+                normalized=config.embedding_norm and i == 0,
             )
             for i in range(layers)
         )

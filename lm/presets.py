@@ -48,6 +48,7 @@ BERT = ModelConfig(
     heads=12,
     positions="learned",
     norm_position="post",
+    embedding_norm=True,
     norm_eps=1e-12,
     token_types=2,
     dropout=0.1,

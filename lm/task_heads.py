@@ -23,10 +23,10 @@ class TaskHead(Component):
     selected_only = False
     float8 = False
 
-    def __init__(self, config: ModelConfig, head: HeadConfig) -> None:
+    def __init__(self, config: ModelConfig, head: HeadConfig, bias: bool = True) -> None:
         super().__init__()
         self.dropout = nn.Dropout(config.dropout)
-        self.output = Linear(config.width, head.outputs, bias=True)
+        self.output = Linear(config.width, head.outputs, bias)
 
     def forward(self, hidden: Tensor, present: Tensor | None = None) -> Tensor:
         """hidden (..., width) to outputs (..., outputs), in the dtype of hidden."""
@@ -60,15 +60,15 @@ class SequenceHead(TaskHead):
     """Outputs of a sequence, from its first position (BERT's <|cls|>), the mean of all, or the last.
 
     An encoder has a dense layer and tanh before dropout and output (Devlin et al. 2019); T5's also has a dropout before
-    the dense layer. A decoder has an output matrix alone, as in transformers, here with a bias.
+    the dense layer. A decoder has an output matrix alone, without a bias, as in transformers.
     """
 
     def __init__(self, config: ModelConfig, head: HeadConfig) -> None:
-        super().__init__(config, head)
+        dense = config.architecture != "decoder"
+        super().__init__(config, head, bias=dense)
         self.pooling = head.pooling
         self.apart = head.loss != "cross-entropy"
         """Whether each output has its own target"""
-        dense = config.architecture != "decoder"
         self.dense = Linear(config.width, config.width, bias=True) if dense else None
         self.first_dropout = nn.Dropout(config.dropout if config.architecture == "encoder-decoder" else 0.0)
 

@@ -5,7 +5,6 @@ import os
 import re
 import sys
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ import torch
 
 from lm.attention.backends import fastest
 from lm.config import ModelConfig
+from lm.warn import warn
 from pipelines.cli.display import quantity, say
 from pipelines.process_memory import peak_bytes
 from pipelines.recipes.config import Device, Dtype, TrainConfig
@@ -188,11 +188,10 @@ def _warn_if_slow(dtype: torch.dtype) -> None:
     """Warn if matrix products in `dtype` are slower on this CPU than in float32."""
     fast, plain = _core_flops(dtype), _core_flops(torch.float32)
     if fast * WORTHWHILE < plain:
-        warnings.warn(
+        warn(
             f"matrix products in {str(dtype).removeprefix('torch.')} take {plain / fast:,.1f} times as long as in "
             f"float32 on this CPU (measured {quantity(fast, 'FLOP/s')} against {quantity(plain, 'FLOP/s')}, a core): "
-            "give float32 or auto",
-            stacklevel=3,
+            "give float32 or auto"
         )
 
 

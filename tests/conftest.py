@@ -24,8 +24,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The models are tiny. A second thread would only wait for the first, and for long on a busy machine.
 # Child processes inherit the setting, so runs compare bit for bit.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Child processes load compiled bytecode, which takes a third of a second less than compiling our modules.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # No deadline for examples: on a busy machine they are slow whatever the code does.
 settings.register_profile("unhurried", deadline=None)
+# `make test-slow` also runs the tests of the marker hypothesis with this number of examples.
+settings.register_profile("thorough", deadline=None, max_examples=600)
 settings.load_profile("unhurried")
 
 # A prefix for programs that a test runs with `python -c`. `ru_maxrss` of a new process starts at the peak of its
@@ -40,7 +44,15 @@ def peak_memory():
 """
 
 # The slowest files come first, so that no worker of `make test` starts one of them at the end.
-LONGEST = ("test_parallel.py", "test_readme.py", "test_output.py", "test_exchange.py", "test_ray.py")
+LONGEST = (
+    "test_readme.py",
+    "test_doors.py",
+    "test_train.py",
+    "test_parallel.py",
+    "test_output.py",
+    "test_exchange.py",
+    "test_ray.py",
+)
 
 BYTELM = Path(sys.executable).with_name("bytelm")
 REPOSITORY = Path(__file__).resolve().parents[1]

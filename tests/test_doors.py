@@ -25,7 +25,7 @@ from lm.optim.optimizer import Optimizer
 
 
 class Lion(Optimizer):
-    label, moments, bound_by_products = "Lion", 1, False
+    bound_by_products = False
 
     def __init__(self, params, lr, betas):
         super().__init__(params, {"lr": lr, "betas": betas})
@@ -52,6 +52,60 @@ class Lion(Optimizer):
 
 
 OPTIMIZER = Lion
+'''
+
+QUESTIONS = '''
+"""Whether a text is the beginning of a question: its last character is the target, and is not read."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lm.head_config import HeadConfig
+from pipelines.evaluation.measurement import Result, Table, number
+from pipelines.tasks.task import Example, Task
+
+
+@dataclass(frozen=True)
+class QuestionNumbers(Result):
+    right: float = number("questions recognised", "Share of texts that were recognised.", 3, headline=True)
+
+    def parts(self):
+        return [Table("Questions", "Share", ["value"], [("right", [f"{self.right:.3f}"])])]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Questions(Task):
+    """Whether a text is a question"""
+
+    name = "questions"
+    usual = (("sentence", "mark"),)
+    kinds = (QuestionNumbers,)
+
+    ending: str = "?"
+    """Character that ends a question"""
+
+    def example(self, row, labelled=True):
+        text = row.text("sentence")
+        return Example(row, text[:-1], int(text.endswith(self.ending))) if text else None
+
+    def head(self, architecture):
+        return HeadConfig(kind="sequence", outputs=2)
+
+    def encode(self, examples, reader):
+        ids = reader.ids([example.inputs for example in examples])
+        targets = (np.array([example.target]) for example in examples)
+        return [reader.sequence([one], target, i) for i, (one, target) in enumerate(zip(ids, targets))]
+
+    def results(self, outputs, encoded, examples):
+        said = [int(logits[0].argmax()) for logits in outputs]
+        return [QuestionNumbers(float(np.mean([s == e.target for s, e in zip(said, examples)])))]
+
+    def predictions(self, outputs, encoded, examples):
+        return [{"question": bool(logits[0].argmax())} for logits in outputs]
+
+
+TASK = Questions
 '''
 
 AVERAGE = '''
@@ -122,11 +176,33 @@ class Average(Mixer):
     def flops(self, length, visible, outputs):
         return self.value.flops(length) + 6 * self.value.weight.shape[0] * length + self.output.flops(outputs)
 
-    def state_size(self, length):
-        return self.value.weight.shape[0]
-
 
 MIXER = Average
+'''
+
+AVERAGE_COSTS = '''
+"""What the average costs."""
+
+from lm.mixers.mixer_costs import MixerCosts, linear_parameters
+
+
+class AverageCosts(MixerCosts):
+    def parameters(self, value_embedding=False):
+        for _ in range(2):
+            yield from linear_parameters(self.config.width, self.config.width, self.config.bias)
+
+    def flops(self, length, visible, outputs):
+        width = self.config.width
+        return 6 * width * width * (length + outputs) + 6 * width * length
+
+    def state_size(self, length):
+        return self.config.width
+
+    def saved_bytes(self, length, outputs, itemsize, value_embedding=False):
+        return 2 * itemsize * self.config.width * length
+
+
+COSTS = AverageCosts
 '''
 
 COUNT_WORDS = '''
@@ -296,12 +372,13 @@ KIND = Characters()
 
 
 class House:
-    """A copy of the packages, and the command that runs it."""
+    """A copy of the packages with their compiled bytecode and kernels, and the command that runs it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        being_written = shutil.ignore_patterns("*.pyc.*", "*.tmp.*")  # by another process
         for package in ("bytelm", "tokenizer", "lm", "corpora", "pipelines"):
-            shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / package, folder / package, ignore=being_written)
 
     def add(self, path: str, text: str) -> None:
         """Write a new file."""
@@ -346,7 +423,9 @@ def losses(run: Path) -> list[float]:
 
 def test_adding_an_optimizer_takes_its_module_and_its_name(house, tmp_path, dataset_folder):
     house.add("lm/optim/lion.py", LION)
-    house.register("lm/optim/optimizer_settings.py", '["adamw", "muon"]', '["adamw", "muon", "lion"]')
+    settings, facts = "lm/optim/optimizer_settings.py", "OPTIMIZERS: dict[OptimizerKind, OptimizerFacts] = {\n"
+    house.register(settings, '["adamw", "muon"]', '["adamw", "muon", "lion"]')
+    house.register(settings, facts, f'{facts}    "lion": OptimizerFacts("Lion", 1),\n')
     run = tmp_path / "run"
     model = ("--model.layers", 1, "--model.width", 32, "--model.heads", 2, "--model.context-length", 32)
     train = ("--train.tokens", 12_800, "--train.batch-tokens", 256, "--train.warmup-tokens", 1024, "--train.lr", 0.02)
@@ -410,8 +489,9 @@ assert inside.attention == () and inside.scores is None and len(inside.embedding
 """
 
 
-def test_adding_a_mixer_takes_its_module_and_its_name(house, tmp_path, dataset_folder):
+def test_adding_a_mixer_takes_its_module_its_costs_and_its_name(house, tmp_path, dataset_folder):
     house.add("lm/mixers/average.py", AVERAGE)
+    house.add("lm/mixers/average_costs.py", AVERAGE_COSTS)
     house.register("lm/config.py", 'MixerKind = Literal["attention"]', 'MixerKind = Literal["attention", "average"]')
     run = tmp_path / "run"
     model = ("--model.mixer", "average", "--model.layers", 2, "--model.width", 32, "--model.context-length", 32)
@@ -464,6 +544,24 @@ def test_adding_a_measurement_takes_its_module(house, tmp_path, trained_gpt):
     house.bytelm("report", run, "--no-samples", "--no-inside")
     page = (run / "report.html").read_text(encoding="utf-8")
     assert 'id="rankshare"><summary><h2>Ranks of tokens</h2>' in page and f"<td>{within:,}</td>" in page
+
+
+def test_adding_a_task_takes_its_module(house, tmp_path, trained_bert):
+    house.add("pipelines/tasks/questions.py", QUESTIONS)
+    rows = [{"sentence": text + str(i) + mark} for i in range(20) for text, mark in (("why ", "?"), ("so ", "."))]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert "Whether a text is a question" in house.bytelm("finetune", "--help")
+    assert "Character that ends a question" in house.bytelm("finetune", "--task", "questions", "--help")
+    run = tmp_path / "run"
+    words = ("finetune", trained_bert, "--task", "questions", "--data", tmp_path / "rows.jsonl", "--out", run)
+    printed = house.bytelm(*words, "--epochs", 4, "--lr", 0.01, "--no-compare-scratch")
+    numbers = json.loads((run / "evaluation.json").read_text(encoding="utf-8"))["splits"]["validation"]
+    assert f"questions recognised {numbers['right']:.3f}" in printed and numbers["right"] > 0.7
+    assert f"validation: questions recognised {numbers['right']:.3f}\n" in house.bytelm("evaluate", run)
+    answers = house.bytelm("predict", run, "--file", tmp_path / "rows.jsonl", "--json").splitlines()
+    assert len(answers) == 40 and set(json.loads(answers[0])) == {"question"}
+    house.bytelm("report", run)
+    assert "Questions recognised" in (run / "report.html").read_text(encoding="utf-8")
 
 
 def test_adding_a_named_split_pattern_takes_its_regex(house, tmp_path):

@@ -6,7 +6,6 @@ all at once, but its shapes and addresses are fixed.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -20,6 +19,7 @@ from lm.masks import Mask
 from lm.mixers.attention import Attend
 from lm.model import Stack
 from lm.positions import Rows
+from lm.warn import warn
 
 # Estimates, not measured: compiling takes 10 s or more for each batch size and number of columns, and a graph saves
 # about 5 ms a token of a model with 12 layers.
@@ -119,7 +119,7 @@ class StaticCache(KVCache):
         except RuntimeError as error:
             if type(error).__name__ not in ("BackendCompilerFailed", "InductorError"):
                 raise
-            warnings.warn(f"generation is not compiled, because torch.compile failed: {error}", stacklevel=2)
+            warn(f"generation is not compiled, because torch.compile failed: {error}")
             self._step = step
             return step(model, self, ids)
 

@@ -1,4 +1,4 @@
-"""Exchange of models with `transformers`, in the formats of GPT-2, GPT-NeoX, Llama, BERT, RoBERTa, DistilBERT and T5.
+"""Exchange of models with `transformers`, in the formats of GPT-2, GPT-NeoX, Llama, the BERT family and T5.
 
 `to_hugging_face` turns (`ModelConfig`, our tensors) into (config.json, its tensors); `from_hugging_face` goes back.
 Neither touches files or tokenizers.
@@ -19,13 +19,14 @@ from lm.exchange.format import Entry, Format, Pretrained
 from lm.exchange.gpt2 import GPT2
 from lm.exchange.gpt_neox import GPT_NEOX
 from lm.exchange.llama import LLAMA
+from lm.exchange.modernbert import MODERNBERT
 from lm.exchange.t5 import T5
 from lm.heads import MaskedTokenHead
 from lm.initialization import Initializer
 from lm.layers import Embedding
 from lm.model import LanguageModel
 
-FORMATS = (GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, DISTILBERT, T5)
+FORMATS = (GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, DISTILBERT, MODERNBERT, T5)
 
 
 @dataclass(frozen=True)

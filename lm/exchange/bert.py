@@ -16,6 +16,7 @@ FIXED = {
     "positions": "learned",
     "norm": "layernorm",
     "norm_position": "post",
+    "embedding_norm": True,
     "activation": "gelu",
 }
 CLASSIFIER = "the classifier"

@@ -33,7 +33,7 @@ def rope_setting(base: str, share: str = "") -> Setting:
     """
     fields: tuple[str, ...] = ("rotary_base", "rotary_scaling", "rotary_factor", "rotary_original_length")
     fields += ("rotary_width",) if share else ()
-    return Setting("rope_scaling", fields, write=_write, read=partial(_read, base=base, share=share))
+    return Setting("rope_scaling", fields, write=_write, read=partial(read_rope, base=base, share=share))
 
 
 def rope_conflicts(config: ModelConfig) -> list[str]:
@@ -70,8 +70,8 @@ def rotary_share(config: ModelConfig) -> float:
     return share if int(config.head_features * share) == config.rotary_features else math.nextafter(share, 1.0)
 
 
-def _read(given: Pretrained, base: str, share: str) -> tuple[Any, ...]:
-    """Return the rotary fields of `ModelConfig`.
+def read_rope(given: Pretrained, base: str, share: str = "") -> tuple[Any, ...]:
+    """Return the rotary fields of `ModelConfig`; `base` and `share` as in `rope_setting`.
 
     Raises ValueError for a kind of scaling, or a constant of it, that differs from ours, and for a value that is not a
     number or out of range.

@@ -9,21 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from lm.config import ModelConfig
+from lm.config import GATED, ModelConfig
 from lm.exchange.format import Entry, Format, Pretrained, Setting, constant, has_own_head, layer
 
 EMBEDDING = "shared.weight"
 HEAD = "lm_head.weight"
-# gated-gelu gates with the tanh approximation, as geglu does.
 FEED_FORWARD = {
     "relu": "relu",
     "relu2": "relu2",
     "gelu": "gelu",
     "gelu_tanh": "gelu_new",
-    "geglu": "gated-gelu",
+    "geglu_tanh": "gated-gelu",
     "swiglu": "gated-silu",
 }
-GATED = ("geglu", "swiglu")
 
 
 def _scaled_and_tied(given: Pretrained) -> tuple[bool, bool]:

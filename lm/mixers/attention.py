@@ -142,14 +142,6 @@ class Attention(Mixer):
         scores = 12 * self.query.weight.shape[0] * length * visible
         return projections + scores + self.output.flops(outputs)
 
-    @property
-    def key_value_width(self) -> int:
-        """Numbers in the keys and values of one position."""
-        return self.key.weight.shape[0] + self.value.weight.shape[0]
-
-    def state_size(self, length: int) -> int:
-        return min(length, self.config.window or length) * self.key_value_width
-
 
 MIXER = Attention
 

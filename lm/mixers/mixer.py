@@ -34,7 +34,10 @@ IN_SCORES = ("relative", "alibi")
 
 
 class Mixer(Component):
-    """A sequence mixer. `ModelConfig.mixer` names its module in `lm/mixers/`, where `MIXER` is the class."""
+    """A sequence mixer. `ModelConfig.mixer` names its module in `lm/mixers/`, where `MIXER` is the class.
+
+    `MixerCosts` states what it costs, without torch.
+    """
 
     fields: ClassVar[tuple[str, ...]] = ()
     """The fields in OPTIONAL that the mixer reads; "positions" if it adds them to scores."""
@@ -71,10 +74,6 @@ class Mixer(Component):
 
         `outputs`: positions that the last projection is applied to.
         """
-        raise NotImplementedError
-
-    def state_size(self, length: int) -> int:
-        """Return how many numbers the state of one sequence holds after `length` tokens."""
         raise NotImplementedError
 
 

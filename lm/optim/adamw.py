@@ -20,7 +20,7 @@ class AdamW(Optimizer, torch.optim.AdamW):
     On the CPU the fused kernel takes a third of the time of the loop for a step of a 14M-parameter model.
     """
 
-    label, moments, bound_by_products = "AdamW", 2, False
+    bound_by_products = False
 
     # Without torch's decorator, which imports the compiler: that takes 2 s of CPU time. `no_grad` replaces it.
     step = torch.no_grad()(unwrap(torch.optim.AdamW.step))

@@ -34,7 +34,7 @@ class Muon(Optimizer):
     suits both. Matrices of one shape share a batch of products.
     """
 
-    label, moments, bound_by_products = "Muon", 1, True
+    bound_by_products = True
 
     def __init__(
         self,

@@ -1,6 +1,7 @@
 """The base class of optimizers, with the facts that each optimizer states about itself.
 
-A new optimizer is a module with a subclass that it names `OPTIMIZER`; `settings.OptimizerKind` lists the module.
+A new optimizer is a module with a subclass that it names `OPTIMIZER`. `lm/optim/optimizer_settings.py` lists the module
+in `OptimizerKind`, and its facts in `OPTIMIZERS`.
 """
 
 from __future__ import annotations
@@ -40,12 +41,8 @@ ONE_PROCESS = Execution()
 
 
 class Optimizer(torch.optim.Optimizer):
-    """An optimizer with the facts that the trainer, the row threads and the tables of memory need."""
+    """An optimizer with what the trainer and the row threads need. Facts for tables are in `OPTIMIZERS`."""
 
-    label: ClassVar[str]
-    """Name in tables, such as "AdamW"."""
-    moments: ClassVar[int]
-    """Tensors of state per parameter, each of the parameter's shape, in float32."""
     bound_by_products: ClassVar[bool]
     """Whether matrix products dominate a step. Threads then share it even if the model is small."""
 

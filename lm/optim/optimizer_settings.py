@@ -1,10 +1,27 @@
 """Settings of an update. Imports no torch."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 OptimizerKind = Literal["adamw", "muon"]
 """The module of this package that defines the optimizer, as its class `OPTIMIZER`."""
+
+
+class OptimizerFacts(NamedTuple):
+    """Facts of an optimizer, for tables of memory."""
+
+    label: str
+    """Name in tables"""
+    moments: int
+    """Tensors of state per parameter, each of the parameter's shape, in float32"""
+    hidden_only: bool = False
+    """Whether it trains only the matrices of blocks; AdamW trains the others"""
+
+
+OPTIMIZERS: dict[OptimizerKind, OptimizerFacts] = {
+    "adamw": OptimizerFacts("AdamW", 2),
+    "muon": OptimizerFacts("Muon", 1, hidden_only=True),
+}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,8 @@
 """Arguments of the verbs that read a corpus."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import tyro
@@ -92,13 +94,27 @@ def refuse_with_pairs(reading: ReadingOptions) -> None:
 
 
 SHOWN_FILES = 3
+_is_said: ContextVar[bool] = ContextVar("is_said", default=False)
+
+
+@contextmanager
+def left_out_is_said() -> Iterator[None]:
+    """Keep verbs that read a corpus again from repeating what it leaves out, inside a `with` block."""
+    before = _is_said.set(True)
+    try:
+        yield
+    finally:
+        _is_said.reset(before)
 
 
 def say_left_out(dropped: "Dropped | None", skipped_files: Mapping[str, int], say: Callable[[str], None] = say) -> None:
     """Print what a corpus leaves out and why, and which files are not UTF-8.
 
-    `dropped` is None before a pass, `skipped_files` has the number of files of each suffix.
+    `dropped` is None before a pass, `skipped_files` has the number of files of each suffix. Prints nothing inside
+    `left_out_is_said`.
     """
+    if _is_said.get():
+        return
     from corpora.input_files import describe_skipped
 
     if dropped is not None:

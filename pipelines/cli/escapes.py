@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from codecs import getincrementaldecoder
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
@@ -62,6 +63,11 @@ def visible(piece: bytes) -> str:
     text = piece.decode("utf-8", "surrogateescape")
     shown = "".join(_SHOWN.get(c) or (c if c.isprintable() else _escape(ord(c))) for c in text)
     return "◌" + shown if text and unicodedata.category(text[0]).startswith("M") else shown
+
+
+def whole_characters(data: bytes) -> str:
+    """Return UTF-8 as text, without an incomplete character at its end; other invalid bytes become U+FFFD."""
+    return getincrementaldecoder("utf-8")("replace").decode(data)
 
 
 def _escape(code: int) -> str:

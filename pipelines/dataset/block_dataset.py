@@ -4,6 +4,9 @@ Blocks cut the stream of a split (`pipelines.dataset.encoding`) every T tokens; 
 dropped. The same corpus and tokenizer give byte-identical files, whatever the number of threads and the corpus's batch
 sizes. Training documents may have random segmentations (`pipelines.dataset.encoding`). Splits other than
 train also record the SHA-256, bytes and tokens of each document (`pipelines.dataset.document_records`).
+
+`pipelines.dataset.shards` can resume, and writes the same blocks to several files. It does not replace `write_blocks`,
+because it writes and reads the ids of each range once more: 15 to 20 % more CPU time, and the ids twice on disk.
 """
 
 import hashlib

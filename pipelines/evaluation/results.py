@@ -5,15 +5,15 @@
 "numbers", "measured"}, the newest first. The other fields (`run`, `checkpoint`, `data`, ...) describe the newest one.
 """
 
-import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from difflib import get_close_matches
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lm.values import read_as
+from lm.warn import warn
 from pipelines.evaluation.measurement import Result
 from pipelines.evaluation.measurements.predictions import Numbers
 from pipelines.evaluation.measurements.settings import Settings
@@ -31,6 +31,7 @@ T = TypeVar("T", bound="DataclassInstance")
 ALWAYS = (Numbers, Settings)
 # One evaluation replaces another if these fields and all settings agree wherever both have them.
 SOURCES = ("checkpoint", "checkpoint_sha256", "dataset_fingerprint", "tokenizer_fingerprint", "against")
+SPLITS = ("train", "validation", "test")  # of a dataset
 # Fields of evaluation.json about the newest evaluation.
 NEWEST = ("checkpoint", "data", "dataset_fingerprint", "tokenizer_fingerprint", "against")
 
@@ -112,6 +113,15 @@ class SplitEvaluation:
         """The text that was scored: the split and the fingerprint of its dataset."""
         return self.split, self.measured.dataset_fingerprint
 
+    def text_name(self, own: str) -> str:
+        """Return the name of the text: its split, and the folder of a dataset other than that with fingerprint `own`.
+
+        A corpus and a source of a mixture have an entry with their own name.
+        """
+        if self.split not in SPLITS or not own or self.measured.dataset_fingerprint == own:
+            return self.split
+        return f"{self.split} of {'/'.join(PurePosixPath(self.measured.data).parts[-2:])}"
+
     @property
     def settings(self) -> dict[str, Any]:
         """The settings and sources that it has."""
@@ -142,6 +152,8 @@ class Evaluation:
     """The newest evaluation of each split"""
     earlier: tuple[SplitEvaluation, ...] = ()
     """Evaluations with other settings, the newest first"""
+    asked: tuple[str, ...] = field(default=(), compare=False)
+    """The splits that the call measured which returned this; none if it was read from a file"""
 
     @classmethod
     def read(cls, folder: Path) -> "Evaluation | None":
@@ -190,7 +202,19 @@ class Evaluation:
             same = next((old for old in known if new.replaces(old)), None)
             earlier = [old for old in known if old is not same]
             newest = {new.split: new.completed_by(same) if same else new, **newest}
-        return replace(self, splits=newest, earlier=tuple(earlier))
+        return replace(self, splits=newest, earlier=tuple(earlier), asked=tuple(new.split for new in added))
+
+    def main(self, own: str) -> SplitEvaluation | None:
+        """Return the evaluation that speaks for a run that was trained on the dataset with the fingerprint `own`.
+
+        It is the newest one of the validation split of this dataset. Without one it is the newest one of this dataset,
+        of another validation split, or of any text.
+        """
+
+        def rank(evaluation: SplitEvaluation) -> tuple[bool, bool]:
+            return evaluation.measured.dataset_fingerprint != own, evaluation.split != "validation"
+
+        return min(self.all, key=rank, default=None)
 
     def __getattr__(self, name: str) -> SplitEvaluation:
         if name.startswith("_") or name not in self.splits:
@@ -202,7 +226,11 @@ class Evaluation:
         return [*super().__dir__(), *self.splits]
 
     def __repr__(self) -> str:
-        return "\n".join([f"evaluation of {self.run}", *(f"  {split!r}" for split in self.splits.values())])
+        """Return a line for each split that was asked for, and below a line for every other evaluation of the run."""
+        asked = [self.splits[name] for name in self.asked]
+        others = [f"  {one!r} ({one.measured.data})" for one in self.all if one not in asked]
+        lines = [f"evaluation of {self.run}", *(f"  {split!r}" for split in asked)]
+        return "\n".join([*lines, *(["also in evaluation.json"] if asked and others else []), *others])
 
 
 def add_to_file(run: "Run", added: list[SplitEvaluation]) -> Evaluation:
@@ -212,7 +240,7 @@ def add_to_file(run: "Run", added: list[SplitEvaluation]) -> Evaluation:
         earlier = Evaluation.read(run.folder)
     except ValueError:
         aside = path.replace(path.with_name("evaluation.json.damaged"))
-        warnings.warn(f"{path} is damaged: renamed to {aside.name}, and a new file begun", stacklevel=2)
+        warn(f"{path} is damaged: renamed to {aside.name}, and a new file begun")
         earlier = None
     evaluation = (earlier or Evaluation(run.name, {})).adding(added)
     write_json(path, evaluation.to_json())

@@ -1,5 +1,6 @@
 """The pass of a model over the windows of a split: the score of each token, and what observers sum up."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import TypeVar
@@ -8,7 +9,8 @@ import numpy as np
 import torch
 
 from lm.metrics.predictions import PredictionAccumulator
-from pipelines.cli.display import Bar
+from lm.objectives import SELECTED
+from pipelines.cli.display import Bar, duration, quantity, say
 from pipelines.evaluation.documents import known_byte_lengths
 from pipelines.evaluation.measurement import Observer
 from pipelines.evaluation.split import Chunk, ScoredSplit, Split
@@ -17,6 +19,8 @@ from pipelines.run.folder import Run
 from pipelines.training.batch_loss import hidden_states, logits_in_parts
 
 K = TypeVar("K")
+MEASURED_SECONDS = 1.0  # after which the time of a pass is known
+LONG_SECONDS = 10.0  # of a pass whose time is worth a message
 
 
 @torch.no_grad()
@@ -36,7 +40,7 @@ def score(
     predictions = PredictionAccumulator(len(lengths), lengths, split.objective.positions)
     watching, failed = dict(observers or {}), {} if failures is None else failures
     tokens: list[TokenScores] = []
-    done = 0
+    done, forecast = 0, _Forecast(f"scoring {split.name}", total or split.stream.tokens * SELECTED)
     with Bar(f"scoring {split.name}", total, "tok") as bar:
         for batch in windows:
             rows, columns = np.nonzero(batch.scored)
@@ -50,8 +54,31 @@ def score(
                 _show(Chunk(batch, batch.indices[at], hidden[part], logits, targets, nats), watching, failed)
             done += len(rows)
             bar.update(done)
+            forecast.update(done)
     whole = {field.name: getattr(split, field.name) for field in fields(split)}
     return ScoredSplit(**whole, predictions=predictions.result(), tokens=TokenScores.join(tokens))
+
+
+class _Forecast:
+    """The time of a long pass, which it says once, as soon as the speed is known."""
+
+    def __init__(self, task: str, total: float) -> None:
+        self._task, self._total = task, total
+        self._warm: tuple[int, float] | None = None
+        self._is_known = False
+
+    def update(self, done: int) -> None:
+        """Set the tokens scored so far; the first windows warm up and are not measured."""
+        now = time.perf_counter()
+        self._warm = self._warm or (done, now)
+        seconds = now - self._warm[1]
+        if self._is_known or seconds < MEASURED_SECONDS:
+            return
+        self._is_known = True
+        rate = (done - self._warm[0]) / seconds
+        if rate and self._total / rate > LONG_SECONDS:
+            takes = f"{self._task} takes about {duration(self._total / rate)}, at {quantity(rate, 'tok')}/s"
+            say(f"{takes} (measured over the first windows)")
 
 
 def _show(chunk: Chunk, observers: dict[K, Observer], failures: dict[K, ValueError]) -> None:

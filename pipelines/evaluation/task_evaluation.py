@@ -43,7 +43,7 @@ def measure_task(plan: TaskPlan, further: Mapping[str, Result] = MappingProxyTyp
         checkpoint=loaded.checkpoint.name,
         checkpoint_sha256=manifest_sha256(loaded.checkpoint),
         data=" ".join(map(str, files.test or files.data)),
-        dataset_fingerprint=fingerprint(examples),
+        dataset_fingerprint=fingerprint(examples) if plan.data else run.facts["dataset_fingerprint"],
         tokenizer_fingerprint=run.facts["tokenizer_fingerprint"],
         against=None,
         **provenance(loaded.machine.device),

@@ -20,6 +20,14 @@ from lm.text_statistics.match_lengths import match_rates
 from lm.text_statistics.mutual_information import MutualInformation, mutual_information
 from lm.text_statistics.ngram_entropy import LONGEST, ngram_entropies
 from pipelines.evaluation.decoded_text import white_space
+from pipelines.evaluation.entropy_results import (
+    EntropyRate,
+    Information,
+    NgramNumbers,
+    TextDivergences,
+    TextEntropy,
+    WordNumbers,
+)
 from pipelines.evaluation.measurements.compressors import COMPRESSORS, PPM_ORDER, ppm_sizes
 from pipelines.evaluation.symbols import SymbolText, one_alphabet, sample_of
 
@@ -44,8 +52,8 @@ def text_entropy(
     sample: int,
     threads: int,
     progress: Progress,
-) -> dict[str, Any]:
-    """Return all numbers of a text, ready for JSON. Bits are per symbol of its unit, but per byte in `entropy_rate`.
+) -> TextEntropy:
+    """Return all numbers of a text.
 
     `other` is a text to compare with. `source` is the source of a synthetic text, which adds the true values. Match
     lengths and compressors read a sample of at most `sample` bytes.
@@ -58,25 +66,25 @@ def text_entropy(
         seconds[name] = round(time.monotonic() - started, 2)
         return result
 
-    numbers = {
-        "corpus": text.name,
-        "unit": text.unit,
-        "documents": len(text.offsets) - 1,
-        "bytes": len(text.text),
-        "symbols": len(text.ids),
-        "alphabet": len(text.values),
-        "bytes_per_symbol": text.bytes_per_symbol,
-        "ngrams": measure_time("ngrams", lambda: _ngrams(text, source, threads, progress)),
-        "mutual_information": measure_time("mutual_information", lambda: _information(text, source, threads, progress)),
-        "entropy_rate": measure_time("entropy_rate", lambda: _rates(text, source, sample, threads, progress)),
-        "words": measure_time("words", lambda: _words(text)),
-    }
-    if other is not None:
-        numbers["against"] = measure_time("against", lambda: _divergences(text, other))
-    return numbers | {"left_out": dict.fromkeys(missing_extras().values(), REMEDY), "seconds": seconds}
+    return TextEntropy(
+        corpus=text.name,
+        unit=text.unit,
+        documents=len(text.offsets) - 1,
+        bytes=len(text.text),
+        symbols=len(text.ids),
+        alphabet=len(text.values),
+        bytes_per_symbol=text.bytes_per_symbol,
+        ngrams=measure_time("ngrams", lambda: _ngrams(text, source, threads, progress)),
+        mutual_information=measure_time("mutual_information", lambda: _information(text, source, threads, progress)),
+        entropy_rate=measure_time("entropy_rate", lambda: _rates(text, source, sample, threads, progress)),
+        words=measure_time("words", lambda: _words(text)),
+        against=None if other is None else measure_time("against", lambda: _divergences(text, other)),
+        left_out=dict.fromkeys(missing_extras().values(), REMEDY),
+        seconds=seconds,
+    )
 
 
-def _ngrams(text: SymbolText, source: MarkovSource | None, threads: int, progress: Progress) -> list[dict[str, Any]]:
+def _ngrams(text: SymbolText, source: MarkovSource | None, threads: int, progress: Progress) -> list[NgramNumbers]:
     rows = ngram_entropies(
         text.ids,
         text.offsets,
@@ -84,30 +92,28 @@ def _ngrams(text: SymbolText, source: MarkovSource | None, threads: int, progres
         threads=threads,
         progress=lambda done, total: progress("n-grams", done, total, ""),
     )
-    entries = [asdict(row) | {"coverage": row.coverage, "reliable": row.reliable} for row in rows]
-    if source is not None:
-        blocks = [0.0, *(source.block_entropy_bits(row.n) for row in rows)]
-        for row in entries:
-            row |= {"true_block": blocks[row["n"]], "true_conditional": blocks[row["n"]] - blocks[row["n"] - 1]}
-    return entries
+    if source is None:
+        return [NgramNumbers(**asdict(row)) for row in rows]
+    blocks = [0.0, *(source.block_entropy_bits(row.n) for row in rows)]
+    steps = np.diff(blocks).tolist()
+    return [
+        NgramNumbers(**asdict(row), true_block=block, true_conditional=step)
+        for row, block, step in zip(rows, blocks[1:], steps, strict=True)
+    ]
 
 
-def _information(text: SymbolText, source: MarkovSource | None, threads: int, progress: Progress) -> dict[str, Any]:
+def _information(text: SymbolText, source: MarkovSource | None, threads: int, progress: Progress) -> Information:
     information: MutualInformation = mutual_information(
         text.ids,
         text.offsets,
         threads=threads,
         progress=lambda done, total: progress("mutual information", done, total, ""),
     )
-    numbers = asdict(information)
-    if source is not None:
-        numbers["true"] = [source.mutual_information_bits(distance) for distance in information.distances]
-    return numbers
+    true = None if source is None else [source.mutual_information_bits(each) for each in information.distances]
+    return Information(**asdict(information), true=true)
 
 
-def _rates(
-    text: SymbolText, source: MarkovSource | None, sample: int, threads: int, progress: Progress
-) -> dict[str, Any]:
+def _rates(text: SymbolText, source: MarkovSource | None, sample: int, threads: int, progress: Progress) -> EntropyRate:
     """Return the prefix sizes of the sample, and the bits per byte of each prefix by each estimate."""
     data = sample_of(text, sample)
     whole = data.tobytes()
@@ -157,10 +163,10 @@ def _rates(
             stopped.set()
             raise
     true = None if source is None else source.entropy_rate_bits
-    return {"sample_bytes": len(whole), "sizes": sizes, "bits_per_byte": estimates, "true": true}
+    return EntropyRate(sample_bytes=len(whole), sizes=sizes, bits_per_byte=estimates, true=true)
 
 
-def _words(text: SymbolText) -> dict[str, Any]:
+def _words(text: SymbolText) -> WordNumbers:
     """Return Zipf's and Heaps' laws of the words, or of the tokens if the unit is tokens."""
     if text.unit == "tokens":
         words = text.ids
@@ -172,23 +178,22 @@ def _words(text: SymbolText) -> dict[str, Any]:
     counts = np.sort(np.unique(words, return_counts=True)[1])[::-1]
     ranks = np.unique(np.round(np.geomspace(1, len(counts), POINTS)).astype(np.int64)) if len(counts) else counts
     growth = vocabulary_growth(words)
-    zipf, heaps = fit_zipf(counts), fit_heaps(growth)
-    return {
-        "kind": "tokens" if text.unit == "tokens" else "words",
-        "count": len(words),
-        "distinct": len(counts),
-        "entropy": entropy(counts / len(words)) if len(words) else 0.0,
-        "zipf": asdict(zipf) if zipf else None,
-        "heaps": asdict(heaps) if heaps else None,
-        "ranks": ranks.tolist(),
-        "rank_counts": counts[ranks - 1].tolist(),
-        "growth": [list(point) for point in growth],
-    }
+    return WordNumbers(
+        kind="tokens" if text.unit == "tokens" else "words",
+        count=len(words),
+        distinct=len(counts),
+        entropy=entropy(counts / len(words)) if len(words) else 0.0,
+        zipf=fit_zipf(counts),
+        heaps=fit_heaps(growth),
+        ranks=ranks.tolist(),
+        rank_counts=counts[ranks - 1].tolist(),
+        growth=growth,
+    )
 
 
-def _divergences(text: SymbolText, other: SymbolText) -> dict[str, Any]:
+def _divergences(text: SymbolText, other: SymbolText) -> TextDivergences:
     unigrams, bigrams = text_divergences(*one_alphabet(text, other))
-    return {"corpus": other.name, "unigrams": asdict(unigrams), "bigrams": asdict(bigrams)}
+    return TextDivergences(corpus=other.name, unigrams=unigrams, bigrams=bigrams)
 
 
 DEFINITIONS = {

@@ -98,7 +98,9 @@ def _evaluation(run: Run) -> str:
         evaluation = None
     if evaluation is None:
         return "Not evaluated yet: `bytelm evaluate` measures the model."
-    splits = evaluation.splits
+    own = run.facts["dataset_fingerprint"]
+    main = evaluation.main(own)
+    splits = {one.text_name(own): one for one in (*([main] if main else []), *evaluation.splits.values())}
     head = f"| | {' | '.join(splits)} |\n|---|{'---:|' * len(splits)}\n"
     rows = rows_of(list(splits.values()))
     table = head + "\n".join(f"| {in_words(key)} | {' | '.join(cells)} |" for key, cells in rows)

@@ -10,7 +10,7 @@ from pipelines.exchange.model_card import model_card
 from pipelines.files import read_json, save_tensors, whole_folder, write_json, write_whole
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
-from pipelines.run.text_ids import BEFORE_TEXT, OPTIONAL_ROLES, ROLES, SPECIAL_IDS, special_ids, text_ids
+from pipelines.run.text_ids import BEFORE_TEXT, OPTIONAL_ROLES, ROLES, special_ids, text_ids
 from tokenizer import Tokenizer
 
 AUTO_CLASSES = {
@@ -50,7 +50,7 @@ with torch.no_grad():
     log_p = model(source, labels=target).logits[0].log_softmax(dim=-1)
 nats = log_p.gather(1, target[0, :, None]).sum()""",
 }
-REMEDIES = {"encoder": ": the recipe bert-tiny-published has the shape of BERT, which can be exported"}
+REMEDIES = {"encoder": ": the recipe bert-tiny has the architecture of ModernBERT, which can be exported"}
 Ids = Mapping[str, int | list[int] | None]
 
 
@@ -83,14 +83,17 @@ def write_transformers_folder(run: Run, checkpoint: str, out: Path, replaceable:
 
 
 def _special_ids(run: Run, tok: Tokenizer) -> Ids:
-    """Return the special ids of config.json. An encoder that was not imported has only the padding id."""
+    """Return the special ids of config.json. An encoder that was not imported has no ids of a beginning and an end."""
     architecture = run.recipe.model.architecture
-    names = set(SPECIAL_IDS)
+    ids = special_ids(run.facts, tok)
     if architecture != "encoder-decoder":
-        names.remove("decoder_start_token_id")
-    if architecture == "encoder" and "special_ids" not in run.facts:
-        names = {"pad_token_id"}
-    return {name: i for name, i in special_ids(run.facts, tok).items() if name in names}
+        del ids["decoder_start_token_id"]
+    if architecture != "encoder":
+        return ids
+    if "special_ids" not in run.facts:
+        ids |= {"bos_token_id": None, "eos_token_id": None}
+    special = text_ids(run, tok).special
+    return ids | {f"{role}_id": special.get(ROLES[role]) for role in ("cls_token", "sep_token")}
 
 
 def _write_tokenizer(folder: Path, run: Run, tok: Tokenizer, ids: Ids) -> None:

@@ -1,6 +1,5 @@
 """A run from a folder that `transformers` wrote, or from a model of the hub."""
 
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from lm.exchange import from_hugging_face, named_format
 from lm.model import LanguageModel
+from lm.warn import warn
 from pipelines.cli.display import quantity
 from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.text_input import file_text
@@ -81,10 +81,9 @@ def import_model(
     with whole_folder(out, replaceable) as partial:
         _write_run(partial, recipe, model.weights, tok, facts)
     if model.new_head:
-        warnings.warn(
+        warn(
             f"{source} has no masked-token head: the run gets one with random weights. finetune does not need it; "
-            "pretraining with `init_from` trains it",
-            stacklevel=3,
+            "pretraining with `init_from` trains it"
         )
     parameters = sum(tensor.numel() for tensor in model.weights.values())
     lines = [f"{out}: {quantity(parameters, '')} parameters ({config.architecture}) from {source}"]
@@ -149,10 +148,9 @@ def _write_run(
 def _warn_of_missing_roles(source: str, special: dict[str, int]) -> None:
     missing = [name for name, ours in ROLES.items() if ours not in special]
     if missing:
-        warnings.warn(
+        warn(
             f"{source}: tokenizer_config.json names no {', no '.join(missing)} among the tokenizer's added tokens, "
-            "so texts cannot be masked or classified: add the names and import again",
-            stacklevel=4,
+            "so texts cannot be masked or classified: add the names and import again"
         )
 
 

@@ -157,7 +157,14 @@ def recipe_for(kind: Kind, choice: Choice) -> Recipe:
     """Return the recipe of a kind of model; `with_tokens` then sets its length."""
     base, size = load_recipe(recipe_name(kind, choice)), choice.size
     context = choice.context_length + (2 if kind == "bert" else 0)  # an encoder reads two tokens around a block
-    model = replace(base.model, layers=size.layers, width=size.width, heads=size.heads, context_length=context)
+    model = replace(
+        base.model,
+        layers=size.layers,
+        width=size.width,
+        heads=size.heads,
+        mlp_width=base.model.mlp_width * size.width // base.model.width,  # 0 stays 0
+        context_length=context,
+    )
     return replace(base, model=model)
 
 

@@ -1,9 +1,12 @@
 """train.json in the folder of `bytelm train`: the text, and the training that each model was asked for."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lm.values import read_as
+from pipelines.cli.display import count_text
 from pipelines.files import read_json, write_json
 from pipelines.first_model.choices import Kind
 from pipelines.first_model.text_facts import TextFacts
@@ -19,12 +22,49 @@ class Asked:
     tokens: int
 
 
+@dataclass(frozen=True)
+class Source:
+    """The text of a call."""
+
+    corpus: tuple[str, ...]
+    """Names of corpora, and absolute paths"""
+    options: dict[str, str]
+    """Options that decide how the corpus is read and split"""
+    documents: int
+    bytes: int
+    fingerprint: str
+    """Of all documents and their splits"""
+
+    @classmethod
+    def of(cls, corpus: Sequence[str], options: Mapping[str, Any], text: TextFacts) -> "Source":
+        """Return the source of the text with the facts `text`."""
+        names = tuple(str(Path(name).resolve()) if Path(name).exists() else name for name in corpus)
+        given = {
+            name: " ".join(value) if isinstance(value, list | tuple) else str(value) for name, value in options.items()
+        }
+        return cls(names, given, sum(text.documents.values()), text.bytes, text.fingerprint)
+
+    def changes(self, now: "Source") -> list[str]:
+        """Return what differs between this source and a later one, in words."""
+        was = {"the corpus": " ".join(self.corpus)} | {f"`{name}`": value for name, value in self.options.items()}
+        new = {"the corpus": " ".join(now.corpus)} | {f"`{name}`": value for name, value in now.options.items()}
+        found = [
+            f"{name} was {was.get(name, 'left out')}, and is {new.get(name, 'left out')} now"
+            for name in dict.fromkeys([*was, *new])
+            if was.get(name) != new.get(name)
+        ]
+        then, later = (f"{count_text(each.documents, 'document')} of {each.bytes:,} bytes" for each in (self, now))
+        if then != later:
+            found.append(f"it had {then} in all, and has {later} now")
+        return found or ["its files have changed"]
+
+
 @dataclass
 class Record:
     """The content of train.json."""
 
-    text: str = ""
-    """Fingerprint of the text and its splits; empty before the first call"""
+    text: Source | None = None
+    """None before the first call"""
     models: dict[str, Asked] = field(default_factory=dict)
 
     @classmethod
@@ -44,13 +84,11 @@ class Record:
     def write(self, out: Path) -> None:
         write_json(out / NAME, asdict(self))
 
-    def check_text(self, out: Path, text: TextFacts, name: str) -> None:
+    def check_text(self, out: Path, text: Source) -> None:
         """Raise ValueError if the record in `out` is about another text, or other splits of it."""
-        if self.text and self.text != text.fingerprint:
-            raise ValueError(
-                f"{out} was made from another text than {name}, or with another split or other reading options: "
-                "choose another `out`"
-            )
+        if self.text and self.text.fingerprint != text.fingerprint:
+            changes = "; ".join(self.text.changes(text))
+            raise ValueError(f"{out} was made from another text ({changes}): choose another `out`, or undo the change")
 
     def check_budget(self, out: Path, kind: Kind, minutes: float | None, tokens: int | None) -> None:
         """Raise ValueError if the call asks for less training than before."""

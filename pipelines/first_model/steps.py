@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from corpora import Corpus
-from pipelines.cli.corpus_arguments import say_left_out
+from pipelines.cli.corpus_arguments import left_out_is_said, say_left_out
 from pipelines.cli.display import Bar, say
 from pipelines.cli.process import resumable
 from pipelines.cli.shell import command
@@ -26,7 +26,7 @@ from pipelines.first_model.choices import (
     recipe_name,
     with_tokens,
 )
-from pipelines.first_model.record import Asked, Record
+from pipelines.first_model.record import Asked, Record, Source
 from pipelines.first_model.summary import MOST_COMPRESSED_BYTES, print_choice, print_results
 from pipelines.first_model.text_facts import facts_of
 from pipelines.machine import choose_machine
@@ -72,7 +72,8 @@ def run(job: Job, source: Corpus, dry_run: bool = False) -> dict[str, Evaluation
     say_left_out(source.dropped, source.skipped_files)
     check_enough(text, source.name)
     record = Record.read(job.out)
-    record.check_text(job.out, text, source.name)
+    described = Source.of(job.corpus, job.reading, text)
+    record.check_text(job.out, described)
     for kind in job.kinds:
         record.check_budget(job.out, kind, job.minutes, job.tokens)
     budget = _budget(job, record)
@@ -80,9 +81,9 @@ def run(job: Job, source: Corpus, dry_run: bool = False) -> dict[str, Evaluation
     print_choice(source.name, text, choice, budget, job.kinds)
     if dry_run:
         return {}
-    record.text = text.fingerprint
+    record.text = described
     record.write(job.out)
-    with resumable(job.out, "steps"):
+    with resumable(job.out, "steps"), left_out_is_said():
         _make_tokenizer(job, choice)
         dataset = _make_dataset(job, choice)
         for kind in job.kinds:

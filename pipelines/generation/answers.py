@@ -1,12 +1,12 @@
 """Answers of a run with a chat template."""
 
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lm.warn import warn
 from pipelines.chat.messages import Conversation, Message, conversation_of, fitting
 from pipelines.generation.sampling_options import SamplingOptions
 from pipelines.generation.text_generation import continued
@@ -40,10 +40,9 @@ def answered(run: LoadedRun, messages: Conversation, tokens: int, options: Sampl
     read = fitting(messages, lambda kept: len(template.prompt(kept)) <= room)
     ids = template.prompt(read)
     if len(ids) > context:
-        warnings.warn(
+        warn(
             f"the last message has {len(ids):,} tokens with its template, of which the model reads the last "
             f"{context:,}: shorten it",
-            stacklevel=2,
         )
     rows = torch.tensor([ids[-context:]], dtype=torch.int64, device=run.model.embedding.weight.device)
     for parts in continued(run, rows, tokens, options):

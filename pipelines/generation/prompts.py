@@ -1,9 +1,10 @@
 """Prompts as the ids that a model reads. Prompts longer than the context are cut, with a warning."""
 
-import warnings
 from collections.abc import Sequence
 
 from lm.config import ModelConfig
+from lm.warn import warn
+from pipelines.cli.escapes import whole_characters
 from pipelines.run.text_ids import TextIds
 from pipelines.training.batch_objectives import require_special_tokens
 from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer, sentinels
@@ -24,10 +25,9 @@ def prompt_ids(tok: Tokenizer, prompts: Sequence[str], config: ModelConfig, arou
     most = config.context_length
     for number, row in enumerate(rows, 1):
         if len(row) > most:
-            warnings.warn(
+            warn(
                 f"{_which('prompt', number, rows)} has {len(row):,} tokens, of which the model reads the last "
-                f"{most:,}: the text before {_show(tok, row[-most:])} was cut off",
-                stacklevel=2,
+                f"{most:,}: the text before {_show(tok, row[-most:])} was cut off"
             )
     return [row[-most:] for row in rows]
 
@@ -48,10 +48,9 @@ def source_ids(tok: Tokenizer, sources: Sequence[str], config: ModelConfig, arou
         most = config.context_length - len(around.before) - len(around.after)
         for number, row in enumerate(rows, 1):
             if len(row) > most:
-                warnings.warn(
+                warn(
                     f"{_which('source', number, rows)} has {len(row):,} tokens, of which the model reads the first "
-                    f"{most:,}: the text from {_show(tok, row[most:])} on was cut off",
-                    stacklevel=2,
+                    f"{most:,}: the text from {_show(tok, row[most:])} on was cut off"
                 )
         rows = [row[:most] for row in rows]
     return [[*around.before, *row, *around.after] for row in rows]
@@ -81,5 +80,5 @@ def _which(kind: str, number: int, rows: Sequence[Sequence[int]]) -> str:
 
 
 def _show(tok: Tokenizer, ids: Sequence[int]) -> str:
-    text = " ".join(tok.decode(list(ids[:SHOWN])).split())
+    text = " ".join(whole_characters(tok.decode_bytes(ids[:SHOWN])).lstrip("\ufffd").split())
     return repr(text if len(text) <= SHOWN else text[: SHOWN - 1] + "…")

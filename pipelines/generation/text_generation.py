@@ -4,7 +4,6 @@ import codecs
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from lm.decoding.sampling import sample
 from lm.decoding.state import pad_left, pad_right
 from lm.metrics.predictions import token_scores
 from pipelines.evaluation.measurements.translation import sources_at_once
+from pipelines.generation.generated import Candidate, Guesses, Step
 from pipelines.generation.prompts import masked_ids, prompt_ids, source_ids
 from pipelines.generation.sampling_options import TEMPERATURE, SamplingOptions
 from pipelines.run.loaded_run import LoadedRun
@@ -24,30 +24,6 @@ from pipelines.run.text_ids import known_ids
 from tokenizer import MASK, Tokenizer
 
 CANDIDATES = 5  # of a recorded step
-
-
-class Guesses(TypedDict):
-    """The likeliest tokens at a mask, likeliest first."""
-
-    position: int
-    """Of the mask, in tokens"""
-    tokens: list[str]
-    probabilities: list[float]
-
-
-class Candidate(TypedDict):
-    """A token and its probability."""
-
-    text: str
-    id: int
-    probability: float
-
-
-class Step(Candidate):
-    """The token that a step of generation chose."""
-
-    candidates: list[Candidate]
-    """The likeliest tokens at this step, likeliest first"""
 
 
 def sampled_texts(

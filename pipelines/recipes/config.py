@@ -292,6 +292,15 @@ class FinetuneConfig:
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` is {getattr(self, name)}: give a share from 0 to below 1")
 
+    def unfinished_schedules(self, train: TrainConfig) -> list[str]:
+        """Return a sentence about a warm-up that lasts until the end of `train`, made of these settings."""
+        if not ends_at_peak(warmup=train.warmup_tokens, total=train.tokens, stride=train.batch_tokens):
+            return []
+        return [
+            f"`warmup={self.warmup:g}` lasts until the last step, so the learning rate ends at its peak: lower "
+            "`warmup`, or raise `epochs`"
+        ]
+
     def train(self, examples: int, tokens: int) -> TrainConfig:
         """Return the settings of a training on `examples` examples with `tokens` tokens.
 

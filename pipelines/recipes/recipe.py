@@ -44,11 +44,11 @@ class Recipe:
     """Training objective: next tokens (decoder), masked tokens (encoder), corrupted spans of a text, or the targets of
     pairs (encoder-decoder)"""
     model: ModelConfig = field(default_factory=ModelConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
     task: Annotated[Task | None, tyro.conf.Fixed, tyro.conf.Suppress] = None
     """The task that the model is fine-tuned for; None for pretraining, whose objective it had before"""
     finetune: Annotated[FinetuneConfig | None, tyro.conf.Fixed, tyro.conf.Suppress] = None
     """Settings of fine-tuning, of which `train` is made"""
+    train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
         check_fields(self, "")

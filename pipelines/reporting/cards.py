@@ -2,11 +2,16 @@
 
 from typing import NamedTuple
 
-from pipelines.cli.display import duration, perplexity_text, rounded
+from corpora.object_store import AnyPath
+from pipelines.cli.display import count_text, duration, perplexity_text, quantity, rounded
 from pipelines.evaluation.measurements.intervals import Intervals
 from pipelines.evaluation.measurements.ngrams import NGrams
-from pipelines.evaluation.results import SplitEvaluation
+from pipelines.evaluation.numbers import value_of
+from pipelines.evaluation.results import SPLITS, SplitEvaluation
+from pipelines.files import parse_json
 from pipelines.reporting.subject import Subject
+from pipelines.run.folder import Run
+from pipelines.tasks.comparison import Comparison
 
 TARGETS = {"next-token": "", "masked-token": " of masked tokens"}  # title of a perplexity, by objective
 SHOWN_BASELINES = 4
@@ -23,6 +28,8 @@ class Card(NamedTuple):
 def cards_of(subject: Subject) -> list[Card]:
     """Return the four cards of a run; fewer if it is not evaluated."""
     main = subject.main
+    if main and subject.of_task:
+        return [*_of_task(main), _data(subject), _time(subject)]
     measured = [_perplexity(subject, main), _compared(subject, main)] if main else []
     return [*measured, _data(subject), _time(subject)]
 
@@ -44,6 +51,19 @@ def codes_of(subject: Subject, evaluation: SplitEvaluation, short: bool = False)
     return baselines | {other.label if short else other.name: other.bits_per_byte for other in subject.opponents}
 
 
+def _of_task(main: SplitEvaluation) -> list[Card]:
+    """Return the card of the number that people quote of a task, and of the best of simpler predictors."""
+    first, comparison = main.results[0], main.find(Comparison)
+    quoted = [(shown.name, value_of(key, main)) for key, shown in first.numbers().items() if shown.headline]
+    (title, value), *others = quoted
+    lines = [*(f"{name} {text}" for name, text in others), f"{main.examples:,} examples"]
+    cards = [Card(f"{title[:1].upper()}{title[1:]}", value, lines)]
+    if comparison and comparison.others:
+        rows = [f"{name}: {comparison.shown(values)}" for name, values in comparison.others.items()]
+        cards.append(Card("Beside simpler predictors", comparison.shown(comparison.own), rows[:SHOWN_BASELINES]))
+    return cards
+
+
 def _perplexity(subject: Subject, main: SplitEvaluation) -> Card:
     of = TARGETS.get(subject.run.recipe.objective, " of targets")
     lines = [f"{main.cross_entropy:.4f} nats per token"]
@@ -51,8 +71,9 @@ def _perplexity(subject: Subject, main: SplitEvaluation) -> Card:
     if bounds and None not in bounds:
         lines.append(f"95 % interval {bounds[0]:,.2f} to {bounds[1]:,.2f}")
     lines.append(f"{main.tokens:,} tokens scored")
-    title = f"{main.split.capitalize()} perplexity{of}"
-    return Card(title, perplexity_text(main.cross_entropy, ",.2f"), lines)
+    name = subject.text_name(main)
+    title = f"{name.capitalize()} perplexity" if name in SPLITS else f"Perplexity on {name}"
+    return Card(f"{title}{of}", perplexity_text(main.cross_entropy, ",.2f"), lines)
 
 
 def _compared(subject: Subject, main: SplitEvaluation) -> Card:
@@ -72,8 +93,25 @@ def _data(subject: Subject) -> Card:
     lines = [f"{subject.parameters:,} parameters", f"{model.vocab_size:,} entries, context of {model.context_length:,}"]
     if subject.imported:
         return Card("Model", str(subject.run.facts["imported_from"]), lines)
-    data = " ".join(source.name for source in subject.run.sources)
-    return Card("Trained on", rounded(subject.tokens_seen, "tokens"), [*([data] if data else []), *lines])
+    texts = [_text(source, subject.run) for source in subject.run.sources]
+    return Card("Trained on", rounded(subject.tokens_seen, "tokens"), [*texts, *lines])
+
+
+def _text(source: AnyPath, run: Run) -> str:
+    """Return the corpus of a dataset and the size of its training split; the folder of a dataset that is gone."""
+    path = source / "dataset.json"
+    try:
+        info = parse_json(path.read_bytes(), str(path), "build the dataset again")
+        if len(run.sources) > 1 or info["fingerprint"] == run.facts["dataset_fingerprint"]:
+            train = info["splits"]["train"]
+            size = sum(train.get(key, 0) for key in ("bytes", "source_bytes", "target_bytes"))
+            count = (
+                count_text(train["pairs"], "pair") if "pairs" in train else count_text(train["documents"], "document")
+            )
+            return f"{info['corpus']['name']}: {count}, {quantity(size, 'B')}"
+    except (ValueError, LookupError, TypeError, OSError):
+        pass
+    return str(source)
 
 
 def _time(subject: Subject) -> Card:

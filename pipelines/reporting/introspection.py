@@ -31,6 +31,8 @@ class Attention:
     """Attention `weights` (L, H, T, S) from the tokens labelled `queries` (T) to the tokens labelled `keys` (S)."""
 
     title: str
+    text: str
+    """The text of the queries"""
     queries: list[str]
     keys: list[str]
     weights: np.ndarray
@@ -187,20 +189,20 @@ def _maps(
     model: LanguageModel, labels: TokenLabels, ids: np.ndarray, source: np.ndarray | None = None
 ) -> list[Attention]:
     device = model.embedding.weight.device
-    of_ids = labels.of_ids
 
-    def weights(maps: Tensor) -> np.ndarray:
-        return maps[:, 0].float().cpu().numpy()
+    def between(title: str, queries: np.ndarray, keys: np.ndarray, maps: Tensor) -> Attention:
+        weights = maps[:, 0].float().cpu().numpy()
+        return Attention(title, labels.text(queries), labels.of_ids(queries), labels.of_ids(keys), weights)
 
     read = torch.from_numpy(ids)[None].to(device)
     if source is None:
-        return [Attention("Attention", of_ids(ids), of_ids(ids), weights(attention_maps(model, read).own))]
+        return [between("Attention", ids, ids, attention_maps(model, read).own)]
     maps = attention_maps(model, read, torch.from_numpy(source)[None].to(device))
     assert maps.encoder is not None and maps.cross is not None, "an encoder-decoder has three kinds of attention maps"
     return [
-        Attention("Attention of the encoder", of_ids(source), of_ids(source), weights(maps.encoder)),
-        Attention("Attention of the decoder", of_ids(ids), of_ids(ids), weights(maps.own)),
-        Attention("Attention from the decoder to the encoder", of_ids(ids), of_ids(source), weights(maps.cross)),
+        between("Attention of the encoder", source, source, maps.encoder),
+        between("Attention of the decoder", ids, ids, maps.own),
+        between("Attention from the decoder to the encoder", ids, source, maps.cross),
     ]
 
 

@@ -177,7 +177,7 @@ def inside_plots(inside: Inside, prefix: str = "inside") -> list[Plot]:
         drawn = []
         for number, each in enumerate(inside.attention, 1):
             name = f"{prefix}-attention-{number}"
-            text = f"{_ATTENTION} The text: {' '.join(each.queries)}"
+            text = f"{_ATTENTION} The text: {each.text}"
             drawn.append(Plot(name, each.title, text, draw_attention(each, name)))
         if inside.scores is not None:
             name = f"{prefix}-scores"

@@ -8,7 +8,8 @@ import jinja2
 
 from pipelines.cli.display import duration, rounded
 from pipelines.cli.escapes import safe
-from pipelines.evaluation.results import SplitEvaluation
+from pipelines.evaluation.numbers import headline, sentences_of
+from pipelines.evaluation.results import SPLITS, SplitEvaluation
 from pipelines.files import write_whole
 from pipelines.reporting.cards import baselines_of, cards_of, codes_of
 from pipelines.reporting.introspection_plots import inside_plots
@@ -87,7 +88,9 @@ def verdict(subject: Subject) -> str:
     evaluation = subject.main
     if evaluation is None:
         return f"{subject.name} has not been evaluated yet: bytelm evaluate {subject.run.folder} measures it."
-    where = f"on the {evaluation.split} split"
+    if subject.of_task:
+        return " ".join([f"{subject.name}: {headline(evaluation)}.", *sentences_of(evaluation)])
+    where = f"on {'the ' if evaluation.split in SPLITS else ''}{subject.text_in_words(evaluation)}"
     objective = subject.run.recipe.objective
     if objective == "masked-token":
         return _masked_verdict(subject.name, evaluation, where)

@@ -1,5 +1,6 @@
 """A passage of held-out text, with the bits that a model needs for each token."""
 
+from codecs import getincrementaldecoder
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +17,6 @@ from tokenizer import END_OF_TEXT, PAD, Tokenizer
 
 SPLIT = "validation"
 MOST_TOKENS = 256
-LONGEST_CHARACTER = 4  # bytes of one character in UTF-8
 LEVELS = (1.0, 2.0, 4.0, 8.0, 12.0)  # bits; the shade of a token is the number of levels that it reaches
 
 
@@ -86,21 +86,19 @@ def _bits(model: LanguageModel, windows: Windows) -> list[float | None]:
 
 
 def _pieces(tok: Tokenizer, ids: list[int], bits: list[float | None]) -> list[Piece]:
-    """Return tokens as pieces of text. Tokens that are parts of one character are one piece."""
+    """Return tokens as pieces of text. A token that ends inside a character is one piece with the next token.
+
+    Tokens after the last whole character are left out.
+    """
     special = {token: name for name, token in tok.special_tokens.items()}
+    decoder = getincrementaldecoder("utf-8")("replace")
     pieces: list[Piece] = []
-    waiting, total, count = b"", 0.0, 0
+    text, total, count = "", 0.0, 0
     for token, value in zip(ids, bits, strict=True):
-        waiting += special[token].encode() if token in special else tok.added_bytes(token)
+        text += decoder.decode(special[token].encode() if token in special else tok.added_bytes(token))
         total, count = total + (value or 0.0), count + 1
-        try:
-            text = waiting.decode()
-        except UnicodeDecodeError:
-            if count < LONGEST_CHARACTER:
-                continue
-            text = waiting.decode(errors="replace")
-        pieces.append(Piece(text, None if value is None else total, count))
-        waiting, total, count = b"", 0.0, 0
-    if waiting:  # the passage ends within a character
-        pieces.append(Piece(waiting.decode(errors="replace"), None if bits[-1] is None else total, count))
+        unfinished, _ = decoder.getstate()
+        if not unfinished:
+            pieces.append(Piece(text, None if value is None else total, count))
+            text, total, count = "", 0.0, 0
     return pieces

@@ -45,7 +45,7 @@ def _plot(name: str, title: str, text: str, figure: Figure | None) -> Plot | Non
 def _plot_bits_per_byte(number: int, text: Text) -> Plot | None:
     intervals = _INTERVALS if any(any(_interval_around(score.evaluation)) for score in text.scores) else ""
     explanation = _BYTES + (_HATCHED if any(opponent.knows_training for opponent in text.opponents) else "") + intervals
-    return _plot(f"bytes-{number}", f"Bits per byte: {text.split} split", explanation, _draw_bits_per_byte(text))
+    return _plot(f"bytes-{number}", f"Bits per byte: {text.name}", explanation, _draw_bits_per_byte(text))
 
 
 def _style(subjects: Sequence[Subject]) -> Iterable[tuple[Subject, str, str]]:
@@ -57,6 +57,7 @@ def _style(subjects: Sequence[Subject]) -> Iterable[tuple[Subject, str, str]]:
 def _draw_loss(subjects: Sequence[Subject]) -> Figure | None:
     figure, axes = new_axes()
     shown: list[float] = []
+    unit = 1.0 if any(_is_squared(subject) for subject in subjects) else math.log(2)
     for subject, colour, line in _style(subjects):
         looks: dict[tuple[str, str], dict[str, Any]] = {
             ("train", "loss"): {"alpha": 0.55, "linewidth": 1.2},
@@ -66,7 +67,7 @@ def _draw_loss(subjects: Sequence[Subject]) -> Figure | None:
         for key, marker in zip(sources, itertools.cycle(SOURCE_MARKERS), strict=False):
             looks["validation", key] = {"marker": marker, "markersize": 4, "linewidth": 0.8, "alpha": 0.8}
         for (split, key), look in looks.items():
-            points = [(m["tokens"], m[key] / math.log(2)) for m in subject.metrics if m["split"] == split and key in m]
+            points = [(m["tokens"], m[key] / unit) for m in subject.metrics if m["split"] == split and key in m]
             if points:
                 label = _label(f"{subject.name}, {split}{key.removeprefix('loss')}")
                 axes.plot(*zip(*points, strict=True), color=colour, linestyle=line, label=label, **look)
@@ -77,8 +78,20 @@ def _draw_loss(subjects: Sequence[Subject]) -> Figure | None:
     room = 0.06 * (max(shown) - min(shown)) or 0.5
     axes.set_ylim(min(shown) - room, max(shown) + room)
     axes.locator_params(axis="x", nbins=5)
-    _add_perplexities(axes)
-    return label_axes(figure, axes, "training tokens", "bits per target")
+    if _of_tokens(subjects):
+        _add_perplexities(axes)
+    return label_axes(figure, axes, "training tokens", "loss" if unit == 1.0 else "bits per target")
+
+
+def _of_tokens(subjects: Sequence[Subject]) -> bool:
+    """Return whether all losses are of tokens, so that they have perplexities."""
+    return all(subject.run.recipe.head is None for subject in subjects)
+
+
+def _is_squared(subject: Subject) -> bool:
+    """Return whether the loss is a squared error, which has no bits."""
+    head = subject.run.recipe.head
+    return head is not None and head.loss == "squared"
 
 
 def _add_perplexities(axes: Axes) -> None:
@@ -209,7 +222,7 @@ def _draw_reliability(subjects: Sequence[Subject]) -> Figure | None:
 
 
 def _with_split(subject: Subject) -> str:
-    return f"{subject.name}, {subject.main.split}" if subject.main else subject.name
+    return f"{subject.name}, {subject.text_name(subject.main)}" if subject.main else subject.name
 
 
 def _label(name: str) -> str:
@@ -222,10 +235,14 @@ def _explained_loss(subjects: Sequence[Subject]) -> str:
     """Return the explanation of the loss curves, which names runs whose training loss is not a cross-entropy."""
     others = [subject.name for subject in subjects if not subject.run.recipe.train.loss_is_cross_entropy]
     sources = any(key.startswith("loss/") for subject in subjects for m in subject.metrics for key in m)
-    explained = _LOSS + (_SOURCES if sources else "")
+    explained = (_LOSS if _of_tokens(subjects) else _TASK_LOSS) + (_SOURCES if sources else "")
     return explained + (_NOT_CROSS_ENTROPY.format(" and ".join(others)) if others else "")
 
 
+_TASK_LOSS = (
+    "Loss during training: the cross-entropy in bits per target, or the squared error of numbers. The axes do not show "
+    "the highest losses of the first 5 % of the training."
+)
 _LOSS = (
     "Cross-entropy in bits per target during training; the right axis shows the perplexity. "
     "The axes do not show the highest losses of the first 5 % of the training, where the loss falls from the logarithm "

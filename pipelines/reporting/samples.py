@@ -9,11 +9,12 @@ from lm.decoding.beam import beam_search
 from lm.decoding.generation import fill_masks, generate
 from lm.decoding.state import pad_right
 from lm.model import LanguageModel
+from pipelines.cli.escapes import whole_characters
 from pipelines.generation.prompts import prompt_ids
 from pipelines.reporting.excerpts import Excerpts
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import known_ids
-from tokenizer import CLS, MASK, SEP
+from tokenizer import CLS, MASK, SEP, Tokenizer
 
 PROMPT_TOKENS = 48
 NEW_TOKENS = 120
@@ -74,7 +75,9 @@ def _continue_prompts(
         stop_ids=ids.stops,
     )
     edges = {*ids.before, ids.start, *ids.stops}
-    before, text = (tok.decode([token for token in part.tolist() if token not in edges]) for part in (prompt, new))
+    given, written = ([token for token in part.tolist() if token not in edges] for part in (prompt, new))
+    before = whole_characters(tok.decode_bytes(given))
+    text = whole_characters(tok.decode_bytes(given + written))[len(before) :]
     drawn = [f"{name.replace('_', '-')} {value}" for name, value in settings.items()] + [f"seed {seed}"]
     described = [*(drawn if settings["temperature"] else ["greedy"]), f"at most {NEW_TOKENS} tokens"]
     return Sample(title, ", ".join(described), before, text)
@@ -92,15 +95,20 @@ def _fill(excerpts: Excerpts, model: LanguageModel, text: np.ndarray) -> Sample:
     lines = ["", ""]
     for answer, mask in zip(answers.tolist(), filled, strict=True):
         guesses = ", ".join(
-            f"{tok.decode([guess])!r} {p:.0%}" for guess, p in zip(mask.ids, mask.probabilities, strict=True)
+            f"{_quoted(tok, guess)} {p:.0%}" for guess, p in zip(mask.ids, mask.probabilities, strict=True)
         )
-        lines.append(f"{'✓' if mask.ids[0] == answer else ' '} {tok.decode([answer])!r:<14} {guesses}")
+        lines.append(f"{'✓' if mask.ids[0] == answer else ' '} {_quoted(tok, answer):<14} {guesses}")
     return Sample(
         "validation text with masks (hidden token, then guesses)",
         f"every {MASK_EVERY}th token masked, all at once; the three likeliest tokens",
         tok.decode(ids[1:-1].tolist()),
         "\n".join(lines),
     )
+
+
+def _quoted(tok: Tokenizer, token: int) -> str:
+    """Return the text of a token in quotes, with the bytes of incomplete characters as \\xNN."""
+    return repr(tok.decode([token], "backslashreplace")).replace("\\\\", "\\")
 
 
 def _restore(excerpts: Excerpts, model: LanguageModel, text: np.ndarray, seed: int) -> Sample:

@@ -4,21 +4,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from lm.model import LanguageModel
 from pipelines.cli.waiting import doing
 from pipelines.evaluation.measurement import Opponent
-from pipelines.evaluation.results import Evaluation, SplitEvaluation
+from pipelines.evaluation.results import SPLITS, Evaluation, SplitEvaluation
 from pipelines.reporting.introspection import Inside, look_inside
 from pipelines.reporting.passage import Passage, passage_of
 from pipelines.reporting.samples import Sample, samples_of
 from pipelines.reporting.tokenizer_facts import TokenizerFacts, tokenizer_facts
 from pipelines.run.folder import Run
-from pipelines.run.loaded_run import load_trained
+from pipelines.run.loaded_run import load_model
 from pipelines.run.retention import checkpoint_folders
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A run of the page, under a `name` that is unique on the page."""
+    """A run of the page, under a `name` that is unique on the page. The main one of its `evaluations` is the first."""
 
     run: Run
     name: str
@@ -33,6 +34,11 @@ class Subject:
     @property
     def imported(self) -> bool:
         return "imported_from" in self.run.facts
+
+    @property
+    def of_task(self) -> bool:
+        """Whether the main evaluation is that of a task of fine-tuning."""
+        return self.main is not None and self.main.task is not None
 
     @property
     def tokens_seen(self) -> int:
@@ -51,16 +57,22 @@ class Subject:
 
     @property
     def main(self) -> SplitEvaluation | None:
-        """The evaluation that the page opens with: the newest one of the validation split, or else the newest one."""
-        return next(
-            (evaluation for evaluation in self.evaluations if evaluation.split == "validation"),
-            next(iter(self.evaluations), None),
-        )
+        """The evaluation that the page opens with, see `Evaluation.main`."""
+        return next(iter(self.evaluations), None)
+
+    def text_name(self, evaluation: SplitEvaluation) -> str:
+        """Return the name of the text of an evaluation, see `SplitEvaluation.text_name`."""
+        return evaluation.text_name(self.run.facts["dataset_fingerprint"])
+
+    def text_in_words(self, evaluation: SplitEvaluation) -> str:
+        """Return the text of an evaluation, such as "validation split", "test split of other/data" or "book.txt"."""
+        name, split = self.text_name(evaluation), evaluation.split
+        return name.replace(split, f"{split} split", 1) if split.partition("/")[0] in SPLITS else name
 
     @property
     def most_positions(self) -> SplitEvaluation | None:
         """The evaluation of the same text as `main` that scores the most positions of the window."""
-        if self.main is None:
+        if self.main is None or self.of_task:
             return None
         same = [evaluation for evaluation in self.evaluations if evaluation.text == self.main.text]
         return max(same, key=lambda evaluation: evaluation.stride)
@@ -80,26 +92,29 @@ def subject_of(run: Run, samples: bool = True, inside: bool = True, name: str | 
     """
     # Read the files first, so that a damaged one is reported before the model is loaded.
     metrics, evaluation = run.metrics(), Evaluation.read(run.folder)
-    model = load_trained(run, checkpoint=_evaluated(run, evaluation), needs="float64").model
+    evaluations = evaluation.all if evaluation else []
+    if evaluation and (main := evaluation.main(run.facts["dataset_fingerprint"])):
+        evaluations = [main, *(one for one in evaluations if one is not main)]
+    model = load_model(run, checkpoint=_evaluated(run, evaluations), needs="float64").model
     doing(f"looking at {run.name}")
+    language = model if isinstance(model, LanguageModel) else None  # another model predicts no tokens
     return Subject(
         run,
         name or run.name,
         metrics,
-        evaluation.all if evaluation else [],
+        evaluations,
         sum(p.numel() for p in model.parameters()),
         tokenizer_facts(run),
-        samples_of(run, model) if samples else [],
-        passage_of(run, model) if samples else None,
-        look_inside(run, model) if inside else None,
+        samples_of(run, language) if samples and language else [],
+        passage_of(run, language) if samples and language else None,
+        look_inside(run, language) if inside and language else None,
     )
 
 
-def _evaluated(run: Run, evaluation: Evaluation | None) -> str:
-    """Return the checkpoint that was evaluated last, or "newest" if it is the newest or does not exist any more."""
-    last = next(iter(evaluation.splits.values()), None) if evaluation else None
+def _evaluated(run: Run, evaluations: Sequence[SplitEvaluation]) -> str:
+    """Return the checkpoint of the main evaluation, or "newest" if it is the newest or does not exist any more."""
     older = {folder.name for folder in checkpoint_folders(run.folder)[:-1]}
-    name = last.measured.checkpoint if last else ""
+    name = evaluations[0].measured.checkpoint if evaluations else ""
     return name.removeprefix("step-") if name in older else "newest"
 
 
@@ -118,9 +133,9 @@ class Score(NamedTuple):
 
 
 class Text(NamedTuple):
-    """A text that runs were scored on: a split of a dataset."""
+    """A text that runs were scored on."""
 
-    split: str
+    name: str
     scores: list[Score]
     opponents: list[Opponent]
     """Other codes of the text"""
@@ -132,7 +147,7 @@ def scored_texts(subjects: Sequence[Subject]) -> list[Text]:
     for number, subject in enumerate(subjects):
         for evaluation in subject.evaluations:
             if evaluation.bits_per_byte is not None and evaluation.bytes:
-                text = texts.setdefault(evaluation.text, Text(evaluation.split, [], []))
+                text = texts.setdefault(evaluation.text, Text(subject.text_in_words(evaluation), [], []))
                 text.scores.append(Score(number, label_of(subject, evaluation), evaluation))
                 text.opponents.extend(other for other in opponents_of([evaluation]) if other not in text.opponents)
     return list(texts.values())

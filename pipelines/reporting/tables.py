@@ -44,13 +44,17 @@ def training_table(subjects: Sequence[Subject]) -> Table:
     """Return the table with the training of each run, without empty rows."""
 
     def facts(name: str) -> Callable[[Subject], str]:
-        return lambda each: str(each.run.facts.get(name) or UNRECORDED)
+        def cell(each: Subject) -> str:
+            value = each.run.facts.get(name) or UNRECORDED
+            return " ".join(value) if isinstance(value, list) else str(value)
+
+        return cell
 
     def if_trained_here(cell: Callable[[Subject], str]) -> Callable[[Subject], str]:
         return lambda each: MISSING if each.imported else cell(each)
 
     cells: dict[str, Callable[[Subject], str]] = {
-        "objective": lambda each: each.run.recipe.objective,
+        "objective": lambda each: each.run.recipe.trained_for,
         "parameters": lambda each: f"{each.parameters:,}",
         "context, tokens": lambda each: f"{each.run.recipe.model.context_length:,}",
         "imported from": lambda each: str(each.run.facts.get("imported_from", MISSING)),
@@ -72,14 +76,19 @@ def training_table(subjects: Sequence[Subject]) -> Table:
 def measured_tables(subjects: Sequence[Subject]) -> list[Table]:
     """Return a table for each objective: the numbers that people quote, and the settings of each evaluation."""
     return [
-        Table("Results", OBJECTIVES[objective], [label_of(*column) for column in columns], _result_rows(columns))
+        Table(
+            "Results",
+            OBJECTIVES.get(objective, f"Task: {objective}"),
+            [label_of(*column) for column in columns],
+            _result_rows(columns),
+        )
         for objective, columns in _by_objective(subjects).items()
     ]
 
 
 def _result_rows(columns: Sequence[Column]) -> list[tuple[str, list[str]]]:
     return [
-        ("split", [evaluation.split for _, evaluation in columns]),
+        ("text", [subject.text_name(evaluation) for subject, evaluation in columns]),
         *((in_words(key), cells) for key, cells in _headlines(columns)),
         *_rows(columns, _SETTINGS),
     ]
@@ -92,8 +101,8 @@ def number_tables(subjects: Sequence[Subject]) -> list[Table]:
         shown = {label for label, _ in _result_rows(columns)}
         rows = [(in_words(key), cells) for key, cells in rows_of([column for _, column in columns])]
         rows = [(label, cells) for label, cells in rows if label not in shown]
-        heads = [f"{label_of(*column)}, {column[1].split}" for column in columns]
-        tables.append(Table("More numbers", OBJECTIVES[objective], heads, rows))
+        heads = [f"{label_of(*column)}, {column[0].text_name(column[1])}" for column in columns]
+        tables.append(Table("More numbers", OBJECTIVES.get(objective, f"Task: {objective}"), heads, rows))
     return tables
 
 
@@ -105,7 +114,7 @@ def measured_sections(subjects: Sequence[Subject]) -> list[ReportedSection]:
         for each, evaluation in _columns(subjects):
             for parts in [result.parts() for result in evaluation.results if isinstance(result, kind)]:
                 if any(isinstance(part, Table) for part in parts):
-                    title = f"{each.name}, {evaluation.split} split"
+                    title = f"{each.name}, {each.text_in_words(evaluation)}"
                     newest.setdefault((each.name, evaluation.text), (title, parts))
         if kind.section and newest:
             name = (kind.key or kind.__name__.lower()).replace("_", "-")
@@ -119,7 +128,7 @@ def sentences(subjects: Sequence[Subject], above: bool) -> list[str]:
     If they differ, each sentence names its evaluations.
     """
     found = {
-        f"{label_of(each, evaluation)}, {evaluation.split}": sentences_of(evaluation, above)
+        f"{label_of(each, evaluation)}, {each.text_name(evaluation)}": sentences_of(evaluation, above)
         for each, evaluation in _columns(subjects)
     }
     return by_sentence({label: texts for label, texts in found.items() if texts})
@@ -129,7 +138,7 @@ def trained_texts(subjects: Sequence[Subject]) -> list[str]:
     """Return a sentence for each evaluation on text that the run was also trained on."""
     return list(
         dict.fromkeys(
-            f"{evaluation.split}: {sentence}"
+            f"{subject.text_name(evaluation)}: {sentence}"
             for subject, evaluation in _columns(subjects)
             if (trained := evaluation.find(TrainedText)) and (sentence := trained.not_held_out(subject.name))
         )
@@ -148,7 +157,7 @@ def validation_losses(subjects: Sequence[Subject]) -> list[str]:
     for subject in subjects:
         last = [line for line in subject.metrics if line["split"] == "validation"][-1:]
         main = subject.main
-        if not last or main is None or main.split != "validation":
+        if not last or main is None or subject.of_task or subject.text_name(main) != "validation":
             continue
         train, loss = subject.run.recipe.train, last[0]["loss"]
         lines.append(
@@ -171,7 +180,8 @@ def _by_objective(subjects: Sequence[Subject]) -> dict[str, list[Column]]:
     """Return the evaluations by objective, because numbers of different objectives are not comparable."""
     columns: dict[str, list[Column]] = {}
     for column in _columns(subjects):
-        columns.setdefault(column[0].run.recipe.objective, []).append(column)
+        objective = column[0].run.recipe.objective if column[1].task is None else column[1].task
+        columns.setdefault(objective, []).append(column)
     return columns
 
 

@@ -1,10 +1,11 @@
 """Labels and kinds of the tokens of a vocabulary, for plots and tables."""
 
 from collections.abc import Iterable
+from unicodedata import bidirectional
 
 import numpy as np
 
-from pipelines.cli.escapes import visible
+from pipelines.cli.escapes import visible, whole_characters
 from tokenizer import Tokenizer
 
 KINDS = ("word, after a space", "letters", "digits", "punctuation", "white space", "part of a character", "special")
@@ -17,6 +18,7 @@ class TokenLabels:
     """
 
     def __init__(self, tok: Tokenizer) -> None:
+        self._tokenizer = tok
         special = {token: spelling.encode() for spelling, token in tok.special_tokens.items()}
         ordinary = tok.ordinary.tolist()
         self.ids = [token for token in range(tok.vocab_size) if ordinary[token] or token in special]
@@ -28,10 +30,24 @@ class TokenLabels:
         """Return labels of tokens, on one line, with visible white space."""
         return [visible(self.pieces[place]) for place in places]
 
+    def text(self, ids: np.ndarray) -> str:
+        """Return the text of used ids (T,)."""
+        return whole_characters(self._tokenizer.decode_bytes(ids.tolist()))
+
     def of_ids(self, ids: np.ndarray) -> list[str]:
-        """Return the labels of used ids (T,)."""
+        """Return the labels of the used ids (T,) of a text.
+
+        If it has letters that run right to left, the labels do too, and begin with their positions: axes run from left
+        to right.
+        """
         places = {token: place for place, token in enumerate(self.ids)}
-        return self.at(places[token] for token in ids.tolist())
+        labels = self.at(places[token] for token in ids.tolist())
+        leftward = any(bidirectional(character) in ("R", "AL") for label in labels for character in label)
+        if not leftward:
+            return labels
+        # Marks for the direction of a label, and of the bytes of an incomplete character in it.
+        labels = [label.replace("\\x", "\u200e\\x") for label in labels]
+        return [f"\u200f{number} {label}" for number, label in enumerate(labels, 1)]
 
     def words(self, counts: np.ndarray, most: int) -> list[int]:
         """Return the places of at most `most` whole words of three letters or more, the most frequent first.

@@ -26,6 +26,7 @@ class Phases:
     def begin(self, phase: str) -> None:
         self.end()
         self._phase, self._started = phase, time.monotonic()
+        self._show(0, None)
 
     def end(self) -> None:
         if self._phase is not None:
@@ -35,6 +36,9 @@ class Phases:
     def __call__(self, phase: str, done: int, total: int | None, note: str = "") -> None:
         if phase != self._phase:
             self.begin(phase)
-        if self._bar is not None:
-            label, unit = PHASES[phase]
-            self._bar.phase(label, done, self._text_bytes if phase == "count" else total, unit, note)
+        self._show(done, total, note)
+
+    def _show(self, done: int, total: int | None, note: str = "") -> None:
+        if self._bar is not None and self._phase is not None:
+            label, unit = PHASES[self._phase]
+            self._bar.phase(label, done, self._text_bytes if self._phase == "count" else total, unit, note)

@@ -1,6 +1,5 @@
 """Find a run's checkpoints and read them, verified against their manifests."""
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
+from lm.warn import warn
 from pipelines.run.manifest import (
     DamagedCheckpointError,
     Shapes,
@@ -93,7 +93,7 @@ def newest_whole_checkpoint(run: Path, settings: Mapping[str, Any], *names: str)
             except DamagedCheckpointError as error:
                 if folder.exists():  # else a running training has removed it since
                     damaged = str(error)
-                    warnings.warn(f"{damaged}: {folder.name} is skipped", stacklevel=2)
+                    warn(f"{damaged}: {folder.name} is skipped")
         if checkpoint_folders(run) == folders:
             break
     if damaged:

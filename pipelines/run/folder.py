@@ -229,9 +229,10 @@ def _changes(run: Run, recipe: Recipe, facts: dict[str, Any]) -> list[tuple[str,
                 "that size: give the same value, or choose another `out`"
             )
         if name in run.settings or (name == "train.tokens" and now < was):
+            own = "" if recipe.task else f": bytelm pretrain --out {run.folder}"
             raise ValueError(
                 f"{run.folder} holds another run: its {name} is {was!r}, not {now!r}; choose another `out`, or resume "
-                f"this run with its own settings: bytelm pretrain --out {run.folder}"
+                f"this run with its own settings{own}"
             )
     return changes
 

@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
 
 import numpy as np
 import torch
@@ -29,7 +29,11 @@ from tokenizer import CLS, MASK, SEP, Tokenizer
 if TYPE_CHECKING:
     from pipelines.chat.template import ChatTemplate
     from pipelines.evaluation.results import Evaluation
+    from pipelines.generation.generated import Generated, Guesses
     from pipelines.scoring.texts import TextScore
+
+Prompts = list[str] | tuple[str, ...]
+"""Several prompts; a `Sequence[str]` would include a string."""
 
 
 class LoadedRun:
@@ -97,11 +101,41 @@ class LoadedRun:
             lines.append(f"validation loss {loss:.4f} nats per token, perplexity {perplexity_text(loss, ',.2f')}")
         return "\n".join(lines)
 
-    def generate(self, prompt: str | Sequence[str] = (), **options: Any) -> Any:
-        """Return what `bytelm.generate` returns for this run, with its `options`: the new text of one prompt."""
+    @overload
+    def generate(self, prompt: str = ..., *, probabilities: Literal[False] = ..., **options: Any) -> str: ...
+    @overload
+    def generate(self, prompt: Prompts, *, probabilities: Literal[False] = ..., **options: Any) -> list[str]: ...
+    @overload
+    def generate(self, prompt: str = ..., *, probabilities: Literal[True], **options: Any) -> "Generated": ...
+    @overload
+    def generate(self, prompt: Prompts, *, probabilities: Literal[True], **options: Any) -> "list[Generated]": ...
+    def generate(self, prompt: str | Prompts = (), *, probabilities: bool = False, **options: Any) -> Any:
+        """Return the new text of one prompt, or a list with the new text of each of several.
+
+        An encoder-decoder writes the target of each prompt. With `probabilities`, each result is a dict with `prompt`,
+        `text` and `steps` instead of the text. `options` are those of `bytelm.generate`. Raises ValueError for an
+        encoder, whose masks `fill_masks` fills.
+        """
         import bytelm
 
-        return bytelm.generate(self, prompt=prompt, **options)
+        if self.config.model.architecture == "encoder":
+            raise ValueError(f"{self.path} is an encoder, which fills masks: call fill_masks")
+        made = bytelm.generate(self, prompt=prompt, probabilities=probabilities, **options)
+        several = not isinstance(prompt, str) and prompt
+        return [made] if several and len(prompt) == 1 else made
+
+    def fill_masks(self, text: str) -> "list[Guesses]":
+        """Return an encoder's guesses for each <|mask|> in a text, or for each mask token of an imported tokenizer.
+
+        Each is a dict with the `position` of the mask in tokens, and the likeliest `tokens` with their `probabilities`,
+        likeliest first. Raises ValueError for another architecture, and for a text without a mask.
+        """
+        import bytelm
+
+        if (architecture := self.config.model.architecture) != "encoder":
+            raise ValueError(f"{self.path} is of architecture {architecture}, and only an encoder fills masks")
+        guesses: list[Guesses] = bytelm.generate(self, prompt=text)  # type: ignore[assignment]  # that of an encoder
+        return guesses
 
     def chat(self, messages: str | Sequence[dict[str, str]], **options: Any) -> str:
         """Return what `bytelm.answer` returns for this run, with its `options`: the answer to messages, or to a text.

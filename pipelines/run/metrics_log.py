@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import time
-import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -12,6 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from lm.warn import warn
 from pipelines.files import parse_json, read_bytes, write_whole
 from tokenizer.formats.whole_files import naming, whole_file
 
@@ -100,10 +100,9 @@ class MetricsLog:
                 damaged = True
         if damaged and step >= 0:
             all_kept = b"".join(line + b"\n" for line in whole) == content
-            warnings.warn(
+            warn(
                 f"{self._path} is truncated or altered before step {step:,}: {len(whole):,} whole lines are kept"
-                + ("" if all_kept else f", and the damaged file is copied to {self._set_aside(content).name}"),
-                stacklevel=4,
+                + ("" if all_kept else f", and the damaged file is copied to {self._set_aside(content).name}")
             )
         return whole
 

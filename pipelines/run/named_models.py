@@ -14,12 +14,14 @@ def named_model(name: str) -> tuple[ModelConfig, OptimizerKind]:
     """Return the model and the optimizer that `name` stands for: a preset, a run's folder, or a recipe's name or file.
 
     Presets have no optimizer of their own: AdamW. Raises ValueError, with the nearest name, if there is no such model,
-    and for the folder of a classifier.
+    and for a run with the head of a task.
     """
     if name in PRESETS:
         return PRESETS[name], "adamw"
     if (Path(name) / "config.toml").is_file():
-        recipe = Run(name).recipe
+        run = Run(name)
+        run.require_language_model()
+        recipe = run.recipe
         return recipe.model, recipe.train.optimizer
     if name in recipe_names() or Path(name).is_file():
         recipe = load_recipe(name)

@@ -29,6 +29,8 @@ class Predictor:
         self.task: Task = run.recipe.task
         self.loaded = loaded
         self.reader = reader_of(run, self.task)
+        self.examples = self.cut = 0
+        """Examples that were predicted for, and how many of them were longer than the model reads"""
 
     def outputs(self, encoded: Sequence[Encoded], progress: Callable[[int], None] | None = None) -> list[Array]:
         """Return the outputs of the model for each encoded example, float32: see `task_outputs`."""
@@ -39,6 +41,8 @@ class Predictor:
         iterator = iter(examples)
         while chunk := list(islice(iterator, CHUNK)):
             encoded = self.task.encode(chunk, self.reader)
+            self.examples += len(chunk)
+            self.cut += len({example.origin for example in encoded if example.cut})
             yield from zip(chunk, self.task.predictions(self.outputs(encoded), encoded, chunk), strict=True)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from lm.metrics.units import bits
 from pipelines.scoring.choices import ChoiceScores
 from pipelines.scoring.predictions import Predictions
 from pipelines.scoring.texts import TextScore
@@ -17,7 +18,10 @@ from tokenizer.formats.whole_files import whole_file
 
 
 def totals_of(score: TextScore) -> dict[str, Any]:
-    """Return the totals of a text, its start ids, and the window and stride in tokens."""
+    """Return the totals of a text, its start ids, and the window and stride in tokens.
+
+    The surprisal of all words is that of all tokens plus `end_of_last_word_bits`, null without words.
+    """
     return {
         "measure": score.measure,
         "tokens": score.tokens,
@@ -27,6 +31,7 @@ def totals_of(score: TextScore) -> dict[str, Any]:
         "perplexity": score.perplexity,
         "bits_per_byte": score.bits_per_byte,
         "bits_per_original_byte": score.bits_per_original_byte,
+        "end_of_last_word_bits": None if score.words is None else bits(-score.words.end) + 0.0,
         "start_ids": list(score.before),
         "window": score.window,
         "stride": score.stride,

@@ -1,12 +1,12 @@
 """Rank continuations of a text by their probability, as lm-evaluation-harness scores multiple choice."""
 
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from lm.warn import warn
 from pipelines.cli.verbs import checks_arguments
 from pipelines.evaluation.windows import sequence_windows
 from pipelines.generation.prompts import source_ids
@@ -117,17 +117,15 @@ def _continuations(
         if len(added) > length:
             raise ValueError(f"{which} has {len(added):,} tokens, and the model reads at most {length:,}: shorten it")
         if whole[: len(read)] != read:
-            warnings.warn(
+            warn(
                 f"the first characters of {which} merge into the last token of the text and are not scored, as in "
-                "lm-eval: end the text at a word's end",
-                stacklevel=3,
+                "lm-eval: end the text at a word's end"
             )
         ids = [*before, *read, *added]
         if len(ids) > length + 1:
-            warnings.warn(
+            warn(
                 f"the text and {which} have {len(ids):,} tokens, and the model reads at most "
-                f"{length:,}: the beginning of the text was cut off",
-                stacklevel=3,
+                f"{length:,}: the beginning of the text was cut off"
             )
             ids = ids[-length - 1 :]
         sequences.append((np.array(ids), len(ids) - len(added)))

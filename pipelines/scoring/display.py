@@ -8,11 +8,13 @@ import numpy as np
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
+from lm.metrics.units import bits
 from pipelines.cli.console import results
 from pipelines.cli.display import answer, count_text, perplexity_text, table
 from pipelines.cli.escapes import safe, visible
 from pipelines.scoring.choices import ChoiceScores
 from pipelines.scoring.texts import TextScore
+from pipelines.scoring.word_probabilities import Words
 from tokenizer import Tokenizer
 
 LEVELS = (1.0, 2.0, 4.0, 8.0, 12.0)  # bits; a token's level is the number of thresholds that its surprisal reaches
@@ -66,6 +68,8 @@ def show_text(score: TextScore, tok: Tokenizer, limit: int) -> None:
     size = "" if score.bytes is None else f", {count_text(score.bytes, 'byte')}"
     answer(f"{count_text(score.tokens, 'token')}{size}; {_reading(score, tok)}")
     answer(_totals(score))
+    if score.words is not None:
+        answer(_word_totals(score, score.words))
 
 
 def show_choices(scores: ChoiceScores) -> None:
@@ -217,6 +221,20 @@ def token_label(tok: Tokenizer, token: int) -> str:
         return visible(tok.token_bytes(token))
     except ValueError:  # the vocabulary of an imported model may be padded beyond its tokenizer
         return f"(unused id {token})"
+
+
+def _word_totals(score: TextScore, words: Words) -> str:
+    """Return the number of words, what their bits include, and their sum beside that of the tokens."""
+    each = -words.log_probabilities / np.log(2.0)
+    count, known = count_text(len(each), "word"), each[~np.isnan(each)]
+    ends = "" if score.measure == "pseudo-log-likelihood" else " and that the word ends"
+    line = f"the bits of a word include the white space before it{ends}\n{count}, {known.sum():.4f} bits"
+    if len(known) < len(each):
+        return f"{line} without the first word, which has a token that is not scored"
+    if not words.end:
+        return f"{line}, as many as the tokens"
+    end = bits(-words.end)
+    return f"{line}: {-score.log_probability_bits:.4f} of the tokens, and {end:.4f} because the last word ends"
 
 
 def _totals(score: TextScore) -> str:

@@ -32,6 +32,8 @@ class Words:
     """(W,) float64: ln p, corrected except for an encoder; NaN if a token was not scored"""
     token_sums: Array
     """(W,) float64: sum of ln p of the tokens"""
+    end: float
+    """ln p that the last word ends after the last token: ln p of all words is that of all tokens plus this"""
 
 
 def pieces_of(tok: Tokenizer, ids: Sequence[int]) -> list[bytes]:
@@ -79,6 +81,6 @@ def words_of(pieces: Sequence[bytes], special: Array, log_probabilities: Array, 
     ends = np.append(starts[1:], len(pieces))
     sums = np.add.reduceat(log_probabilities, starts)
     if borders is None:
-        return Words(starts, ends, sums, sums)
+        return Words(starts, ends, sums, sums, 0.0)
     borders = np.where(certain_borders(pieces, special), 0.0, borders)
-    return Words(starts, ends, sums + borders[ends] - borders[starts], sums)
+    return Words(starts, ends, sums + borders[ends] - borders[starts], sums, float(borders[-1]))

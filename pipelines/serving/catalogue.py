@@ -8,10 +8,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from pipelines import own_version
 from pipelines.serving.errors import RequestError, blamed_on
 from pipelines.serving.models import ServedModel, Service
 from pipelines.serving.requests import DetokenizeRequest, ModelRequest, TokenizeRequest
+from pipelines.serving.security import HEALTH
 from tokenizer import PAD
 
 HEALTH_S = 10  # for the inference thread to answer; a turn of the largest models takes less
@@ -26,7 +26,7 @@ def catalogue_routes(service: Service) -> list[Route]:
                 await service.engine.call(bool)
         except TimeoutError:
             raise RequestError(503, f"the models have not answered within {HEALTH_S} s") from None
-        return JSONResponse({"status": "ok", "version": own_version(), "models": list(service.models)})
+        return JSONResponse({"status": "ok"})
 
     async def models(request: Request) -> JSONResponse:
         return JSONResponse({"object": "list", "data": [_entry(service, model) for model in service.models.values()]})
@@ -55,7 +55,7 @@ def catalogue_routes(service: Service) -> list[Route]:
         return JSONResponse(_tokenizer_info(_tokenizing(service, asked.model)))
 
     return [
-        Route("/health", health, methods=["GET"]),
+        Route(HEALTH, health, methods=["GET"]),
         Route("/v1/models", models, methods=["GET"]),
         Route("/v1/models/{name}", model, methods=["GET"]),
         Route("/tokenize", tokenize, methods=["POST"]),

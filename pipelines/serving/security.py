@@ -18,6 +18,8 @@ from ipaddress import ip_address
 from pathlib import Path
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pipelines.serving.errors import error_response
@@ -27,6 +29,14 @@ LEAST_TOKEN = 16  # characters of a token from a file
 LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 PAGE = "/page/"
 """Path of the page's files, which need no token because they hold no data"""
+HEALTH = "/health"
+"""Path that anyone may read, such as a load balancer, because it tells only whether the server answers"""
+METHODS, SENT_HEADERS = ("GET", "POST"), ("Authorization", "Content-Type")
+"""What pages of allowed origins may send"""
+OTHER_SITE = (
+    "pages of other sites may not use this server: `bytelm serve --allow-origin ORIGIN` lets those of ORIGIN in, such "
+    "as http://localhost:3000"
+)
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -91,11 +101,11 @@ def access_to(
 
 
 def _origin(text: str) -> str:
-    """Return an origin as browsers send it: in lower case, without the port that the scheme implies."""
-    found = re.fullmatch(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?", text.lower())
+    """Return an origin as browsers send it: in lower case, without a slash and the port that the scheme implies."""
+    found = re.fullmatch(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?/?", text.lower())
     if found is None:
         raise ValueError(
-            f"`allow_origin={text!r}` is not an origin: give scheme, host and port, such as http://localhost:3000"
+            f"`allow_origin={text!r}` is not an origin: give scheme, host and port only, such as http://localhost:3000"
         )
     scheme, host, port = found.groups()
     implied = {"http": ":80", "https": ":443"}.get(scheme)
@@ -161,8 +171,35 @@ class Security:
         await error_response(status, message, challenge)(scope, receive, send_with_headers)
 
 
+class AllowedOrigins(CORSMiddleware):
+    """Middleware that lets pages of the origins of `access` send requests and read the answers."""
+
+    def __init__(self, app: ASGIApp, access: Access) -> None:
+        super().__init__(
+            app,
+            allow_origins=list(access.origins),
+            allow_methods=METHODS,
+            allow_headers=SENT_HEADERS,
+            allow_private_network=True,
+        )
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """Return the answer to a browser that asks what a page may send; a refusal is JSON, as every error is."""
+        response = super().preflight_response(request_headers)
+        if response.status_code == 200:
+            return response
+        if not self.is_allowed_origin(request_headers["origin"]):
+            return error_response(403, OTHER_SITE, HEADERS)
+        message = f"a page may send {' and '.join(METHODS)} requests, with the headers {' and '.join(SENT_HEADERS)}"
+        kept = {name: value for name, value in response.headers.items() if not name.startswith("content-")}
+        return error_response(400, message, {**HEADERS, **kept})
+
+
 def find_refusal(access: Access, method: str, path: str, headers: Headers) -> tuple[int, str] | None:
     """Return the HTTP status and the message of a refusal, or None if the request is allowed."""
+    reads = method in ("GET", "HEAD")
+    if reads and path == HEALTH:
+        return None
     named = [host.lower() for host in headers.getlist("host")]
     if len(named) != 1 or named[0] not in access.hosts:
         return (
@@ -171,12 +208,9 @@ def find_refusal(access: Access, method: str, path: str, headers: Headers) -> tu
             "admits a name",
         )
     own = headers.get("sec-fetch-site", "none") in ("same-origin", "none")
-    if not own and headers.get("origin") not in access.origins:
-        return (
-            403,
-            "requests from pages of other sites are not allowed: name the site with `bytelm serve --allow-origin`",
-        )
-    reads = method in ("GET", "HEAD")
+    asks_for_others = method == "OPTIONS" and "access-control-request-method" in headers
+    if (asks_for_others or not own) and headers.get("origin") not in access.origins:
+        return 403, OTHER_SITE
     is_page = reads and (path == "/" or path.startswith(PAGE))
     if access.token is not None and not is_page:
         given = headers.get("authorization", "").encode()

@@ -10,7 +10,6 @@ import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse
 from starlette.routing import Mount, Route
@@ -25,7 +24,7 @@ from pipelines.serving.errors import RequestError, answer_failure, answer_reques
 from pipelines.serving.lifetime import Lifetime, Limits
 from pipelines.serving.models import Service
 from pipelines.serving.page_api import page_routes
-from pipelines.serving.security import PAGE, Access, Security
+from pipelines.serving.security import PAGE, Access, AllowedOrigins, Security
 
 LEAVING_S = 1  # time for connections to close after their answers were cut short
 HEAD_S = 10  # time for the request line and headers to arrive
@@ -124,10 +123,4 @@ def create_app(service: Service, access: Access, stopping: asyncio.Event, limits
     if not access.origins:
         return guarded
     # Outermost, because a preflight has no token, and so that a page of an allowed origin can read a refusal.
-    return CORSMiddleware(
-        guarded,
-        allow_origins=access.origins,
-        allow_methods=("GET", "POST"),
-        allow_headers=("Authorization", "Content-Type"),
-        allow_private_network=True,
-    )
+    return AllowedOrigins(guarded, access)

@@ -1,6 +1,6 @@
 """The plan of a sweep: the vocabularies, the compute of a run, the recipe of each run, and sweep.json.
 
-All runs have the same architecture and the same FLOPs, which include the output matrix (`lm.costs`). So a model
+All runs have the same architecture and the same FLOPs, which include the output matrix (`lm.config_costs`). So a model
 with a larger vocabulary trains on fewer but longer tokens. The context is fixed in tokens, as in practice,
 so a larger vocabulary sees more text at a time. The schedule of the learning rate spans each run's own tokens.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lm.config import ModelConfig
-from lm.costs import flops_per_token, meta_model, non_embedding_parameters, parameter_table
+from lm.config_costs import flops_per_token, non_embedding_parameters, parameter_table
 from pipelines.files import read_json, write_json
 from pipelines.recipes.recipe import Recipe
 
@@ -131,15 +131,14 @@ class Budget:
     @property
     def non_embedding(self) -> int:
         """Parameters without embeddings, positions and output matrix."""
-        return non_embedding_parameters(meta_model(self.model(1)))
+        return non_embedding_parameters(self.model(1))
 
 
 @cache
 def _size(config: ModelConfig) -> ModelSize:
-    model = meta_model(config)
-    table = parameter_table(model)
-    untied = 0 if model.head.weight is None else model.head.weight.numel()
-    return ModelSize(flops_per_token(model), table["total"], table["embedding"] + untied)
+    table = parameter_table(config)
+    untied = 0 if config.tied_head else config.vocab_size * config.width
+    return ModelSize(flops_per_token(config), table["total"], table["embedding"] + untied)
 
 
 def fingerprint(documents: Iterable[bytes]) -> str:
@@ -148,9 +147,16 @@ def fingerprint(documents: Iterable[bytes]) -> str:
 
 
 def read_settings(folder: Path) -> dict[str, Any] | None:
-    """Return the settings of the sweep in `folder`, as `settings_of` made them; None for a new sweep."""
+    """Return the settings of the sweep in `folder`, as `settings_of` made them; None for a new sweep.
+
+    Raises ValueError if the folder holds something else.
+    """
     path = folder / SETTINGS
+    if folder.is_file():
+        raise ValueError(f"`out` is {folder}, which is a file, not a folder: choose another `out`")
     if not path.exists():
+        if folder.exists() and any(inside.name != ".lock" for inside in folder.iterdir()):
+            raise ValueError(f"{folder} is not empty and holds no sweep: choose another `out`")
         return None
     settings: dict[str, Any] = read_json(path, "choose another `out`")
     train = settings.get("recipe", {}).get("train", {}) if isinstance(settings.get("recipe"), dict) else {}
@@ -178,8 +184,6 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
     """Raise ValueError if `folder` holds a sweep with other settings, or something else."""
     earlier = read_settings(folder)
     if earlier is None:
-        if any(path.name != ".lock" for path in folder.iterdir()):
-            raise ValueError(f"{folder} is not empty and holds no sweep: choose another `out`")
         return
     remedies = {
         "flops": f"give `flops={earlier['flops']:g}`",

@@ -1,6 +1,5 @@
 """Conversations: a language model learns to answer."""
 
-import warnings
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from corpora.rows import Row
 from lm.config import ModelConfig
 from lm.metrics.labels import share_interval
 from lm.metrics.units import bits
+from lm.warn import warn
 from pipelines.evaluation.measurement import Result, number
 from pipelines.files import read_bytes
 from pipelines.tasks.examples import Encoded
@@ -160,10 +160,9 @@ class Chat(Task):
                 "them, or give `truncate='left'`"
             )
         if len(kept) < len(found):
-            warnings.warn(
+            warn(
                 f"{len(found) - len(kept):,} of {len(found):,} conversations have no answer within the context of "
                 f"{reader.model.context_length:,} tokens and are left out",
-                stacklevel=2,
             )
         return kept
 

@@ -58,17 +58,17 @@ class Comparison(Result):
         sentences = []
         if scratch is not None and scratch < 0:
             sentences.append(
-                f"Pretraining makes it worse here: {self.number} {self._shown(self.own)} against "
-                f"{self._shown(self.others[SCRATCH])} from scratch. Train with `from_scratch`, or from a run that saw "
+                f"Pretraining makes it worse here: {self.number} {self.shown(self.own)} against "
+                f"{self.shown(self.others[SCRATCH])} from scratch. Train with `from_scratch`, or from a run that saw "
                 "more text."
             )
             worse = [self._against(name) for name, gain in gains.items() if gain < 0 and name != SCRATCH]
         if worse:
-            sentences.append(f"By {self.number} ({self._shown(self.own)}) it loses to {' and '.join(worse)}.")
+            sentences.append(f"By {self.number} ({self.shown(self.own)}) it loses to {' and '.join(worse)}.")
         elif scratch is None or scratch >= 0:
             best = min(gains, key=gains.__getitem__)
             sentences.append(
-                f"By {self.number} ({self._shown(self.own)}) it is at least as good as all {len(gains)} simpler "
+                f"By {self.number} ({self.shown(self.own)}) it is at least as good as all {len(gains)} simpler "
                 f"predictors; the best of them is {self._against(best)}."
             )
         return sentences
@@ -80,9 +80,10 @@ class Comparison(Result):
         return [Table("This run and simpler predictors", "Predictor", heads, cells)]
 
     def _against(self, name: str) -> str:
-        return f"{name} ({self._shown(self.others[name])})"
+        return f"{name} ({self.shown(self.others[name])})"
 
-    def _shown(self, values: Values) -> str:
+    def shown(self, values: Values) -> str:
+        """Return the number that decides, of this run or another predictor."""
         return _cell(values.get(self.number))
 
 

@@ -1,7 +1,6 @@
 """The examples of a fine-tuning: read, learned from, divided and encoded. Imports no torch."""
 
 import hashlib
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 
 from corpora.rows import hash_split
 from lm.config import WITHOUT_DROPOUT
+from lm.warn import warn
 from pipelines.recipes.config import FinetuneConfig
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
@@ -46,10 +46,9 @@ class ExampleFiles:
             validation = task.examples(self.test)
             known = {task.key(example) for example in training}
             if repeated := sum(task.key(example) in known for example in validation):
-                warnings.warn(
+                warn(
                     f"{repeated:,} of the {len(validation):,} examples of {_named(self.test)} are in "
-                    f"{_named(self.data)} too: their results say little about others",
-                    stacklevel=4,
+                    f"{_named(self.data)} too: their results say little about others"
                 )
         else:
             training, validation = self._divide(task, training)

@@ -1,25 +1,20 @@
-"""What a model costs: parameters, FLOPs and memory."""
+"""What a model costs: parameters, FLOPs and memory. Imports no torch."""
 
 from dataclasses import replace
 from typing import TypedDict
 
-import torch
-
 from lm.config import ModelConfig
-from lm.costs import (
+from lm.config_costs import (
+    ITEMSIZE,
     activation_bytes,
     cache_bytes,
-    cache_bytes_per_token,
     flops_per_token,
     matrix_parameters,
-    meta_model,
     non_embedding_parameters,
     parameter_table,
     training_bytes,
 )
-from lm.decoding.cache import storage_dtype
-from lm.optim.optimizer_settings import OptimizerKind
-from lm.optim.optimizers import optimizer_classes
+from lm.optim.optimizer_settings import OPTIMIZERS, OptimizerKind
 
 
 class ModelCosts(TypedDict):
@@ -55,30 +50,26 @@ def model_costs(model: ModelConfig, dtype: str, optimizer: OptimizerKind) -> Mod
 
     `dtype` is that of activations, and in generation of weights and cache. Weights in training are float32.
     """
-    kind: torch.dtype = getattr(torch, dtype)
-    built = meta_model(model)
-    table = parameter_table(built)
+    table = parameter_table(model)
     # Costs do not depend on the initialization, but "t5" is refused for a tied head.
-    swapped = replace(model, tied_head=not model.tied_head, initialization="gpt2")
-    other = parameter_table(meta_model(swapped))
+    other = parameter_table(replace(model, tied_head=not model.tied_head, initialization="gpt2"))
     tied, untied = (table, other) if model.tied_head else (other, table)
     length = model.context_length
-    cache = cache_bytes(built, kind, length, source_length=length)
-    cpu_dtype = storage_dtype(kind, torch.device("cpu"))
+    cache = cache_bytes(model, dtype, length, source_length=length)
     return {
         "vocab_size": model.vocab_size,
         "parameters": table,
         "parameters_tied": tied,
         "parameters_untied": untied,
-        "non_embedding": non_embedding_parameters(built),
-        "biases_and_norms": table["total"] - matrix_parameters(built),
-        "flops_per_token": flops_per_token(built),
-        "training_bytes": {**training_bytes(built, optimizer), "activations": activation_bytes(model, kind)},
-        "cache_bytes_per_token": cache_bytes_per_token(built, kind),
+        "non_embedding": non_embedding_parameters(model),
+        "biases_and_norms": table["total"] - matrix_parameters(model),
+        "flops_per_token": flops_per_token(model),
+        "training_bytes": {**training_bytes(model, optimizer), "activations": activation_bytes(model, dtype)},
+        "cache_bytes_per_token": cache_bytes(model, dtype, 1) - cache_bytes(model, dtype, 0),
         "cache_bytes": cache,
-        "cache_bytes_on_cpu": cache_bytes(built, cpu_dtype, length, source_length=length),
-        "generation_bytes": kind.itemsize * table["total"] + cache,
+        "cache_bytes_on_cpu": cache_bytes(model, dtype, length, source_length=length, on_cpu=True),
+        "generation_bytes": ITEMSIZE[dtype] * table["total"] + cache,
         "dtype": dtype,
         "optimizer": optimizer,
-        "optimizers": [kind.label for kind in optimizer_classes(optimizer)],
+        "optimizers": [OPTIMIZERS[kind].label for kind in dict.fromkeys(("adamw", optimizer))],
     }

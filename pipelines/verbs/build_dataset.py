@@ -5,13 +5,14 @@ Examples:
     bytelm build-dataset text.jsonl --tokenizer words --pairs en de --out pairs
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import tyro
 
+from lm.values import read_as
 from pipelines.cli.arguments import Address, DatasetPlace, DryRun, Engine, TokenizerPath, TokenizerPattern, check_engine
 from pipelines.cli.corpus_arguments import (
     READING,
@@ -30,10 +31,11 @@ from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.process import resumable
 from pipelines.cli.shell import command
 from pipelines.cli.verbs import verb
+from pipelines.dataset.built_dataset import BuiltDataset
 from pipelines.files import place
 
 if TYPE_CHECKING:
-    from corpora import Corpus
+    from corpora import Corpus, PairCorpus
 
 OUT_OF_MEMORY = "lower `max_document` or `threads`"
 
@@ -80,8 +82,8 @@ def build_dataset(
     overwrite: bool = False,
     dry_run: DryRun = False,
     **reading: Unpack[ReadingOptions],
-) -> dict[str, Any] | None:
-    """Encode a corpus into blocks of token ids, or pairs of texts into pairs of lists, and return the content of
+) -> BuiltDataset | None:
+    """Encode a corpus into blocks of token ids, or pairs of texts into pairs of lists, and return the numbers of
     dataset.json.
 
     The folder opens with datasets.load_from_disk. It appears whole or not at all. In an object store, manifest.json
@@ -110,7 +112,7 @@ def build_dataset(
         raise UsageError("`engine='ray'` writes several files per split: add `shard_size`, such as 1G")
     if pairs and deduplicate:
         raise ValueError("`deduplicate` is for blocks: leave it out, since pairs keep their duplicates")
-    from corpora import PairCorpus, open_corpus, open_pairs
+    from corpora import PairCorpus
     from pipelines.cluster.dataset_tasks import plan_encoding, send_on_ray, write_shards_on_ray
     from pipelines.dataset.block_dataset import write_blocks
     from pipelines.dataset.encoding import SamplingEncoder
@@ -124,12 +126,7 @@ def build_dataset(
     tok = load_tokenizer(tokenizer, pattern)
     drawn = alpha is not None or bool(dropout)
     sampler = SamplingEncoder(tok, alpha=alpha, dropout=dropout, seed=seed) if drawn else None
-    source: Corpus | PairCorpus
-    if pairs:
-        refuse_with_pairs(reading)
-        source = open_pairs(corpus, pairs, split, **reading)
-    else:
-        source = open_corpus(corpus, split=split, **reading)
+    source = _opened(corpus, pairs, split, reading)
     if dry_run:
         plan_dataset(tokenizer, tok.vocab_size, source.text_bytes_estimate, length, source.split_rule, out, shard_size)
         if deduplicate:
@@ -158,9 +155,10 @@ def build_dataset(
                 info = write(source, tok, length, new, separator=separator, **options)
     if shard_size:
         remove_outputs(work)
-    (_print_pairs if pairs else _print_blocks)(out, info)
+    built: BuiltDataset = read_as(BuiltDataset, info)
+    (_print_pairs if pairs else _print_blocks)(out, built)
     say_left_out(source.dropped, source.skipped_files)
-    return info
+    return built
 
 
 def next_step(given: Mapping[str, Any], _: Any) -> str:
@@ -171,6 +169,22 @@ def next_step(given: Mapping[str, Any], _: Any) -> str:
     length = given["context_length"]
     options = {} if length == 256 else {"model.context_length": length}  # that of the recipe
     return command("pretrain", "gpt-tiny", data=data, out=_beside(data, "gpt"), **options)
+
+
+def _opened(
+    corpus: Sequence[str], pairs: tuple[str, str] | None, split: str | None, reading: ReadingOptions
+) -> "Corpus | PairCorpus":
+    """Return the corpus, with text for validation; say why it is not split by the usual rule."""
+    from corpora import open_corpus, open_pairs
+
+    if pairs:
+        refuse_with_pairs(reading)
+        return open_pairs(corpus, pairs, split, **reading)
+    source = open_corpus(corpus, split=split, **reading)
+    source.check_validation()
+    if source.split_reason:
+        say(source.split_reason)
+    return source
 
 
 def _beside(data: str | Path, name: str) -> Path:
@@ -217,39 +231,36 @@ def _check_shard_size(shard_size: int | None, pairs: tuple[str, str] | None) -> 
         raise ValueError(f"`shard_size` is {shard_size:,}, but must be a positive number of bytes, such as 1G")
 
 
-def _print_blocks(out: str | Path, info: dict[str, Any]) -> None:
+def _print_blocks(out: str | Path, built: BuiltDataset) -> None:
     from pipelines.cli.console import messages
 
     rows = [
         (
             name,
-            f"{s['documents']:,}",
-            f"{s['bytes']:,}",
-            f"{s['tokens']:,}",
-            f"{s['blocks']:,}",
-            f"{s['bytes'] / s['encoded_tokens']:.3f}",
+            f"{s.documents:,}",
+            f"{s.bytes:,}",
+            f"{s.tokens:,}",
+            f"{s.blocks:,}",
+            f"{s.bytes / s.encoded_tokens:.3f}",
         )
-        for name, s in info["splits"].items()
+        for name, s in built.splits.items()
     ]
     table(("split", "documents", "bytes", "tokens", "blocks", "bytes/token"), rows, to=messages)
-    say(f"{out}: blocks of {info['context_length']} tokens, split by {info['corpus']['split_rule']}")
+    say(f"{out}: blocks of {built.context_length} tokens, split by {built.corpus.split_rule}")
 
 
-def _print_pairs(out: str | Path, info: dict[str, Any]) -> None:
+def _print_pairs(out: str | Path, built: BuiltDataset) -> None:
     from pipelines.cli.console import messages
 
-    sides = dict(zip(("source", "target"), info["corpus"]["columns"], strict=True))
+    assert built.corpus.columns is not None
+    source, target = built.corpus.columns
     rows = [
-        (
-            name,
-            f"{s['pairs']:,}",
-            column,
-            f"{s[f'{side}_tokens']:,}",
-            f"{s[f'longest_{side}']:,}",
-            f"{s[f'{side}_bytes'] / max(1, s[f'{side}_tokens']):.3f}",
+        (name, f"{s.pairs:,}", column, f"{tokens:,}", f"{longest:,}", f"{size / max(1, tokens):.3f}")
+        for name, s in built.splits.items()
+        for column, tokens, longest, size in (
+            (source, s.source_tokens, s.longest_source, s.source_bytes),
+            (target, s.target_tokens, s.longest_target, s.target_bytes),
         )
-        for name, s in info["splits"].items()
-        for side, column in sides.items()
     ]
     table(("split", "pairs", "column", "tokens", "longest", "bytes/token"), rows, to=messages)
-    say(f"{out}: pairs, split by {info['corpus']['split_rule']}")
+    say(f"{out}: pairs, split by {built.corpus.split_rule}")

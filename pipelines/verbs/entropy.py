@@ -7,7 +7,7 @@ Examples:
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
 import tyro
 
@@ -19,6 +19,7 @@ from pipelines.cli.verbs import verb
 
 if TYPE_CHECKING:
     from corpora import Corpus
+    from pipelines.evaluation.entropy_results import TextEntropy
     from pipelines.evaluation.symbols import SymbolText
 
 ENVIRONMENT = PASSIVE_THREADS
@@ -56,7 +57,7 @@ def entropy(
     explain: bool = False,
     as_json: AsJson = False,
     **reading: Unpack[ReadingOptions],
-) -> dict[str, Any]:
+) -> "TextEntropy":
     """Print n-gram entropies, mutual information, entropy rate, Zipf's and Heaps' laws of a corpus, and return them.
 
     The command reads all splits into memory, or a sample of them. For a synthetic corpus it also shows the true values.
@@ -122,7 +123,7 @@ def entropy(
 
         write_entropy_page(numbers, out)
     if as_json:
-        write(json.dumps(numbers))
+        write(json.dumps(numbers.to_json()))
     else:
         _show(numbers, explain, sample_bytes is not None)
     if extras := missing_extras():
@@ -132,7 +133,7 @@ def entropy(
     return numbers
 
 
-def _show(numbers: dict[str, Any], explain: bool, sampled: bool) -> None:
+def _show(numbers: "TextEntropy", explain: bool, sampled: bool) -> None:
     from pipelines.evaluation.entropy_tables import tables
     from pipelines.evaluation.text_entropy import DEFINITIONS
 
@@ -140,14 +141,14 @@ def _show(numbers: dict[str, Any], explain: bool, sampled: bool) -> None:
     for each in tables(numbers):
         answer("")
         table((each.label, *each.heads), [(name, *cells) for name, cells in each.rows])
-    if not numbers["mutual_information"]["distances"]:
+    if not numbers.mutual_information.distances:
         answer("mutual information is left out: the documents have too few pairs of symbols")
-    elif other := numbers["mutual_information"]["other"]:
+    elif other := numbers.mutual_information.other:
         answer(
-            f"mutual information: all but the 255 most frequent {numbers['unit']} count as one symbol, "
+            f"mutual information: all but the 255 most frequent {numbers.unit} count as one symbol, "
             f"{other:.1%} of the text"
         )
-    if not all(row["reliable"] for row in numbers["ngrams"]):
+    if not all(row.reliable for row in numbers.ngrams):
         answer("* coverage below 95 %: entropies are unreliable and too low")
     if explain:
         for name, definition in DEFINITIONS.items():
@@ -156,8 +157,8 @@ def _show(numbers: dict[str, Any], explain: bool, sampled: bool) -> None:
         say("`explain` defines the numbers")
 
 
-def _summary(numbers: dict[str, Any], sampled: bool) -> str:
-    unit = numbers["unit"]
-    text = f"{numbers['corpus']}: {count_text(numbers['symbols'], unit[:-1])}, {numbers['alphabet']:,} different, in "
-    text += count_text(numbers["documents"], "document") + (" of a random sample" if sampled else "")
-    return text if unit == "bytes" else f"{text}; {numbers['bytes_per_symbol']:.3f} bytes per {unit[:-1]}"
+def _summary(numbers: "TextEntropy", sampled: bool) -> str:
+    unit = numbers.unit
+    text = f"{numbers.corpus}: {count_text(numbers.symbols, unit[:-1])}, {numbers.alphabet:,} different, in "
+    text += count_text(numbers.documents, "document") + (" of a random sample" if sampled else "")
+    return text if unit == "bytes" else f"{text}; {numbers.bytes_per_symbol:.3f} bytes per {unit[:-1]}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from lm.warn import warn
 from pipelines.cli.arguments import DryRun, RunFolder
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
@@ -104,6 +105,8 @@ def _finetune(
 
     check_model(run, task, config)
     work = encode_task(run, files, task, config)
+    for sentence in config.unfinished_schedules(work.recipe.train) if is_first_process() else ():
+        warn(sentence)
     from pipelines.training import finetuning  # imports PyTorch, which takes seconds
 
     if dry_run:

@@ -7,7 +7,7 @@ Examples:
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import tyro
 
@@ -24,13 +24,9 @@ from pipelines.cli.display import answer, table, write
 from pipelines.cli.parsing import parse
 from pipelines.cli.text_input import argument_text, standard_input_text, without_line_end
 from pipelines.cli.verbs import verb
+from pipelines.generation.generated import Generated, Guesses, Step
 from pipelines.generation.sampling_options import SamplingOptions
 from pipelines.run.folder import opened
-
-if TYPE_CHECKING:
-    from pipelines.generation.text_generation import Guesses, Step
-
-    Generated = dict[str, str | list[Step]]
 
 BEAMS = 4
 TOKENS = 200
@@ -65,7 +61,7 @@ def generate(
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: AsJson = False,
-) -> "str | list[str] | list[Guesses] | Generated | list[Generated]":
+) -> str | list[str] | list[Guesses] | Generated | list[Generated]:
     """Continue prompts with a decoder, write targets of sources with an encoder-decoder, or fill masks with an encoder.
 
     Returns the new text, a list of texts for several prompts, or the guesses for each mask. Returns a dict with prompt,
@@ -162,8 +158,8 @@ def _print_texts(
     pieces_of_texts: Iterator[list[str]],
     as_json: bool,
     after_prompt: bool,
-    steps: "Sequence[list[Step]] | None" = None,
-) -> "str | list[str] | Generated | list[Generated]":
+    steps: Sequence[list[Step]] | None = None,
+) -> str | list[str] | Generated | list[Generated]:
     """Print texts and the candidates of their `steps`, and return them. A single text is printed as it grows."""
     streamed = len(prompts) == 1 and not as_json
     if streamed:
@@ -196,7 +192,7 @@ def _print_texts(
     return made[0] if len(made) == 1 else made
 
 
-def _print_steps(steps: "Sequence[Step]") -> None:
+def _print_steps(steps: Sequence[Step]) -> None:
     rows = [
         (
             f"{number}",
@@ -209,7 +205,7 @@ def _print_steps(steps: "Sequence[Step]") -> None:
     table(("step", "token", "p", "likeliest"), rows, text=True)
 
 
-def _print_guesses(masks: "list[Guesses]", as_json: bool) -> "list[Guesses]":
+def _print_guesses(masks: list[Guesses], as_json: bool) -> list[Guesses]:
     if as_json:
         write(json.dumps(masks))
     else:

@@ -26,11 +26,12 @@ def import_hf(
     pattern: TokenizerPattern = None,
     overwrite: bool = False,
 ) -> Path:
-    """Import a GPT-2, GPT-NeoX, Llama, BERT, RoBERTa, DistilBERT or T5 model as a run; return the run's folder.
+    """Import a model that transformers saved as a run; return the run's folder.
 
-    DIR holds config.json, model.safetensors (or its shards and their index) and a byte-level BPE, WordPiece or
-    Unigram tokenizer, as transformers saves them. The pooler and the heads of other tasks are left out, and a message
-    names them. An encoder without a masked-token head gets one with random weights.
+    The families are GPT-2, GPT-NeoX, Llama, BERT, RoBERTa, DistilBERT, ModernBERT and T5. DIR holds config.json,
+    model.safetensors (or its shards and their index) and a byte-level BPE, WordPiece or Unigram tokenizer. The pooler
+    and the heads of other tasks are left out, and a message names them. An encoder without a masked-token head gets one
+    with random weights.
 
     The run has one checkpoint, of step 0, with float32 weights. Use it as any other run; to evaluate it, name a dataset
     with `data`.

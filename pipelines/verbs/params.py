@@ -7,7 +7,7 @@ Examples:
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -22,9 +22,7 @@ from pipelines.cli.help import FLAGS, prefixed
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.recipes.recipe import recipe_names
-
-if TYPE_CHECKING:
-    from pipelines.training.model_costs import ModelCosts
+from pipelines.training.model_costs import ModelCosts, model_costs
 
 ActivationDtype = Annotated[
     Literal["float32", "bfloat16"],
@@ -46,7 +44,7 @@ def params(
     dtype: ActivationDtype = "bfloat16",
     optimizer: OptimizerKind = "adamw",
     as_json: AsJson = False,
-) -> "ModelCosts":
+) -> ModelCosts:
     """Print the parameters of a model by component, its FLOPs per token, and its memory in training and generation.
 
     A model without a vocabulary size, such as that of a recipe, gets 8,192 entries.
@@ -60,8 +58,6 @@ def params(
     assumed = not model.vocab_size
     if assumed:
         model = replace(model, vocab_size=ASSUMED_VOCABULARY)
-    from pipelines.training.model_costs import model_costs
-
     costs = model_costs(model, dtype, optimizer)
     if as_json:
         write(json.dumps(costs))
@@ -75,7 +71,7 @@ def params(
     return costs
 
 
-def _print(model: ModelConfig, costs: "ModelCosts") -> None:
+def _print(model: ModelConfig, costs: ModelCosts) -> None:
     answer(_shape(model))
     marks = (" (this model)", "") if model.tied_head else ("", " (this model)")
     columns = ("component", f"tied{marks[0]}", f"untied{marks[1]}")

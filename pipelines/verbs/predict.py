@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from lm.warn import warn
 from pipelines.cli.arguments import Checkpoint, Device, Dtype, RunFolder
 from pipelines.cli.display import answer, say, write
 from pipelines.cli.errors import complain
@@ -80,10 +81,12 @@ def predict(
         predicted = list(_shown(predictor.predictions(examples), as_json))
         if not predicted:
             raise ValueError(f"there is no text in {file or 'the arguments'}: give one or several")
+        _warn_of_cuts(predictor)
         return predicted
     from pipelines.run.predictions_file import write_predictions
 
     count = write_predictions(out, predictor.predictions(examples))
+    _warn_of_cuts(predictor)
     say(f"{count:,} predictions in {out}")
     return []
 
@@ -93,6 +96,12 @@ def _predictor(run: Run, checkpoint: str, device: str, dtype: str) -> "Predictor
     from pipelines.run.predictor import Predictor
 
     return Predictor(run, load_model(run, device, dtype, checkpoint))
+
+
+def _warn_of_cuts(predictor: "Predictor") -> None:
+    if count := predictor.cut:
+        verbs = ("is", "it was") if count == 1 else ("are", "they were")
+        warn(f"{count:,} of {predictor.examples:,} examples {verbs[0]} longer than the model reads: {verbs[1]} cut")
 
 
 def _shown(predicted: "Iterator[tuple[Example, dict[str, Any]]]", as_json: bool) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,6 @@ Examples:
     bytelm pretrain gpt-tiny --data data --out runs/long --train.tokens 20M
 """
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
@@ -17,6 +16,7 @@ import tyro
 
 from lm.config import SUBJECTS as MODEL_SUBJECTS
 from lm.config import ModelConfig
+from lm.warn import warn
 from pipelines.cli.arguments import DryRun
 from pipelines.cli.errors import UsageError
 from pipelines.cli.help import FLAGS, prefixed
@@ -92,7 +92,7 @@ def _pretrain(
     from pipelines.training.pretraining import print_plan, train  # imports PyTorch, which takes seconds
 
     for sentence in recipe.train.unfinished_schedules() if is_first_process() else ():
-        warnings.warn(sentence, stacklevel=2)
+        warn(sentence)
     if dry_run:
         print_plan(recipe, sources, out, init_from)
         return 0

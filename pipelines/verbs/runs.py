@@ -7,9 +7,10 @@ Examples:
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -21,12 +22,52 @@ from pipelines.run.retention import checkpoint_folders, readable_state
 DEPTH = 4  # levels of folders to search
 
 
+State = Literal["training", "finished", "stopped", "imported", "damaged"]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ListedRun:
+    """A run that `bytelm runs` lists. A damaged run has only `run`, `state` and `why`."""
+
+    run: str
+    """Folder"""
+    date: str = ""
+    """When the newest checkpoint was saved, in ISO 8601; empty if that is unknown"""
+    state: State
+    why: str = ""
+    """Why the run is damaged"""
+    objective: str = ""
+    tokens: int = 0
+    """Tokens trained on"""
+    of: int = 0
+    """Tokens that the run trains on in all"""
+    loss: float | None = None
+    """Training loss, the mean of the last logged steps, in nats per target"""
+    validation_loss: float | None = None
+    """In nats per target"""
+    tokens_per_s: float | None = None
+    """Speed of the last logged steps"""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry of the run in the output of `json`: the fields that apply to its state."""
+        damaged = self.state == "damaged"
+        only_damaged, only_sound = {"why"}, {"objective", "tokens", "of", "loss", "validation_loss", "tokens_per_s"}
+        left_out = only_sound if damaged else only_damaged
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
+
+    def __repr__(self) -> str:
+        if self.state == "damaged":
+            return f"{self.run}: damaged ({self.why})"
+        loss = "" if self.validation_loss is None else f", validation loss {self.validation_loss:.3f} nats"
+        return f"{self.run}: {self.state}, {self.tokens:,} of {self.of:,} tokens{loss}"
+
+
 @verb
 def runs(
     folders: Annotated[Sequence[Path], tyro.conf.Positional, tyro.conf.arg(metavar="[FOLDER ...]")] = (Path(),),
     *,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
-) -> list[dict[str, Any]]:
+) -> list[ListedRun]:
     """List the runs in folders and below: state, objective, progress and loss.
 
     A run is training, finished, stopped (pretraining into the same folder resumes it), imported, or damaged (a line
@@ -39,11 +80,11 @@ def runs(
         as_json: Print JSON instead of a table.
     """
     found = [describe(folder) for root in folders for folder in run_folders(root)]
-    found.sort(key=lambda run: run["date"], reverse=True)
+    found.sort(key=lambda run: run.date, reverse=True)
     from pipelines.cli.display import answer, write
 
     if as_json:
-        write(json.dumps(found))
+        write(json.dumps([run.to_json() for run in found]))
     elif found:
         _show(found)
     else:
@@ -51,14 +92,13 @@ def runs(
     return found
 
 
-def describe(folder: Path) -> dict[str, Any]:
+def describe(folder: Path) -> ListedRun:
     """Return the facts about one run that `bytelm runs` lists."""
-    facts: dict[str, Any] = {"run": str(folder), "date": ""}
     try:
         run = Run(folder)
         metrics = run.metrics()
     except ValueError as error:
-        return facts | {"state": "damaged", "why": str(error)}
+        return ListedRun(run=str(folder), state="damaged", why=str(error))
     lock = folder / ".lock"
     training = lock.exists() and _is_locked(lock)
     saved = _saved_state(run)
@@ -66,16 +106,17 @@ def describe(folder: Path) -> dict[str, Any]:
     if not training:  # progress after the newest checkpoint is lost
         tokens = saved.get("tokens", 0)
     last = {line["split"]: line for line in metrics if line["tokens"] <= tokens}
-    return facts | {
-        "state": "training" if training else _state(run),
-        "objective": run.recipe.trained_for,
-        "tokens": tokens,
-        "of": run.recipe.train.tokens,
-        "loss": last.get("train", {}).get("loss"),
-        "validation_loss": last.get("validation", {}).get("loss"),
-        "tokens_per_s": last.get("train", {}).get("tokens_per_s"),
-        "date": _date(saved.get("date")) or _date(run.facts.get("date")),
-    }
+    return ListedRun(
+        run=str(folder),
+        date=_date(saved.get("date")) or _date(run.facts.get("date")),
+        state="training" if training else _state(run),
+        objective=run.recipe.trained_for,
+        tokens=tokens,
+        of=run.recipe.train.tokens,
+        loss=last.get("train", {}).get("loss"),
+        validation_loss=last.get("validation", {}).get("loss"),
+        tokens_per_s=last.get("train", {}).get("tokens_per_s"),
+    )
 
 
 def _date(value: Any) -> str:
@@ -87,7 +128,7 @@ def _date(value: Any) -> str:
     return str(value)
 
 
-def _state(run: Run) -> str:
+def _state(run: Run) -> State:
     """Return the state of a run that no process trains."""
     if "imported_from" in run.facts:
         return "imported"
@@ -118,21 +159,21 @@ def _is_locked(lock: Path) -> bool:
         return True
 
 
-def _show(found: Sequence[dict[str, Any]]) -> None:
+def _show(found: Sequence[ListedRun]) -> None:
     from pipelines.cli.display import answer, quantity, table
 
     def number(value: float | None) -> str:
         return "-" if value is None else f"{value:.3f}"
 
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for run in found:
-        if run["state"] == "damaged":
-            rows.append((run["run"], run["state"], "-", "-", "-", "-"))
+        if run.state == "damaged":
+            rows.append((run.run, run.state, "-", "-", "-", "-"))
             continue
-        trained = f"{quantity(run['tokens'], 'tok')}, {min(1.0, run['tokens'] / run['of']):.0%}"
-        date = datetime.fromisoformat(run["date"]).astimezone().strftime("%Y-%m-%d %H:%M") if run["date"] else "-"
-        rows.append((run["run"], run["state"], trained, number(run["loss"]), number(run["validation_loss"]), date))
+        trained = f"{quantity(run.tokens, 'tok')}, {min(1.0, run.tokens / run.of):.0%}"
+        date = datetime.fromisoformat(run.date).astimezone().strftime("%Y-%m-%d %H:%M") if run.date else "-"
+        rows.append((run.run, run.state, trained, number(run.loss), number(run.validation_loss), date))
     table(("run", "state", "trained", "loss (nats)", "validation", "saved"), rows)
     for run in found:
-        if run["state"] == "damaged":
-            answer(run["why"])
+        if run.state == "damaged":
+            answer(run.why)

@@ -7,11 +7,11 @@ Examples:
 
 import json
 import math
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from lm.warn import warn
 from pipelines.cli.arguments import AsJson, DryRun, Model
 from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, SplitRule, need_validation
 from pipelines.cli.dry_run import check_dry_run
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from corpora import Corpus
     from pipelines.sweep.plan import Budget, SweepRun, Vocabulary
     from pipelines.sweep.sweep_runs import Work
+    from pipelines.sweep.sweep_summary import SweepSummary
 
 ENVIRONMENT = PASSIVE_THREADS
 OUT_OF_MEMORY = "lower `workers`, or choose a smaller `recipe`"
@@ -55,7 +56,7 @@ def sweep_vocabulary(
     as_json: AsJson = False,
     dry_run: DryRun = False,
     **reading: Unpack[ReadingOptions],
-) -> dict[str, Any] | None:
+) -> "SweepSummary | None":
     """Train one model for each kind and size of vocabulary at equal FLOPs, and compare their bits per byte on held-out
     text; return the summary.
 
@@ -95,8 +96,6 @@ def sweep_vocabulary(
         record_settings,
         settings_of,
     )
-    from pipelines.sweep.sweep_runs import Work
-    from pipelines.sweep.vocabularies import held_out_documents, train_vocabularies, write_datasets
 
     if as_json:
         say_on_stderr()
@@ -110,6 +109,9 @@ def sweep_vocabulary(
     if dry_run:
         _print_plan(budget, wanted, seeds, workers, source, out, strict=bool(sizes))
         return None
+    from pipelines.sweep.sweep_runs import Work
+    from pipelines.sweep.vocabularies import held_out_documents, train_vocabularies, write_datasets
+
     budget = _on_this_machine(budget, earlier)
     held_out = held_out_documents(source)
     settings = settings_of(budget, source.split_rule, held_out)
@@ -122,12 +124,12 @@ def sweep_vocabulary(
         work = Work(out, budget, held_out)
         _train(work, made, seeds, workers)
         summary = _summary(work, made, seeds)
-        write_json(out / "results.json", summary)
+        write_json(out / "results.json", summary.to_json())
     from pipelines.sweep.picture import draw
 
     draw(summary, f"{source.name}: {Path(recipe).stem}, {quantity(budget.flops, 'FLOP')} per run", out / PICTURE)
     if as_json:
-        write(json.dumps(summary))
+        write(json.dumps(summary.to_json()))
     else:
         _show(summary, out)
     return summary
@@ -155,7 +157,7 @@ def _warn_of_schedules(budget: "Budget", wanted: "list[Vocabulary]") -> None:
 
     for run in (SweepRun(vocabulary, 0) for vocabulary in wanted):
         if sentences := budget.recipe_of(run).train.unfinished_schedules():
-            warnings.warn(f"{run.name}: {sentences[0]}", stacklevel=3)
+            warn(f"{run.name}: {sentences[0]}")
             return
 
 
@@ -245,7 +247,7 @@ def _train(work: "Work", made: "list[Vocabulary]", seeds: int, workers: int) -> 
         train_all(work, todo, workers, done)
 
 
-def _summary(work: "Work", made: "list[Vocabulary]", seeds: int) -> dict[str, Any]:
+def _summary(work: "Work", made: "list[Vocabulary]", seeds: int) -> "SweepSummary":
     """Return the summary of the finished runs; bits per byte include the text that a tokenizer loses."""
     from pipelines.cli.waiting import doing
     from pipelines.sweep.lost_text import lost_bits
@@ -263,7 +265,7 @@ def _summary(work: "Work", made: "list[Vocabulary]", seeds: int) -> dict[str, An
     return summarize(work.budget, results)
 
 
-def _show(summary: dict[str, Any], out: Path) -> None:
+def _show(summary: "SweepSummary", out: Path) -> None:
     """Print the table and the conclusions."""
     from pipelines.cli.display import answer, say, table
     from pipelines.sweep.sweep_summary import HEADS, cells, sentences

@@ -1,7 +1,7 @@
 """Write the files of the present formats: run `python -m tests.compatibility.make_files`.
 
 The command writes tests/compatibility/VERSION/: the text, pretoken counts, a BPE and a Unigram tokenizer, a dataset, a
-decoder, an encoder, an encoder-decoder and a classifier. The decoder averages its weights. Its last checkpoint is
+decoder, an encoder, an encoder-decoder and a run of classes. The decoder averages its weights. Its last checkpoint is
 removed, as if a kill had prevented it. expected.json holds the losses and the ids of a text.
 
 Before the first release, remove the folder and run the command again when a format changes on purpose. Afterwards, run
@@ -37,7 +37,7 @@ def recipe(kind: str):
 
     shape = {"architecture": kind, "context_length": 18 if kind == "encoder" else 16, "tied_head": True}
     if kind == "encoder-decoder":
-        shape |= {"positions": "relative", "norm": "rmsnorm", "activation": "geglu", "bias": False}
+        shape |= {"positions": "relative", "norm": "rmsnorm", "activation": "geglu_tanh", "bias": False}
         shape |= {"tied_head": False, "scaled_attention": False, "mlp_width": 16}
     model = ModelConfig(layers=1, width=8, heads=2, **shape)
     train = TrainConfig(
@@ -58,7 +58,6 @@ def recipe(kind: str):
 
 def make(folder: Path) -> None:
     """Write all files into the new folder `folder`."""
-    from pipelines.recipes.config import FinetuneConfig
     from pipelines.verbs.build_dataset import build_dataset
     from pipelines.verbs.finetune import finetune
     from pipelines.verbs.pretrain import pretrain
@@ -72,8 +71,8 @@ def make(folder: Path) -> None:
     build_dataset(["text.jsonl"], tokenizer=Path("tokenizer"), context_length=16, out=Path("dataset"))
     for kind in ("decoder", "encoder"):
         pretrain(recipe(kind), data=Path("dataset"), out=Path(kind))
-    settings = FinetuneConfig(epochs=1, device="cpu", dtype="float32", dropout=0.0)
-    finetune(Path("encoder"), data=Path("text.jsonl"), out=Path("classifier"), settings=settings, compare_scratch=False)
+    train = {"epochs": 1, "device": "cpu", "dtype": "float32", "dropout": 0.0}
+    finetune(Path("encoder"), data=Path("text.jsonl"), out=Path("classes"), train=train, compare_scratch=False)
     found = losses() | {"encoder-decoder": make_encoder_decoder(), "Unigram ids": make_unigram()}
     Path("expected.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
     shutil.rmtree("encoder/checkpoints/step-0000008")

@@ -6,20 +6,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from corpora.labelled import read_labelled
-from pipelines.run.classifier import load_classifier
 from safetensors.torch import load_file
 
 from pipelines.dataset.reader import DATA_FILE, TokenDataset
-from pipelines.recipes.config import FinetuneConfig
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
+from pipelines.tasks.data import ExampleFiles
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.export_hf import export_hf
 from pipelines.verbs.finetune import finetune
 from pipelines.verbs.generate import generate
 from pipelines.verbs.import_hf import import_hf
+from pipelines.verbs.predict import predict
 from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.report import report
 from tests.compatibility.make_files import UNIGRAM_TEXT
@@ -82,13 +81,11 @@ def test_an_old_decoder_resumes_and_ends_with_the_loss_of_an_uninterrupted_run(o
     assert loss_of(out, old / "dataset") == expected(old, "decoder at its end")
 
 
-def test_an_old_encoder_has_its_loss_and_still_makes_a_classifier(old):
+def test_an_old_encoder_has_its_loss_and_is_fine_tuned(old):
     assert loss_of(old / "encoder", old / "dataset") == expected(old, "encoder")
-    settings = FinetuneConfig(epochs=1, device="cpu", dtype="float32")
-    made = finetune(
-        old / "encoder", data=old / "text.jsonl", out=old / "made", settings=settings, compare_scratch=False
-    )
-    assert made["checkpoint"] == "step-0000016"
+    train = {"epochs": 1, "device": "cpu", "dtype": "float32"}
+    made = finetune(old / "encoder", data=old / "text.jsonl", out=old / "made", train=train, compare_scratch=False)
+    assert made.run.facts["init_from_checkpoint"] == "step-0000016"
 
 
 def test_an_old_encoder_decoder_has_its_loss_and_continues_a_text(old, capsys):
@@ -113,10 +110,11 @@ def test_an_old_decoder_can_be_exported_and_imported_again(old):
     assert loss_of(again, old / "dataset") == expected(old, "decoder")
 
 
-def test_an_old_classifier_has_its_loss_on_held_out_texts(old):
-    classifier = load_classifier(old / "classifier")
-    _, held_out = read_labelled(old / "text.jsonl", "text", "label").hold_out(0.1)
-    _, probabilities = classifier.predict(held_out.texts)
-    right = [p[classifier.labels.index(label)] for p, label in zip(probabilities, held_out.labels, strict=True)]
-    recorded = json.loads((old / "classifier" / "evaluation.json").read_text())
-    assert -np.log(right).mean() == pytest.approx(recorded["cross_entropy"], abs=1e-4)
+def test_an_old_run_of_a_task_has_its_loss_on_held_out_texts(old):
+    recorded = json.loads((old / "classes" / "evaluation.json").read_text())["splits"]["validation"]
+    run = Run(old / "classes")
+    _, training, held_out = ExampleFiles(data=(old / "text.jsonl",)).read(run.recipe.task)
+    said = predict(run.folder, tuple(example.inputs[0] for example in held_out))
+    right = [one["probabilities"][example.target] for one, example in zip(said, held_out, strict=True)]
+    assert -np.log(right).mean() == pytest.approx(recorded["label_nats"], abs=1e-4)
+    assert len(training) + len(held_out) == 125

@@ -110,7 +110,7 @@ def test_documents_left_out_are_named_with_their_reasons(tmp_path):
     assert any("line 3" in reason and "not a string" in reason for reason in dropped.reasons)
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300))
 def test_any_bytes_are_decoded_completely_or_refused(tmp_path, data):
     (tmp_path / "a.txt").write_bytes(data)

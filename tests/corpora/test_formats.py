@@ -121,7 +121,7 @@ def test_a_pair_of_surrogate_escapes_is_one_character(tmp_path):
     assert "".join(all_documents(tmp_path)) == "😀"
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(
         st.sampled_from(

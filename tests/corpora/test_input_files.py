@@ -165,7 +165,9 @@ for folder in sys.argv[1:]:
 )
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "parquet", "txt"])
+@pytest.mark.parametrize(
+    "kind", ["jsonl.zst", "parquet", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("jsonl", "txt"))]
+)
 def test_memory_does_not_grow_with_the_corpus(tmp_path, kind):
     def corpus(megabytes):
         folder = tmp_path / f"{kind}-{megabytes}"

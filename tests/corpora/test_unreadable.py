@@ -55,7 +55,7 @@ def texts_of_lines(lines):
     return sorted(texts), invalid
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.one_of(SOUND, SOUND, BROKEN, READABLE), max_size=40), st.integers(1, 400))
 def test_invalid_lines_are_left_out_and_counted(tmp_path, lines, size):
     content = "\n".join([*lines, '{"text": "the last"}'])

@@ -82,9 +82,12 @@ def python(wheel, tmp_path_factory):
 def checked(program, python, tmp_path):
     """Return what `mypy --strict` prints about a program of someone who has installed the wheel, line by line."""
     (tmp_path / "program.py").write_text(program)
-    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", python, "program.py"]
+    cache = Path(python).parent / "mypy-cache"  # of the imported modules, for the next program
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, "--python-executable", python]
     environment = {"PATH": "/usr/bin:/bin"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*command, "program.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     return [line.removeprefix("program.py:") for line in (done.stdout + done.stderr).splitlines()]
 
 
@@ -107,6 +110,11 @@ reveal_type(bytelm.pretrain("gpt-tiny", data="data", out="runs/gpt", train={"tok
 reveal_type(run.score("text").bits_per_byte)
 reveal_type(run.evaluate().splits["validation"])
 reveal_type(ModelConfig(layers=2).head_features)
+reveal_type(run.generate("text", tokens=20))
+reveal_type(run.generate(["a", "b"]))
+reveal_type(run.generate("text", probabilities=True)["text"])
+reveal_type(run.generate(("a", "b"), probabilities=True)[0]["steps"][0]["candidates"][0]["probability"])
+reveal_type(run.fill_masks("The <|mask|> fox")[0]["tokens"])
 """
     lines = checked(program, python, tmp_path)
     types = [line.split("is ")[1].strip('"') for line in lines[:-1]]
@@ -120,6 +128,11 @@ reveal_type(ModelConfig(layers=2).head_features)
         "float | None",
         "pipelines.evaluation.results.SplitEvaluation",
         "int",
+        "str",
+        "list[str]",
+        "str",
+        "float",
+        "list[str]",
     ], lines
     assert lines[-1].startswith("Success"), lines
 

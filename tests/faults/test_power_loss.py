@@ -157,7 +157,7 @@ def test_a_tokenizer_and_its_counts_outlive_a_power_loss(work, tmp_path, text_fo
     check(traced(words, work, tmp_path / "trace"), "new/tok/tokenizer.json", "counts")
 
 
-@pytest.mark.parametrize("shards", [[], ["--shard-size", "20k"]])
+@pytest.mark.parametrize("shards", [[], pytest.param(["--shard-size", "20k"], marks=pytest.mark.slow)])
 def test_a_dataset_outlives_a_power_loss(work, tmp_path, text_folder, tokenizer_folder, shards):
     words = ["build-dataset", text_folder, "--tokenizer", tokenizer_folder, "--context-length", 32, "--out", "new/data"]
     check(traced([*words, *shards], work, tmp_path / "trace"), "new/data/manifest.json")
@@ -184,11 +184,11 @@ def test_output_made_from_a_run_outlives_a_power_loss(work, tmp_path, trained_gp
 
 
 @pytest.mark.slow
-def test_a_classifier_outlives_a_power_loss(work, tmp_path, trained_bert):
+def test_a_fine_tuned_run_outlives_a_power_loss(work, tmp_path, trained_bert):
     rows = "".join(f'{{"text": "a word {i}", "label": "{i % 2}"}}\n' for i in range(40))
     (tmp_path / "rows.jsonl").write_text(rows)
-    words = ["finetune", trained_bert, "--data", tmp_path / "rows.jsonl", "--out", "new/classifier", "--epochs", 1]
-    check(traced(words, work, tmp_path / "trace"), "new/classifier/model.safetensors")
+    words = ["finetune", trained_bert, "--data", tmp_path / "rows.jsonl", "--out", "new/run", "--epochs", 1]
+    check(traced(words, work, tmp_path / "trace"), "new/run/evaluation.json")
 
 
 @pytest.mark.slow

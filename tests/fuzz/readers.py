@@ -178,9 +178,16 @@ def _log(folder: Path) -> None:
 
 
 def _weights(folder: Path) -> None:
-    from pipelines.run.classifier import load_classifier
+    from pipelines.run.folder import Run
+    from pipelines.run.loaded_run import load_trained
 
-    load_classifier(folder / "classifier")
+    load_trained(Run(folder / "decoder"), "cpu", checkpoint="8")
+
+
+def _task(folder: Path) -> None:
+    from pipelines.run.folder import Run
+
+    assert Run(folder / "classes").recipe.task is not None
 
 
 @cache
@@ -243,8 +250,8 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "config": ("decoder/config.toml", _config),
     "metrics": ("decoder/metrics.jsonl", _log),
     "evaluation": ("decoder/evaluation.json", _log),
-    "classifier-manifest": ("classifier/manifest.json", _weights),
-    "weights": ("classifier/model.safetensors", _weights),
+    "task": ("classes/config.toml", _task),
+    "weights": (f"{CHECKPOINT}/model.safetensors", _weights),
     **{f"request{path.replace('/', '-')}": ("request.json", _request(path)) for path in REQUESTS},
 }
 

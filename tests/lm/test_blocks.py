@@ -28,13 +28,14 @@ def filled(module):
         ("relu", lambda x: torch.maximum(x, torch.zeros(()))),
         ("relu2", lambda x: torch.maximum(x, torch.zeros(())) ** 2),
         ("swiglu", lambda x: x / (1 + torch.exp(-x))),
-        ("geglu", lambda x: 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))),
+        ("geglu", lambda x: x * 0.5 * (1 + torch.erf(x / 2**0.5))),
+        ("geglu_tanh", lambda x: 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x**3)))),
     ],
 )
 def test_mlp_computes_its_formula(name, formula):
     mlp, x = filled(MLP(ModelConfig(width=12, heads=2, activation=name))), torch.randn(3, 12)
     up = x @ mlp.up.weight.T + mlp.up.bias
-    gated = name in ("swiglu", "geglu")
+    gated = name in ("swiglu", "geglu", "geglu_tanh")
     inner = formula(x @ mlp.gate.weight.T + mlp.gate.bias) * up if gated else formula(up)
     torch.testing.assert_close(mlp(x), inner @ mlp.down.weight.T + mlp.down.bias, atol=1e-4, rtol=1e-4)
     assert name in ACTIVATIONS

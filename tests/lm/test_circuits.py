@@ -273,7 +273,8 @@ PEERS = {
     "gpt2": {"positions": "learned", "activation": "gelu_tanh"},
     "gpt-neox": {"rotary_width": 2, "residual": "parallel"},
     "llama": {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "kv_heads": 2},
-    "bert": {"architecture": "encoder", "positions": "learned", "norm_position": "post"},
+    "bert": {"architecture": "encoder", "positions": "learned", "norm_position": "post", "embedding_norm": True},
+    "modernbert": {"architecture": "encoder", "activation": "geglu", "embedding_norm": True},
     "t5": {
         "architecture": "encoder-decoder",
         "decoder_layers": 3,
@@ -315,7 +316,7 @@ def _in_transformers(model):
 
     settings, tensors = to_hugging_face(model.config, model.state_dict())
     auto = {"decoder": "CausalLM", "encoder": "MaskedLM", "encoder-decoder": "Seq2SeqLM"}[model.config.architecture]
-    config = transformers.AutoConfig.for_model(**settings)
+    config = transformers.AutoConfig.for_model(**{"pad_token_id": 0, **settings})
     peer = getattr(transformers, f"AutoModelFor{auto}").from_config(config, attn_implementation="eager").double()
     peer.load_state_dict(tensors, strict=False)
     return peer.eval()

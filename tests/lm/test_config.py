@@ -66,6 +66,7 @@ from lm.config import ModelConfig
             {"residual": "parallel", "architecture": "encoder-decoder"},
             ["'parallel'", "model.architecture='encoder-decoder'", "model.residual=sequential"],
         ),
+        ({"embedding_norm": True}, ["model.embedding_norm", "'decoder'", "model.architecture=encoder"]),
         ({"dropout": 0.1, "attention": "flex"}, ["model.dropout", "0.1", "'flex'", "dropout=0", "attention=auto"]),
         ({"dropout": 0.1, "attention": "closed_form"}, ["model.dropout", "'closed_form'", "attention=auto"]),
         ({"attention": "magic"}, ["model.attention", "'magic'", "sdpa"]),

@@ -21,7 +21,14 @@ transformers = pytest.importorskip("transformers")
 VOCAB = 97
 SMALL = {"vocab_size": VOCAB, "layers": 2, "width": 24, "heads": 4, "context_length": 30}
 RMS = {"norm": "rmsnorm", "bias": False}
-BERT = {"architecture": "encoder", "positions": "learned", "norm_position": "post", "norm_eps": 1e-12}
+BERT = {
+    "architecture": "encoder",
+    "positions": "learned",
+    "norm_position": "post",
+    "embedding_norm": True,
+    "norm_eps": 1e-12,
+}
+MODERNBERT = {"architecture": "encoder", "embedding_norm": True, "activation": "geglu"}
 T5 = {"architecture": "encoder-decoder", "positions": "relative", "scaled_attention": False, **RMS}
 LONGER = {"rotary_factor": 30 / 8, "rotary_original_length": 8}
 CASES = {
@@ -42,10 +49,13 @@ CASES = {
     "roberta": {**BERT, "position_offset": 2, "token_types": 1, "norm_eps": 1e-5},
     "roberta without token types": {**BERT, "position_offset": 1},
     "distilbert": BERT,
+    "modernbert": {**MODERNBERT, "bias": False, "rotary_base": 160000.0},
+    "modernbert with biases": {**MODERNBERT, "activation": "swiglu", "tied_head": False},
     "t5": {**T5, "activation": "relu", "scaled_head": True, "decoder_layers": 1},
-    "t5 1.1": {**T5, "activation": "geglu", "tied_head": False, "relative_buckets": 8, "relative_distance": 20},
+    "t5 1.1": {**T5, "activation": "geglu_tanh", "tied_head": False, "relative_buckets": 8, "relative_distance": 20},
     "t5 tied without the division": {**T5, "activation": "swiglu"},
 }
+SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id", "cls_token_id", "sep_token_id")
 MODEL_TYPES = {"distilbert": "distilbert"}  # of a case whose shape two formats express
 AUTO = {
     "decoder": transformers.AutoModelForCausalLM,
@@ -79,7 +89,7 @@ def test_an_exported_model_opens_in_transformers_and_imports_again_from_its_save
     ours = random_model(ModelConfig(**SMALL, **CASES[name]))
     config, tensors = to_hugging_face(ours.config, ours.state_dict(), MODEL_TYPES.get(name))
     assert config["model_type"].replace("_", "-") == name.split()[0]
-    (tmp_path / "config.json").write_text(json.dumps({**config, "bos_token_id": 0, "eos_token_id": 0}))
+    (tmp_path / "config.json").write_text(json.dumps({**dict.fromkeys(SPECIAL_IDS, 0), **config}))
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     peer, loading = AUTO[ours.config.architecture].from_pretrained(tmp_path, output_loading_info=True)
     assert not any(loading.values()), loading
@@ -192,6 +202,8 @@ def test_settings_of_published_models_equal_the_defaults_of_transformers(name, k
         ({"activation": "swiglu", "value_embeddings": 1, **RMS}, ["Llama would need model.value_embeddings = 0"]),
         ({"activation": "swiglu", "norm_position": "post", **RMS}, ["Llama would need model.norm_position = 'pre'"]),
         ({"architecture": "encoder"}, ["BERT would need model.positions = 'learned', not 'rotary'"]),
+        ({"architecture": "encoder"}, ["ModernBERT would need model.embedding_norm = True, not False"]),
+        ({**MODERNBERT, "window": 8}, ["ModernBERT would need model.window = 0, not 8"]),
         ({**BERT, "activation": "relu"}, ["BERT would need model.activation = 'gelu', not 'relu'"]),
         ({**BERT, "tied_head": False}, ["BERT would need model.tied_head = True, not False"]),
         ({**T5, "scaled_attention": True}, ["T5 would need model.scaled_attention = False, not True"]),
@@ -296,6 +308,19 @@ def exported(name="gpt2", **changes):
         ("roberta", {"max_position_embeddings": 30}, r"has the shape \(32, 24\), but config.json makes it \(30, 24\)"),
         ("distilbert", {"activation": "relu"}, "activation = 'relu'"),
         ("distilbert", {"n_layers": 3}, "the weights have no distilbert.transformer.layer.2.attention.q_lin.weight"),
+        ("modernbert", {"global_attn_every_n_layers": 3}, "global_attn_every_n_layers = 3, which is not supported"),
+        ("modernbert", {"layer_types": ["full_attention", "sliding_attention"]}, "layer_types = .*'sliding_attention'"),
+        ("modernbert", {"norm_bias": True}, "norm_bias = True, .* all of them must be equal"),
+        ("modernbert", {"decoder_bias": False}, "decoder_bias = False"),
+        ("modernbert", {"hidden_activation": "relu"}, "hidden_activation = 'relu'"),
+        ("modernbert", {"classifier_activation": "silu"}, "classifier_activation = 'silu'"),
+        (
+            "modernbert",
+            {"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0}}},
+            "rope_type = 'linear'",
+        ),
+        ("modernbert", {"rope_parameters": [1]}, r"rope_parameters = \[1\], but it must be an object"),
+        ("modernbert", {"rope_parameters": {"full_attention": "x"}}, "'x', but it must be an object"),
         ("t5", {"d_kv": 64}, "SelfAttention.q.weight has the shape"),
         ("t5", {"feed_forward_proj": "gated-relu"}, "feed_forward_proj = 'gated-relu'"),
     ],
@@ -314,7 +339,8 @@ def test_rotary_scaling_by_one_is_read_as_no_scaling(kind):
 
 
 @pytest.mark.parametrize(
-    "name", ["gpt2", "gpt-neox", "gpt-neox of Pythia", "llama yarn", "bert", "roberta", "distilbert", "t5"]
+    "name",
+    ["gpt2", "gpt-neox", "gpt-neox of Pythia", "llama yarn", "bert", "roberta", "distilbert", "modernbert", "t5"],
 )
 def test_any_damaged_setting_is_accepted_or_refused_in_a_sentence(name):
     settings, tensors = exported(name)
@@ -367,6 +393,8 @@ def test_an_old_bert_with_a_pooler_is_read_too():
         ("RobertaForTokenClassification", ["the classifier"]),
         ("DistilBertModel", []),
         ("DistilBertForSequenceClassification", ["the classifier"]),
+        ("ModernBertModel", []),
+        ("ModernBertForSequenceClassification", ["the classifier"]),
     ],
 )
 @torch.no_grad()
@@ -375,6 +403,8 @@ def test_other_classes_of_the_family_give_the_same_encoder_and_name_what_is_left
     family = cls[: cls.index("For")] if "For" in cls else cls.removesuffix("Model")
     shape = {"vocab_size": VOCAB, "num_hidden_layers": 2, "hidden_size": 24, "num_attention_heads": 4}
     shape |= {"intermediate_size": 40, "max_position_embeddings": 32}
+    if family == "ModernBert":
+        shape |= {"layer_types": ["full_attention"] * 2, **dict.fromkeys(SPECIAL_IDS, 0)}
     peer = getattr(transformers, cls)(getattr(transformers, f"{family}Config")(**shape)).eval()
     for parameter in peer.parameters():
         parameter.add_(torch.randn_like(parameter) * 0.1)

@@ -4,15 +4,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from lm.classification import Classifier
 from torch.nn.attention import SDPBackend
 
 from lm.attention import backends
 from lm.costs import meta_model
 from lm.decoding.packed import prepare
 from lm.decoding.state import DecodeState
+from lm.head_config import HeadConfig
 from lm.model import LanguageModel
 from lm.presets import preset
+from lm.task_model import TaskModel
 
 T = 16
 
@@ -85,8 +86,8 @@ def test_pairs_leave_out_cudnn_in_both_stacks(allowed):
 
 def test_fine_tuning_leaves_out_cudnn(allowed):
     with torch.device("meta"):
-        classifier = Classifier(meta("encoder").config, 3)
-    classifier(ids(7), torch.ones(2, 7, dtype=torch.bool, device="meta"))
+        classifier = TaskModel(meta("encoder").config, HeadConfig(kind="sequence", outputs=3))
+    classifier(ids(7), present=torch.ones(2, 7, dtype=torch.bool, device="meta"))
     assert without_cudnn(allowed)
 
 

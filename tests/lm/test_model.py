@@ -13,7 +13,8 @@ OPTIONS = {
     "llama": {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "tied_head": False},
     "gpt-neox": {"rotary_width": 4, "residual": "parallel", "tied_head": False},
     "transformer": {"positions": "sinusoidal", "norm_position": "post"},
-    "bert": {"architecture": "encoder", "positions": "learned", "norm_position": "post"},
+    "bert": {"architecture": "encoder", "positions": "learned", "norm_position": "post", "embedding_norm": True},
+    "modernbert": {"architecture": "encoder", "activation": "geglu", "embedding_norm": True, "bias": False},
     "t5": {
         "architecture": "encoder-decoder",
         "positions": "relative",

@@ -97,7 +97,6 @@ def test_a_vocabulary_of_specials_alone_is_refused():
         masked_block(np.array([1]), np.random.default_rng(0), vocab_size=6)
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     blocks=st.tuples(st.integers(0, 6), st.integers(0, 40)),
     seed=st.integers(0, 2**32),
@@ -153,7 +152,6 @@ def test_span_corruption_loses_no_token(block, seed, noise, mean_span):
     assert lengths == (len(source), len(target))
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     blocks=st.tuples(st.integers(1, 6), st.integers(2, 200)),
     seed=st.integers(0, 2**32),

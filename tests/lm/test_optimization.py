@@ -187,7 +187,6 @@ def test_inverse_sqrt_halves_every_fourfold_step():
 KINDS = st.sampled_from(["cosine", "trapezoid", "inverse_sqrt"])
 
 
-@settings(max_examples=150, deadline=None)
 @given(kind=KINDS, total=st.integers(1, 300), warmup=st.integers(0, 300), final=st.floats(0, 1), share=st.floats(0, 1))
 def test_schedules_stay_within_the_peak_and_never_rise_after_the_warm_up(kind, total, warmup, final, share):
     warmup = min(warmup, total - 1)
@@ -198,7 +197,6 @@ def test_schedules_stay_within_the_peak_and_never_rise_after_the_warm_up(kind, t
     assert values[warmup] == 1.0 or total - warmup < 2 or kind == "trapezoid"
 
 
-@settings(max_examples=150, deadline=None)
 @given(kind=KINDS, total=st.integers(2, 300), warmup=st.integers(0, 300), batch=st.integers(1, 10**6), data=st.data())
 def test_a_schedule_in_tokens_equals_the_schedule_in_steps(kind, total, warmup, batch, data):
     step = data.draw(st.integers(0, total))
@@ -207,7 +205,6 @@ def test_a_schedule_in_tokens_equals_the_schedule_in_steps(kind, total, warmup, 
     assert in_tokens == pytest.approx(in_steps, rel=1e-9)
 
 
-@settings(max_examples=150, deadline=None)
 @given(total=st.integers(1, 3000), warmup=st.integers(0, 4000), batch=st.integers(1, 400))
 def test_a_warm_up_that_leaves_no_step_to_fall_ends_at_the_peak(total, warmup, batch):
     within = min(warmup, total)

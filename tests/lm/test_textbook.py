@@ -51,6 +51,7 @@ def configurations(draw):
         positions=positions,
         norm=draw(st.sampled_from(get_args(Norm))),
         norm_position=norm_position,
+        embedding_norm=architecture == "encoder" and draw(st.booleans()),
         norm_eps=draw(st.sampled_from([1e-12, 1e-5, 0.1])),
         qk_norm=draw(st.booleans()),
         activation=draw(st.sampled_from(get_args(Activation))),

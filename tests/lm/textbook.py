@@ -33,7 +33,7 @@ class Textbook:
             x = x + weights[f"{name}.positional.learned.weight"][: len(ids)]
         if config.positions == "sinusoidal":
             x = x * math.sqrt(config.width) + sinusoids(len(ids), config.width)
-        if config.norm_position == "post" and config.architecture == "encoder":
+        if config.embedding_norm:
             x = self.norm(f"{name}.embedding_norm", x)
         embedded = x
         for i in range(layers):
@@ -50,7 +50,8 @@ class Textbook:
     def block(self, stack, i, x, causal, extra, memory):
         name = f"{stack}.blocks.{i}"
         if self.config.residual == "parallel":
-            attended = self.self_attention(stack, name, self.norm(f"{name}.attention_norm", x), causal, extra)
+            read = self.norm_before(f"{name}.attention_norm", x)
+            attended = self.self_attention(stack, name, read, causal, extra)
             return x + attended + self.mlp(f"{name}.mlp", self.norm(f"{name}.mlp_norm", x))
         x = self.sublayer(f"{name}.attention_norm", x, lambda y: self.self_attention(stack, name, y, causal, extra))
         if memory is not None:
@@ -61,8 +62,14 @@ class Textbook:
 
     def sublayer(self, norm, x, function):
         if self.config.norm_position == "pre":
-            return x + function(self.norm(norm, x))
+            return x + function(self.norm_before(norm, x))
         return self.norm(norm, x + function(x))
+
+    def norm_before(self, name, x):
+        """After a norm of the embedding, the first attention has none (Warner et al. 2024)."""
+        if self.config.embedding_norm and name == "encoder.blocks.0.attention_norm":
+            return x
+        return self.norm(name, x)
 
     def self_attention(self, stack, block, x, causal, extra):
         config, name = self.config, f"{block}.attention"
@@ -106,7 +113,7 @@ class Textbook:
 
     def mlp(self, name, x):
         function = ACTIVATIONS[self.config.activation]
-        if self.config.activation in ("swiglu", "geglu"):
+        if self.config.activation in ("swiglu", "geglu", "geglu_tanh"):
             inner = function(self.linear(f"{name}.gate", x)) * self.linear(f"{name}.up", x)
         else:
             inner = function(self.linear(f"{name}.up", x))
@@ -152,7 +159,8 @@ ACTIVATIONS = {
     "relu": lambda x: x * (x > 0),
     "relu2": lambda x: x * x * (x > 0),
     "swiglu": lambda x: x / (1 + torch.exp(-x)),
-    "geglu": gelu_tanh,
+    "geglu": gelu,
+    "geglu_tanh": gelu_tanh,
 }
 
 

@@ -17,6 +17,7 @@ AUTO = {
     "bert": transformers.AutoModelForMaskedLM,
     "roberta": transformers.AutoModelForMaskedLM,
     "distilbert": transformers.AutoModelForMaskedLM,
+    "modernbert": transformers.AutoModelForMaskedLM,
     "t5": transformers.AutoModelForSeq2SeqLM,
 }
 SHAPE = {
@@ -33,6 +34,7 @@ SHAPES = {
     "bert": SHAPE,
     "roberta": {**SHAPE, "max_position_embeddings": 36, "type_vocab_size": 1},
     "distilbert": {"max_position_embeddings": 34, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 48},
+    "modernbert": {**SHAPE, "layer_types": ["full_attention"] * 2},
     "t5": {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
 }
 IDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 1, "decoder_start_token_id": 0}

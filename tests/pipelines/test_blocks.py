@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from hashlib import blake2b
 
 import datasets
 import numpy as np
@@ -183,7 +184,7 @@ def test_documents_left_out_are_counted(tmp_path, text_folder, tokenizer_folder,
     info = build_dataset(
         [str(folder)], tokenizer=tokenizer_folder, context_length=32, out=tmp_path / "data", invalid="skip"
     )
-    assert info["corpus"]["dropped"] == {"empty_documents": 1, "invalid_documents": 1}
+    assert info.corpus.dropped == {"empty_documents": 1, "invalid_documents": 1}
     assert "1 empty document, 1 invalid document" in printed.readouterr().out
 
 
@@ -286,6 +287,22 @@ def test_text_of_returns_the_documents_of_a_column(documents, skipped, large):
     encoded = [document.encode() for document in documents[skipped:]]
     assert bytes(text) == b"".join(encoded)
     assert lengths.tolist() == [len(document) for document in encoded]
+
+
+def test_few_documents_always_have_validation_text_or_are_refused_before_they_are_encoded(
+    in_process, tmp_path, tokenizer_folder
+):
+    texts = (f"document {number} " * 30 for number in range(200))
+    kept = [text for text in texts if blake2b(text.encode(), digest_size=8).digest() >= b"\x10"][:30]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in kept))
+    words = ["build-dataset", tmp_path / "text.jsonl", "--tokenizer", tokenizer_folder, "--context-length", 16]
+    done = in_process(*words, "--out", tmp_path / "data")
+    assert done.returncode == 0, done.stderr
+    assert "hash:0.05 holds out none of the few documents, so the split is tail:0.1" in done.stdout
+    assert json.loads((tmp_path / "data" / "dataset.json").read_text())["splits"]["validation"]["blocks"]
+    done = in_process(*words, "--split", "hash:0.05", "--out", tmp_path / "other")
+    assert done.returncode == 1 and "encoding" not in done.stdout
+    assert "--split hash:0.05 holds out none of its few documents; give a larger share" in done.stderr
 
 
 def test_dataset_json_has_the_facts(dataset_folder, tokenizer_folder, text_folder):

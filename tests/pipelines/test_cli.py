@@ -80,7 +80,7 @@ def test_help_imports_no_verb():
         "params",
         "sweep-vocabulary",
         "finetune",
-        "classify",
+        "predict",
         "runs",
         "report",
         "export-hf",

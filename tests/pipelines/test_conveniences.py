@@ -6,10 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import transformers
 
 import bytelm
 from pipelines.recipes.recipe import load_recipe, recipe_names
+from pipelines.run.folder import Run
+from pipelines.run.loaded_run import load_trained
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.export_hf import export_hf
 from pipelines.verbs.export_onnx import export_onnx
@@ -161,19 +164,29 @@ def test_only_an_export_or_an_imported_run_is_replaced(trained_gpt, tmp_path):
         import_hf(str(tmp_path / "hf"), out=trained_gpt, overwrite=True)
 
 
-def test_only_encoders_of_berts_shape_are_exported_and_the_error_names_the_recipe(
-    in_process, trained_bert, dataset_folder, tmp_path
+def test_an_encoder_without_a_published_architecture_is_refused_and_the_error_names_a_recipe_that_has_one(
+    in_process, trained_bert
 ):
     done = in_process("export-hf", trained_bert, "--out", "out")
     assert done.returncode == 1
-    assert "the recipe bert-tiny-published" in done.stderr
-    recipe = load_recipe("bert-tiny-published")
-    shape = replace(recipe.model, context_length=34, layers=1, width=32)
+    assert "the recipe bert-tiny has the architecture of ModernBERT" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "opened"), [("bert-tiny", "ModernBertForMaskedLM"), ("bert-tiny-published", "BertForMaskedLM")]
+)
+def test_small_encoders_are_exported_with_their_logits(name, opened, dataset_folder, tmp_path):
+    recipe = load_recipe(name)
+    shape = replace(recipe.model, context_length=34, layers=2, width=32)
     train = replace(recipe.train, tokens=2560, batch_tokens=256, validation_tokens=640, device="cpu", dtype="float32")
     pretrain(replace(recipe, model=shape, train=train), data=dataset_folder, out=tmp_path / "run")
     out = export_hf(tmp_path / "run", out=tmp_path / "out")
-    model = transformers.AutoModelForMaskedLM.from_pretrained(out)
-    assert type(model).__name__ == "BertForMaskedLM"
+    model = transformers.AutoModelForMaskedLM.from_pretrained(out).eval()
+    assert type(model).__name__ == opened
+    ours = load_trained(Run(tmp_path / "run"), device="cpu").model
+    ids = torch.randint(5, 200, (2, 34), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids).logits, ours.logits(ours(ids)), atol=1e-5, rtol=1e-5)
     assert "pipeline_tag: fill-mask" in (out / "README.md").read_text()
 
 

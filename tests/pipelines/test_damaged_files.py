@@ -72,9 +72,9 @@ def test_every_json_file_of_a_run_is_read_strictly(damage, tmp_path, trained_gpt
 
     for folder in (out / "checkpoints").iterdir():
         write(folder / "state.json", text)
-    assert runs((out,))[0]["state"] == "damaged"
+    assert runs((out,))[0].state == "damaged"
     shutil.copy(trained_gpt / "metrics.jsonl", out)
-    assert runs((out,))[0]["state"] == "stopped"
+    assert runs((out,))[0].state == "stopped"
 
     for folder in (out / "checkpoints").iterdir():
         write(folder / "manifest.json", text)
@@ -155,7 +155,7 @@ def test_a_wrong_field_of_metrics_is_named(field, value, tmp_path, trained_gpt):
         with pytest.raises(ValueError) as error:
             read()
         assert_one_sentence(error, "line 2 of", out / "metrics.jsonl", field, "remove that line")
-    assert runs((out,))[0]["why"].startswith("line 2 of")
+    assert runs((out,))[0].why.startswith("line 2 of")
 
 
 @pytest.mark.parametrize("splits", [5, {"validation": 5}, {"validation": []}, {"validation": None}, []])

@@ -99,7 +99,7 @@ def test_the_dataset_is_that_of_the_corpus_without_duplicates(
     build_dataset([str(text_folder)], out=tmp_path / "clean", **options)
     info = build_dataset([str(doubled)], out=tmp_path / "near", deduplicate="near", **options)
     counts = {"exact_duplicates": 3, "near_duplicates": 2}
-    assert info["corpus"]["dropped"] == {"empty_documents": 0, "invalid_documents": 0, **counts}
+    assert info.corpus.dropped == {"empty_documents": 0, "invalid_documents": 0, **counts}
     clean, near = files_of(tmp_path / "clean"), files_of(tmp_path / "near")
     rows = [json.loads(line) for line in (tmp_path / "near" / "duplicates.jsonl").read_text().splitlines()]
     assert {name for name in near if near[name] != clean.get(name)} == {

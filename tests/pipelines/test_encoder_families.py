@@ -7,11 +7,9 @@ from dataclasses import replace
 import datasets
 import pytest
 import torch
-from pipelines.run.classifier import load_classifier
 
-import bytelm
-from pipelines.recipes.config import FinetuneConfig
 from pipelines.run.folder import Run
+from pipelines.tasks.data import reader_of
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.export_hf import export_hf
@@ -218,14 +216,18 @@ def test_a_run_is_evaluated_reported_and_trained_further(family, data, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_classifier_reads_texts_as_the_family_does(family, tmp_path):
+def test_a_task_reads_pairs_as_the_family_does(family, tmp_path):
     _, tok, _, run = family
     rows = [{"text": f"{word} {n}", "label": word} for n in range(20) for word in ("good", "bad")]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    settings = FinetuneConfig(epochs=2, device="cpu")
-    finetune(run, data=tmp_path / "rows.jsonl", out=tmp_path / "out", compare_scratch=False, settings=settings)
-    assert load_classifier(tmp_path / "out", device="cpu").edges == (tok.cls_token_id, tok.sep_token_id)
-    assert {each["label"] for each in bytelm.classify(tmp_path / "out", ("good 3", "bad 7"))} <= {"good", "bad"}
+    train = {"epochs": 2, "device": "cpu"}
+    made = finetune(run, data=tmp_path / "rows.jsonl", out=tmp_path / "out", compare_scratch=False, train=train)
+    reader = reader_of(made.run, made.config.task)
+    ids, types, _ = reader.join(reader.ids(["good 3", "bad 7"]))
+    pair = tok("good 3", "bad 7", return_token_type_ids=True)
+    assert ids.tolist() == pair["input_ids"]
+    assert made.config.model.token_types < 2 or types.tolist() == pair["token_type_ids"]
+    assert {one["prediction"] for one in made.predict(["good 3", "bad 7"])} <= {"good", "bad"}
 
 
 def test_folders_without_tokenizer_json_give_the_same_ids_and_export(family, tmp_path):

@@ -66,21 +66,21 @@ def test_numbers_of_a_synthetic_corpus_are_its_true_values(tmp_path):
     card = tmp_path / "chain.toml"
     card.write_text(CARD)
     numbers = entropy(str(card))
-    assert numbers["symbols"] == numbers["bytes"] == 272 * 4096
-    for row in numbers["ngrams"]:
-        if row["coverage"] > 0.99:
-            assert row["block"] == pytest.approx(row["true_block"], rel=0.01)
-            assert row["conditional"] == pytest.approx(row["true_conditional"], rel=0.01)
-    information = numbers["mutual_information"]
-    beyond = np.subtract(information["text"], information["shuffled"])
-    assert beyond == pytest.approx(information["true"], rel=0.02, abs=3e-4)
-    rate = numbers["entropy_rate"]
-    assert rate["true"] == pytest.approx(numbers["ngrams"][1]["true_conditional"])
-    last = {name: values[-1] for name, values in rate["bits_per_byte"].items()}
-    assert last["match lengths, slope"] == pytest.approx(rate["true"], rel=0.05)
-    assert last["PPM of order 16"] == pytest.approx(rate["true"], rel=0.15)
+    assert numbers.symbols == numbers.bytes == 272 * 4096
+    for row in numbers.ngrams:
+        if row.coverage > 0.99:
+            assert row.block == pytest.approx(row.true_block, rel=0.01)
+            assert row.conditional == pytest.approx(row.true_conditional, rel=0.01)
+    information = numbers.mutual_information
+    beyond = np.subtract(information.text, information.shuffled)
+    assert beyond == pytest.approx(information.true, rel=0.02, abs=3e-4)
+    rate = numbers.entropy_rate
+    assert rate.true == pytest.approx(numbers.ngrams[1].true_conditional)
+    last = {name: values[-1] for name, values in rate.bits_per_byte.items()}
+    assert last["match lengths, slope"] == pytest.approx(rate.true, rel=0.05)
+    assert last["PPM of order 16"] == pytest.approx(rate.true, rel=0.15)
     for name in ("PPM of order 16", "xz -9", "zstd -19"):
-        assert rate["true"] * 0.995 < last[name] < rate["true"] * 1.3
+        assert rate.true * 0.995 < last[name] < rate.true * 1.3
 
 
 def test_every_unit_counts_its_symbols(corpus, tokenizer_folder):
@@ -110,15 +110,16 @@ def test_tokens_and_characters_are_measured_from_end_to_end(text_folder, tokeniz
     }
     texts, tokens = by_unit["bytes"], by_unit["tokens"]
     # The sources are ASCII but for a few letters, so that characters are nearly bytes.
-    assert by_unit["characters"]["ngrams"][2]["block"] == pytest.approx(texts["ngrams"][2]["block"], rel=0.01)
-    assert tokens["alphabet"] <= 512 < tokens["symbols"] < texts["symbols"]
-    assert tokens["words"]["kind"] == "tokens" and tokens["words"]["count"] == tokens["symbols"]
-    assert texts["entropy_rate"] == tokens["entropy_rate"]
+    assert by_unit["characters"].ngrams[2].block == pytest.approx(texts.ngrams[2].block, rel=0.01)
+    assert tokens.alphabet <= 512 < tokens.symbols < texts.symbols
+    assert tokens.words.kind == "tokens" and tokens.words.count == tokens.symbols
+    assert texts.entropy_rate == tokens.entropy_rate
+    assert str(tokens).startswith(f"{tokens.corpus}: {tokens.symbols:,} tokens, {tokens.alphabet:,} different; H_1 ")
 
 
 def test_the_table_says_how_much_of_a_large_alphabet_counts_as_one_symbol(printed, text_folder, tokenizer_folder):
     numbers = entropy(str(text_folder), unit="tokens", tokenizer=tokenizer_folder, sample_bytes=1_000_000)
-    other = numbers["mutual_information"]["other"]
+    other = numbers.mutual_information.other
     assert other > 0.01
     assert (
         f"all but the 255 most frequent tokens count as one symbol, {other:.1%} of the text" in printed.readouterr().out
@@ -130,10 +131,10 @@ def test_another_corpus_is_compared_in_one_alphabet(corpus, text_folder):
     (ids, _), (other_ids, _) = one_alphabet(symbols_of(first), symbols_of(second))
     assert ids.tolist() == [0, 1, 2, 0, 1, 2]
     assert other_ids.tolist() == [2, 3, 2, 3]
-    against = entropy(first, against=second)["against"]
-    assert against["unigrams"]["kl"] > 0 and against["bigrams"]["js"] > 0
-    same = entropy(str(text_folder), against=str(text_folder), sample_bytes=1000)["against"]
-    assert [same[grams]["kl"] for grams in ("unigrams", "bigrams")] == [0, 0]
+    against = entropy(first, against=second).against
+    assert against.unigrams.kl > 0 and against.bigrams.js > 0
+    same = entropy(str(text_folder), against=str(text_folder), sample_bytes=1000).against
+    assert [same.unigrams.kl, same.bigrams.kl] == [0, 0]
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -142,30 +143,30 @@ def test_unusual_texts_give_finite_numbers_and_a_page(name, tmp_path, printed):
     path.write_bytes(HOSTILE[name])
     page = tmp_path / "page.html"
     numbers = entropy(str(path), invalid="bytes", out=page)
-    json.dumps(numbers, allow_nan=False)
-    assert numbers["documents"] == 1
-    assert len(numbers["ngrams"]) == min(8, len(HOSTILE[name]))
+    json.dumps(numbers.to_json(), allow_nan=False)
+    assert numbers.documents == 1
+    assert len(numbers.ngrams) == min(8, len(HOSTILE[name]))
     assert "</html>" in page.read_text(encoding="utf-8")
     assert "nan" not in printed.readouterr().out
     if name in ("one byte", "one letter"):
-        assert all(max(row["block"], row["conditional"]) < 1e-12 for row in numbers["ngrams"])
-        assert not any(numbers["mutual_information"]["text"])
-        slope = numbers["entropy_rate"]["bits_per_byte"]["match lengths, slope"][-1]
+        assert all(max(row.block, row.conditional) < 1e-12 for row in numbers.ngrams)
+        assert not any(numbers.mutual_information.text)
+        slope = numbers.entropy_rate.bits_per_byte["match lengths, slope"][-1]
         assert slope is None if name == "one byte" else slope < 0.001
-        assert numbers["words"]["zipf"] is None
+        assert numbers.words.zipf is None
     if name == "every byte twice":
-        assert numbers["ngrams"][0]["block"] == 8
+        assert numbers.ngrams[0].block == 8
     if name == "random":
-        assert numbers["ngrams"][0]["block_miller_madow"] == pytest.approx(8, abs=1e-3)
-        assert not numbers["ngrams"][2]["reliable"]
+        assert numbers.ngrams[0].block_miller_madow == pytest.approx(8, abs=1e-3)
+        assert not numbers.ngrams[2].reliable
 
 
 def test_many_documents_of_one_letter_have_no_pairs(corpus, printed):
     numbers = entropy(corpus(*"abcab"))
     assert "mutual information is left out: the documents have too few pairs" in printed.readouterr().out
-    assert [row["n"] for row in numbers["ngrams"]] == [1]
-    assert numbers["mutual_information"]["distances"] == []
-    assert numbers["words"]["distinct"] == 3
+    assert [row.n for row in numbers.ngrams] == [1]
+    assert numbers.mutual_information.distances == []
+    assert numbers.words.distinct == 3
 
 
 def test_mistakes_are_one_sentence(in_process, corpus, tmp_path, tokenizer_folder):
@@ -215,7 +216,10 @@ def test_json_has_nothing_else_on_standard_output(in_process, text_folder):
     assert done.returncode == 0, done.stderr
     numbers = json.loads(done.stdout)
     assert numbers["entropy_rate"]["sizes"] == [16384, 50_000]
-    assert numbers == entropy(str(text_folder), sample_bytes=50_000) | {"seconds": numbers["seconds"]}
+    again = json.loads(json.dumps(entropy(str(text_folder), sample_bytes=50_000).to_json()))
+    assert numbers == again | {"seconds": numbers["seconds"]}
+    assert "against" not in numbers and "true" not in numbers["mutual_information"]
+    assert list(numbers["ngrams"][0])[-2:] == ["coverage", "reliable"]
 
 
 class Page(HTMLParser):
@@ -244,7 +248,7 @@ def test_the_page_is_self_contained_and_accessible(text_folder, tmp_path):
     assert not page.outside
     assert len(page.images) == 5
     assert all(image["role"] == "img" and image["aria-labelledby"] in page.ids for image in page.images)
-    assert f"{numbers['ngrams'][0]['block']:.4f}" in text
+    assert f"{numbers.ngrams[0].block:.4f}" in text
     assert "prefers-color-scheme: dark" in text
     for definition in ("Block entropy in bits", "Kontoyiannis", "Good 1953"):
         assert definition in text
@@ -283,7 +287,7 @@ def test_a_sample_bounds_the_text_that_is_read_and_measured(tmp_path):
     (tmp_path / "a.txt.zst").write_bytes(letters)
     program = f"{PEAK_MEMORY}\nfrom pipelines.verbs.entropy import entropy\nimport pipelines.reporting.entropy_page\n"
     program += "numbers = entropy(sys.argv[1], sample_bytes=1000)\nbefore = peak_memory()\n"
-    program += "numbers = entropy(sys.argv[2], sample_bytes=100_000)\nprint(numbers['bytes'], peak_memory() - before)"
+    program += "numbers = entropy(sys.argv[2], sample_bytes=100_000)\nprint(numbers.bytes, peak_memory() - before)"
     (tmp_path / "small.txt").write_text("abc " * 1000)
     words = [sys.executable, "-c", program, tmp_path / "small.txt", tmp_path / "a.txt.zst"]
     measured, memory = map(int, subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()[-2:])

@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+import re
 import shutil
 from collections import Counter
 from dataclasses import fields, replace
@@ -15,6 +16,7 @@ import torch
 
 from corpora.synthetic import source_from_description
 from pipelines.dataset.reader import TokenDataset, TokenStream
+from pipelines.evaluation import scoring
 from pipelines.evaluation.decoded_text import stream_text
 from pipelines.evaluation.measurements import kinds, options
 from pipelines.evaluation.measurements.compressors import compressed_text
@@ -406,3 +408,12 @@ def test_the_options_found_in_the_source_of_a_measurement_are_its_fields():
     fields_of_all = {each.name: each.default for kind in kinds() for each in fields(kind)}
     assert {option.name: option.default for option in options()} == fields_of_all
     assert inspect.signature(evaluate).parameters.keys() >= fields_of_all.keys()
+
+
+def test_a_long_evaluation_says_how_long_it_takes(in_process, trained_gpt, tmp_path, monkeypatch):
+    run = shutil.copytree(trained_gpt, tmp_path / "gpt")
+    takes = r"scoring validation takes about \d+:\d\d, at [\d.]+ [kM]?tok/s \(measured over the first windows\)"
+    assert not re.search(takes, in_process("evaluate", run).stdout)  # it takes less than ten seconds
+    monkeypatch.setattr(scoring, "MEASURED_SECONDS", 1e-6)
+    monkeypatch.setattr(scoring, "LONG_SECONDS", 0.0)
+    assert len(re.findall(takes, in_process("evaluate", run).stdout)) == 1

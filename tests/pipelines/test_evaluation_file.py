@@ -172,7 +172,7 @@ def test_an_evaluation_reads_well_in_a_notebook(evaluated):
     assert evaluation.validation.bleu is None  # a number that this run has not
     assert evaluation.validation.intervals.bounds["accuracy"] == tuple(numbers["intervals"]["accuracy"])
     quoted = f"validation: perplexity {numbers['perplexity']:,.2f}, {numbers['bits_per_byte']:.4f} bits per byte"
-    assert repr(evaluation) == f"evaluation of gpt\n  {quoted}"
+    assert repr(evaluation) == f"evaluation of gpt\n  {quoted} ({contents['data']})"
     assert "validation" in dir(evaluation) and "bits_per_byte" in dir(evaluation.validation)
     with pytest.raises(AttributeError, match="the evaluation has no split 'test'; it has validation"):
         evaluation.test  # noqa: B018

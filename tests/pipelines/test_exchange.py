@@ -76,7 +76,7 @@ def test_the_exported_tokenizer_gives_the_ids_that_the_model_was_trained_on(kind
 def original_bert(tmp_path_factory, trained_bert, dataset_folder):
     """Return the run of an encoder in a shape that `transformers` has, trained here."""
     recipe = Run(trained_bert).recipe
-    model = replace(recipe.model, positions="learned", norm_position="post", bias=True)
+    model = replace(recipe.model, positions="learned", norm_position="post", embedding_norm=True, bias=True)
     out = tmp_path_factory.mktemp("original") / "bert"
     recipe = replace(recipe, model=model, train=replace(recipe.train, tokens=256))
     pretrain(recipe, data=dataset_folder, out=out)
@@ -381,7 +381,7 @@ def test_special_tokens_missing_from_an_imported_tokenizer_are_named_when_needed
         assert report([runs[kind]]).is_file()
     with pytest.raises(ValueError, match=r"an encoder needs the special token <\|cls\|>, which the tokenizer lacks"):
         generate(runs["bert"], prompt="a <|mask|>")
-    with pytest.raises(ValueError, match=r"a classifier needs the special token <\|cls\|>"):
+    with pytest.raises(ValueError, match=r"a task needs the special token <\|cls\|>"):
         finetune(runs["bert"], data=tmp_path / "rows.jsonl", out=tmp_path / "out")
     for options in ({}, {"greedy": True}):
         with pytest.raises(ValueError, match=r"an encoder-decoder needs the special token <\|endoftext\|>"):

@@ -135,12 +135,12 @@ def test_the_facts_of_a_text_are_those_of_its_dataset(text_folder, tokenizer_fol
     specs = [str(text_folder), str(tmp_path / "text")]
     facts = facts_of(open_corpus(specs, split=split), lambda done: None)
     info = build_dataset(specs, tokenizer=tokenizer_folder, context_length=32, out=tmp_path / "data", split=split)
-    assert facts.fingerprint == info["corpus"]["fingerprint"]
-    assert facts.split_rule == info["corpus"]["split_rule"]
-    for name, entry in info["splits"].items():
-        assert facts.documents[name] == entry["documents"]
-    assert facts.train_bytes == info["splits"]["train"]["bytes"]
-    assert facts.bytes == sum(entry["bytes"] for entry in info["splits"].values())
+    assert facts.fingerprint == info.corpus.fingerprint
+    assert facts.split_rule == info.corpus.split_rule
+    for name, entry in info.splits.items():
+        assert facts.documents[name] == entry.documents
+    assert facts.train_bytes == info.splits["train"].bytes
+    assert facts.bytes == sum(entry.bytes for entry in info.splits.values())
     assert facts.characters == sum(
         len(text) for _, texts in open_corpus(specs).documents() for text in map(bytes.decode, texts.to_pylist())
     )

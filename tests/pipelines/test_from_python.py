@@ -47,6 +47,24 @@ def test_another_package_of_the_same_name_is_named_at_the_import(tmp_path, name)
     assert done.stderr.splitlines()[-1] == f"{said} {package}, or start Python in another folder"
 
 
+def test_warnings_name_the_line_of_the_caller(trained_gpt, tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "gone.txt").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "texts" / "a.txt").write_text("one text\n" * 20)
+    run, long = bytelm.load_run(trained_gpt), "a b c " * 200
+    calls = {
+        "was cut off": lambda: run.generate(long, tokens=1),
+        "cut off": lambda: bytelm.rank_choices(run, long, ["x", "y"]),
+        "left out 1 broken": lambda: bytelm.evaluate(trained_gpt, corpus=[str(tmp_path / "texts")]),
+        "the vocabulary has": lambda: bytelm.Tokenizer.train(["aaa"], vocab_size=9999),
+        "entries, not 9999": lambda: bytelm.train_tokenizer(tmp_path / "texts", vocab_size=9999, out=tmp_path / "tok"),
+    }
+    for words, call in calls.items():
+        with pytest.warns(UserWarning, match=words) as caught:
+            call()
+        assert {warning.filename for warning in caught} == {__file__}, words
+
+
 def test_every_verb_is_a_function_of_bytelm():
     for name in FUNCTIONS.values():
         assert callable(getattr(bytelm, name)), name
@@ -70,7 +88,8 @@ def test_strings_stand_for_paths_recipes_and_models(text_folder, tmp_path):
     trained = bytelm.train_tokenizer(str(text_folder), vocab_size=300, out=tok)
     assert bytelm.tokenize("some text", tokenizer=tok).tolist() == trained.encode("some text")
     facts = bytelm.build_dataset(str(text_folder), tokenizer=tok, context_length=32, out=data)
-    assert facts["context_length"] == 32
+    assert facts.context_length == 32 and facts.splits["train"].tokens == 32 * facts.splits["train"].blocks
+    assert str(facts).startswith(f"{facts.corpus.name}: train {facts.splits['train'].tokens:,} tokens in ")
     with pytest.raises(ValueError, match=str(tmp_path)):
         bytelm.pretrain("gpt-tiny", data=str(tmp_path), out=str(tmp_path / "run"))
     assert bytelm.params("gpt2")["parameters"]["total"] == 124_439_808
@@ -86,7 +105,6 @@ def is_path(annotation):
 
 REQUIRED = {
     "build-dataset": ["c", "--tokenizer", "tok", "--out", "o"],
-    "classify": ["o"],
     "demo": [],
     "entropy": ["c"],
     "evaluate": ["o"],
@@ -95,6 +113,7 @@ REQUIRED = {
     "finetune": ["o", "--data", "d", "--out", "o"],
     "generate": ["o"],
     "import-hf": ["o", "--out", "o"],
+    "predict": ["o", "text"],
     "pretrain": ["gpt-tiny", "--data", "d", "--out", "o", "--dry-run"],
     "report": ["o"],
     "runs": [],
@@ -384,11 +403,13 @@ def test_the_command_line_shows_arguments_as_options(sentence, shown):
     assert as_options(sentence) == shown
 
 
-def test_a_message_names_an_argument_in_python_and_an_option_on_the_command_line(tmp_path, capsys):
-    with pytest.raises(ValueError, match=r"^`top` is 0, but must be at least 1$"):
-        bytelm.classify(tmp_path, "text", top=0)
-    assert main(["classify", str(tmp_path), "text", "--top", "0"]) == 1
-    assert capsys.readouterr().err == "bytelm classify: --top is 0, but must be at least 1\n"
+def test_a_message_names_an_argument_in_python_and_an_option_on_the_command_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "page").mkdir()
+    with pytest.raises(ValueError, match=r"^`out='page'` is a folder: name the file to write$"):
+        bytelm.report(tmp_path, out="page")
+    assert main(["report", str(tmp_path), "--out", "page"]) == 1
+    assert capsys.readouterr().err == "bytelm report: --out page is a folder: name the file to write\n"
     corpus = tmp_path / "a.txt"
     corpus.write_text("some text " * 100)
     with bytelm.show():

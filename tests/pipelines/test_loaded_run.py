@@ -28,6 +28,22 @@ def test_methods_return_what_the_functions_return_for_the_folder(run):
         run.generate("import", topk=5)
 
 
+def test_a_list_of_prompts_gives_a_list_of_texts(run):
+    text, result = run.generate("import", tokens=3), run.generate("import", tokens=3, probabilities=True)
+    assert run.generate(["import"], tokens=3) == [text]
+    assert (result["prompt"], result["text"], len(result["steps"])) == ("import", text, 3)
+    assert run.generate(["import"], tokens=3, probabilities=True) == [result]
+
+
+def test_a_loaded_encoder_fills_masks(run, trained_bert):
+    bert, text = bytelm.load_run(trained_bert, device="cpu"), "def <|mask|>(self):"
+    assert bert.fill_masks(text) == bytelm.generate(trained_bert, prompt=text)
+    with pytest.raises(ValueError, match="is an encoder, which fills masks: call fill_masks"):
+        bert.generate(text)
+    with pytest.raises(ValueError, match="of architecture decoder, and only an encoder fills masks"):
+        run.fill_masks(text)
+
+
 def test_functions_compute_with_the_loaded_model_and_load_it_once(run, tmp_path):
     """The weights of the loaded model are changed, so a model from the folder would give other numbers."""
     with torch.no_grad():
@@ -52,7 +68,7 @@ def test_a_loaded_run_stands_for_its_folder_everywhere_else(run, tmp_path):
     assert bytelm.load_run(run) is run
     assert bytelm.params(run)["parameters"]["total"] == bytelm.params(str(run.path))["parameters"]["total"]
     assert bytelm.tokenize("some text", tokenizer=run).tolist() == run.tokenizer.encode("some text")
-    assert [found["run"] for found in bytelm.runs(run)] == [str(run.path)]
+    assert [found.run for found in bytelm.runs(run)] == [str(run.path)]
     assert Path(run) == run.path
 
 

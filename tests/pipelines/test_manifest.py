@@ -1,17 +1,14 @@
 """Every change to the weights, manifest, configuration or tokenizer of a run is detected."""
 
-import json
 import shutil
 import warnings
 from dataclasses import replace
 
 import pytest
-from pipelines.run.classifier import load_classifier
 
-from pipelines.recipes.config import FinetuneConfig
 from pipelines.recipes.recipe import save_config
 from pipelines.run.folder import Run
-from pipelines.run.loaded_run import load_trained
+from pipelines.run.loaded_run import load_run, load_trained
 from pipelines.run.manifest import DamagedCheckpointError, manifest_json, read_manifest
 from pipelines.run.retention import latest_checkpoint
 from pipelines.verbs.evaluate import evaluate
@@ -21,6 +18,7 @@ from pipelines.verbs.generate import generate
 from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.report import report
 from tests.pipelines.training_cases import with_train
+from tests.tasks.files import write
 from tokenizer import Tokenizer
 
 
@@ -176,23 +174,17 @@ def test_an_imported_run_is_verified(gpt, tmp_path, trained_gpt, peers):
         load_trained(Run(run))
 
 
-def test_a_classifier_is_verified(trained_bert, tmp_path):
+def test_a_fine_tuned_run_is_verified(trained_bert, tmp_path):
     rows = [{"text": f"{word} {number}", "label": word} for word in ("for", "while") for number in range(30)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    made = tmp_path / "made"
-    settings = FinetuneConfig(epochs=1, device="cpu", dtype="float32")
-    finetune(trained_bert, data=tmp_path / "rows.jsonl", out=made, compare_scratch=False, settings=settings)
-    load_classifier(made)
-
-    def damaged(name):
-        return shutil.copytree(made, tmp_path / "damaged", dirs_exist_ok=True) / name
-
-    alter(damaged("labels.json"), '"for"', '"fur"')
-    with pytest.raises(ValueError, match=r"labels\.json is truncated or altered .*: run bytelm finetune again"):
-        load_classifier(tmp_path / "damaged")
-    alter(damaged("config.toml"), 'pooling = "mean"', 'pooling = "first"')
-    with pytest.raises(ValueError, match=r"config\.toml was altered: finetune\.pooling is 'first'"):
-        load_classifier(tmp_path / "damaged")
-    alter(damaged("manifest.json"), '"finetune.pooling": "mean"', '"finetune.pooling": "first"')
-    with pytest.raises(ValueError, match=r"manifest\.json is altered .*: run bytelm finetune again"):
-        load_classifier(tmp_path / "damaged")
+    data = write(tmp_path / "rows.jsonl", rows)
+    train = {"epochs": 1, "device": "cpu", "dtype": "float32"}
+    finetune(trained_bert, data=data, out=tmp_path / "made", compare_scratch=False, train=train)
+    for known, other, message in [
+        ('"for"', '"fur"', r"task\.labels is \['fur', 'while'\]"),
+        ('pooling = "auto"', 'pooling = "first"', r"task\.pooling is 'first'"),
+        ("batch_size = 16", "batch_size = 8", r"finetune\.batch_size is 8"),
+    ]:
+        damaged = shutil.copytree(tmp_path / "made", tmp_path / "damaged", dirs_exist_ok=True)
+        alter(damaged / "config.toml", known, other)
+        with pytest.raises(ValueError, match=rf"config\.toml was altered: {message}"):
+            load_run(damaged)

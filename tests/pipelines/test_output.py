@@ -92,7 +92,9 @@ def test_quiet_turns_off_messages_and_leaves_results_and_errors(bytelm, text_fol
     assert "tokens, 9 bytes" in bytelm("tokenize", "import os", "--tokenizer", tokenizer_folder, "-q").stdout
 
 
-@pytest.mark.parametrize("output", ["| head -1", ">/dev/full", "1>&-"])
+@pytest.mark.parametrize(
+    "output", ["| head -1", *(pytest.param(output, marks=pytest.mark.slow) for output in (">/dev/full", "1>&-"))]
+)
 def test_training_finishes_when_its_output_cannot_be_written(shell, dataset_folder, tmp_path, output):
     options = f"--data {dataset_folder} --out run --train.tokens 10k --train.warmup-tokens 1k --train.log-every-steps 1"
     done = shell(f"set -o pipefail; $BYTELM {' '.join(PRETRAIN)} {options} {output}")

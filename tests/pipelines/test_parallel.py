@@ -159,6 +159,23 @@ def test_shards_hold_the_targets_of_the_whole_batch(consumed, blocks, parts, cro
         assert np.array_equal(np.concatenate(scored), getattr(whole, name)[whole.weights > 0])
 
 
+def test_a_job_that_lost_a_process_resumes_and_trains_as_one_process_does(tmp_path, recipe, dataset_folder):
+    """In one test, because each start of a job takes seconds. The slow tests hold every part more closely."""
+    recipe = with_train(recipe, tokens=7 * 32 * 120, checkpoint_every_tokens=7 * 32 * 10, log_every_steps=5)
+    job = launch(recipe, dataset_folder, tmp_path / "two", "ddp")
+    wait_for_step(tmp_path / "two", 30, job)
+    wait_for_checkpoint(tmp_path / "two", job)
+    os.kill(members(job)[1], signal.SIGKILL)
+    assert "process 0 has lost another one of the job" in finish(job, status=1)
+    assert 0 < int(latest_checkpoint(tmp_path / "two").name[5:]) < 120
+    output = run(recipe, dataset_folder, tmp_path / "two", "ddp")
+    assert "resuming from step" in output and "2 processes (ddp)" in output
+    assert output.count(": 120 steps") == 1  # only rank 0 prints
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "one")
+    assert_same_to_rounding(tmp_path / "two", tmp_path / "one", rel=1e-4)
+
+
+@pytest.mark.slow
 def test_ddp_on_two_processes_trains_as_one_process_does(tmp_path, recipe, dataset_folder):
     output = run(recipe, dataset_folder, tmp_path / "two", "ddp")
     assert "2 processes (ddp)" in output
@@ -274,7 +291,7 @@ def long_recipe(recipe):
     )
 
 
-@pytest.fixture(scope="module", params=["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["ddp", "fsdp"])
 def uninterrupted(request, tmp_path_factory, long_recipe, dataset_folder):
     """Return a kind of parallelism, and an uninterrupted run on two ranks."""
     out = tmp_path_factory.mktemp(request.param) / "whole"
@@ -282,7 +299,8 @@ def uninterrupted(request, tmp_path_factory, long_recipe, dataset_folder):
     return request.param, out
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
 def test_a_job_that_lost_a_process_ends_and_the_same_command_resumes_it(
     tmp_path, long_recipe, dataset_folder, uninterrupted, rank
 ):

@@ -1,6 +1,8 @@
 """`bytelm params` prints the parameters, memory and FLOPs of a model."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -34,6 +36,28 @@ def test_the_largest_gpt3_counts_without_its_memory(capsys):
     assert costs["parameters"]["total"] == 174_604_259_328
     assert costs["parameters"]["total"] - costs["biases_and_norms"] == 174_588_899_328
     assert costs["parameters_untied"]["head"] == 50257 * 12288
+
+
+LIGHT = """
+import sys
+from pipelines.cli.dispatch import main
+
+for name in sys.argv[1:]:
+    for options in (["--json", "--optimizer", "muon"], ["--dtype", "float32", "--model.layers", "3"], ["--help-all"]):
+        try:
+            status = main(["params", name, *options])
+        except SystemExit as leaving:
+            status = leaving.code
+        assert not status and "torch" not in sys.modules, (name, options)
+"""
+
+
+def test_no_recipe_or_preset_or_option_imports_torch():
+    """Importing torch takes longer than everything else."""
+    names = sorted({*recipe_names(), *PRESETS})
+    words = [sys.executable, "-c", LIGHT, *names]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
@@ -83,16 +107,15 @@ def test_a_run_has_the_size_of_its_model(trained_gpt, capsys):
     assert costs["parameters"]["total"] == sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_a_classifier_is_refused_as_a_model(trained_bert, tmp_path, capsys):
-    from pipelines.recipes.config import FinetuneConfig
+def test_a_run_with_the_head_of_a_task_is_refused_as_a_model(trained_bert, tmp_path, capsys):
     from pipelines.verbs.finetune import finetune
 
     rows = [json.dumps({"text": f"{label} {i}", "label": label}) for i in range(8) for label in ("a", "b")]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     options = {"data": tmp_path / "rows.jsonl", "test": tmp_path / "rows.jsonl", "compare_scratch": False}
-    finetune(trained_bert, out=tmp_path / "mine", settings=FinetuneConfig(epochs=1), **options)
+    finetune(trained_bert, out=tmp_path / "mine", train={"epochs": 1}, **options)
     assert main(["params", str(tmp_path / "mine")]) == 1
-    assert f"{tmp_path / 'mine'} is a classifier, not a run" in capsys.readouterr().err
+    assert f"{tmp_path / 'mine'} is fine-tuned for the task classes and predicts no tokens" in capsys.readouterr().err
 
 
 def test_a_recipe_gets_a_vocabulary_that_is_stated(capsys, tmp_path):

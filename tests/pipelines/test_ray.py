@@ -244,7 +244,10 @@ def test_a_wrong_address_is_an_error_without_a_wait(bytelm, text_folder, server)
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(("number", "verb"), [(signal.SIGINT, "build-dataset"), (signal.SIGTERM, "train-tokenizer")])
+@pytest.mark.parametrize(
+    ("number", "verb"),
+    [(signal.SIGINT, "build-dataset"), pytest.param(signal.SIGTERM, "train-tokenizer", marks=pytest.mark.slow)],
+)
 def test_an_interrupted_command_says_what_it_keeps_and_resumes(
     two_nodes, many_files, tokenizer_folder, tmp_path, number, verb, capfd
 ):

@@ -56,7 +56,7 @@ COMMANDS = {
     "export-hf": ["RUN", "--out", "OUT/hf"],
     "export-onnx": ["RUN", "--out", "OUT/model.onnx"],
     "import-hf": ["RUN", "--out", "OUT/run"],
-    "finetune": ["RUN", "--data", "damaged.txt", "--out", "OUT/classifier"],
+    "finetune": ["RUN", "--data", "damaged.txt", "--out", "OUT/run"],
 }
 
 

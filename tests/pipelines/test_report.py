@@ -10,6 +10,7 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from pipelines.cli.display import quantity
 from pipelines.evaluation.measurements.predictions import Curves
 from pipelines.evaluation.results import Evaluation
 from pipelines.reporting.excerpts import Excerpts
@@ -19,6 +20,7 @@ from pipelines.reporting.plots import loss_by_position
 from pipelines.reporting.subject import subject_of
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
+from pipelines.run.retention import checkpoint_folders
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.pretrain import pretrain
@@ -131,6 +133,32 @@ def test_the_cards_have_the_numbers_of_the_evaluation(tmp_path, gpt):
     assert f"perplexity {found.perplexity:,.2f} {found.cross_entropy:.4f} nats per token" in first
     assert f"Bits per byte {found.bits_per_byte:.3f} " in second and "xz -9, given train: " in second
     assert f"{Run(gpt).recipe.model.vocab_size:,} entries, context of 32" in data
+    info = json.loads((Run(gpt).data / "dataset.json").read_text())
+    train = info["splits"]["train"]
+    assert f" {info['corpus']['name']}: {train['documents']:,} documents, {quantity(train['bytes'], 'B')} " in data
+
+
+def test_the_page_opens_with_the_validation_split_that_the_run_has_not_with_the_text_evaluated_last(tmp_path, gpt):
+    own = evaluate(gpt).validation
+    (tmp_path / "other").mkdir()
+    for number in range(30):
+        (tmp_path / "other" / f"{number}.txt").write_text(f"Something else entirely, {number} times over.\n" * 20)
+    tok = {"tokenizer": gpt, "context_length": 32, "split": "hash:0.3"}
+    build_dataset(tmp_path / "other", out=tmp_path / "second" / "data", **tok)
+    evaluate(gpt, data=tmp_path / "second" / "data")
+    evaluate(gpt, corpus=(str(tmp_path / "other"),), checkpoint=checkpoint_folders(gpt)[0].name[5:])
+    page = plain([gpt], tmp_path / "page.html")
+    assert page.cards[1].split()[:3] == ["Validation", "perplexity", f"{own.perplexity:,.2f}"]
+    assert f"needs {own.bits_per_byte:.3f} bits per byte on the validation split:" in page.sections[""]
+    assert page.rows("results")[0]["text"] == ["validation", "other", "validation of second/data"]
+    assert "Bits per byte: validation split of second/data" in page.sections["plots"]
+    assert "Bits per byte: other " in page.sections["plots"].replace("\n", " ")
+    assert "gpt: the curve ends" in page.sections["training"]
+
+    again = str(evaluate(gpt)).splitlines()
+    assert again[:3] == ["evaluation of gpt", f"  {own!r}", "also in evaluation.json"]
+    assert again[3].startswith("  other: perplexity ") and again[3].endswith(f" ({tmp_path / 'other'})")
+    assert again[4].startswith("  validation: perplexity ") and again[4].endswith(f"({tmp_path / 'second' / 'data'})")
 
 
 def test_no_row_is_in_two_tables(whole_page):
@@ -191,7 +219,7 @@ def test_the_numbers_stand_beside_their_settings_and_provenance(tmp_path, gpt):
     (rows,) = plain([gpt], tmp_path / "page.html").rows("results")
     assert rows["stride, tokens"] == ["8"]
     assert rows["dtype"] == ["bfloat16"]
-    assert rows["split"] == ["validation"]
+    assert rows["text"] == ["validation"]
     assert rows["dataset"] == [measured["data"]]
     assert rows["tokenizer"] == [measured["tokenizer_fingerprint"][:16]]
     assert rows["hardware"] == [measured["hardware"]]
@@ -217,7 +245,7 @@ def test_every_evaluated_split_appears_under_its_own_name(tmp_path, gpt):
     assert "Bits per byte: validation split" not in page.sections["plots"]
     evaluate(gpt)
     page = plain([gpt], tmp_path / "page.html")
-    assert page.rows("results")[0]["split"] == ["validation", "train"]
+    assert page.rows("results")[0]["text"] == ["validation", "train"]
     assert "Bits per byte: validation split" in page.sections["plots"]
     assert "Bits per byte: train split" in page.sections["plots"]
 
@@ -433,7 +461,7 @@ def test_a_passage_shows_the_bits_of_each_token(gpt):
     assert passage.mean_bits == pytest.approx(numbers["cross_entropy_bits"], rel=0.5)
 
 
-def test_a_passage_that_ends_within_a_character_keeps_all_tokens(tmp_path, small_recipe):
+def test_a_passage_ends_with_a_whole_character(tmp_path, small_recipe):
     (tmp_path / "text.txt").write_text("日本語\n" * 1500)  # three bytes a character, and a token for each byte
     Tokenizer.train(["x"], vocab_size=261).save(tmp_path / "tok")
     build_dataset([str(tmp_path / "text.txt")], tokenizer=tmp_path / "tok", context_length=32, out=tmp_path / "data")
@@ -441,8 +469,30 @@ def test_a_passage_that_ends_within_a_character_keeps_all_tokens(tmp_path, small
     pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run")
     run = Run(tmp_path / "run")
     passage = passage_of(run, load_trained(run).model)
-    assert sum(piece.tokens for piece in passage.pieces) == 32
-    assert passage.pieces[-1].text == "\ufffd"
+    assert "".join(piece.text for piece in passage.pieces) == "日本語\n" * 3  # 30 of the 32 bytes
+
+
+def test_no_page_about_hebrew_shows_a_part_of_a_character(tmp_path, small_recipe):
+    """Tokens of this vocabulary begin and end inside characters."""
+    words, generator = [], np.random.default_rng(0)
+    for size in generator.integers(2, 8, 400):
+        words.append("".join(chr(0x5D0 + letter) for letter in generator.integers(0, 27, size)))
+    documents = [" ".join(generator.choice(words, 80).tolist()) for _ in range(60)]
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    corpus = {"corpus": [str(tmp_path / "text.jsonl")], "split": "hash:0.3"}
+    Tokenizer.train(documents, vocab_size=320).save(tmp_path / "tok")
+    build_dataset(**corpus, tokenizer=tmp_path / "tok", context_length=32, out=tmp_path / "data")
+    recipe = replace(small_recipe, train=replace(small_recipe.train, tokens=512, warmup_tokens=256))
+    run = pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run")
+    evaluation = evaluate(run)
+    passage = passage_of(run.run, run.model)
+    shown = "".join(piece.text for piece in passage.pieces)
+    assert any(text.startswith(shown) for text in documents) and max(piece.tokens for piece in passage.pieces) > 4
+    labels = [group.text for group in evaluation.validation.breakdown.groupings["document"] if group.text]
+    assert labels and all(any(text.startswith(label) for text in documents) for label in labels)
+    page = Page(report([run], out=tmp_path / "page.html"))
+    assert 'tokens">' in page.html  # a piece of several tokens says so
+    assert "\ufffd" not in re.sub("<b>.*?</b>", "", page.html, flags=re.DOTALL)  # the model may write anything
 
 
 def _first_tokens(run, count):

@@ -41,7 +41,7 @@ def train_half(recipe, data, out, monkeypatch):
             pretrain(recipe, data=data, out=out)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_a_stopped_run_resumes_and_ends_with_the_same_weights(how, tmp_path, small_recipe, dataset_folder, trained_gpt):
     out = tmp_path / "gpt"
     process = start(small_recipe, dataset_folder, out, tmp_path)
@@ -281,7 +281,7 @@ def test_muon_trains_and_resumes_exactly(tmp_path, small_recipe, dataset_folder,
     assert_same_run(stopped, whole)
 
 
-@pytest.mark.parametrize("full", ["step-0000060", "metrics.jsonl"])
+@pytest.mark.parametrize("full", ["step-0000060", pytest.param("metrics.jsonl", marks=pytest.mark.slow)])
 def test_a_full_disk_stops_the_run_with_a_one_line_error_and_keeps_the_checkpoint(
     tmp_path, small_recipe, dataset_folder, trained_gpt, full
 ):

@@ -346,8 +346,15 @@ def test_json_and_parquet_have_the_same_rows(in_process, trained_gpt, tmp_path):
 
 def test_words_and_choices_in_json_and_parquet(in_process, trained_gpt, tmp_path):
     done = in_process("score", trained_gpt, "import os", "--by", "word", "--json", "--parquet", "words.parquet")
-    words = json.loads(done.stdout)["words"]
+    content = json.loads(done.stdout)
+    words, totals = content["words"], content["totals"]
     assert [word["text"] for word in words] == ["import", " os"]
+    assert sum(word["tokens"] for word in words) == totals["tokens"]
+    of_words, of_end = sum(word["surprisal_bits"] for word in words), totals["end_of_last_word_bits"]
+    assert of_words == pytest.approx(of_end - totals["log_probability_bits"]) and of_end > 0
+    shown = in_process("score", trained_gpt, "import os", "--by", "word").stdout.splitlines()[-1]
+    of_tokens = f"{-totals['log_probability_bits']:.4f} of the tokens"
+    assert shown == f"2 words, {of_words:.4f} bits: {of_tokens}, and {of_end:.4f} because the last word ends"
     assert pyarrow.parquet.read_table(tmp_path / "words.parquet")["surprisal_bits"].to_pylist() == [
         word["surprisal_bits"] for word in words
     ]

@@ -167,8 +167,9 @@ def test_one_huge_document_crosses_all_shards(tmp_path, text_folder, tokenizer_f
     options = {"tokenizer": tokenizer_folder, "context_length": 32}
     build_dataset([str(tmp_path / "long.txt")], out=tmp_path / "one", **options)
     info = build_dataset([str(tmp_path / "long.txt")], out=tmp_path / "many", shard_size=5000, **options)
-    assert info["splits"]["train"]["documents"] == 1
-    assert len(info["splits"]["train"]["shards"]) > 20
+    assert info.splits["train"].documents == 1
+    written = json.loads((tmp_path / "many" / "dataset.json").read_text())
+    assert len(written["splits"]["train"]["shards"]) > 20
     assert streams(tmp_path / "many") == streams(tmp_path / "one")
 
 

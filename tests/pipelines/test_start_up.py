@@ -78,13 +78,21 @@ params gpt2 --optimizer sgd
 sweep-vocabulary NONE --out OUT
 sweep-vocabulary TEXT --out OUT --recipe gpt-tinny
 sweep-vocabulary TEXT --out OUT --workers 0
+sweep-vocabulary TEXT --out OUT --recipe bert-tiny
+sweep-vocabulary TEXT --out OUT --flops 0
+sweep-vocabulary TEXT --out OUT --flops 5
+sweep-vocabulary TEXT --out OUT --seeds 0
+sweep-vocabulary TEXT --out OUT --split none
+sweep-vocabulary TEXT --out FILE
+sweep-vocabulary TEXT --out FILE/x
+sweep-vocabulary TEXT --out DATA
+sweep-vocabulary FOLDER --out OUT --suffix .nothing
 finetune NONE --data LABELLED --out OUT
-finetune RUN --data LABELLED --out OUT
 finetune BERT --data NONE --out OUT
 finetune BERT --data TEXT --out OUT
-finetune BERT --data LABELLED --out OUT --label-field stars
-finetune BERT --data LABELLED --out DATA
-classify RUN text
+finetune BERT --data LABELLED --out OUT --columns text stars
+finetune BERT --data LABELLED --out OUT --task clases
+predict RUN text
 entropy NONE
 entropy TEXT --unit words
 entropy TEXT --unit tokens --tokenizer NONE
@@ -102,11 +110,19 @@ evaluate RUN --checkpoint last
 evaluate RUN --checkpoint 777
 evaluate RUN --device gpu
 evaluate RUN --dtype float16
+evaluate RUN --data FOLDER
+evaluate RUN --against BERT
+evaluate RUN --min-context 0
 evaluate RUN --unit word
 evaluate RUN --compressors --corpus TEXT
 evaluate RUN --memorisation --memory 3
 score NONE text
 score RUN text --checkpoint 777
+score RUN --file NONE
+score RUN text --top -1
+score RUN text --choices a --stride 3
+score RUN text --parquet FOLDER
+score BERT text --choices a
 score RUN text --stride 1000
 score RUN text --target text
 score RUN text --masking word
@@ -115,6 +131,10 @@ score RUN text --parquet FILE/x
 generate NONE
 generate RUN --checkpoint last
 generate RUN --top-p 3
+generate RUN --temperature -1
+generate RUN --tokens 0
+generate RUN --dtype float16
+generate BERT --prompt <|mask|> --prompt <|mask|>
 generate RUN --beams 4
 generate BERT --prompt text
 generate BERT --prompt <|mask|> --tokens 3
@@ -122,14 +142,20 @@ serve NONE
 serve RUN --port 99999
 serve RUN --checkpoint 777
 serve RUN --token-file NONE
+serve RUN --host 999.1.1.1
+serve RUN RUN
 report NONE
 report RUN NONE
 report RUN --out FILE/x
+report RUN --out FOLDER
 export-hf NONE --out OUT
 export-hf RUN --out DATA
+export-hf RUN --out FILE/x
 export-hf RUN --out OUT --checkpoint last
 export-onnx NONE --out OUT
 export-onnx RUN --out OUT --checkpoint last
+export-onnx RUN --out FOLDER
+export-onnx RUN --out FILE/x
 import-hf NONE --out OUT
 import-hf DATA --out OUT
 """.strip().splitlines()

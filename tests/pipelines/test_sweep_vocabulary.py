@@ -59,8 +59,8 @@ def test_a_sweep_trains_every_kind_size_and_seed(swept):
     out, summary = swept
     found = {(each["kind"], each["size"], each["seed"]) for each in results(out)}
     assert found == {(k, v, s) for k in ("bpe", "wordpiece", "unigram") for v in SIZES for s in (0, 1)}
-    assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(summary))
-    assert [(row["kind"], row["size"]) for row in summary["rows"]][:2] == [("bpe", 600), ("bpe", 1000)]
+    assert json.loads((out / "results.json").read_text()) == json.loads(json.dumps(summary.to_json()))
+    assert [(row.kind, row.size) for row in summary.rows][:2] == [("bpe", 600), ("bpe", 1000)]
 
 
 def test_the_picture_is_a_png(swept):
@@ -72,14 +72,15 @@ def test_the_picture_is_a_png(swept):
 
 def test_the_summary_has_the_interval_over_seeds(swept):
     _, summary = swept
-    pooled = np.mean([np.var(list(row["runs"].values()), ddof=1) for row in summary["rows"]])
-    assert summary["degrees_of_freedom"] == 6
-    for row in summary["rows"]:
-        assert row["bits_per_byte"] == pytest.approx(np.mean(list(row["runs"].values())))
-        assert row["margin"] == pytest.approx(stats.t.ppf(0.975, 6) * np.sqrt(pooled / 2))
-        assert row["embedding_share"] == row["size"] * 32 / row["parameters"]
-    best = summary["best"]["all"]
-    assert best["size"] == min(summary["rows"], key=lambda row: row["bits_per_byte"])["size"]
+    pooled = np.mean([np.var(list(row.runs.values()), ddof=1) for row in summary.rows])
+    assert summary.degrees_of_freedom == 6
+    for row in summary.rows:
+        assert row.bits_per_byte == pytest.approx(np.mean(list(row.runs.values())))
+        assert row.margin == pytest.approx(stats.t.ppf(0.975, 6) * np.sqrt(pooled / 2))
+        assert row.embedding_share == row.size * 32 / row.parameters
+    best = summary.best["all"]
+    assert best.size == min(summary.rows, key=lambda row: row.bits_per_byte).size
+    assert str(summary).splitlines()[0].startswith("bpe: ")
 
 
 def test_all_runs_take_the_same_flops_within_one_step(swept, tiny):
@@ -127,8 +128,8 @@ def test_a_finished_sweep_is_not_trained_again_and_takes_more_seeds(swept, text_
     options = {"out": out, "kinds": ("bpe",), "sizes": (600,), "recipe": tiny, "workers": 1}
     summary = sweep_vocabulary([str(text_folder)], seeds=3, **options)  # without --flops: those of the sweep
     assert {path: path.stat().st_mtime_ns for path in times} == times
-    runs = summary["rows"][0]["runs"]
-    assert runs == before["rows"][0]["runs"] | {"2": runs["2"]}
+    runs = summary.rows[0].runs
+    assert runs == before.rows[0].runs | {"2": runs["2"]}
 
 
 def whole_work(swept, folder, recipe, flops, text_folder):

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import sys
 import termios
+import time
 from base64 import b64encode
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,9 @@ import numpy as np
 import pytest
 
 from corpora import open_corpus
+from pipelines.cli.display import Bar, show
 from pipelines.cli.escapes import visible
+from pipelines.reporting.training_phases import Phases
 from pipelines.verbs.train_tokenizer import train_tokenizer
 from tokenizer import PieceRules, Tokenizer
 
@@ -420,3 +423,17 @@ def test_tie_break_bytes_merges_the_greatest_bytes_and_is_refused_for_wordpiece(
     assert done.returncode != 0
     assert "--tie-break is not an option of wordpiece" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_lines_of_progress_and_the_summary_share_one_clock(capsys):
+    """The wait before a phase's first progress, such as for compilation, belongs to that phase."""
+    with show(), Bar("counting", 10, "B") as bar:
+        phases = Phases(bar, 10)
+        phases.begin("count")
+        phases("count", 10, 10)
+        phases.begin("merge")
+        time.sleep(1.0)
+        phases("merge", 5, 5)
+        phases.end()
+    assert phases.seconds["count"] < 0.5 < 1.0 <= phases.seconds["merge"] < 1.4
+    assert capsys.readouterr().out.splitlines() == ["counting: 10 B in 0:00", "merging: 5 in 0:01"]

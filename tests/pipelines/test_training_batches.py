@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lm.costs import flops_per_token, meta_model
@@ -59,7 +59,6 @@ def test_crops_lie_in_the_stream_and_reach_both_ends():
 NUMBERS = st.integers(0, 5) | st.integers(0, 2**32 - 1)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.integers(1, 6).flatmap(lambda k: st.lists(st.lists(NUMBERS, min_size=k, max_size=k), max_size=8)))
 def test_generators_of_a_batch_are_those_of_numpy(seeds):
     made = generators(np.array(seeds, np.int64).reshape(len(seeds), -1) if seeds else np.empty((0, 3), np.int64))

@@ -65,7 +65,7 @@ def test_every_logged_loss_is_a_mean_of_at_least_half_an_interval(tmp_path, smal
             recipe = with_train(small_recipe, **train, tokens=64 * goal, log_every_steps=every)
             pretrain(recipe, data=dataset_folder, out=tmp_path / name)
             if goal == steps:
-                assert runs([tmp_path / name])[0]["loss"] == training_lines(tmp_path / name)[-1]["loss"]
+                assert runs([tmp_path / name])[0].loss == training_lines(tmp_path / name)[-1]["loss"]
     losses = [line["loss"] for line in training_lines(tmp_path / "each")]
     assert len(losses) == steps + 13
     before = 0
@@ -106,7 +106,7 @@ def test_a_validation_without_a_target_is_left_out_with_a_warning(tmp_path, smal
     with pytest.warns(UserWarning, match="no target in the first 640 tokens .* of data, .* raise `train.validation_t"):
         pretrain(recipe, data=tmp_path / "data", out=tmp_path / "bert")
     assert {line["split"] for line in metrics_of(tmp_path / "bert")} == {"train"}
-    assert runs([tmp_path / "bert"])[0]["validation_loss"] is None
+    assert runs([tmp_path / "bert"])[0].validation_loss is None
 
 
 def test_a_jump_of_the_loss_is_a_spike_and_noise_is_not():

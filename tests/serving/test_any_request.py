@@ -36,7 +36,6 @@ SPOILED = st.builds(
 )
 
 
-@settings(max_examples=150)
 @given(BODIES | SPOILED)
 def test_every_completion_request_is_answered_or_explained(client, fields):
     body = json.dumps({"model": "gpt", **fields})

@@ -604,6 +604,18 @@ def test_right_to_left_text_reads_from_the_right(text, page):
     assert page.evaluate("document.activeElement.id.split('-').at(-1)") == "1"
 
 
+def test_attention_between_right_to_left_tokens_reads_from_the_right(page):
+    """The start token, which has Latin letters, does not decide the direction."""
+    page.fill("#text", "שלום עולם ושלום")
+    page.wait_for_selector(".shared >> nth=2")
+    page.select_option("#show", "attention")
+    page.wait_for_selector(f"{STRIP} .shared .weight >> nth=2")
+    tokens = page.locator(f"{STRIP} .weight")
+    lefts = tokens.evaluate_all("tokens => tokens.slice(0, 6).map((token) => token.getBoundingClientRect().left)")
+    assert tokens.first.inner_text() == "<|endoftext|>"
+    assert all(first > second for first, second in pairwise(lefts))
+
+
 TOUCH = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
 
 
@@ -656,7 +668,7 @@ def test_errors_of_the_server_are_shown(page):
     page.fill("#max_tokens", "99")
     page.click("#go")
     page.wait_for_selector("#problem:not([hidden])")
-    assert "max_tokens is 99" in page.locator("#problem").text_content().lower()
+    assert page.locator("#problem").text_content().startswith("“Tokens” is 99, but must be from 1 to ")
     assert page.locator("#write-status").text_content() == ""
 
 

@@ -106,7 +106,8 @@ def test_the_content_security_policy_limits_the_page_to_this_server():
 def test_a_preflight_of_another_origin_is_not_allowed(client):
     headers = {"origin": "http://evil.example", "access-control-request-method": "POST"}
     response = client.options("/v1/completions", headers=headers)
-    assert response.status_code in (405, 415)
+    assert response.status_code == 403
+    assert "`bytelm serve --allow-origin ORIGIN` lets those of ORIGIN in" in response.json()["error"]["message"]
     assert not [name for name in response.headers if name.startswith("access-control-")]
 
 
@@ -202,7 +203,9 @@ def test_a_page_of_an_allowed_origin_can_read_why_it_is_refused(with_origin):
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "*", f"{APP}0", APP.replace("http", "https")])
 def test_pages_of_other_origins_are_refused_beside_an_allowed_one(with_origin, origin):
     response = preflight(with_origin, origin)
-    assert response.status_code == 400 and "access-control-allow-origin" not in response.headers
+    assert response.status_code == 403 and cors(response) == {}
+    assert "--allow-origin" in response.json()["error"]["message"]
+    assert {name: response.headers[name] for name in HEADERS} == HEADERS
     headers = {"origin": origin, "sec-fetch-site": "cross-site", "authorization": "Bearer a-token-of-some-length"}
     response = with_origin.get(MODELS, headers=headers)
     assert response.status_code == 403 and cors(response) == {}
@@ -210,12 +213,13 @@ def test_pages_of_other_origins_are_refused_beside_an_allowed_one(with_origin, o
 
 
 def test_an_allowed_origin_does_not_open_other_methods_or_headers(with_origin):
-    assert preflight(with_origin, APP, method="DELETE").status_code == 400
-    assert preflight(with_origin, APP, headers="x-other").status_code == 400
+    for response in (preflight(with_origin, APP, method="DELETE"), preflight(with_origin, APP, headers="x-other")):
+        assert response.status_code == 400 and cors(response)["access-control-allow-origin"] == APP
+        assert "may send GET and POST requests" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
-    "origin", ["*", "null", "", "app.example", "http://", "http://*.example", "http://a/b", "http://a/"]
+    "origin", ["*", "null", "", "app.example", "http://", "http://*.example", "http://a/b", "http://a//"]
 )
 def test_what_is_not_an_origin_is_refused(origin):
     with pytest.raises(ValueError, match="is not an origin: give scheme, host and port"):
@@ -229,16 +233,24 @@ def test_an_origin_with_more_than_scheme_host_and_port_is_refused(origin):
 
 
 def test_origins_are_compared_as_browsers_send_them():
-    given = ["HTTPS://App.Example:443", "http://a:80", "http://a:8080", "http://[::1]:3000"]
-    expected = {"https://app.example", "http://a", "http://a:8080", "http://[::1]:3000"}
+    given = ["HTTPS://App.Example:443", "http://a:80", "http://a:8080", "http://[::1]:3000", "http://b/"]
+    expected = {"https://app.example", "http://a", "http://a:8080", "http://[::1]:3000", "http://b"}
     assert access_to("127.0.0.1", 8000, origins=given).origins == expected
 
 
 def test_a_given_token_is_needed_on_this_machine_too(with_origin):
     assert with_origin.get("/").status_code == 200
-    assert with_origin.get("/health").status_code == 401
+    assert with_origin.get(MODELS).status_code == 401
     headers = {"authorization": "Bearer a-token-of-some-length"}
-    assert with_origin.get("/health", headers=headers).status_code == 200
+    assert with_origin.get(MODELS, headers=headers).status_code == 200
+
+
+def test_a_load_balancer_needs_neither_the_token_nor_a_name_to_ask_for_health(elsewhere):
+    client, _ = elsewhere
+    for host in ("box.lan:8000", "10.0.0.5:8000"):
+        response = client.get("/health", headers={"host": host})
+        assert response.status_code == 200 and response.json() == {"status": "ok"}
+    assert client.post("/health", json={}).status_code == 401
 
 
 def test_a_token_is_read_from_a_file_of_its_owner(tmp_path):

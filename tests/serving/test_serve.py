@@ -66,10 +66,10 @@ def test_a_token_from_a_file_opens_the_server_and_is_not_printed(trained_gpt, tm
         page, _, rest = address.partition("#token=")
         assert page.startswith("http://127.0.0.1:") and rest == f"TOKEN with the TOKEN in {file}"
         with pytest.raises(OSError, match="401"):
-            urlopen(page + "health", timeout=300)
+            urlopen(page + "v1/models", timeout=300)
         headers = {"Authorization": "Bearer 0123456789abcdef", "Origin": "http://app.example"}
-        answer = urlopen(Request(page + "health", headers=headers), timeout=300)
-        assert json.load(answer)["models"] == ["gpt"]
+        answer = urlopen(Request(page + "v1/models", headers=headers), timeout=300)
+        assert [model["id"] for model in json.load(answer)["data"]] == ["gpt"]
         assert answer.headers["access-control-allow-origin"] == "http://app.example"
 
 

@@ -1,7 +1,7 @@
 """With tie_break="bytes", the greatest pair of bytes is merged among pairs of equal count."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tokenizer.conftest import reference_merges
@@ -27,7 +27,6 @@ def test_a_token_is_less_than_its_continuations():
     assert trained(documents, 2).merges == [(b"a", b"b"), (b"ab", b"c")]
 
 
-@settings(max_examples=120, deadline=None)
 @given(
     documents=st.lists(st.text("ab\x00é", max_size=60) | st.binary(max_size=20), max_size=8),
     byte_order=st.sampled_from(["gpt2", "raw"]),

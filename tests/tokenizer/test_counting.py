@@ -101,7 +101,6 @@ def counts_file(stdlib_texts, tmp_path_factory):
 
 
 @given(data=st.data())
-@settings(max_examples=300)
 def test_every_damage_of_a_counts_file_is_refused_in_one_sentence(counts_file, data):
     whole = counts_file.read_bytes()
     damaged, place = bytearray(whole), data.draw(st.integers(0, len(whole) - 1))

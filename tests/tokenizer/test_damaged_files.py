@@ -119,7 +119,7 @@ def places(value, path=()):
         yield from places(inner, (*path, key))
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_file_with_any_value_replaced_loads_or_is_refused(data, tiny, tmp_path):
     content = json.loads(tiny)
@@ -149,7 +149,7 @@ def test_a_file_with_any_value_replaced_loads_or_is_refused(data, tiny, tmp_path
         tokenizers.Tokenizer.from_file(str(tmp_path / "again" / "tokenizer.json"))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     edits=st.lists(st.tuples(st.integers(0, 3000), st.binary(max_size=3), st.integers(0, 3)), min_size=1, max_size=3)
 )

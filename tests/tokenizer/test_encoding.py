@@ -6,7 +6,7 @@ import time
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenizer import Tokenizer
@@ -104,7 +104,6 @@ def test_long_pretokens_equal_tiktoken_however_they_are_merged(
         assert tok.encode_to_numpy("x " + text + " tail").tolist() == peer.encode_ordinary("x " + text + " tail")
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=300))
 def test_arbitrary_bytes_round_trip(trained, data):
     for tok in trained.values():
@@ -113,7 +112,6 @@ def test_arbitrary_bytes_round_trip(trained, data):
         assert all(0 <= i < tok.vocab_size for i in ids)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.text(max_size=200))
 def test_arbitrary_text_round_trips_and_equals_its_bytes(trained, text):
     for tok in trained.values():

@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.tokenizer.test_replay import counts_of, joined
@@ -37,7 +37,6 @@ def merges_by_the_book(words, merges, longest):
     return len(merges)
 
 
-@settings(max_examples=300)
 @given(WORDS, st.integers(1, 50), st.none() | st.integers(2, 5), st.sampled_from(["ids", "bytes"]))
 def test_merges_before_the_first_uncertain_one_are_those_of_the_whole_corpus(words, least, longest, tie_break):
     counts = counts_of(words, resolve_pattern("gpt2"))

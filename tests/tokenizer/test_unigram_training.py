@@ -243,7 +243,6 @@ def test_one_word_of_a_megabyte_trains(letters):
 
 @given(st.lists(st.integers(1, 3), max_size=60), st.integers(1, 5), st.integers(2, 100_000))
 @example([1] * 60, 40, 2)
-@settings(max_examples=200)
 def test_suffixes_are_sorted(symbols, longest, characters):
     symbols = np.array(symbols, dtype=np.int32)
     reaches = np.minimum(longest, np.arange(len(symbols), 0, -1)).astype(np.uint8)

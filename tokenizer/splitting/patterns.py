@@ -7,7 +7,6 @@ run through the `regex` module.
 from __future__ import annotations
 
 import re
-import warnings
 from collections import namedtuple
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
@@ -24,6 +23,7 @@ from tokenizer.splitting.automata import (
     stored_automata,
 )
 from tokenizer.splitting.splitter import Splitter
+from tokenizer.warn import warn
 
 
 class Pattern(namedtuple("_Pattern", ["regex", "name"], defaults=[None]), Splitter):
@@ -172,10 +172,9 @@ def resolve_pattern(pattern: str | Pattern) -> Pattern:
     if pattern not in _warned:
         _warned.add(pattern)
         hint = f" (named patterns: {', '.join(NAMES)})" if pattern.isalnum() else ""
-        warnings.warn(
+        warn(
             f"the split pattern {pattern[:80]!r} is not a named pattern: "
-            f"it runs through the regex module, exactly but slower{hint}",
-            stacklevel=3,
+            f"it runs through the regex module, exactly but slower{hint}"
         )
     return Pattern(pattern)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal, TypedDict
@@ -16,6 +15,7 @@ from tokenizer.special import DEFAULT_SPECIAL_TOKENS, check_special_tokens
 from tokenizer.splitting.splitter import Splitter
 from tokenizer.training.piece_rules import PieceRules
 from tokenizer.vocabulary import Vocabulary
+from tokenizer.warn import warn
 from tokenizer.workers import thread_count
 
 if TYPE_CHECKING:
@@ -129,5 +129,5 @@ def train_vocabulary(counts: PretokenCounts, options: Options) -> Vocabulary:
     vocabulary = kind.train(counts, options)
     if vocabulary.size < options.vocab_size:
         why = kind.shortage(vocabulary, options)
-        warnings.warn(f"{why}: the vocabulary has {vocabulary.size} entries, not {options.vocab_size}", stacklevel=3)
+        warn(f"{why}: the vocabulary has {vocabulary.size} entries, not {options.vocab_size}")
     return vocabulary

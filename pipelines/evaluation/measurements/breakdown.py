@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipelines.cli.escapes import whole_characters
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.documents import StreamText
 from pipelines.evaluation.groups import Groups, NamedGroup
@@ -234,4 +235,4 @@ def _excerpt(place: int, stream: TokenStream, text: StreamText, tokenizer: Token
     first, last = np.searchsorted(text.document, [place, place + 1]).tolist()
     ids = stream.read(first, min(EXCERPT_TOKENS, last - first))
     ids = ids[tokenizer.ordinary[ids]]
-    return " ".join(tokenizer.decode(ids.tolist()).split())[:EXCERPT_CHARACTERS]
+    return " ".join(whole_characters(tokenizer.decode_bytes(ids.tolist())).split())[:EXCERPT_CHARACTERS]

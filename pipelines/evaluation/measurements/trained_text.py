@@ -6,7 +6,6 @@ pass over the training tokens finds the candidates. Their decoded bytes are then
 """
 
 import hashlib
-import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from corpora.splits import TRAIN
+from lm.warn import warn
 from pipelines.cli.display import count_text
 from pipelines.cli.waiting import doing
 from pipelines.dataset.reader import TokenDataset, TokenStream
@@ -62,7 +62,7 @@ class SeenInTraining(Measurement):
         trained, run = split.trained_text, split.plan.run
         asked_for = split.name == TRAIN and split.plan.dataset.fingerprint == run.facts["dataset_fingerprint"]
         if not asked_for and (sentence := trained.not_held_out(run.name)):
-            warnings.warn(f"{split.plan.entry(split.name)}: {sentence}", stacklevel=2)
+            warn(f"{split.plan.entry(split.name)}: {sentence}")
         return trained
 
 

@@ -1,5 +1,7 @@
 // Requests to the server that sent this page.
 
+import { shownName } from "./dom.js";
+
 const KEY = "bytelm-token";
 
 // Move the access token from the page's address (#token=...) to the session's storage.
@@ -32,10 +34,16 @@ async function send(path, body, signal) {
   return response;
 }
 
+// Return an error of the server as a sentence, in which a field has the name that the page shows.
+export function sentence({ message, param }) {
+  const name = param && message.startsWith(`${param} `) && shownName(param);
+  if (name) return `“${name}”${message.slice(param.length)}`;
+  return message.charAt(0).toUpperCase() + message.slice(1);
+}
+
 async function reason(response) {
   try {
-    const { message } = (await response.json()).error;
-    return message.charAt(0).toUpperCase() + message.slice(1);
+    return sentence((await response.json()).error);
   } catch {
     return `The server answered with status ${response.status}.`;
   }

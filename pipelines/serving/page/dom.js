@@ -27,6 +27,16 @@ export function suggest(field, text) {
   dress(field);
 }
 
+// Return the label of a field of a request in the view that is shown, "" if it has none. The view that writes sends its
+// prompt as `text`.
+export function shownName(param) {
+  const view = document.querySelector(".view:not([hidden])");
+  const named = byId(param);
+  const field = view.contains(named) ? named : param === "text" ? view.querySelector("textarea") : null;
+  const label = [...(field?.labels ?? [])].find((each) => !each.hidden);
+  return label?.firstChild.textContent.trim() ?? "";
+}
+
 // Return a new element. `options` are properties (className, textContent, ...) and attributes (role, aria-...).
 export function make(tag, options = {}, ...children) {
   const element = document.createElement(tag);

@@ -1,6 +1,6 @@
 // The view that generates token by token, and continues from any candidate.
 
-import { events } from "./api.js";
+import { events, sentence } from "./api.js";
 import { bars, described, facts, heading, showIn } from "./detail.js";
 import { byId, CLICK, make, POINT, suggest, touch } from "./dom.js";
 import { drawLegend, levelsOf } from "./levels.js";
@@ -71,7 +71,7 @@ export class WriteView {
     try {
       for await (const event of events("/api/generate", body, mine.signal)) {
         if (mine !== this.running) return;
-        if (event.error) throw new Error(event.error.message);
+        if (event.error) throw new Error(sentence(event.error));
         if (event.token) this.add(event.token);
         if (event.end) this.say(ENDS[event.end] + (event.cut ? " The model no longer sees the beginning." : ""));
       }

@@ -1,0 +1,175 @@
+"""Costs counted from a configuration, without torch, equal those of the built model."""
+
+import math
+import subprocess
+import sys
+from functools import partial
+from typing import get_args
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from lm import config as choices
+from lm import config_costs, costs
+from lm.config import ModelConfig
+from lm.masks import Mask
+from lm.optim.adamw import AdamW
+from lm.optim.muon import Muon
+from lm.optim.optimizer_settings import OPTIMIZERS, OptimizerKind, OptimizerSettings
+from lm.optim.optimizers import build_optimizers
+
+LENGTHS = st.integers(2, 40)
+
+
+def of(literal):
+    return st.sampled_from(get_args(literal))
+
+
+@st.composite
+def configs(draw):
+    """Draw every field of a model that its costs depend on."""
+    heads, positions = draw(st.sampled_from([1, 2, 4, 6])), draw(of(choices.Positions))
+    head_width = draw(st.sampled_from([0, 4, 10]))
+    architecture, residual = draw(of(choices.Architecture)), draw(of(choices.Residual))
+    both = architecture == "encoder-decoder"
+    parallel = residual == "parallel" and not both
+    layers, decoder_layers = draw(st.integers(1, 4)), draw(st.integers(0, 3)) if both else 0
+    return ModelConfig(
+        architecture=architecture,
+        vocab_size=draw(st.integers(1, 200)),
+        context_length=draw(LENGTHS),
+        layers=layers,
+        decoder_layers=decoder_layers,
+        width=heads * draw(st.sampled_from([2, 4, 8])),
+        heads=heads,
+        head_width=head_width,
+        kv_heads=draw(st.sampled_from([count for count in range(heads + 1) if not count or heads % count == 0])),
+        mlp=parallel or draw(st.booleans()),
+        mlp_width=draw(st.sampled_from([0, 7])),
+        mixer=draw(of(choices.MixerKind)),
+        attention="reference",
+        window=draw(st.sampled_from([0, 5])),
+        qk_norm=draw(st.booleans()),
+        value_embeddings=0 if both else draw(st.integers(0, (layers + 1) // 2)),
+        positions=positions,
+        rotary_width=draw(st.sampled_from([0, 2])) if positions == "rotary" else 0,
+        position_offset=draw(st.integers(0, 3)) if positions == "learned" else 0,
+        norm=draw(of(choices.Norm)),
+        norm_position="pre" if parallel else draw(of(choices.NormPosition)),
+        residual="parallel" if parallel else "sequential",
+        activation=draw(of(choices.Activation)),
+        bias=draw(st.booleans()),
+        tied_head=draw(st.booleans()),
+        scaled_head=draw(st.booleans()),
+        soft_cap=draw(st.sampled_from([0.0, 30.0])),
+        token_types=draw(st.integers(0, 3)),
+        embedding_skips=draw(st.booleans()),
+    )
+
+
+@settings(max_examples=200)
+@given(config=configs())
+def test_parameters_and_moments_are_those_of_the_built_model(config):
+    model = costs.meta_model(config)
+    built = sorted(tuple(parameter.shape) for parameter in model.parameters())
+    assert sorted(parameter.shape for parameter in config_costs.parameters(config)) == built
+    table = config_costs.parameter_table(config)
+    assert table == costs.parameter_table(model)
+    for kind in get_args(OptimizerKind):
+        optimizers = build_optimizers(model, OptimizerSettings(kind=kind))
+        groups = [(part, group["params"]) for part in optimizers.parts for group in part.param_groups]
+        moments = {AdamW: 2, Muon: 1}
+        state = sum(4 * moments[type(part)] * parameter.numel() for part, group in groups for parameter in group)
+        weights = 4 * table["total"]
+        assert config_costs.training_bytes(config, kind) == {"weights": weights, "gradients": weights, "moments": state}
+
+
+@settings(max_examples=200)
+@given(config=configs(), length=LENGTHS, source=LENGTHS, selected=st.floats(0.01, 1.0))
+def test_flops_are_those_of_the_modules(config, length, source, selected):
+    built = costs.flops_per_token(costs.meta_model(config), length, selected, source)
+    assert config_costs.flops_per_token(config, length, selected, source) == pytest.approx(built, rel=1e-12)
+
+
+@settings(max_examples=50, deadline=None)
+@given(config=configs().filter(lambda config: not config.window), source=LENGTHS)
+def test_forward_flops_are_those_that_torch_counts(config, source):
+    model, length = costs.meta_model(config).eval(), config.context_length
+    source = min(source, length)
+    target, read = (torch.zeros(1, size, dtype=torch.int64, device="meta") for size in (length, source))
+    both, selected = config.architecture == "encoder-decoder", math.ceil(length / 2)
+    rows = torch.arange(selected, device="meta") if config.architecture == "encoder" else None
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model.logits(model(target, read if both else None, rows=rows))
+    per_token = config_costs.flops_per_token(config, length, selected / length, source)
+    assert 3 * counter.get_total_flops() == pytest.approx(per_token * (length + source * both), rel=1e-12)
+
+
+@settings(max_examples=200, deadline=None)
+@given(config=configs(), dtype=st.sampled_from(["float32", "bfloat16"]), length=LENGTHS)
+def test_activations_are_the_tensors_that_autograd_saves(config, dtype, length):
+    length = min(length, config.context_length)
+    kind = getattr(torch, dtype)
+    model = costs.meta_model(config).to(kind).eval()  # weights in `dtype`: no casts that autograd would save
+    model.compute_dtype = kind
+    kept = [_saved_bytes(model, batch, length) for batch in (1, 2)]  # copies of weights are saved once
+    assert config_costs.activation_bytes(config, dtype, length) == kept[1] - kept[0]
+
+
+def _saved_bytes(model, batch, length):
+    """Return the bytes of distinct tensors that autograd saves for `batch` sequences, without weights."""
+    weights = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+    saved = {}  # by storage: views of a tensor count once
+
+    def save(tensor):
+        storage = tensor.untyped_storage()._cdata
+        if storage not in weights:
+            saved[storage] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+        predicted = model.head(_hidden(model, torch.zeros(batch, length, dtype=torch.int64, device="meta")))
+    loss = predicted.numel() * predicted.dtype.itemsize  # the loss saves only the gradient of its rows
+    return loss + sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+
+
+def _hidden(model, ids):
+    """Return the hidden states of the predicted positions of `ids`, which are an encoder-decoder's source too."""
+
+    def read(stack, **options):
+        mask, mixes = Mask(causal=stack.causal), [_FusedAttention.apply] * len(stack.blocks)
+        return stack(model.embed(ids), ids, dtype=model.compute_dtype, mask=mask, mixes=mixes, **options)
+
+    if model.encoder is None:
+        return read(model.stack)
+    if model.decoder is None:
+        selected = len(ids) * math.ceil(0.15 * ids.shape[1])
+        return read(model.stack, rows=torch.arange(selected, device="meta"))
+    keys_values = model.decoder.cross_keys_values(read(model.encoder))
+    return read(model.decoder, cross_attends=[partial(_attend, k=k, v=v) for k, v in keys_values])
+
+
+def _attend(q, k, v):
+    return _FusedAttention.apply(q, k, v)
+
+
+class _FusedAttention(torch.autograd.Function):
+    """Saves the tensors that fused attention saves (Dao 2023), without attending: meta tensors have no values."""
+
+    @staticmethod
+    def forward(ctx, q, k, v):
+        out = torch.empty_like(q)
+        ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:-1], dtype=torch.float32))
+        return out
+
+
+def test_every_optimizer_has_facts():
+    assert OPTIMIZERS.keys() == set(get_args(OptimizerKind))
+
+
+def test_costs_import_no_torch():
+    code = "import sys, lm.config_costs; raise SystemExit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
