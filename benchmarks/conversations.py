@@ -23,6 +23,7 @@ import tyro
 MOST = 99  # the largest number to add
 YEARS = range(1950, 2050)
 TESTED = 0.2  # share of the numbers, dates and words that only the test has
+FRAME = {"what", "the", "day", "after", "repeat", "spell", "word", "number", "plus", "minus"}  # words of questions
 WORD = re.compile(r"\b[a-z]{3,8}\b")
 ASKED = re.compile(r"What is (\d+) (?:plus|minus) (\d+)\?|the day after (\d+ \w+ \d+)\?|(?:Repeat|Spell) (\w+)\.")
 
@@ -52,7 +53,7 @@ def parts(seed: int) -> tuple[Things, Things]:
     """Return what the training and what the test asks about."""
     random_ = random.Random(seed)
     days = [date(year, 1, 1) + timedelta(days) for year in YEARS for days in range(0, 365, 3)]
-    words = sorted({word for text in topics.values() for word in WORD.findall(text)})
+    words = sorted({word for text in topics.values() for word in WORD.findall(text)} - FRAME)
     halves: list[tuple[list, list]] = []  # type: ignore[type-arg]  # of numbers, days and words
     for things in (list(range(MOST + 1)), days, words):
         random_.shuffle(things)

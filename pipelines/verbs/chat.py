@@ -53,7 +53,7 @@ def chat(
     dtype: Dtype = "float32",
     as_json: AsJson = False,
 ) -> list[dict[str, str]]:
-    """Talk with a run that bytelm finetune --task chat made, or that was imported with a chat template.
+    """Talk with a run that bytelm finetune made for the task chat, or that was imported with a chat template.
 
     Each line is a message. Ctrl-C ends an answer, Ctrl-D the conversation. If a conversation outgrows the context, its
     oldest turns are forgotten. Returns the messages, each a dict with role and content.
