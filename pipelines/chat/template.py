@@ -109,15 +109,20 @@ class ChatTemplate:
         template's text and the start of an answer belongs to the answer, as in `transformers`.
         """
         rendered = self._render(messages)
-        text, tokens, special = rendered.text, self._tokens(rendered), {*self.tokenizer.special_tokens.values()}
-        inside, sizes, read = np.zeros(len(tokens), bool), np.zeros(len(tokens), np.int64), 0
-        for place, (i, (start, end)) in enumerate(tokens):
-            parts = [(max(start, low), min(end, high)) for low, high in rendered.answers if start < high and low < end]
-            inside[place] = bool(parts)
-            if i not in special:  # several tokens may share a character
-                sizes[place] = sum(len(text[max(low, read) : high].encode()) for low, high in parts)
-            read = max(read, end)
-        return Encoding(np.array([i for i, _ in tokens], np.int64), inside, sizes)
+        tokens = self._tokens(rendered)
+        ids = np.array([i for i, _ in tokens], np.int64)
+        starts, ends = np.array([span for _, span in tokens], np.int64).reshape(-1, 2).T
+        fresh = np.maximum(
+            starts, np.concatenate(([0], np.maximum.accumulate(ends)[:-1]))
+        )  # tokens may share a character
+        ordinary = ~np.isin(ids, [*self.tokenizer.special_tokens.values()])
+        offsets = _byte_offsets(rendered.text)
+        inside, sizes = np.zeros(len(ids), bool), np.zeros(len(ids), np.int64)
+        for low, high in rendered.answers:
+            inside |= (starts < high) & (low < ends)
+            read = offsets[np.clip(ends, low, high)] - offsets[np.clip(fresh, low, high)]
+            sizes += ordinary * np.maximum(read, 0)
+        return Encoding(ids, inside, sizes)
 
     @cached_property
     def _special(self) -> re.Pattern[str]:
@@ -169,6 +174,8 @@ class ChatTemplate:
 
     def _broken(self, text: str, mark: str) -> str:
         """Return a text with `mark` within each special token that it spells, or that a template could complete."""
+        if not any(spelling[0] in text for spelling in self.tokenizer.special_tokens):
+            return text
         places = set()
         for spelling in self.tokenizer.special_tokens:
             at = text.find(spelling)
@@ -208,3 +215,10 @@ def _enclosed(text: str, opening: str, closing: str) -> Iterator[tuple[int, int]
             yield start, at
         else:
             at += len(part)
+
+
+def _byte_offsets(text: str) -> Array:
+    """Return where each of N characters begins in UTF-8, and the end: (N + 1,) int64."""
+    codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
+    lengths = 1 + (codes >= 1 << 7) + (codes >= 1 << 11) + (codes >= 1 << 16)
+    return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))

@@ -2,6 +2,11 @@
 
 import io
 import json
+import os
+import pty
+import select
+import signal
+import subprocess
 import sys
 from dataclasses import replace
 
@@ -27,6 +32,7 @@ from pipelines.tasks.chat import Chat, best_fit
 from pipelines.tasks.data import ExampleFiles, encode_task
 from pipelines.tasks.examples import batch_of
 from pipelines.training.batch_loss import summed_loss
+from tests.conftest import BYTELM
 from tokenizer import Tokenizer
 
 TRAIN = {"epochs": 2, "batch_size": 4, "lr": 5e-3, "device": "cpu", "dtype": "float32"}
@@ -432,3 +438,97 @@ def test_a_chat_run_resumes_and_learns_more(chat_run, trained_gpt, data, tmp_pat
     third = in_process(*command, 2, "--template", other)
     assert third.returncode == 1 and "task.template" in third.stderr
     assert Tokenizer.load(tmp_path / "run").special_tokens["<|im_end|>"]
+
+
+@pytest.fixture(scope="module")
+def untrained(trained_gpt, data, tmp_path_factory):
+    """Return the folder of a run that chats but has learned nothing, so its answers do not end."""
+    out = tmp_path_factory.mktemp("runs") / "untrained"
+    train = TRAIN | {"lr": 1e-12, "epochs": 1}
+    bytelm.finetune(trained_gpt, task="chat", data=data, out=out, train=train, compare_scratch=False)
+    return out
+
+
+@pytest.mark.slow
+def test_on_a_terminal_ctrl_c_ends_an_answer_and_ctrl_d_the_conversation(untrained):
+    own, theirs = pty.openpty()
+    command = [str(BYTELM), "chat", str(untrained), "--greedy", "--tokens", "1000000"]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL) as process:
+        os.close(theirs)
+        seen = b""
+
+        def read_until(text, more=0):
+            nonlocal seen
+            while text not in seen or len(seen) - seen.index(text) < more:
+                assert select.select([own], [], [], 300)[0], seen
+                seen += os.read(own, 4096)
+            seen = seen[seen.index(text) + len(text) :]
+
+        try:
+            read_until(b"> ")
+            os.write(own, b"1 + 1?\n")
+            read_until(b"1 + 1?", more=40)
+            process.send_signal(signal.SIGINT)
+            read_until(b"> ")
+            os.write(own, b"2 + 1?\n")
+            read_until(b"2 + 1?", more=40)
+            process.send_signal(signal.SIGINT)
+            read_until(b"> ")
+            os.write(own, b"\x04")
+            assert process.wait(300) == 0
+        finally:
+            process.kill()
+            os.close(own)
+
+
+def test_generate_of_transformers_gives_the_same_answer(chat_run, untrained, peer, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    for folder in (chat_run, untrained):
+        run, out = load_run(folder), bytelm.export_hf(folder, out=tmp_path / folder.name)
+        model = transformers.AutoModelForCausalLM.from_pretrained(out)
+        asked = [{"role": "user", "content": "4"}]
+        ids = peer.apply_chat_template(asked, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        made = model.generate(**ids, max_new_tokens=10, do_sample=False)[0, ids["input_ids"].shape[1] :].tolist()
+        stops = model.generation_config.eos_token_id
+        assert stops == list(run.around.stops)
+        text = run.tokenizer.decode([i for i in made if i not in stops])
+        assert run.chat(asked, greedy=True, tokens=10) == text
+
+
+@pytest.mark.parametrize("form", ["a file", "several with names", "none"])
+def test_an_import_keeps_the_template_of_its_files(chat_run, tmp_path, form):
+    out = bytelm.export_hf(chat_run, out=tmp_path / "hf")
+    config = json.loads((out / "tokenizer_config.json").read_text())
+    text = config.pop("chat_template")
+    if form == "a file":
+        (out / "chat_template.jinja").write_text(text)
+    elif form == "several with names":
+        config["chat_template"] = [{"name": "tool_use", "template": "x"}, {"name": "default", "template": text}]
+    (out / "tokenizer_config.json").write_text(json.dumps(config))
+    run = load_run(bytelm.import_hf(str(out), out=tmp_path / "run"))
+    assert (run.template.text if run.template else None) == (None if form == "none" else text)
+    again = bytelm.finetune(
+        run,
+        task="chat",
+        data=written(tmp_path / "chat.jsonl", rows()),
+        out=tmp_path / "more",
+        train=TRAIN | {"epochs": 1},
+        compare_scratch=False,
+    )
+    assert again.template.text == CHATML
+    assert again.tokenizer.vocab_size == run.tokenizer.vocab_size
+
+
+def test_a_chat_run_is_a_language_model_for_other_verbs(chat_run, data, in_process, tmp_path):
+    for words in (
+        ["generate", chat_run, "--prompt", "import", "--tokens", 3],
+        ["score", chat_run, "import os"],
+        ["evaluate", chat_run, "--data", data],
+        ["runs", chat_run.parent],
+        ["report", chat_run, "--out", "report.html"],
+        ["finetune", chat_run, "--task", "chat", "--data", data, "--out", "new", "--dry-run"],
+    ):
+        done = in_process(*words)
+        assert done.returncode == 0, f"{words}: {done.stderr}"
+    assert "exact answers" in (tmp_path / "report.html").read_text()
+    assert not (tmp_path / "new").exists()
