@@ -28,6 +28,8 @@ class Row:
     place: str
     """Where it stands: `line 3 of reviews.jsonl`"""
     fields: Mapping[str, Any]
+    lines: tuple[str, ...] = ()
+    """The lines that it was read from, of a file of tagged words"""
 
     def value(self, name: str, wanted: str, *kinds: type) -> Any:
         """Return the field `name`, or the field `a.b` within another; ValueError unless it is one of `kinds`.
@@ -44,14 +46,15 @@ class Row:
             raise ValueError(
                 f'"{name}" in {self.place} is {value!r:.60}, not {wanted}: fix it, or choose with `columns`'
             )
-        return self._encodable(value, name) if isinstance(value, str) else value
+        return self.encodable(value, name) if isinstance(value, str) else value
 
     def text(self, name: str) -> str:
         """Return a field that is a text; "" for null."""
         value: str | None = self.value(name, "a text", str, type(None))
         return value or ""
 
-    def _encodable(self, text: str, name: str) -> str:
+    def encodable(self, text: str, name: str) -> str:
+        """Return a text of the field `name`; ValueError if it has a lone surrogate."""
         try:
             text.encode()
         except UnicodeEncodeError:
@@ -133,33 +136,41 @@ def _table_rows(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _numbered(batches: Iterable[pa.RecordBatch], path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    rows = (row for batch in batches for row in batch.to_pylist())
-    for number, row in enumerate(rows, 1):
-        yield f"row {number} of {path}", row
+    """Yield (place, fields) of each row. Integers to which `datasets` gave names, such as labels, get them."""
+    number = 0
+    for batch in batches:
+        named = _label_names(batch.schema.metadata or {})
+        for row in batch.to_pylist():
+            number += 1
+            yield f"row {number} of {path}", row | {name: _with_names(row[name], named[name]) for name in named}
+
+
+def _label_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:
+    """Return the names of integers by column, from the metadata that `datasets` writes: of labels, or of lists."""
+    try:
+        features = json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    except (ValueError, AttributeError):
+        return {}
+    inner = {name: feature[0] if isinstance(feature, list) else feature for name, feature in features.items()}
+    inner = {name: one.get("feature", one) for name, one in inner.items() if isinstance(one, dict)}
+    return {name: one["names"] for name, one in inner.items() if isinstance(one, dict) and one.get("names")}
+
+
+def _with_names(value: Any, names: list[str]) -> Any:
+    """Return the name of a label, or of each in a list; a label below 0 has none."""
+    if isinstance(value, list):
+        return [_with_names(one, names) for one in value]
+    return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
 
 
 def _dataset_rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the rows of a folder that `Dataset.save_to_disk` wrote. Integers with names, such as labels, get them."""
+    """Yield the rows of a folder that `Dataset.save_to_disk` wrote."""
     try:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        info = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
         files = [folder / file["filename"] for file in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError):
         splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
         remedy = f"name one of its splits, such as {folder / splits[0]}" if splits else "give a file instead"
         raise ValueError(f"{folder} is not a dataset that `datasets` saved: {remedy}") from None
-    names = {
-        name: feature.get("names") for name, feature in info.get("features", {}).items() if isinstance(feature, dict)
-    }
-    named = {name: labels for name, labels in names.items() if labels}
     for file in files:
-        for place, row in _table_rows(file, ".arrow"):
-            yield (
-                place,
-                row
-                | {
-                    name: labels[row[name]]
-                    for name, labels in named.items()
-                    if isinstance(row.get(name), int) and row[name] >= 0
-                },
-            )
+        yield from _table_rows(file, ".arrow")

@@ -31,3 +31,8 @@ class HeadConfig:
     """cross-entropy: one label of several. binary: each label by itself. squared: numbers."""
     class_weights: tuple[float, ...] = ()
     """Weight of each label in the loss; empty: 1"""
+
+
+def usual_pooling(architecture: str) -> Pooling:
+    """Return the input of a head that reads a whole text: an encoder's mean, otherwise the last position."""
+    return "mean" if architecture == "encoder" else "last"

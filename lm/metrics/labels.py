@@ -85,8 +85,10 @@ def most_confused(targets: Array, predictions: Array, most: int = 10) -> list[tu
 
 def pearson(targets: Array, predictions: Array) -> float | None:
     """Return Pearson's correlation (N,); None if one side is constant."""
+    if any(np.ptp(values) == 0 for values in (targets, predictions)):  # their mean may be rounded
+        return None
     x, y = (values.astype(np.float64) - values.mean(dtype=np.float64) for values in (targets, predictions))
-    spread = math.sqrt(float(x @ x) * float(y @ y))
+    spread = math.sqrt(float(x @ x)) * math.sqrt(float(y @ y))
     return float(x @ y) / spread if spread else None
 
 

@@ -57,7 +57,8 @@ def headline(evaluation: "SplitEvaluation") -> str:
     """Return the numbers that people quote: "perplexity 12.30, 1.2345 bits per byte"."""
     if evaluation.entries.get("task") is not None:
         quoted = (key for result in evaluation.results for key, shown in result.numbers().items() if shown.headline)
-        return ", ".join(f"{in_words(key)} {value_of(key, evaluation)}" for key in quoted)
+        measured = (key for key in quoted if evaluation.entries.get(key) is not None)
+        return ", ".join(f"{in_words(key)} {value_of(key, evaluation)}" for key in measured)
     known = [key for key in PER_BYTE if evaluation.entries.get(key) is not None]
     per_byte = (f"{value_of(key, evaluation)} {in_words(key)}" for key in known)
     return ", ".join([f"perplexity {value_of('perplexity', evaluation)}", *per_byte])

@@ -12,7 +12,7 @@ from pipelines.evaluation.results import Evaluation, Measured, SplitEvaluation, 
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_model
 from pipelines.run.manifest import manifest_sha256
-from pipelines.run.predictor import Predictor
+from pipelines.run.predictor import Predictor, tuned_task
 from pipelines.run.provenance import provenance
 from pipelines.tasks.comparison import Comparison
 from pipelines.tasks.data import ExampleFiles, fingerprint
@@ -28,11 +28,12 @@ def measure_task(plan: TaskPlan, further: Mapping[str, Result] = MappingProxyTyp
     started, run, options = time.perf_counter(), plan.run, plan.options
     task, files = run.recipe.task, ExampleFiles.of(run)
     assert task is not None
-    files = replace(files, test=plan.data) if plan.data else files
+    if plan.data:
+        task, files = tuned_task(run), replace(files, test=plan.data)
     _, training, examples = files.read(task)
     task.check(examples, " and ".join(map(str, files.test)))
     loaded = load_model(run, options.device, options.dtype, options.checkpoint, needs="float64")
-    predictor = Predictor(run, loaded)
+    predictor = Predictor(run, loaded.model, task)
     encoded = task.encode(examples, predictor.reader)
     with Bar("testing", len(encoded), "examples") as bar:
         results = task.results(predictor.outputs(encoded, bar.update), encoded, examples)

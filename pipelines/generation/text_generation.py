@@ -8,16 +8,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from lm.decoding.beam import beam_search
 from lm.decoding.generation import Sampler, fill_masks, stream
-from lm.decoding.packed import prepare
 from lm.decoding.sampling import sample
 from lm.decoding.state import pad_left, pad_right
 from lm.metrics.predictions import token_scores
-from pipelines.evaluation.measurements.translation import sources_at_once
 from pipelines.generation.generated import Candidate, Guesses, Step
 from pipelines.generation.prompts import masked_ids, prompt_ids, source_ids
 from pipelines.generation.sampling_options import TEMPERATURE, SamplingOptions
+from pipelines.generation.targets import searched_targets
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.loaded_run import load_run as load_run
 from pipelines.run.text_ids import known_ids
@@ -85,26 +83,17 @@ def searched_texts(
     run: LoadedRun, sources: Sequence[str], tokens: int, beams: int, length_penalty: float
 ) -> Iterator[list[str]]:
     """Yield, in a single step, the likeliest target of each source that beam search finds."""
-    around, config = run.around, run.config.model
-    rows, batch = source_ids(run.tokenizer, sources, config, around), sources_at_once(beams)
-    model = prepare(run.model)
-    texts: list[str] = []
-    for first in range(0, len(rows), batch):
-        source, present = pad_right(rows[first : first + batch], model.device)
-        found = beam_search(
-            model,
-            source,
-            start_id=_start(run),
-            end_ids=around.stops,
-            max_new_tokens=min(tokens, config.context_length),
-            beams=beams,
-            length_penalty=length_penalty,
-            source_present=present,
-            allowed=known_ids(run.tokenizer, run.model),
-        )
-        best = [hypotheses[0].ids for hypotheses in found]
-        texts += [run.tokenizer.decode([token for token in ids if token not in around.stops]) for ids in best]
-    yield texts
+    config, tok = run.config.model, run.tokenizer
+    targets = searched_targets(
+        run.model,
+        source_ids(tok, sources, config, run.around),
+        run.around,
+        known_ids(tok, run.model),
+        tokens=min(tokens, config.context_length),
+        beams=beams,
+        length_penalty=length_penalty,
+    )
+    yield [tok.decode(ids) for ids in targets]
 
 
 def filled_masks(run: LoadedRun, text: str) -> list[Guesses]:

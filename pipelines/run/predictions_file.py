@@ -3,30 +3,34 @@
 import csv
 import json
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenizer.formats.whole_files import whole_file
 
 if TYPE_CHECKING:
-    from pipelines.tasks.task import Example
+    from pipelines.tasks.task import Example, Task
 
 TABLE_ROWS = 4096  # in memory at once
 
 
-def write_predictions(path: Path, predicted: "Iterable[tuple[Example, dict[str, Any]]]") -> int:
-    """Write predictions to .jsonl, .csv, .tsv or .parquet, whole or not at all; return their number.
+def write_predictions(path: Path, predicted: "Iterable[tuple[Example, dict[str, Any]]]", task: "Task") -> int:
+    """Write predictions to .jsonl, .csv, .tsv or .parquet, or in a format of the task; return their number.
 
-    Raises ValueError if there is none, and if an example has a field that the task predicts.
+    The file appears whole or not at all. Raises ValueError if there is no prediction, and if an example has a field
+    that the task predicts.
     """
-    rows = _rows(predicted)
-    first = next(rows, None)
+    pairs = iter(predicted)
+    first = next(pairs, None)
     if first is None:
         raise ValueError("there is no example to predict for")
+    pairs = chain([first], pairs)
     write = {".jsonl": _write_jsonl, ".parquet": _write_parquet}.get(path.suffix, _write_csv)
     with whole_file(path) as partial:
-        return write(partial, _with_first(first, rows), path.suffix)
+        if path.suffix in task.suffixes:
+            return _write_text(partial, pairs, task)
+        return write(partial, _rows(pairs), path.suffix)
 
 
 def _rows(predicted: "Iterable[tuple[Example, dict[str, Any]]]") -> Iterator[dict[str, Any]]:
@@ -38,9 +42,13 @@ def _rows(predicted: "Iterable[tuple[Example, dict[str, Any]]]") -> Iterator[dic
         yield {**example.row.fields, **fields}
 
 
-def _with_first(first: dict[str, Any], rows: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    yield first
-    yield from rows
+def _write_text(path: Path, predicted: "Iterable[tuple[Example, dict[str, Any]]]", task: "Task") -> int:
+    count = 0
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        for example, fields in predicted:
+            file.write(task.as_text(example, fields))
+            count += 1
+    return count
 
 
 def _write_jsonl(path: Path, rows: Iterator[dict[str, Any]], suffix: str) -> int:

@@ -9,8 +9,9 @@ import torch
 
 from lm.metrics.predictions import token_nll
 from lm.model import LanguageModel
+from lm.task_model import TrainedModel
+from pipelines.evaluation.results import Evaluation
 from pipelines.run.folder import Run
-from pipelines.run.loaded_run import Loaded
 from pipelines.tasks.data import reader_of
 from pipelines.tasks.examples import Encoded, batch_of
 from pipelines.tasks.task import Example, Task
@@ -24,17 +25,20 @@ CHUNK = 4096  # examples in memory at once
 class Predictor:
     """The model and the task of a fine-tuned run."""
 
-    def __init__(self, run: Run, loaded: Loaded) -> None:
-        assert run.recipe.task is not None
-        self.task: Task = run.recipe.task
-        self.loaded = loaded
+    def __init__(self, run: Run, model: TrainedModel, task: Task | None = None) -> None:
+        """`model`: the run's, in evaluation mode. `task`: by default the run's, with what its evaluation decides."""
+        self.run, self.model = run, model
+        self.task = task or tuned_task(run)
         self.reader = reader_of(run, self.task)
         self.examples = self.cut = 0
         """Examples that were predicted for, and how many of them were longer than the model reads"""
 
-    def outputs(self, encoded: Sequence[Encoded], progress: Callable[[int], None] | None = None) -> list[Array]:
-        """Return the outputs of the model for each encoded example, float32: see `task_outputs`."""
-        return task_outputs(self.loaded.model, encoded, progress)
+    def outputs(
+        self, encoded: Sequence[Encoded], progress: Callable[[int], None] | None = None, labelled: bool = True
+    ) -> Sequence[Any]:
+        """Return what the task needs of the model for each encoded example: see `Task.outputs`."""
+        outputs = self.task.outputs(self, encoded, labelled, progress)
+        return task_outputs(self.model, encoded, progress) if outputs is None else outputs
 
     def predictions(self, examples: Iterable[Example]) -> Iterator[tuple[Example, dict[str, Any]]]:
         """Yield each example with the fields that the task predicts, at most CHUNK examples at a time in memory."""
@@ -43,7 +47,19 @@ class Predictor:
             encoded = self.task.encode(chunk, self.reader)
             self.examples += len(chunk)
             self.cut += len({example.origin for example in encoded if example.cut})
-            yield from zip(chunk, self.task.predictions(self.outputs(encoded), encoded, chunk), strict=True)
+            outputs = self.outputs(encoded, labelled=False)
+            yield from zip(chunk, self.task.predictions(outputs, encoded, chunk), strict=True)
+
+
+def tuned_task(run: Run) -> Task:
+    """Return the task of a run, with what its newest evaluation on its held-out examples decides."""
+    task, own = run.recipe.task, run.facts["dataset_fingerprint"]
+    assert task is not None
+    if type(task).tuned is Task.tuned:
+        return task
+    known = evaluation.all if (evaluation := Evaluation.read(run.folder)) else []
+    newest = next((one for one in known if one.measured.dataset_fingerprint == own), None)
+    return task.tuned(newest.results if newest else ())
 
 
 @torch.inference_mode()

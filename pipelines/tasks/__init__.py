@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pipelines.tasks.task import Task
 
-SHARED = ("comparison", "data", "examples", "task", "text_reader")
+SHARED = ("comparison", "data", "examples", "task", "text_reader", "windows")
 """Modules that all tasks share"""
 
 

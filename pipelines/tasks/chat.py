@@ -15,6 +15,7 @@ from lm.metrics.units import bits
 from lm.warn import warn
 from pipelines.evaluation.measurement import Result, number
 from pipelines.files import read_bytes
+from pipelines.recipes.config import FinetuneConfig
 from pipelines.tasks.examples import Encoded
 from pipelines.tasks.task import Adapted, Example, Task
 from pipelines.tasks.text_reader import TextReader
@@ -83,6 +84,8 @@ class Chat(Task):
     kinds = (AnswerNumbers,)
     better = "lowest"
     used_by = "chat"
+    compares_before = True
+    settings = FinetuneConfig(epochs=3)
 
     truncate: Literal["right", "left"] = "right"
     """Part of a conversation that is cut if it is longer than the context. right: its end. left: its oldest turns, but

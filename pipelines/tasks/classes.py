@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 
 from corpora.rows import Row
-from lm.head_config import HeadConfig, Pooling
+from lm.head_config import HeadConfig, Pooling, usual_pooling
 from lm.metrics.baselines import NaiveBayes
 from lm.metrics.labels import (
     calibration_error,
@@ -190,7 +190,7 @@ class Classes(Task):
                     )
 
     def head(self, architecture: str) -> HeadConfig:
-        pooling = ("mean" if architecture == "encoder" else "last") if self.pooling == "auto" else self.pooling
+        pooling = usual_pooling(architecture) if self.pooling == "auto" else self.pooling
         loss: Literal["binary", "cross-entropy"] = "binary" if self.several else "cross-entropy"
         weights = self.class_weights
         return HeadConfig(kind="sequence", outputs=len(self.labels), pooling=pooling, loss=loss, class_weights=weights)
@@ -263,15 +263,15 @@ class Classes(Task):
         return {str(self.labels[i]): float(row[i]) for i in order}
 
     def _indices(self, examples: Iterable[Example]) -> Array:
+        """Return the number of each label, (N,) int64."""
         places = {label: place for place, label in enumerate(self.labels)}
         return np.array([places[example.target] for example in examples], np.int64)
 
     def _targets(self, examples: Sequence[Example]) -> Array:
         """Return (N, 1) int64, or with several labels each (N, L) float32; 0 for examples without a target."""
-        if not self.several:
-            places = {label: place for place, label in enumerate(self.labels)}
-            return np.array([[places.get(example.target, 0)] for example in examples], np.int64)
         places = {label: place for place, label in enumerate(self.labels)}
+        if not self.several:
+            return np.array([[places.get(example.target, 0)] for example in examples], np.int64)
         targets = np.zeros((len(examples), len(self.labels)), np.float32)
         for row, example in zip(targets, examples, strict=True):
             row[[places[label] for label in example.target or ()]] = 1

@@ -30,13 +30,15 @@ class Comparison(Result):
     @classmethod
     def of(cls, first: Result, better: str, others: Mapping[str, Result]) -> "Comparison":
         """Return the comparison of the first result of a run with those of others, by name."""
-        names = [name for name, shown in first.numbers().items() if shown.headline]
+        headlines = (name for name, shown in first.numbers().items() if shown.headline)
+        names = [name for name in headlines if getattr(first, name) is not None]
         decides = {shown.name: getattr(first, name) for name, shown in first.numbers().items() if name in names}
         values = {
             name: {first.numbers()[key].name: value for key, value in asdict(other).items() if key in names}
             for name, other in others.items()
         }
-        return cls(number=next(iter(decides)), highest=better == "highest", own=decides, others=values)
+        number = next((name for name, value in decides.items() if value is not None), next(iter(decides)))
+        return cls(number=number, highest=better == "highest", own=decides, others=values)
 
     def keeping(self, earlier: "Comparison | None") -> "Comparison":
         """Return the comparison with the predictors that only an earlier one has, such as a model from scratch."""

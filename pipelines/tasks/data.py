@@ -44,8 +44,8 @@ class ExampleFiles:
         training = task.examples(self.data)
         if self.test:
             validation = task.examples(self.test)
-            known = {task.key(example) for example in training}
-            if repeated := sum(task.key(example) in known for example in validation):
+            known = {repr(example.inputs) for example in training}
+            if repeated := sum(repr(example.inputs) in known for example in validation):
                 warn(
                     f"{repeated:,} of the {len(validation):,} examples of {_named(self.test)} are in "
                     f"{_named(self.data)} too: their results say little about others"

@@ -16,16 +16,17 @@ from lm.config import ModelConfig
 from lm.head_config import HeadConfig
 from lm.values import check_fields
 from pipelines.evaluation.measurement import Result, number
+from pipelines.recipes.config import FinetuneConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from corpora.rows import Row
-    from lm.model import LanguageModel
+    from lm.task_model import TrainedModel
+    from pipelines.run.predictor import Predictor
     from pipelines.run.text_ids import TextIds
     from pipelines.tasks.examples import Encoded
     from pipelines.tasks.text_reader import TextReader
-    from pipelines.training.batch import Array
     from tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -75,10 +76,18 @@ class Task:
     """Usual names of the columns, in their order; the last is the target. The first that a row has are read."""
     kinds: ClassVar[tuple[type[Result], ...]] = ()
     """The results of an evaluation; the first has the numbers that people quote"""
+    suffixes: ClassVar[tuple[str, ...]] = ()
+    """Ends of the names of files in formats of the task alone, which `as_text` writes"""
     better: ClassVar[Literal["highest", "lowest"]] = "highest"
     """Whether the first number of the results is best at its highest"""
     used_by: ClassVar[str] = "predict"
     """The verb that uses a run of the task"""
+    from_random: ClassVar[bool] = True
+    """Whether a model with random weights can learn the task, for comparison"""
+    compares_before: ClassVar[bool] = False
+    """Whether the run before fine-tuning can be measured on the task, for comparison"""
+    settings: ClassVar[FinetuneConfig] = FinetuneConfig()
+    """Settings of the training by default"""
 
     columns: tuple[str, ...] = ()
     """Columns of a row, also nested (doc.text), inputs first and the target last; by default those with usual names"""
@@ -94,11 +103,12 @@ class Task:
 
     # Reading
 
-    def choose_columns(self, fields: Iterable[str]) -> Self:
-        """Return the task with the columns that it reads of rows with these `fields`, unless `columns` names them."""
+    def choose_columns(self, fields: Mapping[str, Any]) -> Self:
+        """Return the task with the columns that it reads of rows like `fields`, unless `columns` names them."""
         if self.columns:
             return self
-        present = set(fields)
+        nested = ((name, inner) for name, inner in fields.items() if isinstance(inner, Mapping))
+        present = {*fields, *(f"{name}.{field}" for name, inner in nested for field in inner)}
         usual = next((names for names in self.usual if present.issuperset(names)), self.usual[0])
         return replace(self, columns=usual)
 
@@ -170,8 +180,8 @@ class Task:
         """Return the training examples as rows of batches, which may hold several."""
         return encoded
 
-    def prepare(self, encoded: list["Encoded"], model: "LanguageModel") -> list["Encoded"]:
-        """Return the examples with what the loss needs of the model before training, on its device."""
+    def prepare(self, encoded: list["Encoded"], start: "Callable[[], TrainedModel]") -> list["Encoded"]:
+        """Return the examples with what the loss needs of the model before training, which `start` returns."""
         return encoded
 
     def loss(self) -> "Callable[..., Tensor] | None":
@@ -180,10 +190,28 @@ class Task:
 
     # Results
 
+    def tuned(self, results: Sequence[Result]) -> Self:
+        """Return the task with what its `results` on the held-out examples decide, such as a threshold."""
+        return self
+
+    def outputs(
+        self,
+        predictor: "Predictor",
+        encoded: Sequence["Encoded"],
+        labelled: bool,
+        progress: Callable[[int], None] | None = None,
+    ) -> Sequence[Any] | None:
+        """Return what `results` or `predictions` need of the model for each encoded example, one object each.
+
+        None stands for the arrays of `task_outputs`. `labelled`: whether the examples have targets. `progress` gets
+        the number of examples so far.
+        """
+        return None
+
     def results(
-        self, outputs: Sequence["Array"], encoded: Sequence["Encoded"], examples: Sequence[Example]
+        self, outputs: Sequence[Any], encoded: Sequence["Encoded"], examples: Sequence[Example]
     ) -> list[Result]:
-        """Return the results of examples from the outputs of the model, each (P, L) float32."""
+        """Return the results of examples from `outputs`, by default arrays (P, L) float32."""
         raise NotImplementedError
 
     def baselines(
@@ -193,10 +221,24 @@ class Task:
         return {}
 
     def predictions(
-        self, outputs: Sequence["Array"], encoded: Sequence["Encoded"], examples: Sequence[Example]
+        self, outputs: Sequence[Any], encoded: Sequence["Encoded"], examples: Sequence[Example]
     ) -> list[dict[str, Any]]:
         """Return for each example the fields that `bytelm predict` adds to its row."""
         raise NotImplementedError
+
+    def as_text(self, example: Example, fields: dict[str, Any]) -> str:
+        """Return an example with its predicted fields in the format of `suffixes`, with its line end."""
+        raise NotImplementedError
+
+    def summary(self, example: Example, fields: dict[str, Any]) -> str:
+        """Return an example and its predicted fields in a line, for people."""
+        inputs = example.inputs if isinstance(example.inputs, str) else " | ".join(map(str, example.inputs))
+        prediction, chances = fields.get("prediction"), fields.get("probabilities")
+        if isinstance(chances, dict) and not isinstance(prediction, list):
+            said = ", ".join(f"{label} {chance:.0%}" for label, chance in list(chances.items())[:3])
+        else:
+            said = ", ".join(map(str, prediction)) if isinstance(prediction, list) else str(prediction)
+        return f"{said}: {' '.join(inputs.split())[:60]}"
 
     # config.toml
 

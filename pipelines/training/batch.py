@@ -73,7 +73,8 @@ class Batch:
 
     def weighing_only(self, rows: Array) -> "Batch":
         """Return the batch with weights of 0 wherever `rows` (B,) bool is False."""
-        return self if rows.all() else replace(self, weights=self.weights * rows[:, None])
+        kept = rows.reshape(-1, *[1] * (self.weights.ndim - 1))
+        return self if rows.all() else replace(self, weights=self.weights * kept)
 
     def _index(self, index: slice | tuple[slice, slice] | Array) -> "Batch":
         parts: dict[str, Any] = {name: None if part is None else part[index] for name, part in vars(self).items()}

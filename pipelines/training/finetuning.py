@@ -1,7 +1,8 @@
 """Fine-tuning: train a run for a task, from another run's weights or from random ones."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -16,13 +17,13 @@ from pipelines.evaluation.results import Evaluation
 from pipelines.evaluation.task_evaluation import measure_task
 from pipelines.machine import choose_machine, cores_per_operation, freed_memory_returned, without_subnormals
 from pipelines.run.folder import Run
-from pipelines.run.predictor import task_outputs
+from pipelines.run.predictor import Predictor
 from pipelines.run.retention import checkpoint_folders
 from pipelines.tasks.comparison import BEFORE, SCRATCH
 from pipelines.tasks.data import EncodedTask, ExampleFiles, fingerprint
 from pipelines.training.batch import ALL_ROWS, Shard
 from pipelines.training.batch_loss import summed_loss
-from pipelines.training.init_from import GIVEN, Source
+from pipelines.training.init_from import GIVEN, Source, source_of
 from pipelines.training.launch import processes
 from pipelines.training.loop import Trainer
 from pipelines.training.parallel import Kind
@@ -51,7 +52,7 @@ def train(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, parallel:
         cores_per_operation(0),
         processes(parallel, recipe.train) as group,
     ):
-        data = task_data(work, group.shard)
+        data = task_data(prepared(work, lambda: source.weights if source else starting_weights(out)), group.shard)
         lines = [source.summary()] if source else ["starts from random weights"] if from_scratch else []
         lines += new_tokens(work) if source else []
 
@@ -72,7 +73,7 @@ def print_plan(run: Run, work: EncodedTask, out: Path) -> None:
         f"epochs in batches of {settings.batch_size}, and test it on {len(work.validation):,}; {cut:,} are cut"
     )
     model = initial_model(work, None)
-    speed = measured_speed(recipe, lambda: model, task_data(work))
+    speed = measured_speed(recipe, lambda: model, task_data(prepared(work, lambda: None)))
     answer(speed.time_of(recipe.train.tokens))
     answer(f"would {'resume the run' if checkpoint_folders(out) else 'make a run'} in {out}")
 
@@ -82,24 +83,26 @@ def evaluate(
 ) -> tuple[TaskPlan, Evaluation]:
     """Measure the fine-tuned run in `out` beside others.
 
-    They are the `run` that it is made of, if that is a language model too, and with `compare_scratch` the same model
-    from random weights.
+    They are the `run` that it is made of, if its task compares it, and with `compare_scratch` the same model from
+    random weights.
     """
-    further = {}
-    if work.recipe.head is None and not from_scratch:
+    task, further = work.recipe.task, {}
+    assert task is not None
+    if task.compares_before and not from_scratch:
         machine = choose_machine(work.recipe.train.device, "float32")
-        further[BEFORE] = _first_result(work, initial_model(work, Source.open(run.folder).weights).to(machine.device))
+        before = initial_model(work, Source.open(run.folder).weights).to(machine.device)
+        further[BEFORE] = _first_result(work, out, before.eval())
     if compare_scratch and not from_scratch:
         say("the same model from random weights, for comparison:")
-        further[SCRATCH] = _first_result(work, train_in_memory(work, work.recipe.train.seed))
+        further[SCRATCH] = _first_result(work, out, train_in_memory(work, work.recipe.train.seed))
     plan = TaskPlan(Run(out), (), EvaluationOptions())
     return plan, measure_task(plan, further)
 
 
-def _first_result(work: EncodedTask, model: TrainedModel) -> Result:
-    """Return the first result of a model on the held-out examples."""
+def _first_result(work: EncodedTask, out: Path, model: TrainedModel) -> Result:
+    """Return the first result of another model on the held-out examples of the run in `out`."""
     assert work.recipe.task is not None
-    outputs = task_outputs(model.eval(), work.encoded_validation)
+    outputs = Predictor(Run(out), model).outputs(work.encoded_validation)
     return work.recipe.task.results(outputs, work.encoded_validation, work.validation)[0]
 
 
@@ -110,9 +113,31 @@ def train_in_memory(work: EncodedTask, seed: int, weights: Mapping[str, Tensor] 
     model = initial_model(replace(work, recipe=recipe), weights).to(machine.device)
     model.compute_dtype = machine.dtype
     with without_subnormals():
-        Trainer(None, model, task_data(work), recipe.train).train()
+        data = task_data(prepared(replace(work, recipe=recipe), lambda: weights))
+        Trainer(None, model, data, recipe.train).train()
     model.compute_dtype = torch.float32
     return model.eval()
+
+
+def prepared(work: EncodedTask, weights: Callable[[], Mapping[str, Tensor] | None]) -> EncodedTask:
+    """Return `work` with what the loss of its task needs of the model that starts with `weights`."""
+    task, recipe = work.recipe.task, work.recipe
+    assert task is not None
+
+    @cache
+    def start() -> TrainedModel:
+        device = choose_machine(recipe.train.device, "float32").device
+        return initial_model(work, weights()).to(device).eval()
+
+    training, validation = (task.prepare(part, start) for part in (work.encoded_training, work.encoded_validation))
+    return replace(work, encoded_training=training, encoded_validation=validation)
+
+
+def starting_weights(out: Path) -> Mapping[str, Tensor] | None:
+    """Return the weights that the run in `out` started from, None if they were random; ValueError if they are gone."""
+    if not (out / "config.toml").exists() or "init_from" not in Run(out).facts:
+        return None
+    return source_of(Run(out)).weights
 
 
 def task_data(work: EncodedTask, shard: Shard = ALL_ROWS) -> TaskData:

@@ -193,16 +193,19 @@ def _check_origin(run: Run, init_from: Path | None) -> None:
     )
 
 
+def source_of(run: Run) -> Source:
+    """Return the run whose weights `run` started from; ValueError if it is gone or has changed."""
+    source = Source.open(Path(run.facts["init_from"]))
+    if source.facts["init_from_sha256"] != run.facts["init_from_sha256"]:
+        raise ValueError(f"{source.run.folder} has another checkpoint now")
+    return source
+
+
 def _reopen(run: Run) -> Source:
     """Return the source of a run that stopped before its first checkpoint; ValueError if the source has changed."""
     try:
-        source = Source.open(Path(run.facts["init_from"]))
-        changed = source.facts["init_from_sha256"] != run.facts["init_from_sha256"]
-        why = f"{source.run.folder} has another checkpoint now" if changed else ""
+        return source_of(run)
     except ValueError as error:
-        why = str(error)
-    if why:
         raise ValueError(
-            f"{run.folder} has no checkpoint yet, and its start cannot be repeated ({why}): remove the folder"
-        )
-    return source
+            f"{run.folder} has no checkpoint yet, and its start cannot be repeated ({error}): remove the folder"
+        ) from None

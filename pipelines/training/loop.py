@@ -24,7 +24,7 @@ from pipelines.recipes.config import TrainConfig
 from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders
 from pipelines.training.batch import Batch
-from pipelines.training.batch_loss import LossFunction
+from pipelines.training.batch_loss import LossFunction, summed_loss
 from pipelines.training.checkpoints import CheckpointWriter, take_snapshot
 from pipelines.training.cuda_graphs import compile_to_graphs, own_gradients, uses_graphs
 from pipelines.training.data import BlockData, Prefetcher, TrainingData
@@ -102,7 +102,7 @@ class Trainer:
         self.training_loss = partial(self.loss, label_smoothing=config.label_smoothing, z_loss=config.z_loss)
         unwrapped = partial(loss, model, model)
         self.micro_batch = micro_batch_rows(unwrapped, model, data, config, self.parallel, self._one_shape)
-        self.at = Progress(of_tokens=isinstance(model, LanguageModel))
+        self.at = Progress(of_tokens=isinstance(model, LanguageModel) and data.loss is summed_loss)
         self._folder = run.folder if run else None
         self._settings = run.settings if run else {}
         self._starts_from_run = run is not None and "init_from" in run.facts

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = PASSIVE_THREADS
 DEFAULT_TASK = "classes"
-SETTINGS = FinetuneConfig()
 
 # Options by subject: in --help, and only in --help-all.
 HELP = {
@@ -76,7 +75,7 @@ def finetune(
     from pipelines.run.loaded_run import LoadedRun
 
     chosen = task if isinstance(task, Task) else with_fields(task_class(task)(), options, "options")
-    config = with_fields(FinetuneConfig(), train, "train")
+    config = with_fields(chosen.settings, train, "train")
     files = _files(data, test, held_out)
     if _finetune(opened(run), chosen, files, out, config, parallel, from_scratch, compare_scratch):
         raise KeyboardInterrupt
@@ -114,7 +113,8 @@ def _finetune(
         return 0
     status = finetuning.train(run, work, files, out, parallel, from_scratch)
     if status == 0 and is_first_process():
-        plan, evaluation = finetuning.evaluate(run, work, out, compare_scratch, from_scratch)
+        compared = compare_scratch and task.from_random
+        plan, evaluation = finetuning.evaluate(run, work, out, compared, from_scratch)
         show_measured([([plan], evaluation)])
     return status
 
@@ -145,7 +145,7 @@ def main(arguments: list[str]) -> int:
         from_scratch: bool = False,
         compare_scratch: bool = True,
         options: Annotated[kind, tyro.conf.arg(name="")] = usual,  # type: ignore[valid-type]  # the task's own class
-        settings: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = SETTINGS,
+        settings: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = kind.settings,
         parallel: Literal["none", "ddp", "fsdp", "hsdp"] = "none",
         dry_run: DryRun = False,
     ) -> int:

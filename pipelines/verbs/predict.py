@@ -25,7 +25,7 @@ from pipelines.run.folder import Run, opened
 
 if TYPE_CHECKING:
     from pipelines.run.predictor import Predictor
-    from pipelines.tasks.task import Example
+    from pipelines.tasks.task import Example, Task
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 
@@ -58,7 +58,8 @@ def predict(
         run: Folder of a run that bytelm finetune made.
         text: Texts, as many for each example as the task reads; by default the lines of standard input.
         file: Examples in a file that bytelm finetune could read. Their targets are not read.
-        out: File to write: .jsonl, .csv, .tsv or .parquet. It has the fields of the examples and of the predictions.
+        out: File to write: .jsonl, .csv, .tsv or .parquet, with the fields of the examples and of the predictions, or a
+            format of the task, such as .conll.
         as_json: Print one JSON object per example, each on its own line.
     """
     found = opened(run, checkpoint, device, dtype, any_task=True)
@@ -69,8 +70,8 @@ def predict(
         raise ValueError(f"{found.folder} is fine-tuned for the task {task.name}: use bytelm {task.used_by}")
     if text and file:
         raise ValueError("`text` and `file` both name what to predict for: give one of them")
-    if out is not None and out.suffix not in SUFFIXES:
-        raise ValueError(f"`out` is {out}: give a file that ends in {', '.join(SUFFIXES)}")
+    if out is not None and out.suffix not in (*SUFFIXES, *task.suffixes):
+        raise ValueError(f"`out` is {out}: give a file that ends in {', '.join((*SUFFIXES, *task.suffixes))}")
     if file is not None and not file.exists():
         raise ValueError(f"there is no {file}: name a file of examples")
     texts = list(text) if text or file else _lines_of_standard_input()
@@ -78,14 +79,14 @@ def predict(
     examples = (example for row in rows if (example := task.example(row, labelled=False)))
     predictor = _predictor(found, checkpoint, device, dtype)
     if out is None:
-        predicted = list(_shown(predictor.predictions(examples), as_json))
+        predicted = list(_shown(task, predictor.predictions(examples), as_json))
         if not predicted:
             raise ValueError(f"there is no text in {file or 'the arguments'}: give one or several")
         _warn_of_cuts(predictor)
         return predicted
     from pipelines.run.predictions_file import write_predictions
 
-    count = write_predictions(out, predictor.predictions(examples))
+    count = write_predictions(out, predictor.predictions(examples), task)
     _warn_of_cuts(predictor)
     say(f"{count:,} predictions in {out}")
     return []
@@ -95,7 +96,7 @@ def _predictor(run: Run, checkpoint: str, device: str, dtype: str) -> "Predictor
     from pipelines.run.loaded_run import load_model  # imports PyTorch, which takes seconds
     from pipelines.run.predictor import Predictor
 
-    return Predictor(run, load_model(run, device, dtype, checkpoint))
+    return Predictor(run, load_model(run, device, dtype, checkpoint).model)
 
 
 def _warn_of_cuts(predictor: "Predictor") -> None:
@@ -104,23 +105,16 @@ def _warn_of_cuts(predictor: "Predictor") -> None:
         warn(f"{count:,} of {predictor.examples:,} examples {verbs[0]} longer than the model reads: {verbs[1]} cut")
 
 
-def _shown(predicted: "Iterator[tuple[Example, dict[str, Any]]]", as_json: bool) -> Iterator[dict[str, Any]]:
+def _shown(
+    task: "Task", predicted: "Iterator[tuple[Example, dict[str, Any]]]", as_json: bool
+) -> Iterator[dict[str, Any]]:
     """Yield the fields of each prediction after printing them."""
     for example, fields in predicted:
         if as_json:
             write(json.dumps(fields, ensure_ascii=False))
         else:
-            inputs = example.inputs if isinstance(example.inputs, str) else " | ".join(map(str, example.inputs))
-            answer(f"{_summary(fields)}: {' '.join(inputs.split())[:60]}")
+            answer(task.summary(example, fields))
         yield fields
-
-
-def _summary(fields: dict[str, Any]) -> str:
-    """Return a prediction in a few words: the likeliest labels, or the prediction itself."""
-    prediction, chances = fields.get("prediction"), fields.get("probabilities")
-    if isinstance(chances, dict) and not isinstance(prediction, list):
-        return ", ".join(f"{label} {chance:.0%}" for label, chance in list(chances.items())[:3])
-    return ", ".join(map(str, prediction)) if isinstance(prediction, list) else str(prediction)
 
 
 def _lines_of_standard_input() -> Sequence[str]:

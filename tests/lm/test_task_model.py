@@ -77,6 +77,17 @@ def test_classes_of_an_encoder_equal_those_of_bert():
     equal(task_loss(head, logits[:, 0], torch.tensor([0, 4, 2]), None, 0.0) / 3, expected.loss)
 
 
+def test_numbers_of_an_encoder_and_their_loss_equal_those_of_bert():
+    config = BertConfig(**{**BERT.to_dict(), "num_labels": 1, "problem_type": "regression"})
+    model = BertForSequenceClassification(config)
+    head = HeadConfig(kind="sequence", pooling="first", loss="squared")
+    theirs, ours = twin(model, head, "", dense=model.bert.pooler.dense, output=model.classifier)
+    targets = torch.tensor([0.5, -2.0, 1.0])
+    expected, outputs = theirs(IDS, PRESENT.long(), labels=targets), ours(IDS, present=PRESENT)
+    equal(outputs[:, 0], expected.logits)
+    equal(task_loss(head, outputs.flatten(0, -2), targets, None, 0.0) / 3, expected.loss)
+
+
 def test_classes_of_a_decoder_equal_those_of_gpt2():
     theirs, ours = twin(
         model := GPT2ForSequenceClassification(GPT2),

@@ -18,7 +18,7 @@ from corpora import PairTexts, open_pairs
 from lm.costs import flops_per_token, meta_model
 from pipelines.dataset.pair_dataset import Lists, PairDataset, Pairs
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluation.measurements.translation import bleu
+from pipelines.evaluation.text_scores import bleu
 from pipelines.recipes.recipe import load_recipe
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained

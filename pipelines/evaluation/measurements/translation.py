@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -11,11 +10,12 @@ from lm.decoding.beam import beam_search
 from lm.decoding.packed import prepare
 from lm.model import LanguageModel
 from pipelines.cli.arguments import check_beams, check_length_penalty
-from pipelines.cli.display import Bar, say
+from pipelines.cli.display import Bar
 from pipelines.dataset.pair_dataset import Pairs
 from pipelines.evaluation.measurement import Measurement, Result, Section, Table, number
 from pipelines.evaluation.planning import EvaluationOptions
 from pipelines.evaluation.split import ScoredSplit
+from pipelines.evaluation.text_scores import bleu
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import known_ids
 from pipelines.training.batch_objectives import PairObjective
@@ -167,18 +167,3 @@ def _translate(
 def sources_at_once(beams: int) -> int:
     """Return how many sources are searched at once."""
     return max(1, min(SOURCES, TARGETS // beams))
-
-
-def bleu(hypotheses: list[str], references: list[str]) -> tuple[float | None, str | None]:
-    """Return BLEU and its signature (Papineni et al. 2002; Post 2018); None for both without sacrebleu.
-
-    BLEU is from 0 to 100, of the whole corpus, cased, with sacrebleu's tokenization 13a.
-    """
-    if find_spec("sacrebleu") is None:
-        say("BLEU is left out: it needs the package sacrebleu (pip install 'bytelm[translation]')")
-        return None, None
-    from sacrebleu.metrics import BLEU
-
-    metric = BLEU(tokenize="13a", lowercase=False)
-    score = metric.corpus_score(hypotheses, [references])
-    return score.score, str(metric.get_signature())

@@ -1,0 +1,360 @@
+"""Tags of words: files, windows, scores as those of conlleval, and runs that predict them."""
+
+import json
+import subprocess
+import sys
+import warnings
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from seqeval import metrics as seqeval
+from seqeval.metrics.sequence_labeling import get_entities
+from transformers import BertForTokenClassification
+
+from corpora.rows import Row
+from corpora.tagged_text import words_of
+from lm.metrics.entities import entities, entity_scores, iob2, marks_entities
+from pipelines.run.folder import Run
+from pipelines.tasks.data import reader_of
+from pipelines.tasks.examples import ABSENT
+from pipelines.tasks.tokens import Tokens
+from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.finetune import finetune
+from pipelines.verbs.predict import predict
+from tests.tasks.bert_peers import bert_pair
+
+CONLL = """-DOCSTART- -X- -X- O
+
+EU NNP B-NP B-ORG
+rejects VBZ B-VP O
+German JJ B-NP B-MISC
+calls NNS I-NP I-MISC
+. . O O
+
+Peter NNP B-NP B-PER
+Blackburn NNP I-NP I-PER
+"""
+UNIVERSAL = """# sent_id = 1
+1-2\tdon't\t_\t_\t_\t_\t_\t_\t_\t_
+1\tdo\tdo\tAUX\tVB\t_\t0\troot\t_\t_
+2\tn't\tnot\tPART\tRB\t_\t1\tadvmod\t_\t_
+2.1\t_\t_\t_\t_\t_\t_\t_\t_\t_
+3\tgo\tgo\tVERB\tVB\t_\t1\txcomp\t_\tSpaceAfter=No
+
+1\tYes\tyes\tINTJ\tUH\t_\t0\troot\t_\t_
+"""
+TAGS = ["O", "B-A", "I-A", "B-B", "I-B"]
+QUICK = {"epochs": 6, "lr": 3e-3, "batch_size": 8, "device": "cpu", "dtype": "float32", "dropout": 0.0}
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def read(path, **options):
+    """Return the (words, tags) of a file."""
+    task = Tokens(**options)
+    rows = list(task.read(path))
+    task = task.choose_columns(rows[0].fields)
+    return [([word.strip() for word in one.inputs], list(one.target)) for one in task.examples([path])]
+
+
+# Scores
+
+
+@given(st.lists(st.lists(st.tuples(*[st.sampled_from([*TAGS, "E-A", "S-B", "I-C"])] * 2), max_size=12), min_size=1))
+def test_scores_of_entities_are_those_of_seqeval(sentences):
+    gold, said = ([[pair[side] for pair in sentence] for sentence in sentences] for side in (0, 1))
+    scores, by_type = entity_scores(gold, said)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = [f(gold, said) for f in (seqeval.precision_score, seqeval.recall_score, seqeval.f1_score)]
+        report = seqeval.classification_report(gold, said, output_dict=True) if scores.gold else {}
+    assert [scores.precision, scores.recall, scores.f1] == pytest.approx(theirs)
+    for name, one in by_type.items():
+        if one.gold:
+            assert [one.precision, one.recall, one.f1, one.gold] == pytest.approx(list(report[name].values()))
+
+
+@given(st.lists(st.sampled_from([*TAGS, "E-A", "E-B", "S-A", "S-B", "B", "I"]), max_size=20))
+def test_iob2_has_the_same_entities_and_changes_nothing_twice(tags):
+    converted = iob2(tags)
+    found = [(kind, start, end - 1) for kind, start, end in entities(tags)]
+    assert found == get_entities(tags) == get_entities(converted)
+    assert iob2(converted) == converted
+    assert all(before[1:] == tag[1:] for before, tag in pairwise(["O", *converted]) if tag[0] == "I")
+
+
+def test_only_tags_with_a_position_mark_entities():
+    assert marks_entities(["O", "B-PER", "I-PER"]) and marks_entities(["B", "I", "O"])
+    assert not marks_entities(["O"]) and not marks_entities(["NOUN", "O"]) and not marks_entities(["B-PER", "DET"])
+
+
+# The model
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_logits_and_loss_are_those_of_bert_for_token_classification(padded):
+    theirs, ours = bert_pair(BertForTokenClassification, Tokens(labels=("O", "B", "I")).head("encoder"), "classifier")
+    ids, labels = torch.randint(0, 40, (3, 9)), torch.randint(0, 3, (3, 9))
+    labels[:, ::2] = -100
+    present = torch.ones(3, 9, dtype=torch.bool)
+    if padded:
+        present[1, 6:] = False
+        labels[1, 6:] = -100
+    expected = theirs(ids, attention_mask=present.long(), labels=labels)
+    logits = ours(ids, present=present)
+    torch.testing.assert_close(logits[present], expected.logits[present], atol=1e-5, rtol=1e-5)
+    weights = (labels != -100).float().flatten()
+    loss = ours.loss(logits.flatten(0, 1), labels.flatten().clamp(min=0), weights) / weights.sum()
+    torch.testing.assert_close(loss, expected.loss, atol=1e-5, rtol=1e-5)
+
+
+# Files
+
+
+def test_all_formats_of_a_sentence_read_alike(tmp_path):
+    (tmp_path / "a.conll").write_text(CONLL)
+    (tmp_path / "a.txt").write_text(CONLL.replace("\n", "\r\n"))
+    (tmp_path / "two.bio").write_text("\n".join("\t".join(line.split()[::3]) for line in CONLL.splitlines()))
+    sentences = [
+        (["EU", "rejects", "German", "calls", "."], ["B-ORG", "O", "B-MISC", "I-MISC", "O"]),
+        (["Peter", "Blackburn"], ["B-PER", "I-PER"]),
+    ]
+    names = ["O", "B-PER", "I-PER", "B-ORG", "B-MISC", "I-MISC"]
+    texts = [{"tokens": words, "ner_tags": tags} for words, tags in sentences]
+    numbers = [row | {"ner_tags": [names.index(tag) for tag in row["ner_tags"]]} for row in texts]
+    write(tmp_path / "texts.jsonl", texts)
+    write(tmp_path / "numbers.jsonl", numbers)
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {
+            "tokens": datasets.Sequence(datasets.Value("string")),
+            "ner_tags": datasets.Sequence(datasets.ClassLabel(names=names)),
+        }
+    )
+    hub = datasets.Dataset.from_list(numbers, features=features)
+    hub.save_to_disk(tmp_path / "folder")
+    hub.to_parquet(tmp_path / "hub.parquet")
+    pa.parquet.write_table(pa.Table.from_pylist(texts), tmp_path / "texts.parquet")
+    for name in ("a.conll", "a.txt", "two.bio", "texts.jsonl", "folder", "hub.parquet", "texts.parquet"):
+        assert read(tmp_path / name) == sentences, name
+    assert read(tmp_path / "numbers.jsonl", tag_names=tuple(names)) == sentences
+    assert read(tmp_path / "numbers.jsonl")[1] == (["Peter", "Blackburn"], ["1", "2"])
+    chunks = read(tmp_path / "a.conll", columns=("tokens", "chunk_tags"))
+    assert chunks[0][1] == ["B-NP", "B-VP", "B-NP", "I-NP", "O"]
+
+
+def test_conll_u_has_a_tag_for_each_word_and_none_for_contractions_and_empty_nodes(tmp_path):
+    (tmp_path / "a.conllu").write_text(UNIVERSAL)
+    assert read(tmp_path / "a.conllu") == [(["do", "n't", "go"], ["AUX", "PART", "VERB"]), (["Yes"], ["INTJ"])]
+    by_column = read(tmp_path / "a.conllu", columns=("tokens", "xpos"))
+    assert [tags for _, tags in by_column] == [["VB", "RB", "VB"], ["UH"]]
+
+
+def test_other_schemes_are_read_as_iob2_and_it_is_said(tmp_path):
+    rows = [
+        {"tokens": ["a", "b", "c"], "tags": ["I-X", "B-X", "O"]},  # IOB1: two entities
+        {"tokens": ["a", "b", "c"], "tags": ["S-X", "B-Y", "E-Y"]},
+        {"tokens": ["a"], "tags": ["O"]},
+    ]
+    with pytest.warns(UserWarning, match="2 of 3 sentences of .*rows.jsonl have tags in another scheme than IOB2"):
+        found = read(write(tmp_path / "rows.jsonl", rows))
+    assert [tags for _, tags in found] == [["B-X", "B-X", "O"], ["B-X", "B-Y", "I-Y"], ["O"]]
+
+
+@pytest.mark.parametrize("name", ["entities", "spans"])
+def test_spans_of_characters_become_tags_of_words(tmp_path, name):
+    text = "Dr. Who's TARDIS, 東京へ"
+    spans = [[0, 9, "PER"], [18, 20, "LOC"], [10, 13, "THING"]]
+    if name == "spans":
+        spans = [{"start": start, "end": end, "label": label, "token_start": 0} for start, end, label in spans]
+    path = write(tmp_path / "rows.jsonl", [{"text": text, name: spans}, {"text": "none", name: []}])
+    with pytest.warns(UserWarning, match="1 of 2 texts of .* have spans that begin or end within a word"):
+        found = read(path)
+    assert found[0] == (
+        ["Dr", ".", "Who", "'", "s", "TARDIS", ",", "東", "京", "へ"],
+        ["B-PER", "I-PER", "I-PER", "I-PER", "I-PER", "B-THING", "O", "B-LOC", "I-LOC", "O"],
+    )
+    assert found[1] == (["none"], ["O"])
+
+
+@given(st.text(max_size=50))
+def test_words_of_a_text_are_all_its_characters_but_blanks(text):
+    words = words_of(text)
+    assert "".join(text[start:end] for start, end in words) == "".join(text.split())
+    assert all(end <= start for (_, end), (start, _) in pairwise(words))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"tokens": ["a", "b"], "tags": ["O"]}], r"line 1 of .*rows.jsonl has 2 words, but 1 tags in \"tags\""),
+        ([{"tokens": ["a"], "tags": "O"}], "\"tags\" in line 1 of .* is 'O', not a list of tags"),
+        ([{"tokens": ["a", 3], "tags": ["O", "O"]}], '"tokens" in line 1 of .* has 3, not a word'),
+        ([{"tokens": ["a"], "tags": [None]}], '"tags" in line 1 of .* has None, not a tag'),
+        ([{"tokens": ["a"], "tags": [""]}], "has '', not a tag"),
+        ([{"tokens": ["\ud800"], "tags": ["O"]}], r"lone surrogate \\ud800"),
+        ([{"tokens": [], "tags": []}], "holds no example"),
+        ([{"tokens": ["a"]}], 'has no field "ner_tags": it has tokens; choose with `columns`'),
+        ([{"text": "ab", "entities": [[0, 3, "X"]]}], "has the span 0 to 3 in a text of 2 characters"),
+        ([{"text": "ab", "entities": [[0, "X"]]}], r"has \[0, 'X'\], not \[start, end, label\]"),
+        ([{"text": "a b c", "entities": [[0, 3, "X"], [2, 5, "Y"]]}], r"spans that overlap, \[0, 3, 'X'\] and \[2, 5,"),
+    ],
+)
+def test_unusable_rows_are_refused_by_name(tmp_path, rows, message):
+    with pytest.raises(ValueError, match=message):
+        read(write(tmp_path / "rows.jsonl", rows))
+
+
+def test_unusable_lines_and_numbers_without_names_are_refused(tmp_path):
+    (tmp_path / "a.conll").write_text("a O\nb\n")
+    with pytest.raises(ValueError, match=r"line 2 of .*a.conll has 1 columns, not 2: give one word a line"):
+        read(tmp_path / "a.conll")
+    (tmp_path / "a.conllu").write_text("1\ta\n")
+    with pytest.raises(ValueError, match=r"line 1 of .*a.conllu has 2 columns, not 10"):
+        read(tmp_path / "a.conllu")
+    rows = write(tmp_path / "rows.jsonl", [{"tokens": ["a"], "tags": [2]}])
+    with pytest.raises(ValueError, match=r'the tag 2 in "tags" in line 1 of .* has no number in 2 `tag_names`'):
+        read(rows, tag_names=("O", "X"))
+
+
+# Tokens and windows
+
+
+@pytest.fixture(scope="module")
+def readers(trained_bert, trained_gpt):
+    return {name: reader_of(Run(run), Tokens()) for name, run in (("bert", trained_bert), ("gpt", trained_gpt))}
+
+
+def example(words, tags=None):
+    return Tokens(columns=("tokens", "tags")).example(Row("row 1", {"tokens": words, "tags": tags}), tags is not None)
+
+
+def test_words_are_encoded_as_in_a_text_with_a_blank_before_each_but_the_first(readers):
+    words = ["def", "forward", "(", "self", ")"]
+    [encoded] = Tokens(labels=("O", "X")).encode([example(words)], readers["bert"])
+    special = readers["bert"].around.special
+    assert encoded.ids.tolist() == [
+        special["<|cls|>"], *readers["bert"].tokenizer.encode(" ".join(words)), special["<|sep|>"]
+    ]  # fmt: skip
+
+
+@given(st.lists(st.text("abcdef import", max_size=30), min_size=1, max_size=40), st.sampled_from(["bert", "gpt"]))
+def test_each_word_with_a_token_has_its_target_once_and_windows_fit(readers, words, name):
+    reader = readers[name]
+    tags = [TAGS[len(word) % 5] for word in words]
+    windows = Tokens(labels=tuple(TAGS)).encode([example(words, tags)], reader)
+    assert all(len(window.ids) <= reader.model.context_length for window in windows)
+    pieces = reader.ids(example(words).inputs)
+    labelled = [word for window in windows for word in window.places[window.places != ABSENT]]
+    assert labelled == [place for place, word in enumerate(pieces) if word]
+    for window in windows:
+        for position in np.flatnonzero(window.weights):
+            word = window.places[position]
+            assert TAGS[window.targets[position]] == tags[word]
+            end = len(reader.cut(pieces[word], reader.room())) - 1
+            assert window.ids[position] == pieces[word][0 if name == "bert" else end]
+    assert all(window.cut == (max(map(len, pieces)) > reader.room()) for window in windows)
+
+
+def test_long_sentences_repeat_words_as_context(readers):
+    windows = Tokens(labels=("O", "X")).encode([example(["self"] * 100)], readers["bert"])
+    first = [int(window.places[window.places != ABSENT][0]) for window in windows]
+    for window, start in zip(windows[1:], first[1:], strict=True):
+        context = window.places.tolist().index(start) - 1
+        assert 0 < context <= readers["bert"].room() // 4
+
+
+# Runs
+
+
+@pytest.fixture(scope="module")
+def brackets(tmp_path_factory):
+    """Return training and test sentences in CoNLL, where words between brackets are entities."""
+    folder = tmp_path_factory.mktemp("brackets")
+    for name, numbers in (("train", range(64)), ("test", range(64, 80))):
+        sentences = [f"-DOCSTART- O\n\ndef O\n( O\nself B-ARG\nx{i} I-ARG\n) O\nreturn O\nself O\n" for i in numbers]
+        (folder / f"{name}.conll").write_text("\n".join(sentences))
+    return folder
+
+
+@pytest.fixture(scope="module", params=["bert", "gpt"])
+def tagger(request, tmp_path_factory, brackets):
+    run = request.getfixturevalue(f"trained_{request.param}")
+    folder = tmp_path_factory.mktemp("taggers") / request.param
+    finetune(
+        run, task="tokens", data=[brackets / "train.conll"], test=[brackets / "test.conll"], out=folder,
+        compare_scratch=False, train=QUICK,
+    )  # fmt: skip
+    return folder
+
+
+def test_a_tagger_learns_entities_and_its_predictions_have_the_f1_of_its_evaluation(tagger, brackets, tmp_path):
+    result = evaluate(tagger).validation
+    out = tmp_path / "out.conll"
+    predict(tagger, file=brackets / "test.conll", out=out)
+    lines = [line.split(" ") for line in out.read_text().splitlines()]
+    assert [cells[:-1] for cells in lines if cells != [""]] == [
+        line.split(" ") for line in (brackets / "test.conll").read_text().splitlines() if line
+    ]
+    columns = list(zip(*(cells for cells in lines if len(cells) == 3 and cells[0] != "-DOCSTART-"), strict=True))
+    sentences = [[list(tags[i : i + 7]) for i in range(0, len(tags), 7)] for tags in columns[1:]]
+    assert result.entity_f1 == pytest.approx(seqeval.f1_score(*sentences))
+    assert result.entity_precision == pytest.approx(seqeval.precision_score(*sentences))
+    assert result.tag_accuracy == pytest.approx(np.mean([gold == said for _, gold, said in zip(*columns, strict=True)]))
+    assert result.entity_f1 > 0.9
+    assert result.by_type.by_type["ARG"][3] == 16
+    assert result.comparison.others["most frequent tag"]["accuracy of tags"] == pytest.approx(5 / 7)
+    assert result.comparison.others["most frequent tag of each word"]["entity F1"] == 0.0  # x70 is unknown
+
+
+def test_predictions_have_the_form_of_the_rows(tagger, tmp_path):
+    text = "def ( self x3 ) return self"
+    given = [{"tokens": text.split(), "id": 7}, {"tokens": text}]
+    rows = write(tmp_path / "rows.jsonl", given)
+    found = predict(tagger, file=rows)
+    assert found[0] == {"prediction": ["O", "O", "B-ARG", "I-ARG", "O", "O", "O"]}
+    assert found[1] == {"prediction": [[6, 13, "ARG"]]}
+    predict(tagger, file=rows, out=tmp_path / "out.jsonl")
+    assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["id"] == 7
+    with pytest.raises(ValueError, match=r"line 1 of .*rows.jsonl has no lines of tagged words: give an `out`"):
+        predict(tagger, file=rows, out=tmp_path / "out.conll")
+    assert not (tmp_path / "out.conll").exists()
+
+
+def test_the_command_shows_entities(tagger, in_process):
+    done = in_process("predict", tagger, "def ( self x1 ) return self")
+    assert done.stdout == "ARG 'self x1': def ( self x1 ) return self\n", done.stderr
+
+
+def test_tags_of_python_source_are_learned_from_the_command_line(in_process, bytelm, tmp_path, trained_bert):
+    script = Path(__file__).parents[2] / "benchmarks" / "tagged_text.py"
+    subprocess.run([sys.executable, script, "python", "--out", tmp_path, "--examples", "40"], check=True)
+    done = in_process(
+        "finetune", trained_bert, "--task", "tokens", "--data", tmp_path / "train.jsonl", "--test",
+        tmp_path / "test.jsonl", "--out", "run", "--epochs", "1", "--device", "cpu", "--no-compare-scratch",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for words in ("entity F1", "most frequent tag of each word", "STRING"):
+        assert words in done.stdout
+    assert in_process("runs", tmp_path).returncode == 0
+
+
+def test_an_unknown_tag_of_the_test_examples_is_refused(tmp_path, trained_bert, in_process):
+    data = write(tmp_path / "a.jsonl", [{"tokens": ["a", "b"], "tags": ["X", "Y"]}] * 2)
+    test = write(tmp_path / "b.jsonl", [{"tokens": ["c"], "tags": ["Z"]}])
+    done = in_process("finetune", trained_bert, "--task", "tokens", "--data", data, "--test", test, "--out", "run")
+    assert done.returncode == 1 and not (tmp_path / "run").exists()
+    assert "b.jsonl has the tag 'Z', which no training example has" in done.stderr
+    one = write(tmp_path / "c.jsonl", [{"tokens": [word], "tags": ["X"]} for word in "abcdefghijklmnop"])
+    done = in_process("finetune", trained_bert, "--task", "tokens", "--data", one, "--out", "run", "--held-out", "0.5")
+    assert "all words have the tag 'X': give some with another" in done.stderr
