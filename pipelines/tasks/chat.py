@@ -1,7 +1,7 @@
 """Conversations: a language model learns to answer."""
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -11,7 +11,7 @@ import numpy as np
 from corpora.rows import Row
 from lm.config import ModelConfig
 from lm.metrics.labels import share_interval
-from lm.metrics.units import bits
+from lm.metrics.units import bits_per_byte
 from lm.warn import warn
 from pipelines.evaluation.measurement import Result, number
 from pipelines.files import read_bytes
@@ -25,6 +25,7 @@ from tokenizer import Tokenizer
 if TYPE_CHECKING:
     from pipelines.chat.messages import Conversation
     from pipelines.chat.template import ChatTemplate
+    from pipelines.run.predictor import Predictor
     from pipelines.run.text_ids import TextIds
 
 CONVERSATIONS = ("messages", "conversations")
@@ -61,11 +62,27 @@ class AnswerNumbers(Result):
     tokens: int = number("tokens scored", "Tokens of answers, with the ends of turns.", 0)
     bytes: int = number("bytes scored", "Bytes of the answers' text.", 0)
     answers: int = number("answers", "Answers that were scored whole.", 0)
+    ended: float | None = number(
+        "answers that end",
+        "Share of the answers, written greedily, that end by themselves within half of the context.",
+        4,
+        default=None,
+    )
 
     def sentences(self, tokens: int) -> list[str]:
         if self.exact_low is None or self.exact_high is None:
             return []
         return [f"The 95 % interval of exact answers is {self.exact_low:.1%} to {self.exact_high:.1%}."]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a model makes of a conversation."""
+
+    scores: Array
+    """(P, 2) float32: the nats of each target, and 1 where it was ranked first"""
+    ended: bool | None = None
+    """Whether its first answer, written greedily, ends by itself; None if it was not written"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +112,13 @@ class Chat(Task):
     pack: bool = True
     """Put several conversations into a row of the context, where they do not attend to each other. Needs a model with
     attention and relative positions"""
+    write: int = 0
+    """Held-out conversations whose first answer the model writes in an evaluation, to count those that end"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.write < 0:
+            raise ValueError(f"`write` is {self.write}, but must not be negative")
 
     # Reading
 
@@ -203,28 +227,61 @@ class Chat(Task):
 
     # Results
 
+    def outputs(
+        self,
+        predictor: "Predictor",
+        encoded: Sequence[Encoded],
+        labelled: bool,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Output]:
+        from pipelines.run.predictor import task_outputs  # imports torch
+
+        ended = self._ended(predictor, encoded[: self.write]) + [None] * len(encoded[self.write :])
+        scores = task_outputs(predictor.model, encoded, progress)
+        return [Output(*one) for one in zip(scores, ended, strict=True)]
+
     def results(
-        self, outputs: Sequence[Array], encoded: Sequence[Encoded], examples: Sequence[Example]
+        self, outputs: Sequence[Output], encoded: Sequence[Encoded], examples: Sequence[Example]
     ) -> list[Result]:
         scored = [one.weights > 0 for one in encoded if one.weights is not None]
-        nats, first = (np.concatenate([o[w, i] for o, w in zip(outputs, scored, strict=True)]) for i in range(2))
+        pairs = list(zip((one.scores for one in outputs), scored, strict=True))
+        nats, first = (np.concatenate([scores[here, i] for scores, here in pairs]).astype(np.float64) for i in range(2))
         size = sum(int(one.extra[0]) for one in encoded if one.extra is not None)
-        exact = [right for o, w, e in zip(outputs, scored, encoded, strict=True) for right in _exact(o[:, 1], w, e.cut)]
-        total = float(nats.sum(dtype=np.float64))
+        cut = [one.cut for one in encoded]
+        exact = [right for (o, here), end in zip(pairs, cut, strict=True) for right in _exact(o[:, 1], here, end)]
         low, high = share_interval(sum(exact) / len(exact), len(exact)) if exact else (None, None)
+        ended = [one.ended for one in outputs if one.ended is not None]
         return [
             AnswerNumbers(
-                bits_per_byte=bits(total) / size if size else None,
-                accuracy=float(first.mean(dtype=np.float64)),
+                bits_per_byte=bits_per_byte(float(nats.sum()), size),
+                accuracy=float(first.mean()),
                 exact=sum(exact) / len(exact) if exact else None,
                 exact_low=low,
                 exact_high=high,
-                cross_entropy=total / len(nats),
+                cross_entropy=float(nats.mean()),
                 tokens=len(nats),
                 bytes=size,
                 answers=len(exact),
+                ended=sum(ended) / len(ended) if ended else None,
             )
         ]
+
+    def _ended(self, predictor: "Predictor", encoded: Sequence[Encoded]) -> list[bool | None]:
+        """Return whether the first answer that the model writes in each conversation ends by itself."""
+        if not encoded:
+            return []
+        from lm.model import LanguageModel
+        from pipelines.generation.targets import continued_prompts
+        from pipelines.run.text_ids import known_ids
+
+        model, reader = predictor.model, predictor.reader
+        assert isinstance(model, LanguageModel)
+        prompts = [
+            one.ids[: int((one.weights > 0).argmax()) + 1].tolist() for one in encoded if one.weights is not None
+        ]
+        most, allowed = reader.model.context_length // 2, known_ids(reader.tokenizer, model)
+        found = continued_prompts(model, prompts, reader.around, allowed, tokens=most)
+        return [len(answer) < most for answer in found]
 
 
 def best_fit(lengths: Sequence[int], room: int) -> list[list[int]]:

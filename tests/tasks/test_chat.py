@@ -69,12 +69,18 @@ def test_exact_answers_are_those_that_greedy_decoding_gives(trained_gpt, tmp_pat
         test=written(tmp_path / "test.jsonl", [*content[:2], {"prompt": "say zebra", "completion": "zebra"}]),
         out=out,
         train=TRAIN | {"epochs": 25, "lr": 2e-2, "dropout": 0.0},
-        options={"pack": False},
+        options={"pack": False, "write": 3},
         compare_scratch=False,
     )
     said = [run.chat(f"say {word}", greedy=True) == word for word in ("a", "b", "zebra")]
     assert 0 < sum(said) < len(said)
-    assert Evaluation.read(out).validation.results[0].exact == pytest.approx(sum(said) / len(said))
+    numbers = Evaluation.read(out).validation.results[0]
+    assert numbers.exact == pytest.approx(sum(said) / len(said))
+    most = run.config.model.context_length // 2
+    whole, cut = (
+        [run.chat(f"say {word}", greedy=True, tokens=n) for word in ("a", "b", "zebra")] for n in (99, most - 1)
+    )
+    assert numbers.ended == pytest.approx(sum(one == other for one, other in zip(whole, cut, strict=True)) / 3)
 
 
 @pytest.mark.parametrize("lengths", [[5, 1, 4, 4, 2], [8], [3] * 7])
