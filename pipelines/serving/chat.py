@@ -42,9 +42,9 @@ def chat_routes(service: Service) -> list[Route]:
 
 async def _prompt_ids(served: ServedModel, asked: ChatRequest) -> list[int]:
     """Return the ids that the model continues; RequestError for messages that it cannot read."""
-    template = served.run.template
-    assert template is not None
     with blamed_on("messages"):
+        template = served.run.template
+        assert template is not None
         messages = conversation_of(asked.messages, "messages")
         served.refuse_too_long(sum(len(message.content) for message in messages), "the conversation", "messages")
         return await asyncio.to_thread(template.prompt, messages)
