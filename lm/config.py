@@ -23,6 +23,9 @@ GATED = ("swiglu", "geglu", "geglu_tanh")
 GATED_MULTIPLE = 64  # multiples of 64 fill the tiles of every matrix unit
 WITHOUT_DROPOUT = ("flex", "closed_form")  # attention backends without dropout of weights
 
+SELECTED = 0.15
+"""Share of the positions without a special token that masked-token training selects (Devlin et al. 2019, 3.1)"""
+
 # Fields by subject for command-line help: common ones, then rare ones.
 SUBJECTS = {
     "size": (

@@ -8,10 +8,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from lm.config import ModelConfig
+from lm.config import SELECTED, ModelConfig
 from lm.layers import Component
 from lm.model import LanguageModel
-from lm.objectives import SELECTED
 from lm.task_model import TrainedModel
 
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-SELECTED = 0.15  # share of the positions without a special token (Devlin et al. 2019, 3.1)
+from lm.config import SELECTED
+
 MASKED = 0.80  # share of the selected positions that get the mask token
 REPLACED = 0.10  # share of the selected positions that get a random token; the rest stay
 NOISE = 0.15  # share of a block removed in spans (Raffel et al. 2020, 3.1.4)

@@ -550,7 +550,7 @@ def test_adding_a_task_takes_its_module(house, tmp_path, trained_bert):
     house.add("pipelines/tasks/questions.py", QUESTIONS)
     rows = [{"sentence": text + str(i) + mark} for i in range(20) for text, mark in (("why ", "?"), ("so ", "."))]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert "Whether a text is a question" in house.bytelm("finetune", "--help")
+    assert "Whether a text is the beginning of a question" in house.bytelm("finetune", "--help")
     assert "Character that ends a question" in house.bytelm("finetune", "--task", "questions", "--help")
     run = tmp_path / "run"
     words = ("finetune", trained_bert, "--task", "questions", "--data", tmp_path / "rows.jsonl", "--out", run)

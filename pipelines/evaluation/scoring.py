@@ -8,8 +8,8 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from lm.config import SELECTED
 from lm.metrics.predictions import PredictionAccumulator
-from lm.objectives import SELECTED
 from pipelines.cli.display import Bar, duration, quantity, say
 from pipelines.evaluation.documents import known_byte_lengths
 from pipelines.evaluation.measurement import Observer

@@ -1,5 +1,6 @@
 """The tasks of fine-tuning: each module defines one, and names it TASK. Imports no torch."""
 
+import ast
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -11,10 +12,19 @@ SHARED = ("comparison", "data", "examples", "task", "text_reader", "windows")
 """Modules that all tasks share"""
 
 
+def tasks() -> dict[str, str]:
+    """Return the first sentence about each task by its name, as on the command line, without importing the tasks."""
+    described = {}
+    for path in sorted(Path(__file__).parent.glob("[!_]*.py")):
+        if path.stem not in SHARED:
+            words = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+            described[path.stem.replace("_", "-")] = words.partition("\n\n")[0].replace("\n", " ").rstrip(".")
+    return described
+
+
 def task_names() -> list[str]:
     """Return the names of all tasks, as on the command line: `classes`."""
-    modules = sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
-    return [module.replace("_", "-") for module in modules if module not in SHARED]
+    return list(tasks())
 
 
 @cache

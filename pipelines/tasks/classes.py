@@ -1,4 +1,4 @@
-"""Classes of texts, or of pairs of texts: one label each, or several."""
+"""Labels of texts, or of pairs of texts: one each, or several."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

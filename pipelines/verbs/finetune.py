@@ -23,7 +23,7 @@ from pipelines.cli.waiting import is_first_process
 from pipelines.recipes.config import FinetuneConfig
 from pipelines.recipes.recipe import with_fields
 from pipelines.run.folder import opened
-from pipelines.tasks import task_class, task_names
+from pipelines.tasks import task_class, tasks
 from pipelines.tasks.task import Task
 from pipelines.verbs.evaluate import show_measured
 
@@ -151,12 +151,12 @@ def main(arguments: list[str]) -> int:
     ) -> int:
         """Train a run for a task, from the weights of a trained run.
 
-        The same command resumes a run. --task TASK --help shows the options of another task.
+        The same command resumes a run. `bytelm finetune --task TASK --help` shows the options of another task.
 
         Args:
             task: What the examples teach.
             data: Examples to train on: .jsonl, .csv or .tsv, also .gz, .xz or .zst, .parquet, .arrow, or a folder that
-                `datasets` saved.
+                the datasets library saved.
             test: Examples to test on. By default a part of `data` is held out.
             out: Folder of the new run. An existing run is resumed.
             held_out: Share of the examples to hold out by their hash, without `test`.
@@ -167,5 +167,4 @@ def main(arguments: list[str]) -> int:
         files = _files(data, test, held_out)
         return _finetune(opened(run), options, files, out, settings, parallel, from_scratch, compare_scratch, dry_run)
 
-    lists = {"Tasks": {name: (task_class(name).__doc__ or "").strip().splitlines()[0] for name in task_names()}}
-    return parse(command, arguments, "finetune", lists)
+    return parse(command, arguments, "finetune", {"Tasks": tasks()})

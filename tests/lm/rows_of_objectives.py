@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lm.objectives import MASKED, MEAN_SPAN, NOISE, REPLACED, SELECTED, lengths_of_span_corruption
+from lm.config import SELECTED
+from lm.objectives import MASKED, MEAN_SPAN, NOISE, REPLACED, lengths_of_span_corruption
 
 
 def masked_row(

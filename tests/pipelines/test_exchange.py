@@ -382,7 +382,7 @@ def test_special_tokens_missing_from_an_imported_tokenizer_are_named_when_needed
     with pytest.raises(ValueError, match=r"an encoder needs the special token <\|cls\|>, which the tokenizer lacks"):
         generate(runs["bert"], prompt="a <|mask|>")
     with pytest.raises(ValueError, match=r"a task needs the special token <\|cls\|>"):
-        finetune(runs["bert"], data=tmp_path / "rows.jsonl", out=tmp_path / "out")
+        finetune(runs["bert"], data=tmp_path / "rows.jsonl", test=tmp_path / "rows.jsonl", out=tmp_path / "out")
     for options in ({}, {"greedy": True}):
         with pytest.raises(ValueError, match=r"an encoder-decoder needs the special token <\|endoftext\|>"):
             generate(runs["t5"], prompt="a", **options)

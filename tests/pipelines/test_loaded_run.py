@@ -104,7 +104,7 @@ def test_pretrain_takes_fields_of_the_recipe_and_returns_the_run(dataset_folder,
     [
         (lambda: bytelm.pretrain("gpt-tiny", data="d", out="o", tokens=5), "`train={'tokens': ...}`"),
         (lambda: bytelm.pretrain("gpt-tiny", data="d", out="o", layers=5), "`model={'layers': ...}`"),
-        (lambda: bytelm.finetune("r", data="d", out="o", epochs=5), r"`settings=FinetuneConfig\(epochs=...\)`"),
+        (lambda: bytelm.finetune("r", data="d", out="o", epochs=5), r"`train={'epochs': ...}`"),
         (
             lambda: bytelm.train_tokenizer("c", vocab_size=300, out="o", split_digits=True),
             r"`pieces=PieceRules\(split_digits=...\)`",
