@@ -113,7 +113,8 @@ def _finetune(
         return 0
     status = finetuning.train(run, work, files, out, parallel, from_scratch)
     if status == 0 and is_first_process():
-        plan, evaluation = finetuning.evaluate(work, out, compare_scratch and task.from_random and not from_scratch)
+        compared = compare_scratch and task.from_random
+        plan, evaluation = finetuning.evaluate(run, work, out, compared, from_scratch)
         show_measured([([plan], evaluation)])
     return status
 
