@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lm.exchange import from_hugging_face, named_format
+from lm.exchange.adapters import fold_peft
 from lm.model import LanguageModel
 from lm.warn import warn
 from pipelines.cli.display import quantity
@@ -46,18 +47,26 @@ DEFAULT_NAMES = {
 
 
 def import_model(
-    source: str, objective: Objective | None, out: Path, replaceable: Callable[[Path], bool], pattern: str | None = None
+    source: str,
+    objective: Objective | None,
+    out: Path,
+    replaceable: Callable[[Path], bool],
+    pattern: str | None = None,
+    adapter: Path | None = None,
 ) -> list[str]:
     """Write a run of the model in `source`, a folder or hub:owner/name, to `out`; return lines about the result.
 
-    pattern: split pattern of a tokenizer whose files have none.
+    pattern: split pattern of a tokenizer whose files have none. adapter: a folder of peft to fold into the weights.
     """
     folder = _local_folder(source)
     settings = read_json(folder / "config.json", "import a folder that transformers' save_pretrained wrote")
-    named_format(settings)  # refuses other families before their tokenizers, which are often of other kinds, too
+    chosen = named_format(settings)  # refuses other families before their tokenizers, which often differ too
     tok = load_tokenizer(folder, pattern)
     model = from_hugging_face(settings, read_weights(folder))
-    config = model.config
+    config, weights = model.config, model.weights
+    if adapter is not None:
+        its_settings = read_json(adapter / "adapter_config.json", "fetch it again")
+        weights = fold_peft(chosen, config, weights, its_settings, _read_tensors(adapter / "adapter_model.safetensors"))
     if tok.vocab_size > config.vocab_size:
         raise ValueError(
             f"{source}: the tokenizer has {tok.vocab_size} entries, but the model only {config.vocab_size}: "
@@ -79,14 +88,15 @@ def import_model(
         _warn_of_missing_roles(source, tok.special_tokens | roles)
     recipe = Recipe(objective=objective or DEFAULT_OBJECTIVES[config.architecture], model=config)
     with whole_folder(out, replaceable) as partial:
-        _write_run(partial, recipe, model.weights, tok, facts)
+        _write_run(partial, recipe, weights, tok, facts)
     if model.new_head:
         warn(
             f"{source} has no masked-token head: the run gets one with random weights. finetune does not need it; "
             "pretraining with `init_from` trains it"
         )
-    parameters = sum(tensor.numel() for tensor in model.weights.values())
-    lines = [f"{out}: {quantity(parameters, '')} parameters ({config.architecture}) from {source}"]
+    parameters = sum(tensor.numel() for tensor in weights.values())
+    origin = source if adapter is None else f"{source}, with the adapters of {adapter}"
+    lines = [f"{out}: {quantity(parameters, '')} parameters ({config.architecture}) from {origin}"]
     if model.left_out:
         lines.append(f"left out {' and '.join(model.left_out)}, which bytelm's encoders do not have")
     return lines
@@ -99,13 +109,18 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     """
     tensors: dict[str, Tensor] = {}
     for path in _weight_files(folder):
-        try:
-            refuse_special(path)
-            tensors |= load_file(path)
-        except FileNotFoundError:
-            raise ValueError(f"{path} is missing, though {INDEX} names it: fetch the whole model again") from None
-        except SafetensorError as error:
-            raise ValueError(f"{path} is damaged ({error}): fetch it again") from None
+        tensors |= _read_tensors(path)
+    return tensors
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        refuse_special(path)
+        tensors: dict[str, Tensor] = load_file(path)
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: fetch all files again") from None
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged ({error}): fetch it again") from None
     return tensors
 
 

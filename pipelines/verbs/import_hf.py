@@ -3,6 +3,7 @@
 Examples:
     bytelm import-hf hub:openai-community/gpt2 --out runs/gpt2
     bytelm import-hf gpt-hf --out runs/gpt
+    bytelm import-hf gpt-hf --adapter gpt-lora --out runs/adapted
 """
 
 from pathlib import Path
@@ -24,6 +25,7 @@ def import_hf(
     out: Path,
     objective: Literal["next-token", "masked-token", "sequence-pairs", "span-corruption"] | None = None,
     pattern: TokenizerPattern = None,
+    adapter: Path | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Import a model that transformers saved as a run; return the run's folder.
@@ -46,6 +48,7 @@ def import_hf(
         out: Folder of the run to make.
         objective: Objective of the model. By default next-token for a decoder, masked-token for an encoder, and
             sequence-pairs for an encoder-decoder.
+        adapter: Folder of LoRA adapters that peft saved, to fold into the weights.
         overwrite: Replace an existing imported run.
     """
 
@@ -58,8 +61,10 @@ def import_hf(
         if not Path(source).is_dir():
             raise ValueError(f"{source} is not a folder: name one, or a model of the hub as hub:owner/name")
         read_json(Path(source) / "config.json", "import a folder that transformers' save_pretrained wrote")
+    if adapter is not None:
+        read_json(adapter / "adapter_config.json", "name a folder that peft's save_pretrained wrote")
     from pipelines.exchange.transformers_import import import_model  # imports PyTorch, which takes seconds
 
-    for line in import_model(source, objective, out, replaceable, pattern):
+    for line in import_model(source, objective, out, replaceable, pattern, adapter):
         say(line)
     return out
