@@ -139,10 +139,11 @@ def _numbered(batches: Iterable[pa.RecordBatch], path: Path) -> Iterator[tuple[s
     """Yield (place, fields) of each row. Integers to which `datasets` gave names, such as labels, get them."""
     number = 0
     for batch in batches:
-        named = _label_names(batch.schema.metadata or {})
+        labels = _label_names(batch.schema.metadata or {})
         for row in batch.to_pylist():
             number += 1
-            yield f"row {number} of {path}", row | {name: _with_names(row[name], named[name]) for name in named}
+            named = {name: _with_names(row[name], names) for name, names in labels.items()}
+            yield f"row {number} of {path}", row | named
 
 
 def _label_names(metadata: Mapping[bytes, bytes]) -> dict[str, list[str]]:

@@ -59,8 +59,8 @@ def read_tagged(path: Path) -> Iterator[Row]:
             names = names or _names(len(cells))
             if len(cells) != len(names):
                 raise ValueError(
-                    f"line {number} of {path} has {len(cells)} columns, not {len(names)}: give one word a line, and "
-                    "equally many columns"
+                    f"columns in line {number} of {path}: {len(cells)}, not {len(names)}; give one word a line, and "
+                    "all lines equally many columns"
                 )
             first = first or number
             words.append(cells)

@@ -19,7 +19,7 @@ INT64 = 8
 ITEMSIZE = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a number of each dtype."""
 # Tensors of the MLP's hidden width that autograd saves: inputs of activation, gate and last matrix, if they differ.
-SAVED_HIDDEN = {"relu": 1, "gelu": 2, "gelu_tanh": 2, "relu2": 2, "swiglu": 4, "geglu": 4}
+SAVED_HIDDEN = {"relu": 1, "gelu": 2, "gelu_tanh": 2, "relu2": 2, "swiglu": 4, "geglu": 4, "geglu_tanh": 4}
 
 
 class Parameter(NamedTuple):
@@ -57,9 +57,8 @@ def parameters(config: ModelConfig) -> Iterator[Parameter]:
         yield from _stack_parameters(config, stack)
     if not config.tied_head:
         yield Parameter("head", (config.vocab_size, width))
-    if masked and config.bias:
-        yield Parameter("head", (config.vocab_size,))
     if masked:
+        yield Parameter("head", (config.vocab_size,))
         for shape in (*linear_parameters(width, width, config.bias), *_norm(config)):
             yield Parameter("head", shape)
 
@@ -76,10 +75,11 @@ def _stack_parameters(config: ModelConfig, stack: StackShape) -> Iterator[Parame
     for shape in (*_norm(config),) * (config.embedding_norm + (config.norm_position == "pre")):
         yield Parameter("norms", shape)
     for block in range(stack.layers):
-        yield from _block_parameters(config, stack, _has_value_embedding(config, stack, block))
+        yield from _block_parameters(config, stack, block)
 
 
-def _block_parameters(config: ModelConfig, stack: StackShape, value_embedding: bool) -> Iterator[Parameter]:
+def _block_parameters(config: ModelConfig, stack: StackShape, block: int) -> Iterator[Parameter]:
+    value_embedding = _has_value_embedding(config, stack, block)
     for shape in mixer_costs(config).parameters(value_embedding):
         yield Parameter(config.mixer, shape, in_block=True)
     for shape in AttentionCosts(config).parameters() if stack.cross else ():
@@ -89,12 +89,17 @@ def _block_parameters(config: ModelConfig, stack: StackShape, value_embedding: b
         out = linear_parameters(config.hidden_width, config.width, config.bias)
         for shape in (*into * (1 + (config.activation in GATED)), *out):
             yield Parameter("mlp", shape, in_block=True)
-    for shape in (*_norm(config),) * (1 + stack.cross + config.mlp):
+    for shape in (*_norm(config),) * (_has_mixer_norm(config, block) + stack.cross + config.mlp):
         yield Parameter("norms", shape, in_block=True)
 
 
 def _norm(config: ModelConfig) -> list[Shape]:
     return [(config.width,)] * (2 if config.norm == "layernorm" and config.bias else 1)
+
+
+def _has_mixer_norm(config: ModelConfig, block: int) -> bool:
+    """Return whether a block normalizes the input of its mixer: the first does not if the embedding is normalized."""
+    return block > 0 or not (config.embedding_norm and config.norm_position == "pre")
 
 
 def _has_value_embedding(config: ModelConfig, stack: StackShape, block: int) -> bool:
@@ -233,14 +238,15 @@ class _Saved(NamedTuple):
         total += self.rows(length) * stack.layers * config.embedding_skips
         for block in range(stack.layers):
             leaving = outputs if block == stack.layers - 1 else length
-            total += self.block(stack, length, leaving, _has_value_embedding(config, stack, block))
+            total += self.block(stack, length, leaving, block)
         return total
 
-    def block(self, stack: StackShape, length: int, outputs: int, value_embedding: bool) -> int:
+    def block(self, stack: StackShape, length: int, outputs: int, block: int) -> int:
         """The mixer with its norm, then cross-attention with its, then the MLP with its."""
-        config = self.config
+        config, value_embedding = self.config, _has_value_embedding(self.config, stack, block)
         total = mixer_costs(config).saved_bytes(length, outputs, self.itemsize, value_embedding)
-        total += self.norm(length if config.norm_position == "pre" else outputs)
+        if _has_mixer_norm(config, block):
+            total += self.norm(length if config.norm_position == "pre" else outputs)
         if stack.cross:
             total += AttentionCosts(config).cross_saved_bytes(length, length, self.itemsize) + self.norm(length)
         if config.mlp:

@@ -46,6 +46,8 @@ class Tokens(Task):
         ("tokens", "labels"),
         ("text", "entities"),
         ("text", "spans"),
+        ("text", "labels"),
+        ("text", "label"),
     )
     kinds = (TagNumbers, TypeScores)
     suffixes = SUFFIXES
@@ -62,7 +64,7 @@ class Tokens(Task):
 
     def example(self, row: Row, labelled: bool = True) -> Example | None:
         words_name, tags_name = self._names(row)
-        given = row.value(words_name, "a list of words, or a text", list, str)
+        given = self._given(row)
         if isinstance(given, str):
             edges = words_of(given)
             starts = [0, *(end for _, end in edges)]
@@ -175,7 +177,7 @@ class Tokens(Task):
         return with_tags(example.row, fields["prediction"], self._names(example.row)[1])
 
     def summary(self, example: Example, fields: dict[str, Any]) -> str:
-        text = example.row.fields[self._names(example.row)[0]]
+        text = self._given(example.row)
         if isinstance(text, str) and marks_entities(self.labels):
             spans = [
                 (one["start"], one["end"], one["label"]) if isinstance(one, dict) else one
@@ -187,15 +189,14 @@ class Tokens(Task):
 
     def _fields(self, example: Example, tags: list[str]) -> dict[str, Any]:
         """Return what is predicted for a row: spans of its text, or the tag of each word."""
-        words_name, tags_name = self._names(example.row)
-        text = example.row.fields[words_name]
+        text = self._given(example.row)
         if not isinstance(text, str):
             return {"prediction": tags}
         words = words_of(text)
         if not marks_entities(self.labels):
             return {"words": [text[start:end] for start, end in words], "prediction": tags}
         spans = [(words[one.start][0], words[one.end - 1][1], one.kind) for one in entities(tags)]
-        if tags_name == "spans":
+        if self._names(example.row)[1] == "spans":
             return {"prediction": [dict(zip(("start", "end", "label"), span, strict=True)) for span in spans]}
         return {"prediction": [list(span) for span in spans]}
 
@@ -265,6 +266,10 @@ class Tokens(Task):
             return words, tags
         return "tokens", tags if tags in row.fields else "upos" if "upos" in row.fields else "tags"
 
+    def _given(self, row: Row) -> list[Any] | str:
+        given: list[Any] | str = row.value(self._names(row)[0], "a list of words, or a text", list, str)
+        return given
+
     def _tags(self, row: Row, name: str, count: int) -> list[str]:
         tags = row.value(name, "a list of tags", list)
         if len(tags) != count:
@@ -284,12 +289,11 @@ class Tokens(Task):
         raise ValueError(f'"{name}" in {row.place} has {tag!r:.60}, not a tag: give texts or whole numbers')
 
     def _splits_word(self, example: Example) -> bool:
-        words, tags = self._names(example.row)
-        text = example.row.fields[words]
+        text = self._given(example.row)
         if not isinstance(text, str):
             return False
         edges = words_of(text)
-        return any(splits_word(span, edges) for span in spans_in(example.row, tags, text))
+        return any(splits_word(span, edges) for span in spans_in(example.row, self._names(example.row)[1], text))
 
 
 def _word(word: Any, name: str, row: Row) -> str:

@@ -2,7 +2,7 @@
 
 Examples:
     bytelm finetune runs/bert --data reviews.jsonl --out runs/reviews
-    bytelm finetune runs/gpt --task regression --data sts.csv --out runs/sts
+    bytelm finetune runs/bert --task tokens --data ner.conll --out runs/entities
 """
 
 from collections.abc import Mapping, Sequence
@@ -152,7 +152,7 @@ def main(arguments: list[str]) -> int:
         Args:
             task: What the examples teach.
             data: Examples to train on: .jsonl, .csv or .tsv, also .gz, .xz or .zst, .parquet, .arrow, or a folder that
-                the datasets library saved.
+                the datasets library saved. Some tasks read further formats, such as .conll and SQuAD's .json.
             test: Examples to test on. By default a part of `data` is held out.
             out: Folder of the new run. An existing run is resumed.
             held_out: Share of the examples to hold out by their hash, without `test`.

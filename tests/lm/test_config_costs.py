@@ -59,6 +59,7 @@ def configs(draw):
         position_offset=draw(st.integers(0, 3)) if positions == "learned" else 0,
         norm=draw(of(choices.Norm)),
         norm_position="pre" if parallel else draw(of(choices.NormPosition)),
+        embedding_norm=architecture == "encoder" and draw(st.booleans()),
         residual="parallel" if parallel else "sequential",
         activation=draw(of(choices.Activation)),
         bias=draw(st.booleans()),

@@ -4,7 +4,7 @@ import torch
 from transformers import BertConfig
 
 from lm.config import ModelConfig
-from lm.exchange.bert import BERT
+from lm.exchange.bert import BERT, FIXED
 from lm.task_model import TaskModel
 
 PEER = BertConfig(
@@ -17,17 +17,13 @@ PEER = BertConfig(
     num_labels=3,
 )
 OURS = ModelConfig(
-    architecture="encoder",
+    **FIXED,
     vocab_size=40,
     context_length=12,
     layers=2,
     width=16,
     heads=2,
     mlp_width=64,
-    positions="learned",
-    norm="layernorm",
-    norm_position="post",
-    activation="gelu",
     norm_eps=1e-12,
     token_types=2,
     dropout=0.0,

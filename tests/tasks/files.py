@@ -5,5 +5,5 @@ import json
 
 def write(path, rows):
     """Write rows as JSON lines; return the path."""
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path

@@ -3,6 +3,8 @@
 import json
 import re
 import string
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -23,13 +25,10 @@ from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.finetune import finetune
 from pipelines.verbs.predict import predict
 from tests.tasks.bert_peers import bert_pair
+from tests.tasks.files import write
+from tokenizer import Tokenizer
 
 QUICK = {"epochs": 12, "lr": 5e-3, "batch_size": 16, "device": "cpu", "dtype": "float32", "dropout": 0.0}
-
-
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def read(path):
@@ -181,6 +180,13 @@ def test_a_long_question_leaves_half_of_the_model_to_the_context(reader):
     first, *_, last = Spans(stride=1000).encode(examples, reader)
     assert (first.places[:, 0] == ABSENT).sum() == 3 + reader.room(2) // 2 and first.cut
     assert not last.cut and last.origin == 1
+
+
+def test_a_tokenizer_without_offsets_is_refused(reader):
+    unigram = Tokenizer.load(Path(__file__).parents[1] / "compatibility" / "0.1" / "unigram")
+    [row] = Spans().rows_of_texts(["q", "c"])
+    with pytest.raises(ValueError, match="the run has a Unigram tokenizer, which gives no places in a text"):
+        Spans().encode([Spans().example(row, labelled=False)], replace(reader, tokenizer=unigram))
 
 
 # Files

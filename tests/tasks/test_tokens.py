@@ -16,9 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from seqeval import metrics as seqeval
 from seqeval.metrics.sequence_labeling import get_entities
+from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
 from transformers import BertForTokenClassification
 
 from corpora.rows import Row
+from corpora.tagged_files import read_tagged, with_tags
 from corpora.tagged_text import words_of
 from lm.metrics.entities import entities, entity_scores, iob2, marks_entities
 from pipelines.run.folder import Run
@@ -29,6 +31,7 @@ from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.finetune import finetune
 from pipelines.verbs.predict import predict
 from tests.tasks.bert_peers import bert_pair
+from tests.tasks.files import write
 
 CONLL = """-DOCSTART- -X- -X- O
 
@@ -52,11 +55,6 @@ UNIVERSAL = """# sent_id = 1
 """
 TAGS = ["O", "B-A", "I-A", "B-B", "I-B"]
 QUICK = {"epochs": 6, "lr": 3e-3, "batch_size": 8, "device": "cpu", "dtype": "float32", "dropout": 0.0}
-
-
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def read(path, **options):
@@ -160,6 +158,19 @@ def test_conll_u_has_a_tag_for_each_word_and_none_for_contractions_and_empty_nod
     assert [tags for _, tags in by_column] == [["VB", "RB", "VB"], ["UH"]]
 
 
+def test_files_come_back_whole_with_the_predicted_column(tmp_path):
+    (tmp_path / "a.conllu").write_text(UNIVERSAL)
+    rows = list(read_tagged(tmp_path / "a.conllu"))
+    assert "".join(with_tags(row, row.fields["upos"], "upos") for row in rows) == UNIVERSAL + "\n"
+    tagged = [with_tags(row, ["X"] * len(row.fields["tokens"]), "xpos") for row in rows]
+    assert [line.split("\t")[4] for line in tagged[0].splitlines() if "\t" in line] == ["_", "X", "X", "_", "X"]
+    (tmp_path / "a.conll").write_text(CONLL)
+    [first, _] = read_tagged(tmp_path / "a.conll")
+    assert with_tags(first, ["A", "B", "C", "D", "E"], "tags").startswith(
+        "-DOCSTART- -X- -X- O O\nEU NNP B-NP B-ORG A\nrejects VBZ B-VP O B\n"
+    )
+
+
 def test_other_schemes_are_read_as_iob2_and_it_is_said(tmp_path):
     rows = [
         {"tokens": ["a", "b", "c"], "tags": ["I-X", "B-X", "O"]},  # IOB1: two entities
@@ -185,6 +196,8 @@ def test_spans_of_characters_become_tags_of_words(tmp_path, name):
         ["B-PER", "I-PER", "I-PER", "I-PER", "I-PER", "B-THING", "O", "B-LOC", "I-LOC", "O"],
     )
     assert found[1] == (["none"], ["O"])
+    nested = write(tmp_path / "nested.jsonl", [{"doc": {"text": text, "marks": [[0, 2, "X"]]}}])
+    assert read(nested, columns=("doc.text", "doc.marks"))[0][1][:2] == ["B-X", "O"]
 
 
 @given(st.text(max_size=50))
@@ -202,7 +215,6 @@ def test_words_of_a_text_are_all_its_characters_but_blanks(text):
         ([{"tokens": ["a", 3], "tags": ["O", "O"]}], '"tokens" in line 1 of .* has 3, not a word'),
         ([{"tokens": ["a"], "tags": [None]}], '"tags" in line 1 of .* has None, not a tag'),
         ([{"tokens": ["a"], "tags": [""]}], "has '', not a tag"),
-        ([{"tokens": ["\ud800"], "tags": ["O"]}], r"lone surrogate \\ud800"),
         ([{"tokens": [], "tags": []}], "holds no example"),
         ([{"tokens": ["a"]}], 'has no field "ner_tags": it has tokens; choose with `columns`'),
         ([{"text": "ab", "entities": [[0, 3, "X"]]}], "has the span 0 to 3 in a text of 2 characters"),
@@ -217,11 +229,14 @@ def test_unusable_rows_are_refused_by_name(tmp_path, rows, message):
 
 def test_unusable_lines_and_numbers_without_names_are_refused(tmp_path):
     (tmp_path / "a.conll").write_text("a O\nb\n")
-    with pytest.raises(ValueError, match=r"line 2 of .*a.conll has 1 columns, not 2: give one word a line"):
+    with pytest.raises(ValueError, match=r"columns in line 2 of .*a.conll: 1, not 2; give one word a line"):
         read(tmp_path / "a.conll")
     (tmp_path / "a.conllu").write_text("1\ta\n")
-    with pytest.raises(ValueError, match=r"line 1 of .*a.conllu has 2 columns, not 10"):
+    with pytest.raises(ValueError, match=r"columns in line 1 of .*a.conllu: 2, not 10"):
         read(tmp_path / "a.conllu")
+    (tmp_path / "a.jsonl").write_text('{"tokens": ["\\ud800"], "tags": ["O"]}')
+    with pytest.raises(ValueError, match=r"lone surrogate \\ud800"):
+        read(tmp_path / "a.jsonl")
     rows = write(tmp_path / "rows.jsonl", [{"tokens": ["a"], "tags": [2]}])
     with pytest.raises(ValueError, match=r'the tag 2 in "tags" in line 1 of .* has no number in 2 `tag_names`'):
         read(rows, tag_names=("O", "X"))
@@ -272,6 +287,32 @@ def test_long_sentences_repeat_words_as_context(readers):
     for window, start in zip(windows[1:], first[1:], strict=True):
         context = window.places.tolist().index(start) - 1
         assert 0 < context <= readers["bert"].room() // 4
+
+
+# Results
+
+
+@given(st.lists(st.lists(st.tuples(*[st.integers(0, 2)] * 2), min_size=1, max_size=9), min_size=1))
+def test_numbers_of_plain_tags_are_those_of_scikit_learn(readers, sentences):
+    """The outputs of the model are the second number of each pair; the word "" has no token and gets the usual tag."""
+    names = ("NOUN", "O", "VERB")
+    task = Tokens(labels=names, usual_tag="NOUN")
+    examples = [example(["", *["self"] * len(pairs)], ["O", *(names[a] for a, _ in pairs)]) for pairs in sentences]
+    encoded = task.encode(examples, readers["bert"])
+    outputs = [np.zeros((len(one.ids), 3), np.float32) for one in encoded]
+    for one, logits in zip(encoded, outputs, strict=True):
+        for position in np.flatnonzero(one.weights):
+            logits[position, sentences[one.origin][one.places[position] - 1][1]] = 5
+    numbers, by_type = task.results(outputs, encoded, examples)
+    gold = [names[a] for pairs in sentences for a in (1, *(a for a, _ in pairs))]
+    said = [names[b] for pairs in sentences for b in (0, *(b for _, b in pairs))]
+    assert numbers.tag_accuracy == pytest.approx(accuracy_score(gold, said))
+    assert numbers.tag_macro_f1 == pytest.approx(f1_score(gold, said, average="macro"))
+    assert (numbers.words, numbers.unread_words, numbers.windows) == (len(gold), len(sentences), len(encoded))
+    assert numbers.entity_f1 is None
+    precision, recall, f1, support = precision_recall_fscore_support(gold, said, labels=names, zero_division=0)
+    expected = zip(names, precision, recall, f1, support.tolist(), strict=True)
+    assert by_type.by_type == {name: pytest.approx(tuple(scores)) for name, *scores in expected if scores[3]}
 
 
 # Runs
