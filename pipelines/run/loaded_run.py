@@ -28,6 +28,7 @@ from pipelines.run.text_ids import TextIds, text_ids
 from tokenizer import CLS, MASK, SEP, Tokenizer
 
 if TYPE_CHECKING:
+    from pipelines.chat.template import ChatTemplate
     from pipelines.evaluation.results import Evaluation
     from pipelines.generation.generated import Generated, Guesses
     from pipelines.scoring.texts import TextScore
@@ -52,6 +53,16 @@ class LoadedRun:
         self.around: TextIds = text_ids(run, self.tokenizer)
         """The ids that the model reads around a text"""
         self._options = checkpoint, device, dtype
+
+    @cached_property
+    def template(self) -> "ChatTemplate | None":
+        """The chat template of a run that can chat; None for any other."""
+        text = self.run.chat_template
+        if not text:
+            return None
+        from pipelines.chat.template import ChatTemplate
+
+        return ChatTemplate.of(text, self.tokenizer, self.around)
 
     @property
     def path(self) -> Path:
@@ -126,6 +137,15 @@ class LoadedRun:
             raise ValueError(f"{self.path} is of architecture {architecture}, and only an encoder fills masks")
         guesses: list[Guesses] = bytelm.generate(self, prompt=text)  # type: ignore[assignment]  # that of an encoder
         return guesses
+
+    def chat(self, messages: str | Sequence[dict[str, str]], **options: Any) -> str:
+        """Return what `bytelm.answer` returns for this run, with its `options`: the answer to messages, or to a text.
+
+        `messages` are such as [{"role": "user", "content": "Hi"}].
+        """
+        import bytelm
+
+        return bytelm.answer(self, messages, **options)
 
     def score(self, text: str, **options: Any) -> "TextScore":
         """Return what `bytelm.score_text` returns for this run, with its `options`: the surprisal of each token."""

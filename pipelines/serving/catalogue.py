@@ -104,7 +104,7 @@ def _tokenizer_info(served: ServedModel) -> dict[str, Any]:
         "eos_token": spelled(around.stops[0] if around.stops else None),
         "bos_token": spelled(around.start),
         "pad_token": spelled(around.special.get(PAD)),
-        "chat_template": None,
+        "chat_template": served.run.run.chat_template or None,
         "vocab_size": tok.vocab_size,
         "model_max_length": served.context_length,
     }

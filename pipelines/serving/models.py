@@ -59,12 +59,8 @@ class ServedModel:
 
         A prompt that cannot fit in the context is refused before it is encoded, because encoding it would take seconds.
         """
-        tok, special = self.run.tokenizer, self.run.tokenizer.special_tokens
-        if tok.is_lossless and len(text) > self.context_length * max(
-            int(tok.token_byte_lengths.max()), *map(len, special), 1
-        ):
-            message = f"the prompt has {len(text):,} characters, more than fit in {self.context_length:,} tokens"
-            raise RequestError(400, f"{message}: shorten it", param="prompt", code="context_length_exceeded")
+        special = self.run.tokenizer.special_tokens
+        self.refuse_too_long(len(text), "the prompt", "prompt")
         spelled = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
         ids: list[int] = []
         at = 0
@@ -72,6 +68,15 @@ class ServedModel:
             ids.append(special[found[0]])
             at = found.end()
         return ids if len(ids) > self.context_length else ids + await self.encode(text[at:], "prompt")
+
+    def refuse_too_long(self, characters: int, what: str, param: str) -> None:
+        """Raise RequestError for so many characters that they cannot fit in the context."""
+        tok = self.run.tokenizer
+        if tok.is_lossless and characters > self.context_length * max(
+            int(tok.token_byte_lengths.max()), *map(len, tok.special_tokens), 1
+        ):
+            message = f"{what} has {characters:,} characters, more than fit in {self.context_length:,} tokens"
+            raise RequestError(400, f"{message}: shorten it", param=param, code="context_length_exceeded")
 
     async def encode(self, text: str, param: str) -> list[int]:
         """Return the ids of a text in which special tokens are ordinary text.

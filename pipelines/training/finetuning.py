@@ -8,17 +8,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from lm.new_entries import with_new_entries
 from lm.task_model import TaskModel, TrainedModel, build_model
 from pipelines.cli.display import answer, say
+from pipelines.evaluation.measurement import Result
 from pipelines.evaluation.planning import EvaluationOptions, TaskPlan
 from pipelines.evaluation.results import Evaluation
 from pipelines.evaluation.task_evaluation import measure_task
 from pipelines.machine import choose_machine, cores_per_operation, freed_memory_returned, without_subnormals
-from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
 from pipelines.run.predictor import Predictor
 from pipelines.run.retention import checkpoint_folders
-from pipelines.tasks.comparison import SCRATCH
+from pipelines.tasks.comparison import BEFORE, SCRATCH
 from pipelines.tasks.data import EncodedTask, ExampleFiles, fingerprint
 from pipelines.training.batch import ALL_ROWS, Shard
 from pipelines.training.batch_loss import summed_loss
@@ -43,6 +44,7 @@ def train(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, parallel:
         "pretrained": str(run.folder.resolve()),
         **{name: run.facts[name] for name in GIVEN if name in run.facts},
         **(source.facts if source else {}),
+        **work.facts,
     }
     with (
         freed_memory_returned(),
@@ -52,9 +54,10 @@ def train(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, parallel:
     ):
         data = task_data(prepared(work, lambda: source.weights if source else starting_weights(out)), group.shard)
         lines = [source.summary()] if source else ["starts from random weights"] if from_scratch else []
+        lines += new_tokens(work) if source else []
 
         def build() -> TrainedModel:
-            return initial_model(recipe, source.weights if source else None)
+            return initial_model(work, source.weights if source else None)
 
         return run_training(Training(recipe, work.reader.tokenizer, data, build, facts, lines), out, group)
 
@@ -69,30 +72,45 @@ def print_plan(run: Run, work: EncodedTask, out: Path) -> None:
         f"would fine-tune {run.folder} for {recipe.task.name} on {len(work.training):,} examples, {settings.epochs} "
         f"epochs in batches of {settings.batch_size}, and test it on {len(work.validation):,}; {cut:,} are cut"
     )
-    model = initial_model(recipe, None)
+    model = initial_model(work, None)
     speed = measured_speed(recipe, lambda: model, task_data(prepared(work, lambda: None)))
     answer(speed.time_of(recipe.train.tokens))
     answer(f"would {'resume the run' if checkpoint_folders(out) else 'make a run'} in {out}")
 
 
-def evaluate(work: EncodedTask, out: Path, compare_scratch: bool) -> tuple[TaskPlan, Evaluation]:
-    """Measure the fine-tuned run in `out`, and with `compare_scratch` the same model from random weights beside it."""
+def evaluate(
+    run: Run, work: EncodedTask, out: Path, compare_scratch: bool, from_scratch: bool = False
+) -> tuple[TaskPlan, Evaluation]:
+    """Measure the fine-tuned run in `out` beside others.
+
+    They are the `run` that it is made of, if its task compares it, and with `compare_scratch` the same model from
+    random weights.
+    """
     task, further = work.recipe.task, {}
     assert task is not None
-    if compare_scratch:
+    if task.compares_before and not from_scratch:
+        machine = choose_machine(work.recipe.train.device, "float32")
+        before = initial_model(work, Source.open(run.folder).weights).to(machine.device)
+        further[BEFORE] = _first_result(work, out, before.eval())
+    if compare_scratch and not from_scratch:
         say("the same model from random weights, for comparison:")
-        model = train_in_memory(work, work.recipe.train.seed)
-        outputs = Predictor(Run(out), model).outputs(work.encoded_validation)
-        further[SCRATCH] = task.results(outputs, work.encoded_validation, work.validation)[0]
+        further[SCRATCH] = _first_result(work, out, train_in_memory(work, work.recipe.train.seed))
     plan = TaskPlan(Run(out), (), EvaluationOptions())
     return plan, measure_task(plan, further)
+
+
+def _first_result(work: EncodedTask, out: Path, model: TrainedModel) -> Result:
+    """Return the first result of another model on the held-out examples of the run in `out`."""
+    assert work.recipe.task is not None
+    outputs = Predictor(Run(out), model).outputs(work.encoded_validation)
+    return work.recipe.task.results(outputs, work.encoded_validation, work.validation)[0]
 
 
 def train_in_memory(work: EncodedTask, seed: int, weights: Mapping[str, Tensor] | None = None) -> TrainedModel:
     """Return the model of `work`, trained with another seed or from other weights, in evaluation mode."""
     recipe = replace(work.recipe, train=replace(work.recipe.train, seed=seed))
     machine = choose_machine(recipe.train.device, recipe.train.dtype, half=True)
-    model = initial_model(recipe, weights).to(machine.device)
+    model = initial_model(replace(work, recipe=recipe), weights).to(machine.device)
     model.compute_dtype = machine.dtype
     with without_subnormals():
         data = task_data(prepared(replace(work, recipe=recipe), lambda: weights))
@@ -109,7 +127,7 @@ def prepared(work: EncodedTask, weights: Callable[[], Mapping[str, Tensor] | Non
     @cache
     def start() -> TrainedModel:
         device = choose_machine(recipe.train.device, "float32").device
-        return initial_model(recipe, weights()).to(device).eval()
+        return initial_model(work, weights()).to(device).eval()
 
     training, validation = (task.prepare(part, start) for part in (work.encoded_training, work.encoded_validation))
     return replace(work, encoded_training=training, encoded_validation=validation)
@@ -130,11 +148,28 @@ def task_data(work: EncodedTask, shard: Shard = ALL_ROWS) -> TaskData:
     return TaskData(work.encoded_training, work.encoded_validation, config.batch_size, config.seed, shard, loss)
 
 
-def initial_model(recipe: Recipe, weights: Mapping[str, Tensor] | None) -> TrainedModel:
-    """Return the model of a recipe with the `weights` of a language model. What they lack is random."""
-    model = build_model(recipe.model, recipe.head, recipe.train.seed)
-    if weights is not None and isinstance(model, TaskModel):
+def initial_model(work: EncodedTask, weights: Mapping[str, Tensor] | None) -> TrainedModel:
+    """Return the model of `work` with the `weights` of the language model that it is made of.
+
+    What they lack is random, but entries of new special tokens are the mean of the others.
+    """
+    model = build_model(work.recipe.model, work.recipe.head, work.recipe.train.seed)
+    if weights is None:
+        return model
+    body = model.body if isinstance(model, TaskModel) else model
+    if work.reader.tokenizer.vocab_size > work.known_entries:
+        weights = with_new_entries(weights, body, work.known_entries)
+    if isinstance(model, TaskModel):
         model.load_body(weights)
-    elif weights is not None:
+    else:
         model.load_state_dict(weights)
     return model
+
+
+def new_tokens(work: EncodedTask) -> list[str]:
+    """Return a line about the special tokens that a task adds, if any."""
+    tok = work.reader.tokenizer
+    added = [name for name, i in tok.special_tokens.items() if i >= work.known_entries]
+    if not added:
+        return []
+    return [f"new special tokens {' '.join(added)}: their weights begin as the mean of the others"]

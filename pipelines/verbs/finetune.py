@@ -113,14 +113,18 @@ def _finetune(
         return 0
     status = finetuning.train(run, work, files, out, parallel, from_scratch)
     if status == 0 and is_first_process():
-        plan, evaluation = finetuning.evaluate(work, out, compare_scratch and task.from_random and not from_scratch)
+        compared = compare_scratch and task.from_random
+        plan, evaluation = finetuning.evaluate(run, work, out, compared, from_scratch)
         show_measured([([plan], evaluation)])
     return status
 
 
 def next_step(given: Mapping[str, Any], status: int) -> str:
-    """Return the command that follows: it predicts what the task predicts."""
-    return command("predict", given["out"], "TEXT") if status == 0 and is_first_process() else ""
+    """Return the command that follows, which uses the run."""
+    if status or not is_first_process():
+        return ""
+    verb = task_class(given["task"]).used_by
+    return command(verb, given["out"], *(["TEXT"] if verb == "predict" else []))
 
 
 def main(arguments: list[str]) -> int:

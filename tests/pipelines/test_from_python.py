@@ -105,6 +105,7 @@ def is_path(annotation):
 
 REQUIRED = {
     "build-dataset": ["c", "--tokenizer", "tok", "--out", "o"],
+    "chat": ["o"],
     "demo": [],
     "embed": ["o", "c", "--out", "o"],
     "entropy": ["c"],
