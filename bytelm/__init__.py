@@ -16,13 +16,16 @@ import sys
 TYPE_CHECKING = False  # without importing `typing`
 if TYPE_CHECKING:
     from pipelines.cli.display import show
+    from pipelines.generation.answers import answer
     from pipelines.recipes.recipe import load_recipe
     from pipelines.run.loaded_run import LoadedRun, load_run
     from pipelines.scoring.choices import rank_choices
     from pipelines.scoring.texts import score_text
     from pipelines.verbs.build_dataset import build_dataset
+    from pipelines.verbs.chat import chat
     from pipelines.verbs.dataset import verify_dataset
     from pipelines.verbs.demo import demo
+    from pipelines.verbs.embed import embed
     from pipelines.verbs.entropy import entropy
     from pipelines.verbs.evaluate import evaluate
     from pipelines.verbs.export_hf import export_hf
@@ -66,6 +69,7 @@ _refuse_other_packages()
 _HOMES = {
     "LoadedRun": "pipelines.run.loaded_run",
     "Tokenizer": "tokenizer",
+    "answer": "pipelines.generation.answers",
     "load_recipe": "pipelines.recipes.recipe",
     "load_run": "pipelines.run.loaded_run",
     "rank_choices": "pipelines.scoring.choices",
@@ -77,8 +81,11 @@ _HOMES = {
 __all__ = [
     "LoadedRun",
     "Tokenizer",
+    "answer",
     "build_dataset",
+    "chat",
     "demo",
+    "embed",
     "entropy",
     "evaluate",
     "export_hf",

@@ -92,6 +92,26 @@ def read_rows(path: Path) -> Iterator[Row]:
         yield Row(place, fields)
 
 
+def read_text_rows(path: Path, size: int = 4000) -> Iterator[Row]:
+    """Yield a text file as rows with the field `text`, pieces of at least `size` bytes that end with a line."""
+    options = ReadOptions(encoding=found_encoding(path))
+    too_long = ValueError(f"{path} has a line of more than {MAX_DOCUMENT:,} bytes: break it")
+    lines: list[bytes] = []
+    number, held = 1, 0
+    for line in whole_lines(text_pieces(path, options), MAX_DOCUMENT, too_long):
+        lines.append(line)
+        held += len(line) + 1
+        if held >= size:
+            yield _text_row(path, number, lines)
+            number, held, lines = number + len(lines), 0, []
+    if lines:
+        yield _text_row(path, number, lines)
+
+
+def _text_row(path: Path, first: int, lines: list[bytes]) -> Row:
+    return Row(f"the text from line {first} of {path}", {"text": b"\n".join([*lines, b""]).decode()})
+
+
 def hash_split(keys: Sequence[str], fraction: float) -> np.ndarray:
     """Return which of N examples are held out, (N,) bool, by the hash of their `keys`: duplicates stay together.
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from lm.config import ModelConfig
-from lm.head_config import HeadConfig
+from lm.head_config import HeadConfig, Pooling
 from lm.layers import Component, Linear
 
 NEVER = -1e30  # logit of what is absent: a span in padding, a choice that an example lacks
@@ -74,21 +74,26 @@ class SequenceHead(TaskHead):
 
     def forward(self, hidden: Tensor, present: Tensor | None = None) -> Tensor:
         """hidden (B, T, width) to (B, 1, outputs), or (B, outputs, 1); `present` (B, T) bool is False at padding."""
-        pooled = self._pool(hidden, present)
+        pooled = pool(hidden, present, self.pooling)
         if self.dense is not None:
             pooled = torch.tanh(self.dense(self.first_dropout(pooled)))
         return super().forward(pooled).unsqueeze(-1 if self.apart else 1)
 
-    def _pool(self, hidden: Tensor, present: Tensor | None) -> Tensor:
-        if self.pooling == "first":
-            return hidden[:, 0]
-        if present is None:
-            return hidden.mean(dim=1) if self.pooling == "mean" else hidden[:, -1]
-        if self.pooling == "last":
-            last = present.shape[1] - 1 - present.int().flip(1).argmax(dim=1)
-            return hidden[torch.arange(len(hidden), device=hidden.device), last]
-        weights = present.to(hidden.dtype).unsqueeze(-1)
-        return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+
+def pool(hidden: Tensor, present: Tensor | None, pooling: Pooling) -> Tensor:
+    """hidden (B, T, width) to (B, width): the first position, the last, or the mean of all.
+
+    `present` (B, T) bool is False at padding, which is at the end.
+    """
+    if pooling == "first":
+        return hidden[:, 0]
+    if present is None:
+        return hidden.mean(dim=1) if pooling == "mean" else hidden[:, -1]
+    if pooling == "last":
+        last = present.shape[1] - 1 - present.int().flip(1).argmax(dim=1)
+        return hidden[torch.arange(len(hidden), device=hidden.device), last]
+    weights = present.to(hidden.dtype).unsqueeze(-1)
+    return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
 
 
 HEADS: dict[str, type[TaskHead]] = {"sequence": SequenceHead, "token": TokenHead, "span": SpanHead}
@@ -100,11 +105,17 @@ def task_loss(
     """Return the sum over N targets of weight times loss, a float32 scalar: nats, or squared errors.
 
     outputs (N, L) float32; targets (N,) int64 for a cross-entropy, otherwise float32 with L = 1; `weights` (N,), 1 by
-    default. Label smoothing spreads this probability evenly over the labels of a cross-entropy.
+    default. Label smoothing spreads this probability evenly over the labels of a cross-entropy, except absent ones.
     """
     if head.loss == "cross-entropy":
         balance = outputs.new_tensor(head.class_weights) if head.class_weights else None
-        losses = F.cross_entropy(outputs, targets, balance, reduction="none", label_smoothing=label_smoothing)
+        absent = head.kind in ("span", "choice")  # may be among the outputs
+        smoothing = 0.0 if absent else label_smoothing
+        losses = F.cross_entropy(outputs, targets, balance, reduction="none", label_smoothing=smoothing)
+        if absent and label_smoothing:
+            there = outputs > NEVER / 2
+            nats = -outputs.log_softmax(dim=-1).where(there, 0.0).sum(dim=-1) / there.sum(dim=-1)
+            losses = (1 - label_smoothing) * losses + label_smoothing * nats
     elif head.loss == "binary":
         losses = F.binary_cross_entropy_with_logits(outputs.squeeze(-1), targets, reduction="none")
     else:

@@ -77,6 +77,8 @@ Dtype = Annotated[
     Literal["auto", "float32", "bfloat16"],
     tyro.conf.arg(help="Dtype of activations and matrix products; auto is the fastest of this machine."),
 ]
+TextPooling = Literal["mean", "cls", "first", "last"]
+"""The hidden states that stand for a text; cls is the first position."""
 AsJson = Annotated[bool, tyro.conf.arg(name="json")]
 Quiet = Annotated[
     bool,
@@ -132,6 +134,12 @@ def check_length_penalty(length_penalty: float) -> None:
     """Raise ValueError for a `length_penalty` with which powers of lengths overflow."""
     if not -35 <= length_penalty <= 35:  # (10^8 tokens)^35 is still a float
         raise ValueError(f"`length_penalty` is {length_penalty}, but must be from -35 to 35 (1 for the mean per token)")
+
+
+def check_layer(layer: int, layers: int) -> None:
+    """Raise ValueError unless a model of `layers` layers has the hidden states `layer`, as transformers counts them."""
+    if not -layers - 1 <= layer <= layers:
+        raise ValueError(f"`layer` is {layer}, but must be from 0 to {layers}, or from -1 to {-layers - 1}")
 
 
 def check_writable(name: str, path: str | Path | None, remedy: str) -> None:

@@ -105,7 +105,7 @@ def overflows(evaluation: "SplitEvaluation") -> list[str]:
     return [
         key
         for key, number in numbers().items()
-        if number.exp_of and entries.get(key) is None and entries.get(number.exp_of) is not None
+        if number.exp_of and key in entries and entries[key] is None and entries.get(number.exp_of) is not None
     ]
 
 

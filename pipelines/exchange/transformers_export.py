@@ -141,6 +141,8 @@ def _write_tokenizer(folder: Path, run: Run, tok: Tokenizer, ids: Ids) -> None:
         "model_input_names": inputs,
         "clean_up_tokenization_spaces": False,
     }
+    if template := run.facts.get("chat_template"):
+        settings["chat_template"] = template
     write_json(folder / "tokenizer_config.json", settings | roles)
     write_json(folder / "special_tokens_map.json", roles)
     imported, edges = "imported_from" in run.facts, ("", "")

@@ -15,6 +15,7 @@ from lm.model import LanguageModel
 from lm.warn import warn
 from pipelines.cli.display import quantity
 from pipelines.cli.named_tokenizers import load_tokenizer
+from pipelines.cli.text_input import file_text
 from pipelines.files import read_json, refuse_special, whole_folder
 from pipelines.recipes.config import TrainConfig
 from pipelines.recipes.recipe import Recipe, save_config
@@ -35,7 +36,7 @@ INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 """Files that transformers reads if there is no safetensors file"""
-FETCHED_FILES = ("*.json", "*.safetensors", "merges.txt", "vocab.txt", "*.model", "*.model.v*", "*.tiktoken")
+FETCHED_FILES = ("*.json", "*.jinja", "*.safetensors", "merges.txt", "vocab.txt", "*.model", "*.model.v*", "*.tiktoken")
 WORD_PIECE_NAMES = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]", "unk_token": "[UNK]"}
 DEFAULT_NAMES = {
     "bert": WORD_PIECE_NAMES,
@@ -81,6 +82,8 @@ def import_model(
         "roles": roles,
         "around_text": _around_text(settings, tok),
     }
+    if config.architecture == "decoder" and (template := _chat_template(folder, names[0])):
+        facts["chat_template"] = template
     if config.architecture == "encoder":
         _warn_of_missing_roles(source, tok.special_tokens | roles)
     recipe = Recipe(objective=objective or DEFAULT_OBJECTIVES[config.architecture], model=config)
@@ -173,6 +176,21 @@ def _around_text(settings: dict[str, Any], tok: Tokenizer) -> dict[str, list[int
     if not isinstance(before, list) or not all(is_known(tok, i) for i in before):
         raise ValueError(f"config.json has {BEFORE_TEXT} = {before!r}, which are no ids of its tokenizer: export again")
     return {"before": before, "after": after}
+
+
+def _chat_template(folder: Path, config: dict[str, Any]) -> str:
+    """Return the chat template in a file of its own or in tokenizer_config.json; "" if there is none.
+
+    Of several with names, it is the default.
+    """
+    path = folder / "chat_template.jinja"
+    if path.is_file():
+        return file_text(path)
+    found = config.get("chat_template")
+    if isinstance(found, list):
+        named = {one.get("name"): one.get("template") for one in found if isinstance(one, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else ""
 
 
 def _optional_json(folder: Path, name: str) -> dict[str, Any]:

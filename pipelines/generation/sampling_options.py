@@ -9,14 +9,14 @@ TEMPERATURE = 0.8
 class SamplingOptions:
     """Options of `bytelm generate`; None for an option that is not given. Raises ValueError for bad values."""
 
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repetition_penalty: float
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float = 1.0
     """1 for none"""
-    greedy: bool
-    seed: int
+    greedy: bool = False
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.greedy:

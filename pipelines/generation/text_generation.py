@@ -46,20 +46,37 @@ def sampled_texts(
         tokens = min(tokens, config.context_length)
     else:
         ids, present = pad_left(prompt_ids(run.tokenizer, prompts, config, around), device)
-    sampler = _sampler(options, device)
+    return continued(run, ids, tokens, options, steps_of, present, source, source_present)
+
+
+def continued(
+    run: LoadedRun,
+    ids: Tensor,
+    tokens: int,
+    options: SamplingOptions,
+    steps_of: Sequence[list[Step]] | None = None,
+    present: Tensor | None = None,
+    source: Tensor | None = None,
+    source_present: Tensor | None = None,
+) -> Iterator[list[str]]:
+    """Yield what each step adds to the texts of `ids` (B, T) int64.
+
+    See `sampled_texts` for `steps_of`, and `lm.decoding.generation.stream` for the last three arguments.
+    """
+    stops, sampler = run.around.stops, _sampler(options, ids.device)
     steps = stream(
-        model,
+        run.model,
         ids,
         tokens,
         present=present,
         source=source,
         source_present=source_present,
-        sampler=sampler if steps_of is None else _record(sampler, run.tokenizer, around.stops, steps_of),
+        sampler=sampler if steps_of is None else _record(sampler, run.tokenizer, stops, steps_of),
         repetition_penalty=options.repetition_penalty,
-        allowed=known_ids(run.tokenizer, model),
-        stop_ids=around.stops,
+        allowed=known_ids(run.tokenizer, run.model),
+        stop_ids=stops,
     )
-    return _texts(run.tokenizer, around.stops, (step.tolist() for step in steps), len(prompts))
+    return _texts(run.tokenizer, stops, (step.tolist() for step in steps), len(ids))
 
 
 def searched_texts(

@@ -2,22 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from lm.metrics.predictions import divergences, token_nll
 from lm.model import LanguageModel
 from lm.task_model import TrainedModel
+from pipelines.cli.waiting import doing
 from pipelines.run.folder import Run
-from pipelines.tasks.examples import Encoded, batch_of
-from pipelines.training.answer_loss import answer_rows
+from pipelines.run.two_models import in_batches, sums_of_rows, target_scores
+from pipelines.tasks.examples import Encoded
 from pipelines.training.batch import Array, Batch
-from pipelines.training.batch_loss import hidden_states, logits_in_parts
 from pipelines.training.init_from import source_of
-
-PAIRS = 32  # in one forward pass
+from pipelines.training.logit_losses import answer_rows
 
 
 class Scores(NamedTuple):
@@ -44,11 +42,11 @@ def reference_of(run: Run, model: TrainedModel) -> LanguageModel:
 
 def with_reference(encoded: Sequence[Encoded], reference: TrainedModel) -> list[Encoded]:
     """Return the pairs with ln p of their answers by the reference as `extra`, (2,) float32."""
+    doing("scoring the answers with the weights before training")
     scores = answer_scores(reference, None, encoded)
     return [replace(one, extra=score.own.astype(np.float32)) for one, score in zip(encoded, scores, strict=True)]
 
 
-@torch.inference_mode()
 def answer_scores(
     model: TrainedModel,
     reference: LanguageModel | None,
@@ -57,35 +55,17 @@ def answer_scores(
 ) -> list[Scores]:
     """Return the scores of each pair by models in evaluation mode."""
     assert isinstance(model, LanguageModel)
-    order = np.argsort([example.tokens for example in encoded], kind="stable").tolist()
-    scores: dict[int, Scores] = {}
-    for start in range(0, len(order), PAIRS):
-        chosen = order[start : start + PAIRS]
-        scores |= zip(chosen, _of_batch(model, reference, batch_of([encoded[i] for i in chosen])), strict=True)
-        if progress:
-            progress(min(len(order), start + PAIRS))
-    return [scores[i] for i in range(len(encoded))]
+    return in_batches(encoded, partial(_of_batch, model, reference), progress)
 
 
 def _of_batch(model: LanguageModel, reference: LanguageModel | None, batch: Batch) -> list[Scores]:
     flat = answer_rows(batch)
     scored = flat.weights > 0
-    hidden = hidden_states(model, flat, scored)
-    targets = torch.from_numpy(flat.targets[scored]).to(hidden.device)
-    other = hidden if reference is None else hidden_states(reference, flat, scored)
-    kinds: list[list[torch.Tensor]] = []
-    for part, logits in logits_in_parts(model, hidden):
-        found = [-token_nll(logits, targets[part])]
-        if reference is not None:
-            theirs = reference.logits(other[part]).float()
-            found += [-token_nll(theirs, targets[part]), divergences(logits, theirs)[0]]
-        kinds.append(found)
-    sums = []
-    for kind in zip(*kinds, strict=True):
-        of_rows = np.zeros(len(scored))
-        np.add.at(of_rows, np.nonzero(scored)[0], torch.cat(kind).cpu().numpy())
-        sums.append(of_rows.reshape(-1, 2))
+    found = target_scores(model, reference, flat, scored)
     tokens = scored.sum(axis=1).reshape(-1, 2).sum(axis=1).tolist()
-    if reference is None:
-        return [Scores(own, None, 0.0, count) for own, count in zip(sums[0], tokens, strict=True)]
-    return [Scores(own, theirs, float(kl.sum()), count) for own, theirs, kl, count in zip(*sums, tokens, strict=True)]
+    own = sums_of_rows(-found.nats, scored).reshape(-1, 2)
+    if found.other_nats is None or found.kl_bits is None:
+        return [Scores(ours, None, 0.0, count) for ours, count in zip(own, tokens, strict=True)]
+    theirs = sums_of_rows(-found.other_nats, scored).reshape(-1, 2)
+    kl = sums_of_rows(found.kl_bits, scored).reshape(-1, 2).sum(axis=1).tolist()
+    return [Scores(*row) for row in zip(own, theirs, kl, tokens, strict=True)]

@@ -64,6 +64,19 @@ class Run:
         """The settings that may not change when the run resumes (see `pipelines.run.manifest`)."""
         return fixed_settings(self.recipe, self.facts)
 
+    @property
+    def chat_template(self) -> str:
+        """The Jinja template of a run that answers messages; "" for any other."""
+        return str(self.facts.get("chat_template", "")) if self.recipe.head is None else ""
+
+    def require_chat_template(self) -> None:
+        """Raise ValueError if the run has no chat template."""
+        if not self.chat_template:
+            raise ValueError(
+                f"{self.folder} has no chat template, so it only continues texts: use bytelm generate, or make a run "
+                "that answers with bytelm finetune `task='chat'`"
+            )
+
     def require_language_model(self) -> None:
         """Raise ValueError if the model has the head of a task, and predicts no tokens."""
         if self.recipe.task is not None and self.recipe.head is not None:

@@ -5,7 +5,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, overload
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 from lm.costs import count_parameters
 from lm.model import LanguageModel
 from lm.task_model import TrainedModel, build_model
-from pipelines.cli.arguments import OR_LOADED, Device, Dtype
+from pipelines.cli.arguments import OR_LOADED, Device, Dtype, TextPooling
 from pipelines.cli.display import perplexity_text
 from pipelines.cli.verbs import checks_arguments
 from pipelines.cli.waiting import doing
@@ -23,10 +23,12 @@ from pipelines.recipes.recipe import Recipe
 from pipelines.run.checkpoint_reader import check_weights, load_weights
 from pipelines.run.folder import Run, refuse_options
 from pipelines.run.retention import readable_state
+from pipelines.run.text_features import hidden_states, text_vectors
 from pipelines.run.text_ids import TextIds, text_ids
 from tokenizer import CLS, MASK, SEP, Tokenizer
 
 if TYPE_CHECKING:
+    from pipelines.chat.template import ChatTemplate
     from pipelines.evaluation.results import Evaluation
     from pipelines.generation.generated import Generated, Guesses
     from pipelines.scoring.texts import TextScore
@@ -51,6 +53,16 @@ class LoadedRun:
         self.around: TextIds = text_ids(run, self.tokenizer)
         """The ids that the model reads around a text"""
         self._options = checkpoint, device, dtype
+
+    @cached_property
+    def template(self) -> "ChatTemplate | None":
+        """The chat template of a run that can chat; None for any other."""
+        text = self.run.chat_template
+        if not text:
+            return None
+        from pipelines.chat.template import ChatTemplate
+
+        return ChatTemplate.of(text, self.tokenizer, self.around)
 
     @property
     def path(self) -> Path:
@@ -126,6 +138,15 @@ class LoadedRun:
         guesses: list[Guesses] = bytelm.generate(self, prompt=text)  # type: ignore[assignment]  # that of an encoder
         return guesses
 
+    def chat(self, messages: str | Sequence[dict[str, str]], **options: Any) -> str:
+        """Return what `bytelm.answer` returns for this run, with its `options`: the answer to messages, or to a text.
+
+        `messages` are such as [{"role": "user", "content": "Hi"}].
+        """
+        import bytelm
+
+        return bytelm.answer(self, messages, **options)
+
     def score(self, text: str, **options: Any) -> "TextScore":
         """Return what `bytelm.score_text` returns for this run, with its `options`: the surprisal of each token."""
         import bytelm
@@ -168,13 +189,8 @@ class LoadedRun:
         reads <|cls|>, the text and <|sep|>; a <|mask|> in the text is the mask. An encoder-decoder reads the source and
         its end.
         """
-        tok, special = self.tokenizer, self.around.special
-        if self.config.model.architecture != "encoder":
-            ids = tok.encode(text, disallowed_special=())
-            after = self.around.after if self.config.model.architecture == "encoder-decoder" else ()
-            return [*self.around.before, *ids, *after]
-        masks = {spelling for spelling, i in tok.special_tokens.items() if i == special[MASK]}
-        return [special[CLS], *tok.encode(text, allowed_special=masks, disallowed_special=()), special[SEP]]
+        before, after, masks = self._around
+        return [*before, *self.tokenizer.encode(text, allowed_special=masks, disallowed_special=()), *after]
 
     def target_ids(self, target: str) -> list[int]:
         """Return the ids that an encoder-decoder reads for a target: its start token and the text."""
@@ -197,40 +213,81 @@ class LoadedRun:
             raise ValueError("an encoder-decoder needs a target: logits(source, target)")
         return self.model.logits(self.model(*self._read(text, target)))[0].float()
 
+    @overload
+    def features(
+        self, text: str, target: str | None = ..., *, layer: int = ..., pooling: TextPooling | None = ...
+    ) -> Tensor: ...
+    @overload
+    def features(
+        self, text: Prompts, target: None = ..., *, layer: int = ..., pooling: TextPooling = ...
+    ) -> np.ndarray: ...
     @torch.inference_mode()
-    def features(self, text: str, target: str | None = None, *, layer: int = -1) -> Tensor:
+    def features(
+        self, text: str | Prompts, target: str | None = None, *, layer: int = -1, pooling: TextPooling | None = None
+    ) -> Tensor | np.ndarray:
         """Return the hidden states of a text: float32 (T, width), on the model's device.
 
         T is the number of tokens that the model reads, `len(run.ids(text))`. `layer` counts as in `hidden_states` of
         transformers: with L layers, `layer` 0 to L - 1 are the hidden states that this layer reads, so 0 is the
         embedding. L is what the head reads: the output of the last layer, after the final norm if there is one.
         Negative numbers count from the end: -1 is L. An encoder-decoder gives the states of its encoder, or with a
-        `target` those of its decoder, one for each of `run.target_ids(target)`.
+        `target` those of its decoder, one for each of `run.target_ids(target)`. A fine-tuned run gives what the head of
+        its task reads.
 
-        Raises ValueError for a layer that the model lacks, and as `logits` does.
+        With `pooling` the result is one vector for the text, (width,): the "mean" of all positions, the "first" or
+        "cls", or the "last". A list of texts, which needs it, gives a float32 array (N, width) in main memory. Texts
+        longer than the context are then cut at it.
+
+        Raises ValueError for a layer that the model lacks, for a list without `pooling`, and as `logits` does.
         """
-        ids, source = self._read(text, target)
-        model, encodes = self.model, self.config.model.architecture == "encoder-decoder" and target is None
-        stack = model.encoder if encodes else model.stack
-        assert stack is not None
-        layers = len(stack.blocks)
-        if not -layers - 1 <= layer <= layers:
-            raise ValueError(f"`layer` is {layer}, but must be from 0 to {layers}, or from -1 to {-layers - 1}")
-        read: list[Tensor] = []
-        hooks = []
-        if layer not in (layers, -1):
-            block = stack.blocks[layer % (layers + 1)]
-            hooks = [block.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))]
-        try:
-            read.append(model.encode(ids) if encodes else model(ids, source))
-        finally:
-            for hook in hooks:
-                hook.remove()
-        return read[0][0].float()
+        if pooling is None:
+            if not isinstance(text, str):
+                raise ValueError("a list of texts gives one vector for each: give `pooling`, such as 'mean'")
+            return hidden_states(self._body, *self._read(text, target), layer=layer)[0]
+        if pooling not in (poolings := get_args(TextPooling)):
+            raise ValueError(f"`pooling` is {pooling!r}, but must be one of {', '.join(poolings)}")
+        if target is not None:
+            raise ValueError("`pooling` is for texts without a target: leave one of them out")
+        texts = [text] if isinstance(text, str) else text
+        encoded = self.tokenizer.encode_batch(texts, allowed_special=self._around[2], disallowed_special=())
+        vectors = self.vectors(self.cut_rows(encoded)[0], layer, pooling)
+        device = self._body.embedding.weight.device
+        return torch.from_numpy(vectors[0]).to(device) if isinstance(text, str) else vectors
+
+    def vectors(self, rows: Sequence[Sequence[int]], layer: int = -1, pooling: TextPooling = "mean") -> np.ndarray:
+        """Return a vector for each row of ids, float32 (N, width), as `features` of texts with `pooling`."""
+        return text_vectors(self._body, rows, layer, pooling)
+
+    def cut_rows(self, encoded: Sequence[list[int]]) -> tuple[list[list[int]], int]:
+        """Return the rows that the model reads for the ids of texts, cut at the context, and how many were cut.
+
+        Raises ValueError for a text without tokens if the model has no start token.
+        """
+        before, after, _ = self._around
+        room = self.config.model.context_length - len(before) - len(after)
+        rows = [[*before, *ids[:room], *after] for ids in encoded]
+        if empty := [number for number, row in enumerate(rows) if not row]:
+            raise ValueError(f"texts[{empty[0]}] has no tokens, and the model has no start token: leave it out")
+        return rows, sum(len(ids) > room for ids in encoded)
+
+    @property
+    def _body(self) -> LanguageModel:
+        """The model whose hidden states a head reads."""
+        model = self.loaded.model
+        return model if isinstance(model, LanguageModel) else model.body
+
+    @property
+    def _around(self) -> tuple[list[int], list[int], set[str]]:
+        """The ids before and after a text, and the special tokens that are not text in it."""
+        special, architecture = self.around.special, self.config.model.architecture
+        if architecture == "encoder":
+            masks = {spelling for spelling, i in self.tokenizer.special_tokens.items() if i == special[MASK]}
+            return [special[CLS]], [special[SEP]], masks
+        return list(self.around.before), list(self.around.after) if architecture == "encoder-decoder" else [], set()
 
     def _read(self, text: str, target: str | None) -> tuple[Tensor, Tensor | None]:
         """Return the ids (1, T) that the model reads, and those of the source of an encoder-decoder with a target."""
-        architecture, device = self.config.model.architecture, self.model.embedding.weight.device
+        architecture, device = self.config.model.architecture, self._body.embedding.weight.device
         if target is not None and architecture != "encoder-decoder":
             raise ValueError(
                 f"only an encoder-decoder takes a target; the architecture of this model is {architecture}"

@@ -29,10 +29,11 @@ def catalogue_routes(service: Service) -> list[Route]:
         return JSONResponse({"status": "ok"})
 
     async def models(request: Request) -> JSONResponse:
-        return JSONResponse({"object": "list", "data": [_entry(service, model) for model in service.models.values()]})
+        return JSONResponse({"object": "list", "data": [_entry(service, name) for name in service.names]})
 
     async def model(request: Request) -> JSONResponse:
-        return JSONResponse(_entry(service, service.model(request.path_params["name"])))
+        name = request.path_params["name"]
+        return JSONResponse(_entry(service, name if name in service.names else service.model(name).name))
 
     async def tokenize(request: Request) -> JSONResponse:
         asked = await TokenizeRequest.of(request)
@@ -70,14 +71,18 @@ async def _prompt_ids(served: ServedModel, text: str) -> list[int]:
     return await served.encode(text, "prompt") if special is None else [special]
 
 
-def _entry(service: Service, served: ServedModel) -> dict[str, Any]:
+def _entry(service: Service, name: str) -> dict[str, Any]:
+    """Return the entry of a model or of a fine-tuned run, which has its task."""
+    tuned = service.tasks.get(name)
+    config = service.models[name].run.config.model if tuned is None else tuned.run.recipe.model
     return {
-        "id": served.name,
+        "id": name,
         "object": "model",
         "created": service.created,
         "owned_by": "bytelm",
-        "max_model_len": served.context_length,
-        "architecture": served.architecture,
+        "max_model_len": config.context_length,
+        "architecture": config.architecture,
+        **({} if tuned is None else {"task": tuned.task.name}),
     }
 
 
@@ -86,7 +91,7 @@ def _tokenizing(service: Service, name: object) -> ServedModel:
     every = list(service.models.values())
     if name is None and len({each.run.tokenizer.fingerprint for each in every}) == 1:
         return every[0]
-    if name is None:
+    if name is None and every:
         message = f"the models have several tokenizers: name one of {', '.join(service.models)} as model"
         raise RequestError(400, message, param="model")
     return service.model(name)
@@ -99,7 +104,7 @@ def _tokenizer_info(served: ServedModel) -> dict[str, Any]:
         "eos_token": spelled(around.stops[0] if around.stops else None),
         "bos_token": spelled(around.start),
         "pad_token": spelled(around.special.get(PAD)),
-        "chat_template": None,
+        "chat_template": served.run.run.chat_template or None,
         "vocab_size": tok.vocab_size,
         "model_max_length": served.context_length,
     }

@@ -34,7 +34,7 @@ def completion_routes(service: Service) -> list[Route]:
             message = f"{served.name} is an {served.architecture}: only a decoder completes a prompt"
             raise RequestError(400, message, param="model")
         prompts = [await _prompt_ids(served, prompt) for prompt in asked.prompt or [None]]
-        job = _Job(service, served, asked, prompts)
+        job = Job(service, served, asked, prompts)
         if asked.stream:
             return StreamingResponse(job.events(), media_type="text/event-stream")
         return await asyncio.to_thread(JSONResponse, await job.answer())
@@ -62,8 +62,12 @@ async def _prompt_ids(served: ServedModel, prompt: str | list[int] | None) -> li
     return ids
 
 
-class _Job:
+class Job:
     """A completion request in progress. Raises RequestError for a prompt that does not fit."""
+
+    kind, object = "cmpl", "text_completion"
+    read, param = "prompt", "prompt"
+    """What the model reads, and the field of the request that holds it"""
 
     def __init__(
         self, service: Service, served: ServedModel, asked: CompletionRequest, prompts: Sequence[list[int]]
@@ -77,9 +81,9 @@ class _Job:
         ]
         self._check_work()
         self._scores: dict[tuple[int, ...], asyncio.Task[Predictions]] = {}
-        self._head = {
-            "id": f"cmpl-{secrets.token_hex(12)}",
-            "object": "text_completion",
+        self.head = {
+            "id": f"{self.kind}-{secrets.token_hex(12)}",
+            "object": self.object,
             "created": int(time.time()),
             "model": served.name,
         }
@@ -90,9 +94,10 @@ class _Job:
         if wanted > room:
             raise RequestError(
                 400,
-                f"the prompt has {len(prompt):,} tokens and max_tokens is {wanted:,}, together more than the model's "
-                f"context of {self.served.context_length:,} tokens: shorten the prompt or lower max_tokens",
-                param="prompt",
+                f"the {self.read} has {len(prompt):,} tokens and max_tokens is {wanted:,}, together more than the "
+                f"model's context of {self.served.context_length:,} tokens: shorten the {self.read} or lower "
+                "max_tokens",
+                param=self.param,
                 code="context_length_exceeded",
             )
         return wanted
@@ -122,39 +127,45 @@ class _Job:
     async def answer(self) -> dict[str, Any]:
         """Return the JSON object of the whole answer."""
         made: list[list[Piece]] = [[] for _ in self.choices]
-        async with aclosing(self._pieces()) as pieces:
+        async with aclosing(self.pieces()) as pieces:
             async for index, piece in pieces:
                 made[index].append(piece)
         texts = [whole(each) for each in made]
-        return self._object(enumerate(texts)) | {"usage": self._usage(sum(text.tokens for text in texts))}
+        return self._answer(enumerate(texts)) | {"usage": self.usage(sum(text.tokens for text in texts))}
 
     async def events(self) -> AsyncGenerator[str, None]:
         """Yield the server-sent events of a stream."""
         tokens = 0
-        async with aclosing(self._pieces()) as pieces:
+        async with aclosing(self.pieces()) as pieces:
             async for index, piece in pieces:
                 tokens += piece.tokens
                 if piece.text or piece.logprobs or piece.finish_reason:
-                    yield _event(self._object([(index, piece)]))
-        if self.asked.stream_options is not None and self.asked.stream_options.include_usage:
-            yield _event(self._object([]) | {"usage": self._usage(tokens)})
-        yield "data: [DONE]\n\n"
+                    yield event(self._answer([(index, piece)]))
+        for last in self.last_events(self._answer([]), tokens):
+            yield last
 
-    def _object(self, pieces: Iterable[tuple[int, Piece]]) -> dict[str, Any]:
+    def last_events(self, empty: dict[str, Any], tokens: int) -> list[str]:
+        """Return the events that end a stream: the token counts if they are asked for, in `empty`, and the end."""
+        options = self.asked.stream_options
+        counted = [event(empty | {"usage": self.usage(tokens)})] if options and options.include_usage else []
+        return [*counted, "data: [DONE]\n\n"]
+
+    def _answer(self, pieces: Iterable[tuple[int, Piece]]) -> dict[str, Any]:
         choices = [
             {"index": index, "text": piece.text, "logprobs": piece.logprobs, "finish_reason": piece.finish_reason}
             for index, piece in pieces
         ]
-        return self._head | {"choices": choices}
+        return self.head | {"choices": choices}
 
-    def _usage(self, completion_tokens: int) -> dict[str, int]:
+    def usage(self, completion_tokens: int) -> dict[str, int]:
+        """Return the token counts of an answer."""
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": completion_tokens,
             "total_tokens": self.prompt_tokens + completion_tokens,
         }
 
-    async def _pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
+    async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
         """Yield the pieces of all choices as they come, with the index of their choice."""
         queue: asyncio.Queue[tuple[int, Piece] | Exception | None] = asyncio.Queue()
 
@@ -238,5 +249,6 @@ class _Job:
         return self.service.engine.generate(self.served.name, request, owner=self)
 
 
-def _event(content: dict[str, Any]) -> str:
+def event(content: dict[str, Any]) -> str:
+    """Return a server-sent event."""
     return f"data: {json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(',', ':'))}\n\n"

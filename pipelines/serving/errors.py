@@ -71,6 +71,6 @@ def answer_wrong_route(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     path = request.url.path
     message = f"{request.method} {path} is not allowed" if error.status_code == 405 else f"there is no {path} here"
-    if "/chat" in path:
-        message = CHAT
+    if "/chat" in path and error.status_code == 404:
+        message += ": models with a chat template answer POST /v1/chat/completions, the others POST /v1/completions"
     return error_response(error.status_code, message, error.headers)

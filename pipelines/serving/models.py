@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from pipelines.run.loaded_run import LoadedRun
+from pipelines.run.predictor import Predictor
 from pipelines.run.text_ids import known_ids
 from pipelines.scoring.texts import text_tokens
 from pipelines.serving.engine import Engine
@@ -58,12 +59,8 @@ class ServedModel:
 
         A prompt that cannot fit in the context is refused before it is encoded, because encoding it would take seconds.
         """
-        tok, special = self.run.tokenizer, self.run.tokenizer.special_tokens
-        if tok.is_lossless and len(text) > self.context_length * max(
-            int(tok.token_byte_lengths.max()), *map(len, special), 1
-        ):
-            message = f"the prompt has {len(text):,} characters, more than fit in {self.context_length:,} tokens"
-            raise RequestError(400, f"{message}: shorten it", param="prompt", code="context_length_exceeded")
+        special = self.run.tokenizer.special_tokens
+        self.refuse_too_long(len(text), "the prompt", "prompt")
         spelled = re.compile("|".join(map(re.escape, sorted(special, key=len, reverse=True))) or r"(?!)")
         ids: list[int] = []
         at = 0
@@ -71,6 +68,15 @@ class ServedModel:
             ids.append(special[found[0]])
             at = found.end()
         return ids if len(ids) > self.context_length else ids + await self.encode(text[at:], "prompt")
+
+    def refuse_too_long(self, characters: int, what: str, param: str) -> None:
+        """Raise RequestError for so many characters that they cannot fit in the context."""
+        tok = self.run.tokenizer
+        if tok.is_lossless and characters > self.context_length * max(
+            int(tok.token_byte_lengths.max()), *map(len, tok.special_tokens), 1
+        ):
+            message = f"{what} has {characters:,} characters, more than fit in {self.context_length:,} tokens"
+            raise RequestError(400, f"{message}: shorten it", param=param, code="context_length_exceeded")
 
     async def encode(self, text: str, param: str) -> list[int]:
         """Return the ids of a text in which special tokens are ordinary text.
@@ -85,12 +91,19 @@ class ServedModel:
 
 @dataclass(frozen=True)
 class Service:
-    """The models by name and the engine that runs them, shared by all endpoints."""
+    """The language models and the fine-tuned runs by name, and the engine that runs them, shared by all endpoints."""
 
     models: Mapping[str, ServedModel]
     engine: Engine
     created: int = field(kw_only=True)
     """Start of the server, in seconds since 1970"""
+    tasks: Mapping[str, Predictor] = field(default_factory=dict, kw_only=True)
+    """Runs with the head of a task, which predict no tokens"""
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all runs."""
+        return [*self.models, *self.tasks]
 
     def model(self, name: object) -> ServedModel:
         """Return the model of a request's field `model`, which may be None if there is only one.
@@ -98,6 +111,11 @@ class Service:
         Raises RequestError with status 404 for an unknown name.
         """
         names = ", ".join(self.models)
+        tuned = isinstance(name, str) and name in self.tasks
+        if tuned or not self.models:
+            shown = f"{name} is" if tuned else "the runs served here are"
+            message = f"{shown} fine-tuned for a task and no language model: use POST /api/predict"
+            raise RequestError(400, message, param="model")
         if name is None and len(self.models) == 1:
             return next(iter(self.models.values()))
         if name is None:
@@ -106,6 +124,18 @@ class Service:
             message = f"there is no model {cut(repr(name))}: the models are {names}"
             raise RequestError(404, message, param="model", code="model_not_found")
         return self.models[name]
+
+    def task(self, name: object) -> str:
+        """Return the name of the fine-tuned run of a request's field `model`; see `model`."""
+        if name is None and len(self.tasks) == 1:
+            return next(iter(self.tasks))
+        if isinstance(name, str) and name in self.tasks:
+            return name
+        names = f"name one of {', '.join(self.tasks)}" if self.tasks else "no run served here is fine-tuned for a task"
+        if name is None or (isinstance(name, str) and name in self.models):
+            shown = "model is missing" if name is None else f"{name} is not fine-tuned for a task"
+            raise RequestError(400, f"{shown}: {names}", param="model")
+        raise RequestError(404, f"there is no model {cut(repr(name))}: {names}", param="model", code="model_not_found")
 
 
 def token_names(tok: Tokenizer, count: int) -> list[str]:

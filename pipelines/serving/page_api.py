@@ -53,8 +53,9 @@ class PageApi:
         self._writers: dict[str, InferenceModel] = {}
 
     async def models(self, request: Request) -> JSONResponse:
-        """Return the models."""
-        return JSONResponse({"models": [page.description() for page in self._pages.values()]})
+        """Return the models, and the names of fine-tuned runs, for which the page has no view."""
+        models = [page.description() for page in self._pages.values()]
+        return JSONResponse({"models": models, "tasks": [*self._service.tasks]})
 
     async def score(self, request: Request) -> JSONResponse:
         """Score a text. A decoder computes only the tokens from the first change on since the last text of this `key`.

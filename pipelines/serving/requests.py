@@ -141,17 +141,11 @@ IdLists = Annotated[list[Annotated[list[int], Field(min_length=1, fail_fast=True
 Stop = Annotated[str, Field(min_length=1, max_length=LONGEST_STOP)]
 
 
-class CompletionRequest(Sampling):
-    """`POST /v1/completions`."""
+class Generation(Sampling):
+    """The fields of requests for generated text."""
 
-    prompt: Annotated[Texts | IdLists | None, BeforeValidator(_several)] = Field(
-        None,
-        description="a string, a list of strings, a list of token ids or a list of such lists, none of them empty",
-    )
-    """The prompts; None: begin with the start token"""
     max_tokens: int | None = _whole(0, 2**31 - 1)
     n: int = _whole(1, MOST_CHOICES, 1)
-    best_of: int | None = _whole(1, MOST_CHOICES)
     seed: int | None = _whole(-(2**63), 2**63 - 1)
     stop: Annotated[list[Stop], BeforeValidator(_as_list)] = Field(
         [],
@@ -160,15 +154,32 @@ class CompletionRequest(Sampling):
         description=f"a string or a list of up to {MOST_STOPS} strings, none of them empty or longer than "
         f"{LONGEST_STOP:,} characters",
     )
-    logprobs: int | None = _whole(0, MOST_LOGPROBS)
-    echo: bool = _flag()
     stream: bool = _flag()
     stream_options: StreamOptions | None = Field(None, description='an object, such as {"include_usage": true}')
     user: Any = None
-    suffix: Literal[""] = _unsupported("")
     logit_bias: dict[str, Any] = _unsupported({}, max_length=0)
     presence_penalty: float = _unsupported(0.0, ge=0, le=0, allow_inf_nan=False)
     frequency_penalty: float = _unsupported(0.0, ge=0, le=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _check_stream(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise RequestError(400, "stream_options needs stream: true", param="stream_options")
+        return self
+
+
+class CompletionRequest(Generation):
+    """`POST /v1/completions`."""
+
+    prompt: Annotated[Texts | IdLists | None, BeforeValidator(_several)] = Field(
+        None,
+        description="a string, a list of strings, a list of token ids or a list of such lists, none of them empty",
+    )
+    """The prompts; None: begin with the start token"""
+    best_of: int | None = _whole(1, MOST_CHOICES)
+    logprobs: int | None = _whole(0, MOST_LOGPROBS)
+    echo: bool = _flag()
+    suffix: Literal[""] = _unsupported("")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -178,8 +189,6 @@ class CompletionRequest(Sampling):
         if self.n * len(self.prompt or [None]) > MOST_CHOICES:
             message = f"the request asks for more than {MOST_CHOICES:,} texts: send several requests"
             raise RequestError(400, message, param="prompt")
-        if self.stream_options is not None and not self.stream:
-            raise RequestError(400, "stream_options needs stream: true", param="stream_options")
         return self
 
     @property
@@ -190,6 +199,42 @@ class CompletionRequest(Sampling):
         of the prompt.
         """
         return self.echo and self.logprobs is not None
+
+
+class PredictRequest(ModelRequest):
+    """`POST /api/predict`."""
+
+    texts: list[Annotated[str, Field(max_length=LONGEST_PAGE_TEXT)]] = Field(
+        min_length=1,
+        max_length=MOST_CHOICES,
+        fail_fast=True,
+        description=f"a list of 1 to {MOST_CHOICES:,} strings of at most {LONGEST_PAGE_TEXT:,} characters",
+    )
+
+
+class ChatRequest(Generation):
+    """`POST /v1/chat/completions`."""
+
+    messages: list[Any] = Field(..., min_length=1, description="a list of messages, each with role and content")
+    max_completion_tokens: int | None = _whole(0, 2**31 - 1)
+    logprobs: bool = _flag()
+    top_logprobs: int | None = _whole(0, 20)
+    tools: list[Any] = _unsupported([], max_length=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        """Raise RequestError for fields that do not go together."""
+        if self.top_logprobs is not None and not self.logprobs:
+            raise RequestError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+        if None not in (self.max_tokens, self.max_completion_tokens):
+            raise RequestError(400, "max_tokens is the old name of max_completion_tokens: give one", param="max_tokens")
+        return self
+
+    def as_completion(self, max_tokens: int) -> CompletionRequest:
+        """Return the request that continues the prompt of the messages by at most `max_tokens` tokens."""
+        shared = {name: getattr(self, name) for name in Generation.model_fields if name != "max_tokens"}
+        top = (self.top_logprobs or 0) if self.logprobs else None
+        return CompletionRequest.model_construct(**shared, max_tokens=max_tokens, logprobs=top)
 
 
 class TokenizeRequest(ModelRequest):

@@ -18,11 +18,13 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from pipelines.serving.catalogue import catalogue_routes
+from pipelines.serving.chat import chat_routes
 from pipelines.serving.completions import completion_routes
 from pipelines.serving.errors import RequestError, answer_failure, answer_request_error, answer_wrong_route
 from pipelines.serving.lifetime import Lifetime, Limits
 from pipelines.serving.models import Service
 from pipelines.serving.page_api import page_routes
+from pipelines.serving.predictions import prediction_routes
 from pipelines.serving.security import PAGE, Access, AllowedOrigins, Security
 
 LEAVING_S = 1  # time for connections to close after their answers were cut short
@@ -109,7 +111,9 @@ def create_app(service: Service, access: Access, stopping: asyncio.Event, limits
         Mount(PAGE.rstrip("/"), StaticFiles(directory=PAGE_FOLDER)),
         *catalogue_routes(service),
         *completion_routes(service),
+        *chat_routes(service),
         *page_routes(service),
+        *prediction_routes(service),
     ]
     handlers = {
         RequestError: answer_request_error,

@@ -8,6 +8,8 @@ from pipelines.evaluation.measurement import Result, Section, Table
 SCRATCH = "the same from scratch"
 """Name of the run's model, trained from random weights with the same settings"""
 
+BEFORE = "the run before fine-tuning"
+
 Values = dict[str, float | None]
 
 
@@ -67,9 +69,9 @@ class Comparison(Result):
             sentences.append(f"By {self.number} ({self.shown(self.own)}) it loses to {' and '.join(worse)}.")
         elif scratch is None or scratch >= 0:
             best = min(gains, key=gains.__getitem__)
+            others = f"all {len(gains)} simpler predictors; the best of them is " if len(gains) > 1 else ""
             sentences.append(
-                f"By {self.number} ({self.shown(self.own)}) it is at least as good as all {len(gains)} simpler "
-                f"predictors; the best of them is {self._against(best)}."
+                f"By {self.number} ({self.shown(self.own)}) it is at least as good as {others}{self._against(best)}."
             )
         return sentences
 

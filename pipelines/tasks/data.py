@@ -1,7 +1,7 @@
 """The examples of a fine-tuning: read, learned from, divided and encoded. Imports no torch."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from lm.warn import warn
 from pipelines.recipes.config import FinetuneConfig
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
-from pipelines.run.text_ids import text_ids
+from pipelines.run.text_ids import ids_of, text_ids
 from pipelines.tasks.examples import Encoded
 from pipelines.tasks.task import Example, Task
 from pipelines.tasks.text_reader import TextReader
@@ -104,8 +104,12 @@ def fingerprint(*parts: Sequence[Example]) -> str:
 def reader_of(run: Run, task: Task, tokenizer: Tokenizer | None = None) -> TextReader:
     """Return what makes the ids that the model of a run reads in a task."""
     tok = tokenizer or run.tokenizer()
-    around = text_ids(run, tok)
-    return TextReader(tok, around, run.recipe.model, str(run.facts.get("model_type", "")), task.truncate)
+    return _reader(run, task, tok, run.facts)
+
+
+def _reader(run: Run, task: Task, tok: Tokenizer, facts: Mapping[str, Any]) -> TextReader:
+    around = ids_of(run.recipe.model.architecture, facts, tok)
+    return TextReader(tok, around, run.recipe.model, str(facts.get("model_type", "")), task.truncate)
 
 
 def check_model(run: Run, task: Task, config: FinetuneConfig, lora: LoraConfig) -> None:
@@ -127,6 +131,7 @@ def check_model(run: Run, task: Task, config: FinetuneConfig, lora: LoraConfig) 
             f"{run.folder} has model.attention = {model.attention!r}, which has no dropout, but `dropout` is "
             f"{config.dropout:g}: give `dropout=0`"
         )
+    task.check_run(run)
 
 
 def _check_layers(run: Run, task: Task, config: FinetuneConfig, lora: LoraConfig) -> None:
@@ -159,18 +164,25 @@ class EncodedTask:
     validation: list[Example]
     encoded_training: list[Encoded]
     encoded_validation: list[Encoded]
+    facts: Mapping[str, Any]
+    """Entries of the table [run] that the task adds"""
+    known_entries: int
+    """Entries of the tokenizer before the task added special tokens"""
 
 
 def encode_task(run: Run, files: ExampleFiles, task: Task, config: FinetuneConfig, lora: LoraConfig) -> EncodedTask:
     """Return the examples and the recipe of a fine-tuning of `run`."""
-    task, training, validation = files.read(task)
-    reader = reader_of(run, task)
-    sides = [task.encode(part, reader) for part in (training, validation)]
-    tokens = sum(example.tokens for example in sides[0])
-    model = replace(run.recipe.model, dropout=config.dropout)
-    train = config.train(len(sides[0]), tokens)
+    tok = run.tokenizer()
+    adapted = task.adapt(run.facts, tok, text_ids(run, tok))
+    task, training, validation = files.read(adapted.task)
+    reader = _reader(run, task, adapted.tokenizer, {**run.facts, **adapted.facts})
+    encoded, encoded_validation = (task.encode(part, reader) for part in (training, validation))
+    vocab_size = max(run.recipe.model.vocab_size, adapted.tokenizer.vocab_size)
+    model = replace(run.recipe.model, dropout=config.dropout, vocab_size=vocab_size)
+    encoded = task.arrange(encoded, model)
+    train = config.train(len(encoded), sum(example.tokens for example in encoded))
     recipe = Recipe(objective=run.recipe.objective, model=model, train=train, lora=lora, task=task, finetune=config)
-    return EncodedTask(recipe, reader, training, validation, sides[0], sides[1])
+    return EncodedTask(recipe, reader, training, validation, encoded, encoded_validation, adapted.facts, tok.vocab_size)
 
 
 def _named(paths: Sequence[Path]) -> str:

@@ -28,7 +28,7 @@ class Encoded:
     source: Array | None = None
     """(S,) int64: ids that the encoder of an encoder-decoder reads"""
     extra: Array | None = None
-    """(E,) float32: numbers that the loss of the task reads"""
+    """(E,) float32: numbers that the loss or the results of the task read"""
     places: Array | None = None
     """(T,) or (T, 2) int64, ABSENT elsewhere: the word, or the characters of a text, that a position stands for"""
     origin: int = 0

@@ -32,20 +32,20 @@ class PreferenceNumbers(Result):
     """The numbers of a model on pairs of answers. The reference is the run that it started from."""
 
     preference_accuracy: float | None = number(
-        "pairs preferred right",
+        "right pairs",
         "Share of pairs whose chosen answer has the higher reward, beta ln(p / p of the reference); a tie counts 1/2.",
         4,
         headline=True,
         default=None,
     )
     preference_low: float | None = number(
-        "pairs preferred right, low end", "Low end of the 95 % interval (Wilson).", 4, default=None
+        "right pairs, low end", "Low end of the 95 % interval (Wilson).", 4, default=None
     )
     preference_high: float | None = number(
-        "pairs preferred right, high end", "High end of the 95 % interval (Wilson).", 4, default=None
+        "right pairs, high end", "High end of the 95 % interval (Wilson).", 4, default=None
     )
     preference_loss: float | None = number(
-        "loss of preferences, nats per pair",
+        "loss, nats per pair",
         "Mean of -ln sigmoid(reward of the chosen answer - reward of the rejected one); ln 2 before training.",
         4,
         headline=True,
@@ -55,27 +55,25 @@ class PreferenceNumbers(Result):
         "reward margin", "Mean reward of the chosen answer minus that of the rejected one.", 4, default=None
     )
     reference_kl_bits: float | None = number(
-        "KL to the reference, bits per token",
+        "KL, bits per token",
         "Mean of D(p || p of the reference) over the tokens of both answers: how far training has moved the model.",
         4,
         headline=True,
         default=None,
     )
     chosen_nats: float | None = number(
-        "ln p of chosen answers",
+        "ln p of chosen",
         "Mean log-probability of a chosen answer with its end, in nats. It may fall while rejected ones fall more.",
         3,
         headline=True,
         default=None,
     )
-    chosen_nats_before: float | None = number(
-        "ln p of chosen answers before", "The same of the reference.", 3, default=None
-    )
+    chosen_nats_before: float | None = number("ln p of chosen before", "The same of the reference.", 3, default=None)
     rejected_nats: float | None = number(
-        "ln p of rejected answers", "Mean log-probability of a rejected answer with its end, in nats.", 3, default=None
+        "ln p of rejected", "Mean log-probability of a rejected answer with its end, in nats.", 3, default=None
     )
     rejected_nats_before: float | None = number(
-        "ln p of rejected answers before", "The same of the reference.", 3, default=None
+        "ln p of rejected before", "The same of the reference.", 3, default=None
     )
 
 
@@ -88,6 +86,7 @@ class Preferences(Task):
     usual = (("prompt", "chosen", "rejected"), ("chosen", "rejected"))
     kinds = (PreferenceNumbers,)
     from_random = False
+    used_by = "generate"
     settings = FinetuneConfig(epochs=1, lr=1e-4, dropout=0.0)
 
     beta: float = 0.1
@@ -161,7 +160,7 @@ class Preferences(Task):
         return with_reference(encoded, start())
 
     def loss(self) -> "Callable[..., Tensor]":
-        from pipelines.training.answer_loss import summed_preference_loss  # imports torch
+        from pipelines.training.logit_losses import summed_preference_loss  # imports torch
 
         return partial(summed_preference_loss, beta=self.beta)
 

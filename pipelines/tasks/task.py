@@ -8,10 +8,11 @@ model itself. Training, evaluation and prediction know no task.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import tyro
 
+from lm.config import ModelConfig
 from lm.head_config import HeadConfig
 from lm.values import check_fields
 from pipelines.evaluation.measurement import Result, number
@@ -22,10 +23,14 @@ if TYPE_CHECKING:
 
     from corpora.rows import Row
     from lm.task_model import TrainedModel
+    from pipelines.run.folder import Run
     from pipelines.run.predictor import Predictor
+    from pipelines.run.text_ids import TextIds
     from pipelines.tasks.examples import Encoded
     from pipelines.tasks.text_reader import TextReader
+    from tokenizer import Tokenizer
 
+T = TypeVar("T")
 Learned: Any = tyro.conf.Suppress
 """Marks a field that `learn` sets, and that is no option"""
 Architecture = Literal["decoder", "encoder", "encoder-decoder"]
@@ -52,6 +57,16 @@ class TaskSettings(Result):
     dtype: str = number("dtype", "Number format of activations and matrix products.", setting=True)
 
 
+@dataclass(frozen=True)
+class Adapted(Generic[T]):
+    """A task for a run, with what the new run differs in."""
+
+    task: T
+    facts: dict[str, Any]
+    """Entries of the table [run] of config.toml"""
+    tokenizer: "Tokenizer"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """A task. Its fields are options, and facts that `learn` takes from the training examples."""
@@ -66,8 +81,12 @@ class Task:
     """Ends of the names of files in formats of the task alone, which `as_text` writes"""
     better: ClassVar[Literal["highest", "lowest"]] = "highest"
     """Whether the first number of the results is best at its highest"""
+    used_by: ClassVar[str] = "predict"
+    """The verb that uses a run of the task"""
     from_random: ClassVar[bool] = True
     """Whether a model with random weights can learn the task, for comparison"""
+    compares_before: ClassVar[bool] = False
+    """Whether the run before fine-tuning can be measured on the task, for comparison"""
     settings: ClassVar[FinetuneConfig] = FinetuneConfig()
     """Settings of the training by default"""
 
@@ -143,6 +162,16 @@ class Task:
 
     # The model
 
+    def check_run(self, run: "Run") -> None:
+        """Raise ValueError if `run` cannot be trained for the task."""
+
+    def adapt(self, facts: Mapping[str, Any], tok: "Tokenizer", around: "TextIds") -> "Adapted[Self]":
+        """Return the task for a run with these `facts` (the table [run] of its config.toml), its tokenizer and ids.
+
+        A task may add facts, and special tokens, whose weights begin as the mean of the others.
+        """
+        return Adapted(self, {}, tok)
+
     def head(self, architecture: str) -> HeadConfig | None:
         """Return the head that replaces that of the language model, if any."""
         return None
@@ -150,6 +179,10 @@ class Task:
     def encode(self, examples: Sequence[Example], reader: "TextReader") -> list["Encoded"]:
         """Return the examples as a model reads them, with their numbers as `origin`."""
         raise NotImplementedError
+
+    def arrange(self, encoded: list["Encoded"], model: ModelConfig) -> list["Encoded"]:
+        """Return the training examples as rows of batches, which may hold several."""
+        return encoded
 
     def prepare(self, encoded: list["Encoded"], start: "Callable[[], TrainedModel]") -> list["Encoded"]:
         """Return the examples with what the loss needs of the model before training, which `start` returns."""

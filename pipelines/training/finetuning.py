@@ -11,6 +11,7 @@ from torch import Tensor
 from lm.layer_order import freeze, reinitialize
 from lm.lora import add_lora, merge_lora
 from lm.lora_config import LoraConfig
+from lm.new_entries import with_new_entries
 from lm.task_model import TaskModel, TrainedModel, build_model
 from pipelines.cli.display import answer, say
 from pipelines.evaluation.measurement import Result
@@ -18,12 +19,11 @@ from pipelines.evaluation.planning import EvaluationOptions, TaskPlan
 from pipelines.evaluation.results import Evaluation
 from pipelines.evaluation.task_evaluation import measure_task
 from pipelines.machine import choose_machine, cores_per_operation, freed_memory_returned, without_subnormals
-from pipelines.recipes.config import FinetuneConfig
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
 from pipelines.run.predictor import Predictor
 from pipelines.run.retention import checkpoint_folders
-from pipelines.tasks.comparison import SCRATCH
+from pipelines.tasks.comparison import BEFORE, SCRATCH
 from pipelines.tasks.data import EncodedTask, ExampleFiles, fingerprint
 from pipelines.training.batch import ALL_ROWS, Shard
 from pipelines.training.batch_loss import summed_loss
@@ -49,6 +49,7 @@ def train(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, parallel:
         "pretrained": str(run.folder.resolve()),
         **{name: run.facts[name] for name in GIVEN if name in run.facts},
         **(source.facts if source else {}),
+        **work.facts,
     }
     with (
         freed_memory_returned(),
@@ -58,9 +59,10 @@ def train(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, parallel:
     ):
         data = task_data(prepared(work, lambda: source.weights if source else starting_weights(out)), out, group.shard)
         lines = [source.summary()] if source else ["starts from random weights"] if from_scratch else []
+        lines += new_tokens(work) if source else []
 
         def build() -> TrainedModel:
-            return initial_model(recipe, source.weights if source else None)
+            return initial_model(work, source.weights if source else None)
 
         return run_training(Training(recipe, work.reader.tokenizer, data, build, facts, lines), out, group)
 
@@ -75,7 +77,7 @@ def print_plan(run: Run, work: EncodedTask, out: Path) -> None:
         f"would fine-tune {run.folder} for {recipe.task.name} on {len(work.training):,} examples, {settings.epochs} "
         f"epochs in batches of {settings.batch_size}, and test it on {len(work.validation):,}; {cut:,} are cut"
     )
-    model = initial_model(recipe, None)
+    model = initial_model(work, None)
     speed = measured_speed(recipe, lambda: model, task_data(prepared(work, lambda: None), out))
     answer(speed.time_of(recipe.train.tokens))
     answer(f"would {'resume the run' if checkpoint_folders(out) else 'make a run'} in {out}")
@@ -84,21 +86,30 @@ def print_plan(run: Run, work: EncodedTask, out: Path) -> None:
 def evaluate(
     run: Run, work: EncodedTask, out: Path, from_scratch: bool, compare_scratch: bool, seeds: int
 ) -> tuple[TaskPlan, Evaluation]:
-    """Measure the fine-tuned run in `out`, and beside it the same training from random weights and with other seeds."""
-    seed, further, by_seed = work.recipe.train.seed, {}, {}
+    """Measure the fine-tuned run in `out` beside others.
+
+    They are the `run` that it is made of, if its task compares it, the same training from random weights, and the same
+    training with other seeds.
+    """
+    task, seed, further, by_seed = work.recipe.task, work.recipe.train.seed, {}, {}
+    assert task is not None
+    if task.compares_before and not from_scratch:
+        machine = choose_machine(work.recipe.train.device, "float32")
+        before = initial_model(work, Source.open(run.folder).weights).to(machine.device)
+        further[BEFORE] = _first_result(work, out, before.eval())
     if compare_scratch and not from_scratch:
         say("the same model from random weights, for comparison:")
         further[SCRATCH] = _first_result(work, out, train_in_memory(work, out, seed))
-    weights = Source.open(run.folder).weights if seeds > 1 and not from_scratch else None
     for other in range(seed + 1, seed + seeds):
         say(f"the same training with seed {other}:")
+        weights = None if from_scratch else Source.open(run.folder).weights
         by_seed[other] = _first_result(work, out, train_in_memory(work, out, other, weights))
     plan = TaskPlan(Run(out), (), EvaluationOptions())
     return plan, measure_task(plan, further, by_seed)
 
 
 def _first_result(work: EncodedTask, out: Path, model: TrainedModel) -> Result:
-    """Return the first result of the task on the validation examples; `out` is the folder of a run for it."""
+    """Return the first result of a model on the validation examples; `out` is the folder of a run for the task."""
     task = work.recipe.task
     assert task is not None
     outputs = Predictor(Run(out), plain_model(work.recipe, model), task).outputs(work.encoded_validation)
@@ -110,12 +121,13 @@ def train_in_memory(
 ) -> TrainedModel:
     """Return the model of `work`, trained with another seed or from other weights, in evaluation mode."""
     recipe = replace(work.recipe, train=replace(work.recipe.train, seed=seed))
-    if recipe.finetune is not None:  # it decides the order of the examples
-        recipe = replace(recipe, finetune=replace(recipe.finetune, seed=seed))
-    if weights is None:
-        recipe = replace(recipe, lora=LoraConfig())  # random weights must train
+    assert recipe.finetune is not None
+    settings = replace(recipe.finetune, seed=seed)  # it decides the order of the examples
+    recipe = replace(recipe, finetune=settings)
+    if weights is None:  # random weights must train
+        recipe = replace(recipe, finetune=replace(settings, freeze=0, reinit=0), lora=LoraConfig())
     machine = choose_machine(recipe.train.device, recipe.train.dtype, half=True)
-    model = initial_model(recipe, weights).to(machine.device)
+    model = initial_model(replace(work, recipe=recipe), weights).to(machine.device)
     model.compute_dtype = machine.dtype
     with without_subnormals():
         data = task_data(prepared(replace(work, recipe=recipe), lambda: weights), out)
@@ -142,7 +154,7 @@ def prepared(work: EncodedTask, weights: Callable[[], Mapping[str, Tensor] | Non
     @cache
     def start() -> TrainedModel:
         device = choose_machine(recipe.train.device, "float32").device
-        return initial_model(recipe, weights()).to(device).eval()
+        return initial_model(work, weights()).to(device).eval()
 
     training, validation = (task.prepare(part, start) for part in (work.encoded_training, work.encoded_validation))
     return replace(work, encoded_training=training, encoded_validation=validation)
@@ -173,16 +185,32 @@ def _score(work: EncodedTask, out: Path, model: TrainedModel) -> Score:
     return shown.name, getattr(first, key), task.better == "highest"
 
 
-def initial_model(recipe: Recipe, weights: Mapping[str, Tensor] | None) -> TrainedModel:
-    """Return the model of a recipe with the `weights` of a language model. What they lack is random."""
+def initial_model(work: EncodedTask, weights: Mapping[str, Tensor] | None) -> TrainedModel:
+    """Return the model of `work` with the `weights` of the language model that it is made of.
+
+    What they lack is random, but entries of new special tokens are the mean of the others.
+    """
+    recipe, settings = work.recipe, work.recipe.finetune
+    assert settings is not None
     model = build_model(recipe.model, recipe.head, recipe.train.seed)
-    if weights is not None and isinstance(model, TaskModel):
-        model.load_body(weights)
-    elif weights is not None:
-        model.load_state_dict(weights)
-    config = recipe.finetune or FinetuneConfig()
+    body = model.body if isinstance(model, TaskModel) else model
     if weights is not None:
-        reinitialize(model, config.reinit, recipe.train.seed)
-        freeze(model, config.freeze)
+        if work.reader.tokenizer.vocab_size > work.known_entries:
+            weights = with_new_entries(weights, body, work.known_entries)
+        if isinstance(model, TaskModel):
+            model.load_body(weights)
+        else:
+            model.load_state_dict(weights)
+        reinitialize(model, settings.reinit, recipe.train.seed)
+    freeze(model, settings.freeze)  # also if a checkpoint has the weights
     add_lora(model, recipe.lora, recipe.train.seed)
     return model
+
+
+def new_tokens(work: EncodedTask) -> list[str]:
+    """Return a line about the special tokens that a task adds, if any."""
+    tok = work.reader.tokenizer
+    added = [name for name, i in tok.special_tokens.items() if i >= work.known_entries]
+    if not added:
+        return []
+    return [f"new special tokens {' '.join(added)}: their weights begin as the mean of the others"]

@@ -28,8 +28,8 @@ FREE = (
 )
 # These may differ too if the context grows.
 ROTARY_FREQUENCIES = ("rotary_base", "rotary_scaling", "rotary_factor", "rotary_original_length")
-# Entries of the table [run] that a run copies from its source: the format and the ids of an imported model.
-GIVEN = ("model_type", "special_ids", "roles", "around_text")
+# Entries of the table [run] that a run copies from its source: the format, the ids and the chat template.
+GIVEN = ("model_type", "special_ids", "roles", "around_text", "chat_template")
 ORIGIN = ("init_from", "init_from_checkpoint", "init_from_sha256")
 
 

@@ -140,8 +140,11 @@ def _check(config: FinetuneConfig, lora: LoraConfig, parallel: "Kind", from_scra
 
 
 def next_step(given: Mapping[str, Any], status: int) -> str:
-    """Return the command that follows: it predicts what the task predicts."""
-    return command("predict", given["out"], "TEXT") if status == 0 and is_first_process() else ""
+    """Return the command that follows, which uses the run."""
+    if status or not is_first_process():
+        return ""
+    verb = task_class(given["task"]).used_by
+    return command(verb, given["out"], *(["TEXT"] if verb == "predict" else []))
 
 
 def main(arguments: list[str]) -> int:

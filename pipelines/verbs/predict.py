@@ -66,6 +66,8 @@ def predict(
     task = found.recipe.task
     if task is None:
         raise ValueError(f"{found.folder} is not fine-tuned for a task: make such a run with bytelm finetune")
+    if task.used_by != "predict":
+        raise ValueError(f"{found.folder} is fine-tuned for the task {task.name}: use bytelm {task.used_by}")
     if text and file:
         raise ValueError("`text` and `file` both name what to predict for: give one of them")
     if out is not None and out.suffix not in (*SUFFIXES, *task.suffixes):

@@ -42,8 +42,9 @@ def serve(
 ) -> None:
     """Serve runs until Ctrl-C: a page for browsers, and OpenAI's completions API for programs.
 
-    A model is named after its run's folder. Only this machine can reach the server, unless `host` or `allow_host`
-    admits others. Requests then need the access token in the printed address, or the one in `token_file`.
+    A model is named after its run's folder. Fine-tuned runs answer POST /api/predict. Only this machine can reach the
+    server, unless `host` or `allow_host` admits others. Requests then need the access token in the printed address, or
+    the one in `token_file`.
 
     Args:
         runs: Folders of runs.
@@ -60,7 +61,7 @@ def serve(
         raise ValueError(f"`port` is {port}, but must be from 0 to 65535")
     folders = _by_name(named)
     for run in named:
-        opened(run, checkpoint, device, dtype)
+        opened(run, checkpoint, device, dtype, any_task=True)
     try:
         import pydantic as pydantic
         import starlette as starlette
@@ -78,6 +79,7 @@ def serve(
         access = access_to(host, port, allow_host, origins=allow_origin, token=token)
         # Imported once the options are known to be right, because PyTorch takes seconds.
         from pipelines.run.loaded_run import load_run
+        from pipelines.run.predictor import Predictor
         from pipelines.serving.engine import Engine
         from pipelines.serving.models import ServedModel, Service
         from pipelines.serving.opening import opening_of
@@ -87,12 +89,16 @@ def serve(
             name: load_run(folder, checkpoint=checkpoint, device=device, dtype=dtype)
             for name, folder in folders.items()
         }
-        with Engine(loaded) as engine:
-            models = {name: ServedModel(name, run, opening_of(run.run)) for name, run in loaded.items()}
+        tuned = {name: run for name, run in loaded.items() if run.config.head is not None}
+        texts = {name: run for name, run in loaded.items() if name not in tuned}
+        with Engine(texts) as engine:
+            models = {name: ServedModel(name, run, opening_of(run.run)) for name, run in texts.items()}
+            tasks = {name: Predictor(run.run, run.loaded.model) for name, run in tuned.items()}
             stopping = asyncio.Event()
-            app = create_app(Service(models, engine, created=int(time.time())), access, stopping)
+            service = Service(models, engine, created=int(time.time()), tasks=tasks)
+            app = create_app(service, access, stopping)
             shown = next(iter(allow_host), "127.0.0.1" if is_any(host) else f"[{host}]" if ":" in host else host)
-            answer(f"serving {', '.join(models)}")
+            answer(f"serving {', '.join(service.names)}")
             # A token from a file is not printed: the output may go to a log.
             printed = "" if access.token is None else f"#token={'TOKEN' if token else access.token}"
             answer(f"http://{shown}:{port}/{printed}" + (f" with the TOKEN in {token_file}" if token else ""))

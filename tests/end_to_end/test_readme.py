@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-ELSEWHERE = {"serving"}  # tests/serving/test_docs.py
+ELSEWHERE = {"serving", "chat"}  # tests/serving/test_docs.py, tests/tasks/test_chat_page.py
 FIRST = ("corpora", "models", "evaluation", "scoring", "entropy", "python", "tokenizer-methods", "training")
 OTHERS = sorted(path for path in (ROOT / "docs").rglob("*.md") if path.stem not in FIRST)
 PAGES = [*(ROOT / "docs" / f"{name}.md" for name in FIRST), *OTHERS]
@@ -45,6 +45,8 @@ def newcomer(tmp_path, text_folder):
         (folder / "my-pairs" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, part)))
     labelled = [{"text": pair[language], "label": language} for pair in pairs for language in pair]
     (folder / "my-labels.jsonl").write_text("\n".join(map(json.dumps, labelled)))
+    answers = [{"prompt": pair["en"], "completion": pair["de"]} for pair in pairs]
+    (folder / "my-chat.jsonl").write_text("\n".join(map(json.dumps, answers)))
     return folder
 
 

@@ -23,7 +23,7 @@ from lm.config import ModelConfig
 from lm.exchange import from_hugging_face
 from lm.head_config import HeadConfig
 from lm.model import LanguageModel
-from lm.task_heads import task_loss
+from lm.task_heads import NEVER, task_loss
 from lm.task_model import TaskModel
 
 ENCODER = ModelConfig(architecture="encoder", vocab_size=50, context_length=12, layers=2, width=16, heads=2)
@@ -182,6 +182,16 @@ def test_losses_are_sums_of_weighted_nats_or_squares():
     equal(binary, F.softplus(torch.where(yes > 0, -logits[:, 0], logits[:, 0])).sum())
     squared = task_loss(replace(head, loss="squared"), logits[:, :1], yes, weights, 0.0)
     equal(squared, ((logits[:, 0] - yes) ** 2 * weights).sum())
+
+
+def test_smoothing_spreads_over_the_choices_that_there_are():
+    logits = torch.tensor([[1.0, 2.0, -1.0], [0.5, 0.0, NEVER]])
+    targets, head = torch.tensor([2, 0]), HeadConfig(kind="choice")
+    expected = sum(
+        F.cross_entropy(row, target, label_smoothing=0.1)
+        for row, target in ((logits[0], targets[0]), (logits[1, :2], targets[1]))
+    )
+    equal(task_loss(head, logits, targets, None, 0.1), expected)
 
 
 def test_a_model_of_a_task_starts_with_the_weights_of_the_pretrained_model():

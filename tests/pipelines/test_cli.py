@@ -81,6 +81,7 @@ def test_help_imports_no_verb():
         "sweep-vocabulary",
         "finetune",
         "predict",
+        "embed",
         "runs",
         "report",
         "export-hf",

@@ -160,6 +160,9 @@ def test_frozen_blocks_stay_and_fresh_blocks_start_anew(train, trained_bert):
     base = weights_of(trained_bert)
     probe = weights_of(train("probe", freeze="all"))
     assert all(torch.equal(probe[f"body.{name}"], base[name]) for name in base if not name.startswith("head."))
+    extended = weights_of(train("probe", freeze="all", epochs=2 * TRAIN["epochs"]))  # a resumed run freezes them too
+    assert all(torch.equal(extended[f"body.{name}"], base[name]) for name in base if not name.startswith("head."))
+    assert not torch.equal(extended["head.output.weight"], probe["head.output.weight"])
     fresh = train("fresh", reinit=1, lr=1e-12)
     start = weights_of(fresh)
     names = [name for name in base if ".blocks.0." in name and base[name].ndim == 2]

@@ -105,7 +105,9 @@ def is_path(annotation):
 
 REQUIRED = {
     "build-dataset": ["c", "--tokenizer", "tok", "--out", "o"],
+    "chat": ["o"],
     "demo": [],
+    "embed": ["o", "c", "--out", "o"],
     "entropy": ["c"],
     "evaluate": ["o"],
     "export-hf": ["o", "--out", "o"],

@@ -51,6 +51,7 @@ COMMANDS = {
         *("damaged.txt", "--tokenizer", "TOK", "--context-length", 8, "--out", "OUT/new/data", "--shard-size", "1M")
     ],
     "entropy": ["damaged.txt", "--out", "OUT/page.html"],
+    "embed": ["RUN", "damaged.txt", "--out", "OUT/vectors.parquet"],
     "score": ["RUN", "a lamp", "--parquet", "OUT/scores.parquet"],
     "report": ["RUN", "--out", "OUT/page.html"],
     "export-hf": ["RUN", "--out", "OUT/hf"],

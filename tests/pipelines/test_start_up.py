@@ -93,6 +93,11 @@ finetune BERT --data TEXT --out OUT
 finetune BERT --data LABELLED --out OUT --columns text stars
 finetune BERT --data LABELLED --out OUT --task clases
 predict RUN text
+embed NONE TEXT --out OUT.npy
+embed RUN NONE --out OUT.npy
+embed RUN TEXT --out OUT
+embed RUN TEXT --out OUT.npy --layer 9
+embed RUN TEXT --out OUT.npy --pooling max
 entropy NONE
 entropy TEXT --unit words
 entropy TEXT --unit tokens --tokenizer NONE

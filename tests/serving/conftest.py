@@ -7,6 +7,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from pipelines.run.loaded_run import load_run
+from pipelines.run.predictor import Predictor
 from pipelines.serving.engine import Engine
 from pipelines.serving.models import ServedModel, Service
 from pipelines.serving.security import access_to
@@ -14,10 +15,12 @@ from pipelines.serving.server import create_app
 
 
 @contextmanager
-def client_of(runs, *, access=None, limits=None, host="localhost:8000", **options):
-    """Return a client of an application that serves `runs`, by their names."""
+def client_of(runs, *, tasks=None, access=None, limits=None, host="localhost:8000", **options):
+    """Return a client of an application that serves `runs` and the fine-tuned `tasks`, by their names."""
     with Engine(runs) as engine:
-        service = Service({name: ServedModel(name, run) for name, run in runs.items()}, engine, created=1_700_000_000)
+        models = {name: ServedModel(name, run) for name, run in runs.items()}
+        tuned = {name: Predictor(run.run, run.loaded.model) for name, run in (tasks or {}).items()}
+        service = Service(models, engine, created=1_700_000_000, tasks=tuned)
         app = create_app(service, access or access_to("127.0.0.1", 8000), asyncio.Event(), limits)
         with TestClient(app, base_url=f"http://{host}", raise_server_exceptions=False, **options) as client:
             yield client

@@ -389,11 +389,17 @@ def test_an_unknown_model_is_refused_with_the_known_names(client):
     assert error["code"] == "model_not_found" and "'gpt-4'" in error["message"] and "gpt" in error["message"]
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/chat/completions"])
-def test_chat_is_refused_with_a_sentence(client, path):
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/v1/chat/completions", "not chat models: use POST /v1/completions"),
+        ("/chat/completions", "models with a chat template answer POST /v1/chat/completions"),
+    ],
+)
+def test_chat_is_refused_with_a_sentence(client, path, message):
     response = client.post(path, json={"model": "gpt", "messages": []})
     assert response.status_code == 404
-    assert "not chat models: use POST /v1/completions" in response.json()["error"]["message"]
+    assert message in response.json()["error"]["message"]
 
 
 def test_unknown_paths_are_refused_with_a_sentence(client):

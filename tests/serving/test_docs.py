@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from pipelines.serving.requests import CompletionRequest
+from pipelines.serving.requests import ChatRequest, CompletionRequest
 from pipelines.serving.security import LOCAL_NAMES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "serving.md").read_text(encoding="utf-8")
@@ -22,5 +22,6 @@ def test_the_requests_are_answered(client):
 
 
 def test_every_field_is_explained():
-    assert [name for name in CompletionRequest.model_fields if f"`{name}`" not in PAGE] == []
+    fields = CompletionRequest.model_fields | ChatRequest.model_fields
+    assert [name for name in fields if f"`{name}`" not in PAGE] == []
     assert [name for name in LOCAL_NAMES if f"`{name}`" not in PAGE] == []

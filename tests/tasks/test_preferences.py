@@ -21,10 +21,10 @@ from pipelines.tasks.data import reader_of
 from pipelines.tasks.examples import batch_of
 from pipelines.tasks.preferences import Preferences
 from pipelines.tasks.task import Example
-from pipelines.training.answer_loss import summed_preference_loss
 from pipelines.training.batch import Shard
 from pipelines.training.finetuning import starting_weights
 from pipelines.training.init_from import Source
+from pipelines.training.logit_losses import summed_preference_loss
 from tests.tasks.files import write
 
 CPU = torch.device("cpu")
@@ -204,7 +204,7 @@ def test_training_raises_the_chosen_answers(preferring):
     assert split.reference_kl_bits > 0
     gained = split.chosen_nats - split.chosen_nats_before, split.rejected_nats - split.rejected_nats_before
     assert split.reward_margin == pytest.approx(0.1 * (gained[0] - gained[1]), abs=1e-6)
-    assert split.comparison.others["the shorter answer"]["pairs preferred right"] == 1
+    assert split.comparison.others["the shorter answer"]["right pairs"] == 1
     first = next(line for line in Run(preferring[1]).metrics() if line["split"] == "validation")
     assert first["loss"] == pytest.approx(math.log(2), abs=1e-6)  # before the first step the model is its reference
 
@@ -234,7 +234,7 @@ def test_without_the_reference_its_numbers_are_left_out(in_process, preferring, 
         done = in_process("evaluate", shutil.copytree(run, tmp_path / "run"))
         assert done.returncode == 0, done.stderr
         assert "numbers that need the reference are left out: " in done.stdout + done.stderr
-        assert "ln p of chosen answers" in done.stdout
+        assert "ln p of chosen" in done.stdout
         refused = in_process("predict", run, "a", "b", "c")
         assert refused.returncode != 0 and "needs the run that the model started from" in refused.stderr
     finally:

@@ -18,8 +18,13 @@ function chosenView() {
   return document.querySelector("input[name=view]:checked").value;
 }
 
+// The views are for language models.
+function elsewhere(tasks) {
+  return `fine-tuned for tasks, without a view here: ${tasks.join(", ")} (POST /api/predict)`;
+}
+
 // Show the chosen view, and only the fields for the architecture of the run.
-function arrange(views, models) {
+function arrange(views, models, tasks) {
   const model = models.find((each) => each.name === byId("run").value);
   for (const element of document.querySelectorAll("[data-for]")) {
     element.hidden = !element.dataset.for.split(" ").includes(model.architecture);
@@ -34,6 +39,7 @@ function arrange(views, models) {
     `${count(model.parameters)} parameters`,
     `context of ${count(model.context)} tokens`,
     `vocabulary of ${count(model.vocabulary)}`,
+    ...(tasks.length ? [elsewhere(tasks)] : []),
   ].join(" · ");
   report();
   views[chosenView()].open(model);
@@ -41,17 +47,18 @@ function arrange(views, models) {
 
 async function start() {
   takeToken();
-  const { models } = await ask("/api/models");
+  const { models, tasks } = await ask("/api/models");
+  if (!models.length) throw new Error(elsewhere(tasks));
   fillSelect(byId("run"), models.map(({ name }) => [name, name]));
   const views = {
     read: new ReadView(models, report),
     write: new WriteView(report),
     fill: new FillView(report),
   };
-  byId("run").addEventListener("change", () => arrange(views, models));
+  byId("run").addEventListener("change", () => arrange(views, models, tasks));
   for (const id of ["text", "prompt", "fill-text"]) byId(id).addEventListener("input", () => dress(byId(id)));
-  document.querySelector(".views").addEventListener("change", () => arrange(views, models));
-  arrange(views, models);
+  document.querySelector(".views").addEventListener("change", () => arrange(views, models, tasks));
+  arrange(views, models, tasks);
 }
 
 start().catch((error) => report(error.message));

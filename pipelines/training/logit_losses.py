@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 from lm.model import LanguageModel
 from lm.preferences import preference_losses, reward_margins
 from lm.task_model import TrainedModel
-from pipelines.training.batch import Batch, model_inputs
+from pipelines.training.batch import Batch, loss_inputs, model_inputs
 from pipelines.training.batch_loss import LOGIT_ROWS, to_device
 
 
@@ -72,3 +72,45 @@ def summed_preference_loss(
     found = answer_log_probabilities(model, forward, batch, device, compiled)
     losses = preference_losses(reward_margins(found, own["reference"], beta), label_smoothing)
     return losses @ own["weights"]
+
+
+def summed_distillation_loss(
+    model: TrainedModel,
+    forward: Callable[..., Tensor],
+    batch: Batch,
+    *,
+    teacher: LanguageModel,
+    alpha: float,
+    temperature: float,
+    device: torch.device,
+    every_position: bool = False,
+    compiled: bool = False,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> Tensor:
+    """Return the sum over the targets of a batch of the loss beside a teacher, in nats; see `summed_loss`.
+
+    It is (1 - a) times the cross-entropy plus a T^2 D(teacher || model), both distributions softened to
+    softmax(logits / T) (Hinton et al. 2015). T^2 keeps the size of the gradient.
+    """
+    assert isinstance(model, LanguageModel)
+    tensors = to_device(model_inputs(batch) | loss_inputs(batch, every_position), device)
+    targets, weights = tensors.pop("targets"), tensors.pop("weights")
+    if compiled and "rows" in tensors:  # its size differs between batches; one compilation serves all
+        torch._dynamo.maybe_mark_dynamic(tensors["rows"], 0)
+    hidden = forward(**tensors).flatten(0, -2)
+    if alpha == 0:
+        return model.loss(hidden, targets, weights, label_smoothing=label_smoothing, z_loss=z_loss)
+    with torch.no_grad():
+        wanted = teacher.to(device)(**tensors).flatten(0, -2)
+
+    def divergence(hidden: Tensor, wanted: Tensor) -> Tensor:
+        log_p = torch.log_softmax(teacher.logits(wanted).float() / temperature, dim=-1)
+        log_q = torch.log_softmax(model.logits(hidden).float() / temperature, dim=-1)
+        return (log_p.exp() * (log_p - log_q)).sum(dim=-1)
+
+    loss = alpha * temperature**2 * (in_parts(divergence, hidden, wanted) @ weights)
+    if alpha == 1:
+        return loss
+    own = model.loss(hidden, targets, weights, label_smoothing=label_smoothing, z_loss=z_loss)
+    return (1 - alpha) * own + loss

@@ -1,0 +1,150 @@
+"""Jinja chat templates, as `transformers` renders them.
+
+A template that comes with a model is foreign code. It runs in a sandbox of jinja2, and in a process of its own, which
+ends if a text needs more than SECONDS of CPU time or MEMORY bytes. That process runs this file, which imports nothing
+of ours.
+"""
+
+import atexit
+import json
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+SECONDS = 2
+MEMORY = 1 << 30
+MOST_CHARACTERS = 1 << 22
+"""Of a rendered conversation"""
+MARKS = "bytelm_marks"
+"""Variable of a template: two characters that enclose each answer of the assistant"""
+
+
+def render(template: str, variables: Mapping[str, Any]) -> str:
+    """Return the text of a template, rendered in this process; ValueError if it fails."""
+    try:
+        parts, characters = [], 0
+        for part in _compiled(template).generate(variables):
+            parts.append(part)
+            characters += len(part)
+            if characters > MOST_CHARACTERS:
+                raise ValueError(f"it writes more than {MOST_CHARACTERS:,} characters")
+        return "".join(parts)
+    except jinja2.TemplateSyntaxError as error:
+        raise ValueError(f"the chat template is not valid Jinja: line {error.lineno}: {error.message}") from None
+    except Exception as error:  # a template may raise any error
+        raise ValueError(f"the chat template fails: {' '.join(str(error).split()) or type(error).__name__}") from None
+
+
+def render_apart(template: str, variables: Mapping[str, Any]) -> str:
+    """Return the text of a template, rendered in a process with limits; ValueError if it fails."""
+    answer = _process().answer(json.dumps({"template": template, "variables": variables}))
+    if answer is None:
+        raise ValueError(f"the chat template fails: it needs more than {SECONDS} s or {MEMORY >> 30} GiB")
+    found = json.loads(answer)
+    if "error" in found:
+        raise ValueError(found["error"])
+    return str(found["text"])
+
+
+class _Process:
+    """A process that answers lines of JSON, started again after it has ended."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: subprocess.Popen[bytes] | None = None
+        atexit.register(self.end)
+
+    def answer(self, line: str) -> bytes | None:
+        """Return the answer to a line; None if the process has ended over it."""
+        with self._lock:
+            if self._running is None:
+                command = [sys.executable, "-I", __file__]
+                self._running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            assert self._running.stdin and self._running.stdout
+            try:
+                self._running.stdin.write(line.encode() + b"\n")
+                self._running.stdin.flush()
+                found = self._running.stdout.readline()
+            except BaseException:  # such as Ctrl-C: the answer must not be taken for that of the next line
+                self.end()
+                raise
+            if not found:
+                self.end()
+            return found or None
+
+    def end(self) -> None:
+        if self._running is not None:
+            self._running.kill()
+            self._running.communicate()
+            self._running = None
+
+
+@lru_cache(maxsize=1)
+def _process() -> _Process:
+    return _Process()
+
+
+class _Generation(Extension):
+    """{% generation %} ... {% endgeneration %}, which encloses what the assistant says, as in `transformers`."""
+
+    tags = {"generation"}  # noqa: RUF012 - as in Extension
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
+
+    @jinja2.pass_context
+    def _mark(self, context: jinja2.runtime.Context, caller: Any) -> str:
+        before, after = context.get(MARKS) or ("", "")
+        return f"{before}{caller()}{after}"
+
+
+@lru_cache(maxsize=8)
+def _compiled(template: str) -> jinja2.Template:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+    )
+
+    def raise_exception(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    def tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
+
+    environment.filters["tojson"] = tojson
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment.from_string(template)
+
+
+def _answer_lines() -> None:
+    """Answer each line of standard input."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    with suppress(ValueError, OSError):  # macOS has no such limit
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    for line in sys.stdin.buffer:
+        used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+        resource.setrlimit(resource.RLIMIT_CPU, (int(used) + 1 + SECONDS, resource.RLIM_INFINITY))
+        try:
+            answer = {"text": render(**json.loads(line))}
+        except ValueError as error:
+            answer = {"error": str(error)}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    _answer_lines()

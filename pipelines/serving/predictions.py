@@ -1,0 +1,52 @@
+"""`POST /api/predict`: what fine-tuned runs predict for texts."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from pipelines.run.predictor import Predictor
+from pipelines.serving.errors import RequestError, blamed_on
+from pipelines.serving.models import Service
+from pipelines.serving.requests import PredictRequest
+from pipelines.tasks.task import Example
+
+AT_ONCE = 8  # examples in a turn of the inference thread
+
+
+def prediction_routes(service: Service) -> list[Route]:
+    """Return the routes of this module."""
+
+    async def predict(request: Request) -> JSONResponse:
+        asked = await PredictRequest.of(request)
+        name = service.task(asked.model)
+        predictor, predictions = service.tasks[name], []
+        with blamed_on("texts"):
+            examples = _examples(predictor, asked.texts)
+            for start in range(0, len(examples), AT_ONCE):
+                predictions += await service.engine.call(
+                    partial(_predict, predictor, examples[start : start + AT_ONCE])
+                )
+        answer = {"model": name, "task": predictor.task.name, "predictions": predictions}
+        return await asyncio.to_thread(JSONResponse, answer)
+
+    return [Route("/api/predict", predict, methods=["POST"])]
+
+
+def _examples(predictor: Predictor, texts: Sequence[str]) -> list[Example]:
+    """Return the examples of texts; RequestError for one without text."""
+    examples = []
+    for row in predictor.task.rows_of_texts(texts):
+        example = predictor.task.example(row, labelled=False)
+        if example is None:
+            raise RequestError(400, f"{row.place} is empty: leave it out", param="texts")
+        examples.append(example)
+    return examples
+
+
+def _predict(predictor: Predictor, examples: Sequence[Example]) -> list[dict[str, Any]]:
+    return [fields for _, fields in predictor.predictions(examples)]

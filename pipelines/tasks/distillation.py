@@ -1,0 +1,281 @@
+"""Distillation: a language model learns the predictions of a larger one on a text."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from corpora.input_files import file_format
+from corpora.rows import Row, read_rows, read_text_rows
+from lm.metrics.units import bits_per_byte, perplexity
+from pipelines.cli.display import say
+from pipelines.dataset.reader import TokenStream
+from pipelines.evaluation.documents import known_byte_lengths
+from pipelines.evaluation.measurement import Result, number
+from pipelines.run.folder import Run, opened
+from pipelines.tasks.examples import Encoded
+from pipelines.tasks.task import Example, Task
+from pipelines.tasks.text_reader import TextReader
+from pipelines.training.batch_objectives import MaskedToken, SpanCorruption, require_special_tokens
+from tokenizer import END_OF_TEXT
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from lm.model import LanguageModel
+    from pipelines.run.predictor import Predictor
+
+UNLIMITED = ("relative", "alibi", "none")
+"""Positions of models that read texts of any length"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillationNumbers(Result):
+    """The numbers of a student and its teacher on the held-out texts."""
+
+    cross_entropy: float = number(
+        "cross-entropy, nats per token",
+        "Mean of -ln p over the scored tokens, where p is the probability that the model gave to the correct token.",
+        4,
+        headline=True,
+    )
+    perplexity: float | None = number(
+        "perplexity", "exp of the cross-entropy in nats.", 2, exp_of="cross_entropy", default=None
+    )
+    bits_per_byte: float | None = number(
+        "bits per byte",
+        "Total bits of the scored tokens, divided by their bytes. For decoders only.",
+        4,
+        headline=True,
+        default=None,
+    )
+    teacher_cross_entropy: float | None = number(
+        "cross-entropy of the teacher", "The same of the teacher, in nats per token.", 4, headline=True, default=None
+    )
+    teacher_bits_per_byte: float | None = number(
+        "bits per byte of the teacher", "The same of the teacher.", 4, default=None
+    )
+    teacher_kl_bits: float | None = number(
+        "KL from the teacher, bits per token",
+        "Mean of D(teacher || model) over the scored tokens, at temperature 1.",
+        4,
+        headline=True,
+        default=None,
+    )
+    tokens: int = number("tokens scored", "Tokens that the model predicted and that were scored.", 0)
+    bytes: int | None = number("bytes scored", "Bytes of text in the scored tokens.", 0, default=None)
+
+
+@dataclass(frozen=True)
+class Output:
+    """Sums over the targets of a window, in nats and bits; None without the teacher."""
+
+    nats: float
+    teacher_nats: float | None
+    kl_bits: float | None
+    tokens: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distillation(Task):
+    """Predictions of a larger run, the teacher, on a text. Both runs have the same vocabulary."""
+
+    name = "distillation"
+    usual = (("text",), ("content",))
+    kinds = (DistillationNumbers,)
+    better = "lowest"
+    used_by = "generate"
+
+    teacher: str = ""
+    """Folder of the run to learn from"""
+    alpha: float = 0.5
+    """Share of the teacher's predictions in the loss; the rest is the cross-entropy of the text"""
+    temperature: float = 2.0
+    """Divisor of the logits of both models in the loss: a higher one shows more of the teacher's unlikely tokens"""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"`alpha` is {self.alpha}: give a share from 0 to 1")
+        if not 0.1 <= self.temperature <= 100:
+            raise ValueError(f"`temperature` is {self.temperature}, but must be from 0.1 to 100")
+
+    # Reading
+
+    def read(self, path: Path) -> Iterator[Row]:
+        is_text = not path.is_dir() and file_format(path, (".csv", ".tsv")) == ".txt"
+        yield from read_text_rows(path) if is_text else read_rows(path)
+
+    def example(self, row: Row, labelled: bool = True) -> Example | None:
+        if not labelled:
+            raise ValueError(_NO_PREDICTIONS)
+        [name] = self.columns or self.usual[0]
+        text = row.text(name)
+        return Example(row, text) if text else None
+
+    def rows_of_texts(self, texts: Sequence[str]) -> list[Row]:
+        raise ValueError(_NO_PREDICTIONS)
+
+    def learn(self, examples: Sequence[Example]) -> Self:
+        """Return the task with the whole path of the teacher, for evaluations from other folders."""
+        return replace(self, teacher=str(Path(self.teacher).resolve()))
+
+    # The model
+
+    def check_run(self, run: Run) -> None:
+        if not self.teacher:
+            raise ValueError("`teacher` is missing: name the folder of the run to learn from")
+        teacher = opened(self.teacher)
+        ours, theirs = run.recipe.model, teacher.recipe.model
+        if (run.facts["tokenizer_fingerprint"], ours.vocab_size) != (
+            teacher.facts["tokenizer_fingerprint"],
+            theirs.vocab_size,
+        ):
+            raise ValueError(
+                f"{run.folder} and {teacher.folder} have different vocabularies, so their predictions cannot be "
+                f"compared token by token: let {teacher.folder} write a text with bytelm generate, and train on it"
+            )
+        if ours.architecture != theirs.architecture:
+            raise ValueError(
+                f"the architecture of {run.folder} is {ours.architecture!r} and that of {teacher.folder} "
+                f"{theirs.architecture!r}, so they predict different tokens: give a teacher of the same architecture"
+            )
+        if theirs.context_length < ours.context_length and theirs.positions not in UNLIMITED:
+            raise ValueError(
+                f"{teacher.folder} reads {theirs.context_length:,} tokens, fewer than the {ours.context_length:,} of "
+                f"{run.folder}: give a teacher that reads as many"
+            )
+
+    def encode(self, examples: Sequence[Example], reader: TextReader) -> list[Encoded]:
+        """Return the windows of all texts. Masks and spans are drawn once, by the numbers of text and window."""
+        window = _decoder_windows if reader.model.architecture == "decoder" else _corrupted_windows
+        texts = reader.ids([example.inputs for example in examples])
+        encoded = [one for origin, ids in enumerate(texts) for one in window(reader, ids, origin)]
+        if not encoded:
+            raise ValueError("the texts are too short to predict a token of them: give longer texts")
+        return encoded
+
+    def loss(self) -> "Callable[..., Tensor]":
+        from pipelines.training.logit_losses import summed_distillation_loss  # imports torch
+
+        teacher = load_teacher(self.teacher)
+        return partial(summed_distillation_loss, teacher=teacher, alpha=self.alpha, temperature=self.temperature)
+
+    # Results
+
+    def outputs(
+        self,
+        predictor: "Predictor",
+        encoded: Sequence[Encoded],
+        labelled: bool,
+        progress: Callable[[int], None] | None = None,
+    ) -> list[Output]:
+        from lm.model import LanguageModel
+        from pipelines.run.two_models import in_batches, sums_of_rows, target_scores
+        from pipelines.training.batch import Batch
+
+        model, teacher = predictor.model, None
+        assert isinstance(model, LanguageModel)
+        try:
+            teacher = load_teacher(self.teacher).to(model.embedding.weight.device)
+        except ValueError as error:
+            say(f"numbers of the teacher are left out: {error}")
+        lengths = np.zeros(model.config.vocab_size)
+        if model.config.architecture == "decoder":
+            lengths[: predictor.reader.tokenizer.vocab_size] = known_byte_lengths(predictor.reader.tokenizer)
+
+        def score(batch: Batch) -> list[Output]:
+            scored = batch.weights > 0
+            found = target_scores(model, teacher, batch, scored)
+            size = sums_of_rows(lengths[batch.targets[scored]], scored)
+            counted = (found.nats, found.other_nats, found.reverse_kl_bits)
+            sums = [None if part is None else sums_of_rows(part, scored).tolist() for part in counted]
+            columns = [[None] * len(scored) if part is None else part for part in sums]
+            rows = zip(*columns, scored.sum(axis=1).tolist(), size.astype(int).tolist(), strict=True)
+            return [Output(*row) for row in rows]
+
+        return in_batches(encoded, score, progress)
+
+    def results(
+        self, outputs: Sequence[Output], encoded: Sequence[Encoded], examples: Sequence[Example]
+    ) -> list[Result]:
+        tokens, size = sum(one.tokens for one in outputs), sum(one.bytes for one in outputs)
+        nats = sum(one.nats for one in outputs)
+        numbers = DistillationNumbers(
+            cross_entropy=nats / tokens,
+            perplexity=perplexity(nats / tokens),
+            bits_per_byte=bits_per_byte(nats, size),
+            tokens=tokens,
+            bytes=size or None,
+        )
+        theirs = [one.teacher_nats for one in outputs if one.teacher_nats is not None]
+        if not theirs:
+            return [numbers]
+        return [
+            replace(
+                numbers,
+                teacher_cross_entropy=sum(theirs) / tokens,
+                teacher_bits_per_byte=bits_per_byte(sum(theirs), size),
+                teacher_kl_bits=sum(one.kl_bits for one in outputs if one.kl_bits is not None) / tokens,
+            )
+        ]
+
+    def predictions(
+        self, outputs: Sequence[Output], encoded: Sequence[Encoded], examples: Sequence[Example]
+    ) -> list[dict[str, Any]]:
+        raise ValueError(_NO_PREDICTIONS)
+
+
+_NO_PREDICTIONS = "a run of the task distillation is a language model: use bytelm generate or bytelm score"
+
+
+def load_teacher(folder: str) -> "LanguageModel":
+    """Return the model of a run on the CPU, without gradients; ValueError if it is gone."""
+    from pipelines.run.loaded_run import load_trained  # imports torch
+
+    teacher = load_trained(Run(folder), "cpu").model
+    return teacher.requires_grad_(False)
+
+
+def _decoder_windows(reader: TextReader, ids: list[int], origin: int) -> list[Encoded]:
+    """Return windows of the context in which every token of a text, and its end, is a target once."""
+    around, length = reader.around, reader.model.context_length
+    joined = np.array([*around.before, *ids, *around.stops[:1]], np.int64)
+    inputs, targets = joined[:-1], joined[1:]
+    starts = range(0, len(targets), length)
+    return [Encoded(ids=inputs[i : i + length], targets=targets[i : i + length], origin=origin) for i in starts]
+
+
+def _corrupted_windows(reader: TextReader, ids: list[int], origin: int) -> list[Encoded]:
+    """Return windows with masked tokens for an encoder, or with spans removed for an encoder-decoder."""
+    around, length = reader.around, reader.model.context_length
+    encoder = reader.model.architecture == "encoder"
+    if not encoder and (around.start is None or not around.stops):
+        require_special_tokens("the task distillation", (END_OF_TEXT,), around.special)
+    length -= 2 if encoder else 0
+    encoded = []
+    for place, start in enumerate(range(0, len(ids), length)):
+        window = np.array(ids[start : start + length])
+        if len(window) < 2:
+            continue
+        objective: MaskedToken | SpanCorruption
+        if encoder:
+            objective = MaskedToken(len(window), around.special, reader.tokenizer.vocab_size)
+        else:
+            objective = SpanCorruption(len(window), around.special, around.start, around.stops[0])
+        draw = np.array([[0, origin, place]])
+        batch = objective.batch(TokenStream([window], len(window)), np.array([0]), draw)
+        if batch.weights.any():
+            source = None if batch.source is None else batch.source[0]
+            made = Encoded(
+                ids=batch.inputs[0], targets=batch.targets[0], weights=batch.weights[0], source=source, origin=origin
+            )
+            encoded.append(made)
+    return encoded
+
+
+TASK = Distillation

@@ -1,0 +1,145 @@
+"""Use: talk with a run that learned to answer.
+
+Examples:
+    bytelm chat runs/chat
+    bytelm chat runs/chat --system "Be brief." --message "What is two plus two?"
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from pipelines.cli import waiting
+from pipelines.cli.arguments import AsJson, Checkpoint, Device, Dtype, RunFolder
+from pipelines.cli.display import say, write
+from pipelines.cli.process import interrupts
+from pipelines.cli.text_input import argument_text, without_line_end
+from pipelines.cli.verbs import verb
+from pipelines.generation.sampling_options import SamplingOptions
+from pipelines.run.folder import opened
+
+if TYPE_CHECKING:
+    from pipelines.run.loaded_run import LoadedRun
+
+# Options by subject: in --help, and only in --help-all.
+HELP = {
+    "Conversation": ("run system message tokens", ""),
+    "Sampling": ("temperature top_k top_p greedy seed", "min_p repetition_penalty"),
+    "Model": ("checkpoint device dtype", ""),
+    "Output": ("json", ""),
+}
+
+
+@verb
+def chat(
+    run: RunFolder,
+    *,
+    system: str | None = None,
+    message: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="TEXT")] = (),
+    tokens: int = 200,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    greedy: bool = False,
+    seed: int = 0,
+    checkpoint: Checkpoint = "newest",
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+    as_json: AsJson = False,
+) -> list[dict[str, str]]:
+    """Talk with a run that bytelm finetune made for the task chat, or that was imported with a chat template.
+
+    Each line is a message. Ctrl-C ends an answer, Ctrl-D the conversation. If a conversation outgrows the context, its
+    oldest turns are forgotten. Returns the messages, each a dict with role and content.
+
+    Args:
+        system: System message at the start of the conversation.
+        message: Message to answer instead of reading lines. Repeat the option for further messages.
+        tokens: Maximum number of tokens of an answer; it also stops at the end of its turn.
+        temperature: Sampling temperature: below 1 sharper, above 1 more varied. 0.8 by default.
+        top_k: Sample from the k likeliest tokens.
+        top_p: Sample from the fewest tokens whose probabilities add up to p.
+        min_p: Sample from tokens with at least p times the probability of the likeliest.
+        repetition_penalty: Above 1, tokens already in the conversation become less likely; 1 for none.
+        greedy: Always take the likeliest token.
+        seed: Seed of the sampling.
+        as_json: Print the messages as JSON at the end, instead of the answers.
+    """
+    options = SamplingOptions(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        greedy=greedy,
+        seed=seed,
+    )
+    if tokens < 1:
+        raise ValueError(f"`tokens` is {tokens}, but must be at least 1")
+    opened(run, checkpoint, device, dtype).require_chat_template()
+    given = [argument_text(text, "`message`") for text in message]
+    start = [] if system is None else [{"role": "system", "content": argument_text(system, "`system`")}]
+    from pipelines.generation.answers import load_run  # imports PyTorch, which takes seconds
+
+    loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype)
+    said = _talk(loaded, start, iter(given) if given else _typed(loaded.run.name), tokens, options, silent=as_json)
+    if as_json:
+        write(json.dumps(said, ensure_ascii=False))
+    return said
+
+
+def _talk(
+    run: "LoadedRun",
+    said: list[dict[str, str]],
+    texts: Iterator[str],
+    tokens: int,
+    options: SamplingOptions,
+    silent: bool,
+) -> list[dict[str, str]]:
+    """Answer each text, and return all messages. Ctrl-C ends an answer, whose beginning is kept."""
+    from pipelines.chat.messages import conversation_of
+    from pipelines.generation.answers import answered
+
+    for turn, text in enumerate(texts):
+        said = [*said, {"role": "user", "content": text}]
+        parts: list[str] = []
+        try:
+            seeded = replace(options, seed=(options.seed + turn) % 2**63)
+            for part in answered(run, conversation_of(said, "the conversation"), tokens, seeded):
+                parts.append(part)
+                if not silent:
+                    write(part, end="")
+        except KeyboardInterrupt:
+            interrupts.clear()
+        if not silent:
+            write("")
+        said = [*said, {"role": "assistant", "content": "".join(parts)}]
+    return said
+
+
+def _typed(name: str) -> Iterator[str]:
+    """Yield the lines of standard input that are not blank; a terminal shows where to type."""
+    typed = sys.stdin.isatty()
+    if typed:
+        import readline  # noqa: F401 - input() edits lines with it
+
+        say(f"{name}: write a message; Ctrl-C ends an answer, Ctrl-D the conversation")
+    while True:
+        try:
+            with waiting.pause_line():
+                line = input("> ") if typed else sys.stdin.buffer.readline().decode()
+        except EOFError:
+            write("")
+            return
+        except UnicodeDecodeError as error:
+            raise ValueError(f"standard input is not UTF-8 ({error.reason}): convert it") from None
+        if not (line or typed):
+            return
+        if line.strip():
+            yield without_line_end(line)

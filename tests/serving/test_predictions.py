@@ -1,0 +1,99 @@
+"""Fine-tuned runs answer with what `bytelm predict` gives, and are listed with their task."""
+
+import json
+
+import pytest
+
+import bytelm
+from tests.serving.conftest import client_of
+from tests.tasks.files import write
+
+TRAIN = {"epochs": 1, "device": "cpu", "dtype": "float32"}
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory, trained_bert):
+    """Return runs that are fine-tuned for the label of a text, and for the number of a pair."""
+    folder = tmp_path_factory.mktemp("tuned")
+    labels = write(
+        folder / "labels.jsonl", [{"text": f"{'yes' if i % 2 else 'no'} {i}", "label": i % 2} for i in range(40)]
+    )
+    pairs = write(
+        folder / "pairs.jsonl", [{"sentence1": f"a {i}", "sentence2": "b", "score": i % 5} for i in range(40)]
+    )
+    options = {"train": TRAIN, "compare_scratch": False}
+    return {
+        "labels": bytelm.finetune(trained_bert, data=labels, out=folder / "labels", **options),
+        "pairs": bytelm.finetune(trained_bert, task="regression", data=pairs, out=folder / "pairs", **options),
+    }
+
+
+@pytest.fixture(scope="module")
+def client(tuned, gpt):
+    with client_of({"gpt": gpt}, tasks=tuned) as made:
+        yield made
+
+
+def predict(client, **body):
+    return client.post("/api/predict", json=body)
+
+
+def test_predictions_equal_those_of_the_run(client, tuned):
+    texts = [f"yes {i}" for i in range(20)]
+    answer = predict(client, model="labels", texts=texts).json()
+    assert answer["model"] == "labels" and answer["task"] == "classes"
+    expected = tuned["labels"].predict(texts)
+    assert [one["prediction"] for one in answer["predictions"]] == [one["prediction"] for one in expected]
+    for ours, theirs in zip(answer["predictions"], expected, strict=True):
+        assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-5)
+    (one,) = predict(client, model="pairs", texts=["a 1", "b"]).json()["predictions"]
+    assert one["prediction"] == pytest.approx(tuned["pairs"].predict(["a 1", "b"])[0]["prediction"], abs=1e-5)
+
+
+def test_fine_tuned_runs_are_listed_with_their_task_and_the_page_names_them(client):
+    entries = {entry["id"]: entry for entry in client.get("/v1/models").json()["data"]}
+    assert {name: entry.get("task") for name, entry in entries.items()} == {
+        "gpt": None,
+        "labels": "classes",
+        "pairs": "regression",
+    }
+    assert client.get("/v1/models/labels").json() == entries["labels"]
+    answer = client.get("/api/models").json()
+    assert [model["name"] for model in answer["models"]] == ["gpt"] and answer["tasks"] == ["labels", "pairs"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param", "message"),
+    [
+        ({"texts": ["a"]}, 400, "model", "model is missing: name one of labels, pairs"),
+        ({"model": "gpt", "texts": ["a"]}, 400, "model", "gpt is not fine-tuned for a task: name one of labels, pairs"),
+        ({"model": "none", "texts": ["a"]}, 404, "model", "there is no model 'none'"),
+        ({"model": ["labels"], "texts": ["a"]}, 404, "model", "there is no model"),
+        ({"model": "labels"}, 400, "texts", "texts is null, but must be a list of 1 to 1,024 strings"),
+        ({"model": "labels", "texts": []}, 400, "texts", "texts is [], but must be a list"),
+        ({"model": "labels", "texts": "a"}, 400, "texts", 'texts is "a", but must be a list'),
+        ({"model": "labels", "texts": ["a"] * 1025}, 400, "texts", "but must be a list of 1 to 1,024"),
+        ({"model": "labels", "texts": ["a" * 100_001]}, 400, "texts", "of at most 100,000 characters"),
+        ({"model": "labels", "texts": ["a", ""]}, 400, "texts", "text 2 is empty: leave it out"),
+        ({"model": "labels", "texts": ["\ud800"]}, 400, "texts", "texts has a lone surrogate"),
+        ({"model": "pairs", "texts": ["a"]}, 400, "texts", "1 texts are given, but an example has 2"),
+        ({"model": "labels", "texts": ["a"], "top": 1}, 400, "top", "top is not a field of this request"),
+    ],
+)
+def test_mistakes_are_named(client, body, status, param, message):
+    response = client.post("/api/predict", content=json.dumps(body), headers={"content-type": "application/json"})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (status, param) and message in error["message"]
+
+
+def test_other_endpoints_refuse_fine_tuned_runs_and_predict_refuses_where_there_is_none(client, tuned, gpt):
+    refused = client.post("/v1/completions", json={"model": "labels", "prompt": "a"}).json()["error"]
+    assert refused["message"] == "labels is fine-tuned for a task and no language model: use POST /api/predict"
+    with client_of({"gpt": gpt}) as other:
+        error = predict(other, texts=["a"]).json()["error"]
+        assert error["message"] == "model is missing: no run served here is fine-tuned for a task"
+    with client_of({}, tasks={"labels": tuned["labels"]}) as other:
+        assert len(predict(other, texts=["a"]).json()["predictions"]) == 1
+        for path, body in (("/v1/completions", {"prompt": "a"}), ("/tokenize", {"prompt": "a"})):
+            assert "use POST /api/predict" in other.post(path, json=body).json()["error"]["message"]
+        assert other.get("/health").json() == {"status": "ok"}
