@@ -18,7 +18,9 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "newest", o
     """Write the model and the tokenizer of a run as a folder that transformers opens, and return the folder.
 
     AutoModelForCausalLM opens a decoder, AutoModelForMaskedLM an encoder, AutoModelForSeq2SeqLM an encoder-decoder, and
-    AutoTokenizer the tokenizer. Weights are float32; README.md is a model card.
+    AutoTokenizer the tokenizer. A run with the head of a task is opened by the class of its head, such as
+    AutoModelForSequenceClassification, and by pipeline("text-classification"). Weights are float32; README.md is a
+    model card.
 
     Raises ValueError, naming the fields, for a model that no format of transformers can express.
 
@@ -32,7 +34,7 @@ def export_hf(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "newest", o
 
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another `out` (or replace an export with `overwrite`)")
-    found = opened(run, checkpoint)
+    found = opened(run, checkpoint, any_task=True)
     from pipelines.exchange.transformers_export import write_transformers_folder
 
     say(write_transformers_folder(found, checkpoint, out, replaceable))
