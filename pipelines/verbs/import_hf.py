@@ -3,7 +3,7 @@
 Examples:
     bytelm import-hf hub:openai-community/gpt2 --out runs/gpt2
     bytelm import-hf gpt-hf --out runs/gpt
-    bytelm import-hf hub:distilbert/distilbert-base-uncased-finetuned-sst-2-english --out runs/sst
+    bytelm import-hf my-classifier/ --out runs/labels
 """
 
 from pathlib import Path
