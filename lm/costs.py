@@ -21,7 +21,7 @@ def meta_model(config: ModelConfig) -> LanguageModel:
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Return the number of trained parameters; a tied output matrix counts once, in the embedding."""
+    """Return the number of parameters; a tied output matrix counts once, in the embedding."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 

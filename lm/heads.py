@@ -79,7 +79,7 @@ class LanguageHead(Component):
 
     def flops(self, rows: float) -> float:
         """Return the training FLOPs of predicting `rows` positions."""
-        return 6 * self.output_weight.numel() * rows
+        return (6 if self.output_weight.requires_grad else 4) * self.output_weight.numel() * rows
 
 
 class NextTokenHead(LanguageHead):

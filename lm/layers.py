@@ -49,6 +49,9 @@ class Component(nn.Module):
 class Linear(Component):
     """x (..., inputs) to x W^T + b (..., outputs), in the dtype of x."""
 
+    operations = 6
+    """Operations a weight and row in training: two forward, two for the gradient of x, two for that of the weight"""
+
     def __init__(self, inputs: int, outputs: int, bias: bool, residual_writes: int = 0, gain: float = 1.0) -> None:
         """`residual_writes` and `gain`: as in `Initializer.matrix`."""
         super().__init__()
@@ -66,7 +69,7 @@ class Linear(Component):
 
     def flops(self, rows: float) -> float:
         """Return the training FLOPs of `rows` rows."""
-        return 6 * self.weight.numel() * rows
+        return self.operations * self.weight.numel() * rows
 
 
 class Embedding(Component):

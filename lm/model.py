@@ -140,11 +140,12 @@ class Stack(Component):
         """
         window = self.config.window or length
         visible = min(length, window if self.causal else 2 * window - 1)
-        last = len(self.blocks) - 1
-        return sum(
-            block.flops(length, visible, source_length, outputs if i == last else length)
-            for i, block in enumerate(self.blocks)
-        )
+        total, trains, last = 0.0, False, len(self.blocks) - 1
+        for i, block in enumerate(self.blocks):
+            trains = trains or any(parameter.requires_grad for parameter in block.parameters())
+            flops = block.flops(length, visible, source_length, outputs if i == last else length)
+            total += flops if trains else flops / 3  # no backward pass reaches frozen blocks below all that trains
+        return total
 
     def _plain(self, length: int, mask: Mask) -> bool:
         """Return whether all batches of this kind have one shape and no mask but causality.

@@ -73,6 +73,9 @@ class Attention(Mixer):
         `rows` (N,) int64, indices of the B x T positions, returns only these rows: (N, width).
         """
         layers = (self.query, self.key, self.value)
+        if any(type(layer) is not Linear for layer in layers):  # one with an adapter is more than a matrix
+            q, k, v = (layer(x) for layer in layers)
+            return self.attend(q, k, v, rotary, mix, value_embedding, rows)
         weights = [layer.weight.to(x.dtype) for layer in layers]
         biases = [None if layer.bias is None else layer.bias.to(x.dtype) for layer in layers]
         if self.one_product or (self.one_product is None and x.device.type != "cpu"):

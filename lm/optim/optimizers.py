@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, TypeVar
 
@@ -30,6 +30,22 @@ class Optimizers:
         self.parts = [part for share in shares for part in share]
         for group in self.param_groups:
             group["peak_lr"], group["peak_weight_decay"] = group["lr"], group["weight_decay"]
+
+    def scale_rates(self, factors: Mapping[Tensor, float]) -> None:
+        """Multiply the peak learning rate of each parameter by its factor, 1 by default.
+
+        Each group becomes one group for each factor.
+        """
+        for part in self.parts:
+            split = []
+            for group in part.param_groups:
+                parameters: dict[float, list[Tensor]] = {}
+                for parameter in group["params"]:
+                    parameters.setdefault(factors.get(parameter, 1.0), []).append(parameter)
+                split += [
+                    {**group, "params": own, "peak_lr": factor * group["peak_lr"]} for factor, own in parameters.items()
+                ]
+            part.param_groups = split
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:

@@ -67,7 +67,9 @@ DatasetPlace = Annotated[str | Path, tyro.conf.arg(metavar="DIR | URI")]
 Checkpoint = Annotated[
     str,
     tyro.conf.arg(
-        metavar="NAME", help="Checkpoint of the run: newest, best (lowest validation loss), or the number of a step."
+        metavar="NAME",
+        help="Checkpoint of the run: newest, best (lowest validation loss, or best score of a task with patience), or "
+        "the number of a step. auto: best with patience, otherwise newest.",
     ),
 ]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], tyro.conf.arg(help="Device to compute on.")]

@@ -10,6 +10,7 @@ from pipelines.evaluation.measurements import kinds
 from pipelines.evaluation.measurements.predictions import PER_BYTE
 from pipelines.tasks import task_class, task_names
 from pipelines.tasks.comparison import Comparison
+from pipelines.tasks.seeds import Seeds
 from pipelines.tasks.task import TaskSettings
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def measured_results() -> tuple[type[Result], ...]:
 @cache
 def task_results(task: str) -> tuple[type[Result], ...]:
     """Return the kinds of results of a task, in the order of their numbers."""
-    return (*task_class(task).kinds, Comparison, TaskSettings)
+    return (*task_class(task).kinds, Comparison, Seeds, TaskSettings)
 
 
 @cache

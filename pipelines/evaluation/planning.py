@@ -30,7 +30,7 @@ class EvaluationOptions:
     min_context: int = 1
     measuring: Mapping[str, Any] | None = field(default_factory=dict)
     """Options of the measurements; None leaves them out"""
-    checkpoint: str = "newest"
+    checkpoint: str = "auto"
     device: str = "auto"
     dtype: str = "float32"
 
@@ -118,7 +118,7 @@ def plan(run: Run, options: EvaluationOptions, data: AnyPath | None = None, agai
     chosen = Plan(run, dataset, training, windows, splits, None, options)
     if against is None:
         return chosen
-    own = replace(options, measuring=None, checkpoint="newest")
+    own = replace(options, measuring=None, checkpoint="auto")
     check_comparable(against, run)
     theirs = plan(against, own) if has_other_tokenizer(against, run) else replace(chosen, run=against, options=own)
     return replace(chosen, other=replace(theirs, training=None))

@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import TypeVar
 
 from pipelines.cli.display import Bar
 from pipelines.evaluation.measurement import Result
@@ -16,14 +17,21 @@ from pipelines.run.predictor import Predictor, tuned_task
 from pipelines.run.provenance import provenance
 from pipelines.tasks.comparison import Comparison
 from pipelines.tasks.data import ExampleFiles, fingerprint
+from pipelines.tasks.seeds import Seeds
 from pipelines.tasks.task import TaskSettings
 
+R = TypeVar("R", bound=Result)
 
-def measure_task(plan: TaskPlan, further: Mapping[str, Result] = MappingProxyType({})) -> Evaluation:
+
+def measure_task(
+    plan: TaskPlan,
+    further: Mapping[str, Result] = MappingProxyType({}),
+    by_seed: Mapping[int, Result] = MappingProxyType({}),
+) -> Evaluation:
     """Measure a fine-tuned run on the examples of a plan; return all its evaluations.
 
-    `further` are results of other predictors on the same examples, by name. Those of an earlier evaluation of the same
-    checkpoint and examples are kept.
+    `further` are results of other predictors on the same examples, by name, and `by_seed` those of the same training
+    with other seeds. Both are kept from an earlier evaluation of the same checkpoint and examples.
     """
     started, run, options = time.perf_counter(), plan.run, plan.options
     task, files = run.recipe.task, ExampleFiles.of(run)
@@ -52,13 +60,17 @@ def measure_task(plan: TaskPlan, further: Mapping[str, Result] = MappingProxyTyp
         **provenance(loaded.machine.device),
         seconds=round(time.perf_counter() - started, 3),
     )
-    earlier = _earlier(run, measured)
+    earlier = _earlier(run, measured, Comparison)
     comparison = [Comparison.of(results[0], task.better, others).keeping(earlier)] if others or earlier else []
-    return add_to_file(run, [SplitEvaluation(plan.splits[0], (*results, *comparison, settings), measured)])
+    seeds = _earlier(run, measured, Seeds)
+    if by_seed:
+        seeds = Seeds.of([run.recipe.train.seed, *by_seed], [results[0], *by_seed.values()])
+    beside = [*comparison, *([seeds] if seeds else [])]
+    return add_to_file(run, [SplitEvaluation(plan.splits[0], (*results, *beside, settings), measured)])
 
 
-def _earlier(run: Run, measured: Measured) -> Comparison | None:
-    """Return the comparison in an earlier evaluation of the same checkpoint and examples, if any."""
+def _earlier(run: Run, measured: Measured, kind: type[R]) -> R | None:
+    """Return the result of a kind in an earlier evaluation of the same checkpoint and examples, if any."""
     try:
         evaluation = Evaluation.read(run.folder)
     except ValueError:
@@ -69,4 +81,4 @@ def _earlier(run: Run, measured: Measured) -> Comparison | None:
         if one.measured.checkpoint_sha256 == measured.checkpoint_sha256
         and one.measured.dataset_fingerprint == measured.dataset_fingerprint
     )
-    return next((comparison for one in same if (comparison := one.find(Comparison))), None)
+    return next((result for one in same if (result := one.find(kind))), None)

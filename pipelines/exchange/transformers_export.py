@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from lm.exchange import format_of, to_hugging_face
+from lm.exchange.adapters import to_peft
 from pipelines.cli.display import quantity
 from pipelines.exchange.model_card import model_card
 from pipelines.exchange.parts import Edges, Ids, Parts
 from pipelines.exchange.task_export import task_parts
 from pipelines.files import read_json, save_tensors, whole_folder, write_json, write_whole
+from pipelines.run.checkpoint_reader import MODEL, whole_checkpoint
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
 from pipelines.run.text_ids import BEFORE_TEXT, OPTIONAL_ROLES, ROLES, special_ids, text_ids
@@ -24,6 +26,11 @@ LOADING = """from transformers import {auto}, AutoTokenizer
 
 model = {auto}.from_pretrained("{out}")
 tokenizer = AutoTokenizer.from_pretrained("{out}")"""
+ADAPTER_LOADING = """from peft import PeftModel
+from transformers import {auto}
+
+base = {auto}.from_pretrained("{base}-hf")  # bytelm export-hf {base} --out {base}-hf
+model = PeftModel.from_pretrained(base, "{out}")"""
 TEXT, TARGET = "It was a dark and stormy night.", "Es war eine dunkle Nacht."
 SCORING = {
     "decoder": """import torch
@@ -106,6 +113,20 @@ def _edges(run: Run, tok: Tokenizer) -> Edges | None:
         return Edges((), around.after[:1], around.after[:1])
     first, last = (tuple(around.special[name] for name in (role,) if name in around.special) for role in (CLS, SEP))
     return Edges(first, last * (2 if run.facts.get("model_type") == "roberta" else 1), last)
+
+
+def write_adapter_folder(run: Run, checkpoint: str, out: Path, replaceable: Callable[[Path], bool]) -> str:
+    """Write the adapters of a run to `out` as peft does, and return a line about the result."""
+    config, base = run.recipe.model, Path(run.facts["init_from"])
+    weights = whole_checkpoint(run.folder, run.settings, checkpoint, MODEL).tensors(MODEL)
+    settings, tensors = to_peft(config, run.recipe.lora, weights, run.facts.get("model_type"))
+    parameters = sum(tensor.numel() for tensor in tensors.values())
+    loading = ADAPTER_LOADING.format(auto=AUTO_CLASSES[config.architecture], out=out.name, base=base.name)
+    with whole_folder(out, replaceable) as partial:
+        write_json(partial / "adapter_config.json", settings)
+        save_tensors(partial / "adapter_model.safetensors", tensors, metadata={"format": "pt"})
+        write_whole(partial / "README.md", model_card(run, run.tokenizer(), parameters, "peft", loading))
+    return f"{out}: adapters of {quantity(parameters, '')} parameters in the format of peft, for an export of {base}"
 
 
 def _special_ids(run: Run, tok: Tokenizer) -> Ids:

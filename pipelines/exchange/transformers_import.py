@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from lm.exchange import named_format
+from lm.exchange.adapters import fold_peft
 from lm.task_model import build_model
 from lm.warn import warn
 from pipelines.cli.display import quantity
@@ -53,20 +54,26 @@ def import_model(
     out: Path,
     replaceable: Callable[[Path], bool],
     pattern: str | None = None,
+    adapter: Path | None = None,
     without_head: bool = False,
     columns: tuple[str, ...] = (),
 ) -> list[str]:
     """Write a run of the model in `source`, a folder or hub:owner/name, to `out`; return lines about the result.
 
-    pattern: split pattern of a tokenizer whose files have none. without_head: make a language model of a fine-tuned
-    one. columns: those that its task reads.
+    pattern: split pattern of a tokenizer whose files have none. adapter: a folder of peft to fold into the weights.
+    without_head: make a language model of a fine-tuned one. columns: those that its task reads.
     """
     folder = _local_folder(source)
     settings = read_json(folder / "config.json", "import a folder that transformers' save_pretrained wrote")
-    named_format(settings)  # refuses other families before their tokenizers, which are often of other kinds, too
+    chosen = named_format(settings)  # refuses other families before their tokenizers, which often differ too
     tok = load_tokenizer(folder, pattern)
     model = read_model(settings, read_weights(folder), without_head, columns)
-    config = model.config
+    config, weights = model.config, model.weights
+    if adapter is not None:
+        if model.task is not None:
+            raise ValueError(f"{source} has the head of a task, and `adapter` is for language models: leave it out")
+        its_settings = read_json(adapter / "adapter_config.json", "fetch it again")
+        weights = fold_peft(chosen, config, weights, its_settings, _read_tensors(adapter / "adapter_model.safetensors"))
     if tok.vocab_size > config.vocab_size:
         raise ValueError(
             f"{source}: the tokenizer has {tok.vocab_size} entries, but the model only {config.vocab_size}: "
@@ -95,14 +102,15 @@ def import_model(
         head_layers=model.head_layers,
     )
     with whole_folder(out, replaceable) as partial:
-        _write_run(partial, recipe, model.weights, tok, facts)
+        _write_run(partial, recipe, weights, tok, facts)
     if model.new_head:
         warn(
             f"{source} has no masked-token head: the run gets one with random weights. finetune does not need it; "
             "pretraining with `init_from` trains it"
         )
-    parameters = sum(tensor.numel() for tensor in model.weights.values())
-    lines = [f"{out}: {quantity(parameters, '')} parameters ({config.architecture}) from {source}"]
+    parameters = sum(tensor.numel() for tensor in weights.values())
+    origin = source if adapter is None else f"{source}, with the adapters of {adapter}"
+    lines = [f"{out}: {quantity(parameters, '')} parameters ({config.architecture}) from {origin}"]
     if model.task is not None:
         lines.append(f"bytelm predict uses its task, {model.task.name}")
     if model.left_out:
@@ -117,13 +125,18 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     """
     tensors: dict[str, Tensor] = {}
     for path in _weight_files(folder):
-        try:
-            refuse_special(path)
-            tensors |= load_file(path)
-        except FileNotFoundError:
-            raise ValueError(f"{path} is missing, though {INDEX} names it: fetch the whole model again") from None
-        except SafetensorError as error:
-            raise ValueError(f"{path} is damaged ({error}): fetch it again") from None
+        tensors |= _read_tensors(path)
+    return tensors
+
+
+def _read_tensors(path: Path) -> dict[str, Tensor]:
+    try:
+        refuse_special(path)
+        tensors: dict[str, Tensor] = load_file(path)
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: fetch all files again") from None
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged ({error}): fetch it again") from None
     return tensors
 
 

@@ -23,11 +23,11 @@ CHANGEABLE = (
     *("tokens", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile"),
     *("cuda_graphs", "fp8_head", "activation_checkpointing", "whole_gradients"),
     *("validate_every_tokens", "validation_tokens", "checkpoint_every_tokens", "log_every_steps", "tensorboard"),
-    *("keep_checkpoints", "keep_best", "keep_every_tokens", "nonfinite", "max_rollbacks"),
+    *("keep_checkpoints", "keep_best", "keep_every_tokens", "nonfinite", "max_rollbacks", "patience"),
 )
 
 # The same of fine-tuning.
-CHANGEABLE_FINETUNING = ("epochs", "device", "dtype", "micro_batch", "tensorboard")
+CHANGEABLE_FINETUNING = ("epochs", "device", "dtype", "micro_batch", "tensorboard", "patience")
 
 MOST_THREADS = 1024
 
@@ -36,13 +36,13 @@ SUBJECTS = {
     "length and batches": ("tokens batch_tokens micro_batch seed", "batch_tokens_start batch_warmup_tokens sampling"),
     "optimizer": (
         "lr warmup_tokens optimizer weight_decay",
-        "schedule min_lr_ratio decay_share muon_lr muon_momentum weight_decay_schedule weight_decay_ratio "
+        "layer_decay schedule min_lr_ratio decay_share muon_lr muon_momentum weight_decay_schedule weight_decay_ratio "
         "beta1 beta2 eps label_smoothing z_loss average",
     ),
     "stability": ("", "grad_clip nonfinite max_rollbacks"),
     "validation and checkpoints": (
         "validate_every_tokens checkpoint_every_tokens",
-        "validation_tokens keep_checkpoints keep_best keep_every_tokens log_every_steps tensorboard",
+        "patience validation_tokens keep_checkpoints keep_best keep_every_tokens log_every_steps tensorboard",
     ),
     "device": (
         "device dtype compile",
@@ -78,6 +78,8 @@ class TrainConfig:
     # Optimizer
     lr: float = 1e-3
     """Peak learning rate"""
+    layer_decay: float = 1.0
+    """Factor of the learning rate from each block to the block below, such as 0.8 in fine-tuning; 1: none"""
     warmup_tokens: int = 500_000
     """Tokens of linear warm-up. A warm-up that lasts until the end of the run gives a warning."""
     schedule: Literal["cosine", "trapezoid", "inverse_sqrt"] = "cosine"
@@ -127,6 +129,8 @@ class TrainConfig:
     """Tokens between two validations"""
     validation_tokens: int = 32_768
     """Tokens that a validation reads from the start of the validation split, or of the split of each source"""
+    patience: int = 0
+    """Validations without improvement after which a run stops; 0: none. Then the best checkpoint is kept and used"""
     checkpoint_every_tokens: int = 2_000_000
     """Tokens between two checkpoints"""
     keep_checkpoints: int = 2
@@ -181,7 +185,8 @@ class TrainConfig:
         _require_positive(self, "keep_checkpoints")
         _require_not_negative(self, "micro_batch", "batch_tokens_start", "batch_warmup_tokens", "warmup_tokens")
         _require_not_negative(self, "weight_decay", "weight_decay_ratio", "muon_lr", "grad_clip", "z_loss", "threads")
-        _require_not_negative(self, "keep_every_tokens")
+        _require_not_negative(self, "keep_every_tokens", "patience")
+        _require(self, ("layer_decay",), lambda value: 0 < value <= 1, "be above 0 and at most 1")
         _require(
             self,
             ("beta1", "beta2", "muon_momentum", "average", "label_smoothing"),
@@ -207,6 +212,11 @@ class TrainConfig:
                 f"train.batch_tokens_start is {self.batch_tokens_start} and train.batch_warmup_tokens is "
                 f"{self.batch_warmup_tokens}: a batch that grows needs both, one that does not needs neither"
             )
+
+    @property
+    def keeps_best(self) -> bool:
+        """Whether the best checkpoint is kept beside the newest."""
+        return self.keep_best or self.patience > 0
 
     @property
     def loss_is_cross_entropy(self) -> bool:
@@ -272,6 +282,16 @@ class FinetuneConfig:
     """Probability that training targets spread evenly over the labels"""
     grad_clip: float = 1.0
     """Maximum L2 norm of the whole gradient; 0: none"""
+    layer_decay: float = 1.0
+    """Factor of the learning rate from each block to the block below, such as 0.8; 1: none. The head has the full rate,
+    and the embedding the lowest"""
+    freeze: int | Literal["all"] = 0
+    """Lowest blocks that do not train, nor does the embedding then; all: only the head trains"""
+    reinit: int = 0
+    """Highest blocks that start from random weights"""
+    patience: int = 0
+    """Epochs without improvement after which training stops; 0: none. The first number of the task decides. Then the
+    checkpoint of the best epoch is used, otherwise that of the last"""
     seed: int = 0
     """Seed of the new weights, the order of the examples and dropout"""
     device: Device = "auto"
@@ -286,7 +306,10 @@ class FinetuneConfig:
     def __post_init__(self) -> None:
         check_fields(self, "")
         _require_positive(self, "epochs", "batch_size", "lr", "micro_batch", option=True)
-        _require_not_negative(self, "weight_decay", "grad_clip", "seed", option=True)
+        _require_not_negative(self, "weight_decay", "grad_clip", "seed", "reinit", "patience", option=True)
+        _require(self, ("layer_decay",), lambda value: 0 < value <= 1, "be above 0 and at most 1", option=True)
+        if self.freeze != "all":
+            _require_not_negative(self, "freeze", option=True)
         _require_seed(self.seed, "`seed`")
         for name in ("warmup", "dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
@@ -320,6 +343,8 @@ class FinetuneConfig:
             eps=1e-6,
             label_smoothing=self.label_smoothing,
             grad_clip=self.grad_clip,
+            layer_decay=self.layer_decay,
+            patience=self.patience,
             validate_every_tokens=tokens,
             checkpoint_every_tokens=tokens,
             keep_checkpoints=1,

@@ -15,6 +15,7 @@ import tyro
 
 from lm.config import ModelConfig
 from lm.head_config import HeadConfig, HeadLayers
+from lm.lora_config import LoraConfig
 from lm.values import check_fields, check_value
 from pipelines.cli.errors import did_you_mean
 from pipelines.files import read_toml, write_whole
@@ -44,6 +45,7 @@ class Recipe:
     """Training objective: next tokens (decoder), masked tokens (encoder), corrupted spans of a text, or the targets of
     pairs (encoder-decoder)"""
     model: ModelConfig = field(default_factory=ModelConfig)
+    lora: LoraConfig = field(default_factory=LoraConfig)
     task: Annotated[Task | None, tyro.conf.Fixed, tyro.conf.Suppress] = None
     """The task that the model is fine-tuned for; None for pretraining, whose objective it had before"""
     finetune: Annotated[FinetuneConfig | None, tyro.conf.Fixed, tyro.conf.Suppress] = None
@@ -86,6 +88,7 @@ class Recipe:
     def as_tables(self) -> dict[str, Any]:
         """Return the tables of config.toml."""
         tables = {name: value for name, value in asdict(self).items() if value is not None}
+        tables["lora"]["targets"] = list(self.lora.targets)
         return tables | ({} if self.task is None else {"task": self.task.as_table()})
 
 

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
+from lm.lora import merge_lora
 from lm.warn import warn
 from pipelines.run.manifest import (
     DamagedCheckpointError,
@@ -18,7 +19,7 @@ from pipelines.run.manifest import (
     read_verified,
     verify_shards,
 )
-from pipelines.run.retention import checkpoint_folders, find_checkpoint
+from pipelines.run.retention import checkpoint_folders, find_checkpoint, stops_early
 
 MODEL, OPTIMIZER, RNG, AVERAGE = (
     "model.safetensors",
@@ -104,19 +105,26 @@ def newest_whole_checkpoint(run: Path, settings: Mapping[str, Any], *names: str)
 def whole_checkpoint(run: Path, settings: Mapping[str, Any], which: str, *names: str) -> Checkpoint:
     """Return the checkpoint `which` with its named files.
 
-    `which` is "newest" (the newest whole one), "best" (the lowest validation loss), or the number of a step. Raises
-    ValueError if there is no such checkpoint, and the errors of `read_checkpoint`.
+    `which` is as for `find_checkpoint`; "newest" is the newest whole one. Raises ValueError if there is no such
+    checkpoint, and the errors of `read_checkpoint`.
     """
-    if which == "newest":
+    folders = checkpoint_folders(run)
+    if which == "newest" or (which == "auto" and not (folders and stops_early(folders[-1]))):
         return newest_whole_checkpoint(run, settings, *names)
     return read_checkpoint(find_checkpoint(run, which), settings, *names)
 
 
-def load_weights(run: Path, settings: Mapping[str, Any], which: str = "newest") -> tuple[Path, dict[str, Tensor]]:
-    """Return the folder and weights of the checkpoint `which` (see `whole_checkpoint`); averages replace weights."""
+def load_weights(run: Path, settings: Mapping[str, Any], which: str = "auto") -> tuple[Path, dict[str, Tensor]]:
+    """Return the folder and weights of the checkpoint `which` (see `whole_checkpoint`).
+
+    Averages replace weights, and adapters are folded into the weights.
+    """
     checkpoint = whole_checkpoint(run, settings, which, MODEL, AVERAGE)
     weights = checkpoint.tensors(MODEL)
-    return checkpoint.folder, weights | (checkpoint.tensors(AVERAGE) if AVERAGE in checkpoint else {})
+    weights |= checkpoint.tensors(AVERAGE) if AVERAGE in checkpoint else {}
+    if rank := settings.get("lora.rank"):
+        weights = merge_lora(weights, settings["lora.alpha"] / rank)
+    return checkpoint.folder, weights
 
 
 def check_weights(folder: Path, model: torch.nn.Module, weights: Mapping[str, Tensor]) -> None:

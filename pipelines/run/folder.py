@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from corpora.object_store import AnyPath
     from pipelines.run.loaded_run import LoadedRun
 
-OPTIONS = "newest", "auto", "float32"
+OPTIONS = "auto", "auto", "float32"
 """Defaults of checkpoint, device and dtype"""
 
 
@@ -99,7 +99,7 @@ class Run:
 
 def opened(
     run: "str | Path | LoadedRun",
-    checkpoint: str = "newest",
+    checkpoint: str = "auto",
     device: str = "auto",
     dtype: str = "float32",
     any_task: bool = False,

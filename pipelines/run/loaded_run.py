@@ -44,7 +44,7 @@ class LoadedRun:
     and dtype. The model is loaded once, when it is first needed.
     """
 
-    def __init__(self, run: Run, checkpoint: str = "newest", device: str = "auto", dtype: str = "float32") -> None:
+    def __init__(self, run: Run, checkpoint: str = "auto", device: str = "auto", dtype: str = "float32") -> None:
         self.run = run
         run.loaded = self
         self.config: Recipe = run.recipe
@@ -303,7 +303,7 @@ class LoadedRun:
 def load_run(
     path: Annotated[str | Path | LoadedRun, OR_LOADED],
     *,
-    checkpoint: str | int = "newest",
+    checkpoint: str | int = "auto",
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> LoadedRun:
@@ -353,7 +353,7 @@ class Loaded:
 
 
 def load_trained(
-    run: Run, device: str = "auto", dtype: str = "float32", checkpoint: str = "newest", needs: str = ""
+    run: Run, device: str = "auto", dtype: str = "float32", checkpoint: str = "auto", needs: str = ""
 ) -> Trained:
     """Return the model of a checkpoint, with averaged weights if the run averages them.
 
@@ -366,7 +366,7 @@ def load_trained(
 
 
 def load_model(
-    run: Run, device: str = "auto", dtype: str = "float32", checkpoint: str = "newest", needs: str = ""
+    run: Run, device: str = "auto", dtype: str = "float32", checkpoint: str = "auto", needs: str = ""
 ) -> Loaded:
     """Return the model of a checkpoint, also one with the head of a task; see `load_trained`."""
     if run.loaded is None:

@@ -19,8 +19,8 @@ def checkpoints_to_keep(run: Path, newest: Path, config: TrainConfig) -> set[Pat
     folders = checkpoint_folders(run)
     folders = folders[: folders.index(newest) + 1]
     keep = set(folders[-config.keep_checkpoints :])
-    losses = validation_losses(folders)
-    if config.keep_best and losses:
+    losses = criteria(folders)
+    if config.keeps_best and losses:
         keep.add(min(losses, key=losses.__getitem__))
     reached = 0
     for folder in folders:
@@ -45,17 +45,21 @@ def latest_checkpoint(run: Path) -> Path:
     return folders[-1]
 
 
-def find_checkpoint(run: Path, which: str = "newest") -> Path:
-    """Return the checkpoint `which`: "newest", "best" (the lowest validation loss), or the number of a step.
+def find_checkpoint(run: Path, which: str = "auto") -> Path:
+    """Return the checkpoint `which`: "auto", "newest", "best" (see `criteria`), or the number of a step.
 
-    Raises ValueError if there is none.
+    "auto" is the best of a run that stops without improvement, and the newest of any other. Raises ValueError if there
+    is none.
     """
+    if which == "auto":
+        newest = latest_checkpoint(run)
+        return best_checkpoint(run) if stops_early(newest) else newest
     if which == "newest":
         return latest_checkpoint(run)
     if which == "best":
         return best_checkpoint(run)
     if not which.isdecimal():
-        raise ValueError(f"`checkpoint` is {which!r}: give newest, best, or the number of a step")
+        raise ValueError(f"`checkpoint` is {which!r}: give auto, newest, best, or the number of a step")
     folders = {int(folder.name[5:]): folder for folder in checkpoint_folders(run)}
     if int(which) not in folders:
         steps = ", ".join(f"{step:,}" for step in folders) or "none"
@@ -64,24 +68,31 @@ def find_checkpoint(run: Path, which: str = "newest") -> Path:
 
 
 def best_checkpoint(run: Path) -> Path:
-    """Return the checkpoint of a run with the lowest validation loss; ValueError if none has one."""
-    losses = validation_losses(checkpoint_folders(run))
+    """Return the best checkpoint of a run; ValueError if none was validated."""
+    losses = criteria(checkpoint_folders(run))
     if not losses:
         raise ValueError(f"no checkpoint of {run} has a validation loss: train with `train.keep_best`")
     return min(losses, key=losses.__getitem__)
 
 
-def validation_losses(folders: Iterable[Path]) -> dict[Path, float]:
-    """Return the loss of each checkpoint that was validated at its own step, oldest first.
+def stops_early(checkpoint: Path) -> bool:
+    """Return whether the run of a checkpoint stops without improvement, so that its best checkpoint counts."""
+    return bool(readable_state(checkpoint).get("patience"))
+
+
+def criteria(folders: Iterable[Path]) -> dict[Path, float]:
+    """Return the number that judges each checkpoint that was validated at its own step, oldest first; low is good.
+
+    It is the validation loss, or a score of the task that a run stops by.
 
     If `validation_tokens` changed during the run, only losses on the newest number of tokens are comparable; others are
     left out.
     """
     states = {folder: readable_state(folder) for folder in folders}
-    measured = {f: s for f, s in states.items() if s.get("validation_loss") is not None}
+    measured = {f: s for f, s in states.items() if s.get("criterion") is not None}
     tokens = next((s.get("validated_tokens") for s in reversed(measured.values())), None)
     validated = {f: s for f, s in measured.items() if s.get("validated_step") == s.get("step")}
-    return {f: s["validation_loss"] for f, s in validated.items() if s.get("validated_tokens") == tokens}
+    return {f: s["criterion"] for f, s in validated.items() if s.get("validated_tokens") == tokens}
 
 
 def readable_state(folder: Path) -> dict[str, Any]:
@@ -90,5 +101,7 @@ def readable_state(folder: Path) -> dict[str, Any]:
         state = read_json(folder / STATE, "")
     except (OSError, ValueError):
         return {}
+    state.setdefault("criterion", state.get("validation_loss"))  # as in version 0.1, which has no scores
     counts = all(type(state.get(name, 0)) is int for name in ("step", "tokens", "validated_step", "validated_tokens"))
-    return state if counts and isinstance(state.get("validation_loss"), float | int | None) else {}
+    numbers = all(isinstance(state.get(name), float | int | None) for name in ("validation_loss", "criterion"))
+    return state if counts and numbers else {}

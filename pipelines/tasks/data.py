@@ -11,6 +11,7 @@ import numpy as np
 from corpora.rows import hash_split
 from lm.config import WITHOUT_DROPOUT
 from lm.head_config import HeadLayers, usual_layers
+from lm.lora_config import LoraConfig
 from lm.warn import warn
 from pipelines.recipes.config import FinetuneConfig
 from pipelines.recipes.recipe import Recipe
@@ -118,8 +119,9 @@ def _reader(run: Run, task: Task, tok: Tokenizer, facts: Mapping[str, Any]) -> T
     return TextReader(tok, around, run.recipe.model, str(facts.get("model_type", "")), task.truncate)
 
 
-def check_model(run: Run, task: Task, config: FinetuneConfig) -> None:
+def check_model(run: Run, task: Task, config: FinetuneConfig, lora: LoraConfig) -> None:
     """Raise ValueError if a run cannot be fine-tuned for a task."""
+    _check_layers(run, task, config, lora)
     model = run.recipe.model
     if model.architecture not in task.architectures:
         raise ValueError(
@@ -139,6 +141,26 @@ def check_model(run: Run, task: Task, config: FinetuneConfig) -> None:
     task.check_run(run)
 
 
+def _check_layers(run: Run, task: Task, config: FinetuneConfig, lora: LoraConfig) -> None:
+    """Raise ValueError if the options name blocks that the model lacks, or leave random weights or nothing to train."""
+    model = run.recipe.model
+    both = model.architecture == "encoder-decoder"
+    blocks = model.layers + (model.decoder_layers or model.layers if both else 0)
+    frozen = blocks if config.freeze == "all" else config.freeze
+    for name, count in (("freeze", frozen), ("reinit", config.reinit)):
+        if count > blocks:
+            raise ValueError(f"`{name}` is {count}, but the model of {run.folder} has {blocks} blocks")
+    if frozen + config.reinit > blocks:
+        raise ValueError(
+            f"`freeze` is {config.freeze} and `reinit` is {config.reinit}, but the model has {blocks} blocks, and "
+            "random ones must train: lower one of them"
+        )
+    if lora.rank and (config.freeze or config.reinit):
+        raise ValueError("`lora.rank` freezes all blocks: leave `freeze` and `reinit` out")
+    if config.freeze == "all" and task.head(model.architecture) is None:
+        raise ValueError(f"`freeze` is 'all', but the task {task.name} has no head to train: give a number of blocks")
+
+
 @dataclass(frozen=True)
 class EncodedTask:
     """The examples of a fine-tuning as its model reads them, and the recipe of the run."""
@@ -155,7 +177,7 @@ class EncodedTask:
     """Entries of the tokenizer before the task added special tokens"""
 
 
-def encode_task(run: Run, files: ExampleFiles, task: Task, config: FinetuneConfig) -> EncodedTask:
+def encode_task(run: Run, files: ExampleFiles, task: Task, config: FinetuneConfig, lora: LoraConfig) -> EncodedTask:
     """Return the examples and the recipe of a fine-tuning of `run`."""
     tok = run.tokenizer()
     adapted = task.adapt(run.facts, tok, text_ids(run, tok))
@@ -166,9 +188,14 @@ def encode_task(run: Run, files: ExampleFiles, task: Task, config: FinetuneConfi
     model = replace(run.recipe.model, dropout=config.dropout, vocab_size=vocab_size)
     encoded = task.arrange(encoded, model)
     train = config.train(len(encoded), sum(example.tokens for example in encoded))
-    layers = _head_layers(run, task)
     recipe = Recipe(
-        objective=run.recipe.objective, model=model, train=train, task=task, finetune=config, head_layers=layers
+        objective=run.recipe.objective,
+        model=model,
+        train=train,
+        lora=lora,
+        task=task,
+        finetune=config,
+        head_layers=_head_layers(run, task),
     )
     return EncodedTask(recipe, reader, training, validation, encoded, encoded_validation, adapted.facts, tok.vocab_size)
 

@@ -30,6 +30,9 @@ from tokenizer import Tokenizer
 # Batches whose pairs are sorted together. More batches leave less padding, but are less random.
 CHUNK_BATCHES = 64
 
+Score = tuple[str, float | None, bool]
+"""A number by which a run is judged: name, value (None: undefined), and whether it is best at its highest"""
+
 
 class TrainingData(Protocol):
     """The training and validation batches of one rank."""
@@ -40,6 +43,8 @@ class TrainingData(Protocol):
     """Share of each source in the training, by name; a plain dataset has share 1."""
     loss: Callable[..., Tensor]
     """The summed loss of a batch, with the arguments of `summed_loss`"""
+    score: Callable[[TrainedModel], Score] | None
+    """Measures a model in evaluation mode; None: a run is judged by its validation loss"""
 
     def step(self, consumed: int, tokens: int) -> Batch:
         """Return the batch after `consumed` examples (blocks or pairs) and `tokens` tokens of training."""
@@ -164,6 +169,7 @@ class BlockData:
 
     unit = "blocks"
     loss = staticmethod(summed_loss)
+    score: Callable[[TrainedModel], Score] | None = None
 
     def __init__(
         self, mixture: Mixture, objective: StreamObjective, config: TrainConfig, shard: Shard = ALL_ROWS
@@ -211,6 +217,7 @@ class PairData:
 
     unit = "pairs"
     loss = staticmethod(summed_loss)
+    score: Callable[[TrainedModel], Score] | None = None
 
     def __init__(
         self, dataset: PairDataset, objective: PairObjective, config: TrainConfig, shard: Shard = ALL_ROWS

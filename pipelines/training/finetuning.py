@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from lm.layer_order import freeze, reinitialize
+from lm.lora import add_lora, merge_lora
+from lm.lora_config import LoraConfig
 from lm.new_entries import with_new_entries
 from lm.task_model import TaskModel, TrainedModel, build_model
 from pipelines.cli.display import answer, say
@@ -25,6 +28,7 @@ from pipelines.tasks.comparison import BEFORE, SCRATCH
 from pipelines.tasks.data import EncodedTask, ExampleFiles, fingerprint
 from pipelines.training.batch import ALL_ROWS, Shard
 from pipelines.training.batch_loss import summed_loss
+from pipelines.training.data import Score
 from pipelines.training.init_from import GIVEN, Source, source_of
 from pipelines.training.launch import processes
 from pipelines.training.loop import Trainer
@@ -54,7 +58,7 @@ def train(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, parallel:
         cores_per_operation(0),
         processes(parallel, recipe.train) as group,
     ):
-        data = task_data(prepared(work, lambda: source.weights if source else starting_weights(out)), group.shard)
+        data = task_data(prepared(work, lambda: source.weights if source else starting_weights(out)), out, group.shard)
         lines = [source.summary()] if source else ["starts from random weights"] if from_scratch else []
         lines += new_tokens(work) if source else []
 
@@ -75,7 +79,7 @@ def print_plan(run: Run, work: EncodedTask, out: Path) -> None:
         f"epochs in batches of {settings.batch_size}, and test it on {len(work.validation):,}; {cut:,} are cut"
     )
     model = initial_model(work, None)
-    speed = measured_speed(recipe, lambda: model, task_data(prepared(work, lambda: None)))
+    speed = measured_speed(recipe, lambda: model, task_data(prepared(work, lambda: None), out))
     answer(speed.time_of(recipe.train.tokens))
     if recipe.head is not None:
         answer(_export(recipe, run))
@@ -92,14 +96,14 @@ def _export(recipe: Recipe, run: Run) -> str:
 
 
 def evaluate(
-    run: Run, work: EncodedTask, out: Path, compare_scratch: bool, from_scratch: bool = False
+    run: Run, work: EncodedTask, out: Path, from_scratch: bool, compare_scratch: bool, seeds: int
 ) -> tuple[TaskPlan, Evaluation]:
     """Measure the fine-tuned run in `out` beside others.
 
-    They are the `run` that it is made of, if its task compares it, and with `compare_scratch` the same model from
-    random weights.
+    They are the `run` that it is made of, if its task compares it, the same training from random weights, and the same
+    training with other seeds.
     """
-    task, further = work.recipe.task, {}
+    task, seed, further, by_seed = work.recipe.task, work.recipe.train.seed, {}, {}
     assert task is not None
     if task.compares_before and not from_scratch:
         machine = choose_machine(work.recipe.train.device, "float32")
@@ -107,29 +111,51 @@ def evaluate(
         further[BEFORE] = _first_result(work, out, before.eval())
     if compare_scratch and not from_scratch:
         say("the same model from random weights, for comparison:")
-        further[SCRATCH] = _first_result(work, out, train_in_memory(work, work.recipe.train.seed))
+        further[SCRATCH] = _first_result(work, out, train_in_memory(work, out, seed))
+    for other in range(seed + 1, seed + seeds):
+        say(f"the same training with seed {other}:")
+        weights = None if from_scratch else Source.open(run.folder).weights
+        by_seed[other] = _first_result(work, out, train_in_memory(work, out, other, weights))
     plan = TaskPlan(Run(out), (), EvaluationOptions())
-    return plan, measure_task(plan, further)
+    return plan, measure_task(plan, further, by_seed)
 
 
 def _first_result(work: EncodedTask, out: Path, model: TrainedModel) -> Result:
-    """Return the first result of another model on the held-out examples of the run in `out`."""
-    assert work.recipe.task is not None
-    outputs = Predictor(Run(out), model).outputs(work.encoded_validation)
-    return work.recipe.task.results(outputs, work.encoded_validation, work.validation)[0]
+    """Return the first result of a model on the validation examples; `out` is the folder of a run for the task."""
+    task = work.recipe.task
+    assert task is not None
+    outputs = Predictor(Run(out), plain_model(work.recipe, model), task).outputs(work.encoded_validation)
+    return task.results(outputs, work.encoded_validation, work.validation)[0]
 
 
-def train_in_memory(work: EncodedTask, seed: int, weights: Mapping[str, Tensor] | None = None) -> TrainedModel:
+def train_in_memory(
+    work: EncodedTask, out: Path, seed: int, weights: Mapping[str, Tensor] | None = None
+) -> TrainedModel:
     """Return the model of `work`, trained with another seed or from other weights, in evaluation mode."""
     recipe = replace(work.recipe, train=replace(work.recipe.train, seed=seed))
+    assert recipe.finetune is not None
+    settings = replace(recipe.finetune, seed=seed)  # it decides the order of the examples
+    recipe = replace(recipe, finetune=settings)
+    if weights is None:  # random weights must train
+        recipe = replace(recipe, finetune=replace(settings, freeze=0, reinit=0), lora=LoraConfig())
     machine = choose_machine(recipe.train.device, recipe.train.dtype, half=True)
     model = initial_model(replace(work, recipe=recipe), weights).to(machine.device)
     model.compute_dtype = machine.dtype
     with without_subnormals():
-        data = task_data(prepared(replace(work, recipe=recipe), lambda: weights))
+        data = task_data(prepared(replace(work, recipe=recipe), lambda: weights), out)
         Trainer(None, model, data, recipe.train).train()
     model.compute_dtype = torch.float32
-    return model.eval()
+    return plain_model(recipe, model).eval()
+
+
+def plain_model(recipe: Recipe, model: TrainedModel) -> TrainedModel:
+    """Return a model that computes the same without adapters; the model itself if it has none."""
+    if not recipe.lora.rank:
+        return model
+    plain = build_model(recipe.model, recipe.head, seed=None).to(model.embedding.weight.device)
+    plain.load_state_dict(merge_lora(model.state_dict(), recipe.lora.scale))
+    plain.compute_dtype = model.compute_dtype
+    return plain.eval()
 
 
 def prepared(work: EncodedTask, weights: Callable[[], Mapping[str, Tensor] | None]) -> EncodedTask:
@@ -153,12 +179,22 @@ def starting_weights(out: Path) -> Mapping[str, Tensor] | None:
     return source_of(Run(out)).weights
 
 
-def task_data(work: EncodedTask, shard: Shard = ALL_ROWS) -> TaskData:
-    """Return the batches of a fine-tuning."""
+def task_data(work: EncodedTask, out: Path, shard: Shard = ALL_ROWS) -> TaskData:
+    """Return the batches of a fine-tuning in the run folder `out`."""
     task, config = work.recipe.task, work.recipe.finetune
     assert task is not None and config is not None
     loss = task.loss() or summed_loss
-    return TaskData(work.encoded_training, work.encoded_validation, config.batch_size, config.seed, shard, loss)
+    score = partial(_score, work, out) if config.patience else None
+    return TaskData(work.encoded_training, work.encoded_validation, config.batch_size, config.seed, shard, loss, score)
+
+
+def _score(work: EncodedTask, out: Path, model: TrainedModel) -> Score:
+    """Return the first number of the task on the validation examples."""
+    task = work.recipe.task
+    assert task is not None
+    first = _first_result(work, out, model)
+    key, shown = next((key, shown) for key, shown in first.numbers().items() if shown.headline)
+    return shown.name, getattr(first, key), task.better == "highest"
 
 
 def initial_model(work: EncodedTask, weights: Mapping[str, Tensor] | None) -> TrainedModel:
@@ -166,16 +202,20 @@ def initial_model(work: EncodedTask, weights: Mapping[str, Tensor] | None) -> Tr
 
     What they lack is random, but entries of new special tokens are the mean of the others.
     """
-    model = build_model(work.recipe.model, work.recipe.head, work.recipe.train.seed)
-    if weights is None:
-        return model
+    recipe, settings = work.recipe, work.recipe.finetune
+    assert settings is not None
+    model = build_model(recipe.model, recipe.head, recipe.train.seed)
     body = model.body if isinstance(model, TaskModel) else model
-    if work.reader.tokenizer.vocab_size > work.known_entries:
-        weights = with_new_entries(weights, body, work.known_entries)
-    if isinstance(model, TaskModel):
-        model.load_body(weights)
-    else:
-        model.load_state_dict(weights)
+    if weights is not None:
+        if work.reader.tokenizer.vocab_size > work.known_entries:
+            weights = with_new_entries(weights, body, work.known_entries)
+        if isinstance(model, TaskModel):
+            model.load_body(weights)
+        else:
+            model.load_state_dict(weights)
+        reinitialize(model, settings.reinit, recipe.train.seed)
+    freeze(model, settings.freeze)  # also if a checkpoint has the weights
+    add_lora(model, recipe.lora, recipe.train.seed)
     return model
 
 

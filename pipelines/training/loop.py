@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from lm.layer_order import rate_factors
 from lm.model import LanguageModel, Stack
 from lm.optim.averaging import WeightAverage
 from lm.optim.optimizer import Execution
@@ -92,7 +93,10 @@ class Trainer:
             ),
             self.parallel.optimizer_shares(config.optimizer),
         )
-        self._parameters = list(model.parameters())  # walking through the modules takes a millisecond
+        # Walking through the modules takes a millisecond.
+        if config.layer_decay < 1:
+            self.optimizers.scale_rates(rate_factors(model, config.layer_decay))
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         model.train()
         self.average = WeightAverage(model, config.average) if config.average else None
         self.loss_scale = LossScale(model.compute_dtype, self.device)
@@ -109,6 +113,7 @@ class Trainer:
         self.writer = CheckpointWriter(self._writers_folder(), config, self._settings, self.parallel.checkpoint_group)
         self.log = TrainingLog(self._folder, self.at, config.tensorboard)
         self._saved_step: int | None = None
+        self._best_weights: dict[str, torch.Tensor] = {}
         self._flops_per_token = data.flops_per_token(model) if machine else 0.0
         if self.device.type == "cuda":  # the log reports what training needs, without earlier attempts
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -133,6 +138,8 @@ class Trainer:
                     if self.parallel.broadcast(self._starts_from_run) or self.config.nonfinite == "rollback":
                         self._checkpoint()
                 self._loop(bar, frozen)
+                if self._best_weights:
+                    self.model.load_state_dict(self._best_weights)
                 if self.at.signal and self._saved_step != self.at.step:
                     self._checkpoint()
                 self.writer.wait()
@@ -146,7 +153,7 @@ class Trainer:
 
     def _loop(self, bar: Bar, frozen: bool) -> None:
         """Train to the end or a signal. `frozen`: the caller has frozen objects, so this loop freezes none."""
-        while self.at.tokens < self.config.tokens and not self._is_stopped():
+        while self.at.tokens < self.config.tokens and not self._is_stopped() and not self._out_of_patience():
             try:
                 self._advance(bar)
             except NotFiniteError as error:
@@ -180,12 +187,19 @@ class Trainer:
             self._log_training(step)
         improved = False
         if last or self._due(self.config.validate_every_tokens, before):
-            lowest = self.at.lowest_validation_loss
+            lowest = self.at.lowest_criterion
             self.validate()
-            improved = self.at.lowest_validation_loss != lowest
-        save = self.config.keep_best and improved
+            improved = self.at.lowest_criterion != lowest
+            if self._out_of_patience():
+                say(f"step {self.at.step:,}: no improvement in {self.config.patience} validations ends the training")
+        save = (self.config.keeps_best and improved) or self._out_of_patience()
         if last or save or self._due(self.config.checkpoint_every_tokens, before):
             self._checkpoint()
+        if improved and self.config.patience and self.parallel.is_main and self.run is None:
+            self._best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
+
+    def _out_of_patience(self) -> bool:
+        return 0 < self.config.patience <= self.at.unimproved
 
     def step(self) -> Step:
         """Take one optimizer step on the next batch.
@@ -265,11 +279,14 @@ class Trainer:
         The loss of a mixture is the mean of its sources' losses, weighted by their shares. If a source has no target,
         no loss is recorded.
         """
-        sums = {}
+        sums, score = {}, None
         with self.average.applied(self.model) if self.average else nullcontext():
             self.model.eval()
             for source in self.data.shares:
                 sums[source] = self._validation_sums(source)
+            if self.data.score is not None:
+                name, value, highest = self.parallel.broadcast(self.data.score(self.model))
+                score = name, value if self.at.step else None, highest  # random weights of a head have no merit
             self.parallel.reshard(self.model)
             self.model.train()
         if empty := [source for source, (_, targets) in sums.items() if not targets]:
@@ -280,7 +297,7 @@ class Trainer:
         loss = sum(share * losses[source] for source, share in self.data.shares.items())
         if not math.isfinite(loss):
             raise NotFiniteError(f"the validation loss after step {self.at.step} is not finite")
-        self.log.write_validation(loss, self.config.validation_tokens, losses if len(losses) > 1 else {})
+        self.log.write_validation(loss, self.config.validation_tokens, losses if len(losses) > 1 else {}, score)
 
     def _validation_sums(self, source: str) -> tuple[float, float]:
         """Return the nats and the number of targets of a source's validation split."""
@@ -315,6 +332,7 @@ class Trainer:
             "metrics": self.log.synced_state(),
             "averaged_steps": self.average.steps if self.average else 0,  # without skipped steps
             "loss_scale": self.loss_scale.as_state(),
+            "patience": self.config.patience,
         }
         self.writer.write(take_snapshot(self.model, self.optimizers, self.average, self.parallel), state)
         self._saved_step = self.at.step

@@ -88,7 +88,7 @@ def even(rows: int, parts: int) -> int:
 
 
 def _fits(loss: LossFunction, batch: Batch, model: torch.nn.Module, leave_room: Callable[[torch.device], None]) -> bool:
-    parameters = list(model.parameters())
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     device = parameters[0].device
     try:
         if device.type == "cuda":

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from lm.lora import add_lora
 from lm.model import LanguageModel
 from pipelines.cli.display import answer, quantity
 from pipelines.machine import cores_per_operation, freed_memory_returned, without_subnormals
@@ -46,6 +47,7 @@ def _train(recipe: Recipe, sources: Sources, out: Path, parallel: OneProcess, in
     def build() -> LanguageModel:
         model = LanguageModel(recipe.model, recipe.train.seed)
         start.load(model, parallel)
+        add_lora(model, recipe.lora, recipe.train.seed)
         return model
 
     facts = {

@@ -12,6 +12,7 @@ from typing import Any
 from pipelines.cli.display import perplexity_text, quantity, say
 from pipelines.cli.process import raise_if_interrupted
 from pipelines.run.metrics_log import MetricsLog
+from pipelines.training.data import Score
 
 SMOOTHING = 0.98  # decay of the loss's mean and deviation: about the last 50 steps
 SPIKE = 6.0  # standard deviations above the mean
@@ -96,8 +97,12 @@ class Progress:
     """Step of that validation."""
     validated_tokens: int = 0
     """Validation tokens it was measured on. Losses on different numbers of tokens do not compare."""
-    lowest_validation_loss: float | None = None
-    """Lowest validation loss on that number of tokens."""
+    criterion: float | None = None
+    """The number, best at its lowest, that judges the weights at the last validation: its loss or a score."""
+    lowest_criterion: float | None = None
+    """Lowest criterion on that number of tokens."""
+    unimproved: int = 0
+    """Validations since the lowest criterion, without that before the first step."""
     watch: LossWatch = field(default_factory=LossWatch)
     skipped: int = 0
     """Latest consecutive steps that were skipped because their loss or gradient was not finite."""
@@ -110,11 +115,15 @@ class Progress:
     of_tokens: bool = True
     """Whether losses are of tokens, so that their exponentials are perplexities; not part of a checkpoint."""
 
-    def add_validation_loss(self, loss: float, tokens: int) -> None:
-        """Record the validation loss of the current weights on about `tokens` tokens."""
-        lowest = self.lowest_validation_loss if tokens == self.validated_tokens else None
+    def add_validation(self, loss: float, tokens: int, criterion: float | None) -> None:
+        """Record the validation of the current weights on about `tokens` tokens; a `criterion` of None is no gain."""
+        lowest = self.lowest_criterion if tokens == self.validated_tokens else None
         self.validation_loss, self.validated_step, self.validated_tokens = loss, self.step, tokens
-        self.lowest_validation_loss = loss if lowest is None else min(lowest, loss)
+        self.criterion = criterion
+        if criterion is not None and (lowest is None or criterion < lowest):
+            self.lowest_criterion, self.unimproved = criterion, 0
+        else:
+            self.lowest_criterion, self.unimproved = lowest, self.unimproved + (self.step > 0)
 
     def share_of(self, tokens: int) -> str:
         """Return the tokens so far and the goal `tokens` as text, such as "1.2 Mtok of 10 Mtok"."""
@@ -210,15 +219,23 @@ class TrainingLog:
         at.unlogged, at.watch.spikes = [], []
         self.start_clock()
 
-    def write_validation(self, loss: float, tokens: int, by_source: Mapping[str, float]) -> None:
+    def write_validation(
+        self, loss: float, tokens: int, by_source: Mapping[str, float], score: Score | None = None
+    ) -> None:
         """Record and print the validation loss of the current weights on about `tokens` tokens.
 
-        `by_source`: the losses that it is a mean of; empty for a plain dataset.
+        `by_source`: the losses that it is a mean of; empty for a plain dataset. `score` judges the weights instead of
+        the loss.
         """
-        self._at.add_validation_loss(loss, tokens)
-        self._write("validation", loss, **{f"loss/{name}": losses for name, losses in by_source.items()})
+        name, value, highest = score or ("", loss, False)
+        self._at.add_validation(loss, tokens, -value if highest and value is not None else value)
+        more = {f"loss/{name}": losses for name, losses in by_source.items()} | (
+            {} if score is None or value is None else {name: value}
+        )
+        self._write("validation", loss, **more)
         sources = ", ".join(f"{name} {losses:.4f}" for name, losses in by_source.items())
-        say(f"step {self._at.step:,}: {self._at.validation_line()}{sources and f' ({sources})'}")
+        shown = f", {name} {'undefined' if value is None else f'{value:.4f}'}" if score else ""
+        say(f"step {self._at.step:,}: {self._at.validation_line()}{shown}{sources and f' ({sources})'}")
 
     def synced_state(self) -> dict[str, Any] | None:
         """Write the lines through to the disk; return the log's state for a checkpoint."""

@@ -14,6 +14,7 @@ from lm.task_model import TrainedModel
 from pipelines.tasks.examples import Encoded, batch_of
 from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard
 from pipelines.training.batch_loss import summed_loss
+from pipelines.training.data import Score
 
 # Batches whose examples are sorted together, so that the examples of a batch have similar lengths.
 SORTED_BATCHES = 16
@@ -64,9 +65,10 @@ class TaskData:
         seed: int,
         shard: Shard = ALL_ROWS,
         loss: Callable[..., Tensor] = summed_loss,
+        score: Callable[[TrainedModel], Score] | None = None,
     ) -> None:
-        """`loss`: the summed loss of a batch, with the arguments of `summed_loss`."""
-        self.shard, self.loss, self.shares = shard, loss, {"validation": 1.0}
+        """`loss`: the summed loss of a batch, with the arguments of `summed_loss`; `score`: see `TrainingData`."""
+        self.shard, self.loss, self.score, self.shares = shard, loss, score, {"validation": 1.0}
         self._training, self._validation, self._batch_size = training, validation, batch_size
         self._tokens = np.array([example.tokens for example in training])
         self._order = ExampleOrder(self._tokens, batch_size, seed)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lm.optim.optimizer_settings import OptimizerKind
 from lm.optim.optimizers import Optimizers, balance, optimizer_classes
@@ -38,8 +38,9 @@ def with_threads(parallel: OneProcess, model: TrainedModel, config: TrainConfig)
     Models that draw random numbers train in one thread, because the order of draws in several threads is undefined.
     Compiled models do too, because the first gradients that torch.compile computed in two threads were wrong.
     """
-    parameters, shape = list(model.parameters()), model.config
-    draws = shape.dropout or shape.stochastic_depth
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    draws = any(isinstance(module, nn.Dropout) and module.p for module in model.modules())
+    draws = draws or model.config.stochastic_depth > 0
     if parallel.kind != "none" or parameters[0].device.type != "cpu" or draws or config.compile:
         return parallel
     cores = torch.get_num_threads()

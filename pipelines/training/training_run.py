@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from lm.costs import count_parameters
 from lm.matmul import require_float8
 from lm.task_model import TrainedModel
 from pipelines.cli.display import quantity, say
@@ -135,10 +136,12 @@ def _check_fsdp(recipe: Recipe, out: Path, parallel: OneProcess, machine: Machin
 
 def _announce(out: Path, trainer: Trainer, machine: Machine, recipe: Recipe, tokens_before: int) -> None:
     """Print what is trained and how; `tokens_before` is the token budget of a resumed run so far."""
-    parameters = quantity(sum(p.numel() for p in trainer.model.parameters()), "")
+    parameters = quantity(count_parameters(trainer.model), "")
+    trained = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
+    frozen = "" if trained == count_parameters(trainer.model) else f" ({quantity(trained, '')} of them train)"
     tokens = f"{quantity(recipe.train.tokens, 'tok')} in batches of {batches(recipe)}"
     workers = f"; {trainer.parallel.workers}" if trainer.parallel.workers else ""
-    say(f"{out.resolve().name}: {parameters} parameters, {tokens}{workers}")
+    say(f"{out.resolve().name}: {parameters} parameters{frozen}, {tokens}{workers}")
     say(precision_line(machine, recipe.model, recipe.train))
     if tokens_before and tokens_before < recipe.train.tokens:
         say(_extension(recipe, tokens_before))

@@ -53,7 +53,7 @@ def evaluate(
     splits: tuple[str, ...] = ("validation",),
     stride: int | None = None,
     min_context: int = 1,
-    checkpoint: Checkpoint = "newest",
+    checkpoint: Checkpoint = "auto",
     device: Device = "auto",
     dtype: Dtype = "float32",
     explain: bool = False,

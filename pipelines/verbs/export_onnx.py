@@ -17,7 +17,7 @@ PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 
 @verb
-def export_onnx(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "newest", overwrite: bool = False) -> Path:
+def export_onnx(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "auto", overwrite: bool = False) -> Path:
     """Write the model of a run as an ONNX file and compare it with the model in onnxruntime; return its path.
 
     Inputs are int64, of any batch size and any length up to the context. A decoder takes input_ids. An encoder also

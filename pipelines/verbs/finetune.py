@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from lm.lora_config import LoraConfig
 from lm.warn import warn
 from pipelines.cli.arguments import DryRun, RunFolder
 from pipelines.cli.parsing import parse
@@ -34,13 +35,15 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = PASSIVE_THREADS
 DEFAULT_TASK = "classes"
+NO_ADAPTERS = LoraConfig()
 
 # Options by subject: in --help, and only in --help-all.
 HELP = {
     "Examples": ("run task data test columns", "held_out truncate"),
     "Training": (
-        "epochs batch_size lr seed",
-        "warmup weight_decay dropout label_smoothing grad_clip from_scratch compare_scratch",
+        "epochs batch_size lr seed patience lora.rank",
+        "seeds lora.targets lora.alpha lora.dropout "
+        "warmup weight_decay layer_decay freeze reinit dropout label_smoothing grad_clip from_scratch compare_scratch",
     ),
     "Device": ("device", "dtype micro_batch parallel"),
     "Output": ("out dry_run", "tensorboard"),
@@ -58,13 +61,16 @@ def finetune(
     held_out: float = 0.1,
     from_scratch: bool = False,
     compare_scratch: bool = True,
+    seeds: int = 1,
     options: Mapping[str, object] = MappingProxyType({}),
     train: Annotated[Mapping[str, object], FinetuneConfig] = MappingProxyType({}),
+    lora: Annotated[Mapping[str, object], LoraConfig] = MappingProxyType({}),
     parallel: Literal["none", "ddp", "fsdp", "hsdp"] = "none",
 ) -> "LoadedRun":
     """Train a run for `task` from the weights of `run`, in the run folder `out`, and return the trained run.
 
-    The same call resumes an existing run. `options` and `train` change the fields of the task and of FinetuneConfig:
+    The same call resumes an existing run. `options`, `train` and `lora` change the fields of the task, of
+    FinetuneConfig and of LoraConfig:
     `finetune("my/bert", data="reviews.csv", out="my/reviews", options={"pooling": "first"}, train={"epochs": 3})`.
     evaluation.json holds the results on the held-out examples, beside simpler predictors.
 
@@ -75,9 +81,9 @@ def finetune(
     from pipelines.run.loaded_run import LoadedRun
 
     chosen = task if isinstance(task, Task) else with_fields(task_class(task)(), options, "options")
-    config = with_fields(chosen.settings, train, "train")
+    config, adapters = with_fields(chosen.settings, train, "train"), with_fields(NO_ADAPTERS, lora, "lora")
     files = _files(data, test, held_out)
-    if _finetune(opened(run), chosen, files, out, config, parallel, from_scratch, compare_scratch):
+    if _finetune(opened(run), chosen, files, out, config, adapters, parallel, from_scratch, compare_scratch, seeds):
         raise KeyboardInterrupt
     return LoadedRun(Run(out))
 
@@ -96,16 +102,19 @@ def _finetune(
     files: Any,
     out: Path,
     config: FinetuneConfig,
+    lora: LoraConfig,
     parallel: "Kind",
     from_scratch: bool,
     compare_scratch: bool,
+    seeds: int,
     dry_run: bool = False,
 ) -> int:
     """Return 0, or 128 + the signal that stopped the training after it saved a checkpoint (0 on ranks other than 0)."""
     from pipelines.tasks.data import check_model, encode_task
 
-    check_model(run, task, config)
-    work = encode_task(run, files, task, config)
+    check_model(run, task, config, lora)
+    _check(config, lora, parallel, from_scratch, seeds)
+    work = encode_task(run, files, task, config, lora)
     for sentence in config.unfinished_schedules(work.recipe.train) if is_first_process() else ():
         warn(sentence)
     from pipelines.training import finetuning  # imports PyTorch, which takes seconds
@@ -115,10 +124,21 @@ def _finetune(
         return 0
     status = finetuning.train(run, work, files, out, parallel, from_scratch)
     if status == 0 and is_first_process():
-        compared = compare_scratch and task.from_random
-        plan, evaluation = finetuning.evaluate(run, work, out, compared, from_scratch)
+        compare_scratch = compare_scratch and task.from_random
+        plan, evaluation = finetuning.evaluate(run, work, out, from_scratch, compare_scratch, seeds)
         show_measured([([plan], evaluation)])
     return status
+
+
+def _check(config: FinetuneConfig, lora: LoraConfig, parallel: "Kind", from_scratch: bool, seeds: int) -> None:
+    """Raise ValueError for options that exclude each other."""
+    if seeds < 1:
+        raise ValueError(f"`seeds` is {seeds}, but must be above 0")
+    if config.patience and parallel in ("fsdp", "hsdp"):
+        raise ValueError(f"`patience` needs the whole model in each process, but `parallel` is {parallel!r}: use 'ddp'")
+    for name, given in (("lora.rank", lora.rank), ("freeze", config.freeze), ("reinit", config.reinit)):
+        if from_scratch and given:
+            raise ValueError(f"`from_scratch` and `{name}` exclude each other, but both are given: leave one out")
 
 
 def next_step(given: Mapping[str, Any], status: int) -> str:
@@ -146,8 +166,10 @@ def main(arguments: list[str]) -> int:
         held_out: float = 0.1,
         from_scratch: bool = False,
         compare_scratch: bool = True,
+        seeds: int = 1,
         options: Annotated[kind, tyro.conf.arg(name="")] = usual,  # type: ignore[valid-type]  # the task's own class
         settings: Annotated[FinetuneConfig, tyro.conf.arg(name="")] = kind.settings,
+        lora: LoraConfig = NO_ADAPTERS,
         parallel: Literal["none", "ddp", "fsdp", "hsdp"] = "none",
         dry_run: DryRun = False,
     ) -> int:
@@ -164,9 +186,12 @@ def main(arguments: list[str]) -> int:
             held_out: Share of the examples to hold out by their hash, without `test`.
             from_scratch: Start from random weights instead of the run's.
             compare_scratch: Also train the same model from random weights, which doubles the time.
+            seeds: Number of seeds to train with, from `seed` on. The run has the first; evaluation.json also gets the
+                mean and the spread of the results of all.
             parallel: How processes that torchrun started share the work, as for bytelm pretrain.
         """
         files = _files(data, test, held_out)
-        return _finetune(opened(run), options, files, out, settings, parallel, from_scratch, compare_scratch, dry_run)
+        given = (opened(run), options, files, out, settings, lora, parallel)
+        return _finetune(*given, from_scratch, compare_scratch, seeds, dry_run)
 
     return parse(command, arguments, "finetune", {"Tasks": tasks()})

@@ -57,7 +57,7 @@ def generate(
     length_penalty: float | None = None,
     seed: int = 0,
     probabilities: bool = False,
-    checkpoint: Checkpoint = "newest",
+    checkpoint: Checkpoint = "auto",
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: AsJson = False,

@@ -4,6 +4,7 @@ Examples:
     bytelm import-hf hub:openai-community/gpt2 --out runs/gpt2
     bytelm import-hf gpt-hf --out runs/gpt
     bytelm import-hf my-classifier/ --out runs/labels
+    bytelm import-hf gpt-hf --adapter gpt-lora --out runs/adapted
 """
 
 from pathlib import Path
@@ -25,6 +26,7 @@ def import_hf(
     out: Path,
     objective: Literal["next-token", "masked-token", "sequence-pairs", "span-corruption"] | None = None,
     pattern: TokenizerPattern = None,
+    adapter: Path | None = None,
     without_head: bool = False,
     columns: tuple[str, ...] = (),
     overwrite: bool = False,
@@ -53,6 +55,7 @@ def import_hf(
         out: Folder of the run to make.
         objective: Objective of the model. By default next-token for a decoder, masked-token for an encoder, and
             sequence-pairs for an encoder-decoder.
+        adapter: Folder of LoRA adapters that peft saved, to fold into the weights.
         without_head: Leave out the head of a fine-tuned model.
         columns: Columns that the task of a fine-tuned model reads, inputs first and the target last. By default those
             with usual names, of one text.
@@ -68,8 +71,10 @@ def import_hf(
         if not Path(source).is_dir():
             raise ValueError(f"{source} is not a folder: name one, or a model of the hub as hub:owner/name")
         read_json(Path(source) / "config.json", "import a folder that transformers' save_pretrained wrote")
+    if adapter is not None:
+        read_json(adapter / "adapter_config.json", "name a folder that peft's save_pretrained wrote")
     from pipelines.exchange.transformers_import import import_model  # imports PyTorch, which takes seconds
 
-    for line in import_model(source, objective, out, replaceable, pattern, without_head, columns):
+    for line in import_model(source, objective, out, replaceable, pattern, adapter, without_head, columns):
         say(line)
     return out

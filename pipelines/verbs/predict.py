@@ -44,7 +44,7 @@ def predict(
     *,
     file: Path | None = None,
     out: Path | None = None,
-    checkpoint: Checkpoint = "newest",
+    checkpoint: Checkpoint = "auto",
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,

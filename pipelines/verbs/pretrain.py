@@ -44,6 +44,7 @@ HELP = {
     "Data and output": ("data out init_from dry_run", "parallel objective"),
     **prefixed("model", MODEL_SUBJECTS),
     **prefixed("train", TRAIN_SUBJECTS),
+    "Adapters": ("", "lora.rank lora.targets lora.alpha lora.dropout"),
 }
 
 
@@ -106,6 +107,10 @@ def _check(recipe: Recipe, sources: Sources, out: Path, init_from: Path | None) 
 
     if init_from is not None and not (out / "config.toml").exists():
         opened(init_from)
+    if init_from is None and recipe.lora.rank:
+        raise ValueError(
+            "`lora.rank` is given without `init_from`, but random weights must train: give a trained run to start from"
+        )
     first = open_sources(sources, recipe.objective).first
     if init_from is None and not (out / "config.toml").exists():  # else the other run has its own vocabulary
         fit_to_data(recipe, first)

@@ -132,7 +132,9 @@ def _state(run: Run) -> State:
     """Return the state of a run that no process trains."""
     if "imported_from" in run.facts:
         return "imported"
-    return "finished" if _saved_state(run).get("tokens", 0) >= run.recipe.train.tokens else "stopped"
+    saved, train = _saved_state(run), run.recipe.train
+    early = 0 < train.patience <= saved.get("unimproved", 0)
+    return "finished" if early or saved.get("tokens", 0) >= train.tokens else "stopped"
 
 
 def _saved_state(run: Run) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def score(
     top: int = 5,
     limit: int = 1000,
     parquet: Path | None = None,
-    checkpoint: Checkpoint = "newest",
+    checkpoint: Checkpoint = "auto",
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: AsJson = False,

@@ -36,7 +36,7 @@ def serve(
     allow_host: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="NAME")] = (),
     allow_origin: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ORIGIN")] = (),
     token_file: Path | None = None,
-    checkpoint: Checkpoint = "newest",
+    checkpoint: Checkpoint = "auto",
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> None:

@@ -233,7 +233,7 @@ def test_the_best_checkpoint_was_validated_on_the_newest_number_of_tokens(
         with pytest.raises(KeyboardInterrupt):
             pretrain(replace(small_recipe, train=train), data=dataset_folder, out=out)
     # As if this part of the text were easier than the rest.
-    rewrite_state(latest_checkpoint(out), validation_loss=0.1, lowest_validation_loss=0.1)
+    rewrite_state(latest_checkpoint(out), validation_loss=0.1, criterion=0.1, lowest_criterion=0.1)
     pretrain(replace(small_recipe, train=replace(train, validation_tokens=64)), data=dataset_folder, out=out)
     folder = whole_checkpoint(out, Run(out).settings, "best").folder
     assert folder.name == "step-0000050"

@@ -139,15 +139,21 @@ def test_a_run_learns_numbers_far_from_zero(model, tmp_path, request):
 def test_the_command_learns_the_similarity_of_pairs_and_prints_errors_and_correlations(
     in_process, tmp_path, trained_bert
 ):
-    rows = [{"sentence1": f"a {i}", "sentence2": f"b {i}", "score": i % 6} for i in range(40)]
+    rows = [{"sentence1": f"a {i}", "sentence2": f"b {i}", "score": 2 + i % 6 / 7} for i in range(40)]
     data = write(tmp_path / "rows.jsonl", rows)
-    done = in_process(
-        "finetune", trained_bert, "--task", "regression", "--data", data, "--out", "out", "--epochs", "1",
-        "--dtype", "float32", "--no-compare-scratch",
+    words = (
+        "finetune", trained_bert, "--task", "regression", "--data", data, "--out", "out", "--dtype", "float32",
+        "--no-compare-scratch", "--epochs",
     )  # fmt: skip
+    done = in_process(*words, 1)
     assert done.returncode == 0, done.stderr
     for shown in ("root mean squared error", "mean absolute error", "Pearson", "Spearman", "training mean", "ridge"):
         assert shown in done.stdout
     said = in_process("predict", "out", "a text", "another")
     assert said.stdout.endswith(": a text | another\n") and 0 < float(said.stdout.split(":")[0]) < 5
     assert len(said.stdout.split(":")[0]) <= 6
+    before = Run(tmp_path / "out").metrics()
+    more = in_process(*words, 2)  # resumes: the mean and the deviation that it learned are those of config.toml
+    assert more.returncode == 0, more.stderr
+    assert Run(tmp_path / "out").metrics()[: len(before)] == before
+    assert Run(tmp_path / "out").metrics()[-1]["tokens"] == 2 * before[-1]["tokens"]

@@ -1,0 +1,61 @@
+"""The layers of a model from the lowest to the highest, which fine-tuning may treat differently.
+
+The blocks of an encoder-decoder's decoder are above those of its encoder.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from lm.blocks import Block
+from lm.initialization import Initializer
+from lm.task_model import TrainedModel
+
+
+def layers(model: TrainedModel) -> list[list[nn.Parameter]]:
+    """Return the parameters of each layer: the embedding with positions, each block, and last all above the blocks.
+
+    Every parameter of the model is in one layer. A tied output matrix is the embedding, and the final norm of an
+    encoder below a decoder belongs to its highest block.
+    """
+    blocks, above = [], list(model.head.parameters())
+    for stack in dict.fromkeys(filter(None, (model.encoder, model.stack))):
+        blocks += [list(block.parameters()) for block in stack.blocks]
+        top = above if stack is model.stack else blocks[-1]
+        top += stack.final_norm.parameters()
+    known = {id(parameter) for layer in (*blocks, above) for parameter in layer}
+    below = [parameter for parameter in model.parameters() if id(parameter) not in known]
+    return [below, *blocks, above]
+
+
+def rate_factors(model: TrainedModel, decay: float) -> dict[Tensor, float]:
+    """Return the factor of each parameter's learning rate: decay^(N - l) in block l of N, decay^N below.
+
+    Howard and Ruder 2018, 3.2; Clark et al. 2020. What stands above the blocks has the factor 1.
+    """
+    order = layers(model)
+    top = len(order) - 2
+    return {parameter: decay ** max(0, top - place) for place, layer in enumerate(order) for parameter in layer}
+
+
+def freeze(model: TrainedModel, blocks: int | Literal["all"]) -> None:
+    """Keep the embedding and the lowest `blocks` blocks from training, or "all" but the head; 0: nothing changes."""
+    if blocks == "all":
+        model.requires_grad_(False)
+        model.head.requires_grad_(True)
+        return
+    for layer in layers(model)[: blocks + 1] if blocks else ():
+        for parameter in layer:
+            parameter.requires_grad_(False)
+
+
+@torch.no_grad()
+def reinitialize(model: TrainedModel, blocks: int, seed: int) -> None:
+    """Fill the highest `blocks` blocks with random weights, a function of the configuration and `seed`."""
+    initializer = Initializer(model.config, torch.Generator().manual_seed(seed))
+    found = [module for module in model.modules() if isinstance(module, Block)]
+    for block in found[len(found) - blocks :]:
+        block.initialize(initializer)

@@ -1,0 +1,102 @@
+"""Low-rank adapters: small matrices that train beside the frozen weights of linear layers (Hu et al. 2021).
+
+A fresh adapter changes nothing, because its second matrix is 0. `merge_lora` folds trained adapters into the weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from lm.blocks import Block
+from lm.initialization import Initializer
+from lm.layers import Linear
+from lm.lora_config import ALL, LoraConfig
+from lm.task_model import TaskModel, TrainedModel
+
+A, B = ".lora_a", ".lora_b"
+"""Ends of the names of an adapter's matrices in a `state_dict`"""
+
+
+class LoraLinear(Linear):
+    """x to x W^T + b + (alpha / rank) (x A^T) B^T, in the dtype of x.
+
+    A (rank, inputs) and B (outputs, rank) train; W and b do not.
+    """
+
+    def __init__(self, layer: Linear, config: LoraConfig) -> None:
+        """Take over the weight and the bias of `layer`."""
+        outputs, inputs = layer.weight.shape
+        super().__init__(0, 0, False, layer.residual_writes, layer.gain)
+        self.weight, self.bias = layer.weight, layer.bias
+        self.lora_a = nn.Parameter(torch.empty(config.rank, inputs, device=layer.weight.device))
+        self.lora_b = nn.Parameter(torch.empty(outputs, config.rank, device=layer.weight.device))
+        self.dropout, self.scale, self.operations = nn.Dropout(config.dropout), config.scale, layer.operations
+
+    def forward(self, x: Tensor) -> Tensor:
+        narrow = F.linear(self.dropout(x), self.lora_a.to(x.dtype))
+        return super().forward(x) + F.linear(narrow, self.lora_b.to(x.dtype)) * self.scale
+
+    def reset_parameters(self, initializer: Initializer) -> None:
+        super().reset_parameters(initializer)
+        self.reset_adapter(initializer.generator)
+
+    @torch.no_grad()
+    def reset_adapter(self, generator: torch.Generator) -> None:
+        """Fill A uniformly in +-1 / sqrt(inputs), which is Kaiming's with a = sqrt(5), and B with 0, as peft does."""
+        limit = self.lora_a.shape[1] ** -0.5
+        self.lora_a.uniform_(-limit, limit, generator=generator)
+        self.lora_b.zero_()
+
+    def flops(self, rows: float) -> float:
+        """Return the training FLOPs of `rows` rows."""
+        return super().flops(rows) + 6 * (self.lora_a.numel() + self.lora_b.numel()) * rows
+
+
+def add_lora(model: TrainedModel, config: LoraConfig, seed: int = 0) -> None:
+    """Give the linear layers of the blocks that `config` names adapters; freeze all other weights but a task's head.
+
+    The adapters are a function of the shapes, `config` and `seed`. Without adapters, a rank of 0, nothing changes.
+    Raises ValueError for a target that no block has.
+    """
+    if not config.rank:
+        return
+    layers = list(_linear_layers(model))
+    names = dict.fromkeys(name for _, name, _ in layers)
+    if unknown := [target for target in config.targets if target not in (*names, ALL)]:
+        raise ValueError(
+            f"`lora.targets` names {unknown[0]!r}, but the linear layers of the blocks are {', '.join(names)}: name "
+            f"some of them, or {ALL}"
+        )
+    model.requires_grad_(False)
+    if isinstance(model, TaskModel):
+        model.head.requires_grad_(True)
+    for layer in [module for module in model.modules() if isinstance(module, Linear)]:
+        layer.operations = 6 if layer.weight.requires_grad else 4
+    generator = torch.Generator().manual_seed(seed)
+    for parent, name, layer in layers:
+        if name in config.targets or ALL in config.targets:
+            adapted = LoraLinear(layer, config)
+            adapted.reset_adapter(generator)
+            setattr(parent, name, adapted)
+
+
+def merge_lora(weights: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
+    """Return the weights of the plain model that computes the same: W + scale B A in place of W, A and B."""
+    merged = {name: tensor for name, tensor in weights.items() if not name.endswith((A, B))}
+    for name in [name.removesuffix(A) for name in weights if name.endswith(A)]:
+        low_rank = weights[name + B] @ weights[name + A]
+        merged[f"{name}.weight"] = merged[f"{name}.weight"] + scale * low_rank
+    return merged
+
+
+def _linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, Linear]]:
+    """Yield the linear layers inside blocks, each with its parent and its name there."""
+    for block in [module for module in model.modules() if isinstance(module, Block)]:
+        for parent in block.modules():
+            for name, layer in parent.named_children():
+                if isinstance(layer, Linear):
+                    yield parent, name, layer
