@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from lm.config import ModelConfig
+
 Pooling = Literal["first", "mean", "last"]
 HeadKind = Literal["sequence", "token", "span", "choice"]
 Loss = Literal["cross-entropy", "binary", "squared"]
+HeadLayers = Literal["none", "tanh", "relu", "gelu-norm"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,20 @@ class HeadConfig:
     """cross-entropy: one label of several. binary: each label by itself. squared: numbers."""
     class_weights: tuple[float, ...] = ()
     """Weight of each label in the loss; empty: 1"""
+    layers: HeadLayers | None = None
+    """Layers before the output matrix: dense with its activation, and in gelu-norm a norm. None: `usual_layers`"""
+
+
+def usual_layers(config: ModelConfig, kind: HeadKind, model_type: str = "") -> HeadLayers:
+    """Return the layers that transformers has in a head for a model in the format `model_type`.
+
+    An encoder with rotary positions and a norm of the embedding has those of ModernBERT, any other those of BERT.
+    """
+    if config.architecture == "encoder" and config.positions == "rotary" and config.embedding_norm:
+        return "gelu-norm"
+    if config.architecture == "decoder" or kind in ("token", "span"):
+        return "none"
+    return "relu" if model_type == "distilbert" else "tanh"
 
 
 def usual_pooling(architecture: str) -> Pooling:

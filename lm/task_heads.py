@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from lm.config import ModelConfig
-from lm.head_config import HeadConfig, Pooling
-from lm.layers import Component, Linear
+from lm.head_config import HeadConfig, HeadLayers, Pooling, usual_layers
+from lm.layers import Component, Linear, build_norm
 
 NEVER = -1e30  # logit of what is absent: a span in padding, a choice that an example lacks
+ACTIVATIONS: dict[HeadLayers, Callable[[Tensor], Tensor]] = {"tanh": torch.tanh, "relu": F.relu, "gelu-norm": F.gelu}
+"""Activation of the dense layer"""
 
 
 class TaskHead(Component):
-    """Outputs of every position: dropout and an output matrix (Devlin et al. 2019, named entities).
+    """Outputs of every position: the layers that `HeadConfig.layers` names, dropout and an output matrix.
 
-    A trainer treats a head of a task like the head of a language model.
+    Without layers it is the head of named entities (Devlin et al. 2019); ModernBERT has a dense layer, GELU and a norm
+    (Warner et al. 2024). A trainer treats a head of a task like the head of a language model.
     """
 
     component = "head"
@@ -27,9 +33,18 @@ class TaskHead(Component):
         super().__init__()
         self.dropout = nn.Dropout(config.dropout)
         self.output = Linear(config.width, head.outputs, bias)
+        layers = head.layers or usual_layers(config, head.kind)
+        self.activation = ACTIVATIONS.get(layers)
+        biased = config.bias or layers != "gelu-norm"
+        self.dense = None if layers == "none" else Linear(config.width, config.width, biased)
+        self.norm = build_norm(config) if layers == "gelu-norm" else None
 
     def forward(self, hidden: Tensor, present: Tensor | None = None) -> Tensor:
         """hidden (..., width) to outputs (..., outputs), in the dtype of hidden."""
+        if self.dense is not None and self.activation is not None:
+            hidden = self.activation(self.dense(hidden))
+        if self.norm is not None:
+            hidden = self.norm(hidden)
         return self.output(self.dropout(hidden))
 
     def compile_loss(self) -> None:
@@ -37,7 +52,7 @@ class TaskHead(Component):
 
     def flops(self, rows: float) -> float:
         """Return the training FLOPs of `rows` positions."""
-        return self.output.flops(rows)
+        return self.output.flops(rows) + (0.0 if self.dense is None else self.dense.flops(rows))
 
 
 class TokenHead(TaskHead):
@@ -48,7 +63,7 @@ class SpanHead(TaskHead):
     """Logits (B, 2, T) of the first and of the last position of a span (Devlin et al. 2019, 4.2)."""
 
     def __init__(self, config: ModelConfig, head: HeadConfig) -> None:
-        super().__init__(config, HeadConfig(kind="span", outputs=2))
+        super().__init__(config, replace(head, outputs=2))
 
     def forward(self, hidden: Tensor, present: Tensor | None = None) -> Tensor:
         """hidden (B, T, width) to logits (B, 2, T); `present` (B, T) bool is False at padding."""
@@ -59,24 +74,20 @@ class SpanHead(TaskHead):
 class SequenceHead(TaskHead):
     """Outputs of a sequence, from its first position (BERT's <|cls|>), the mean of all, or the last.
 
-    An encoder has a dense layer and tanh before dropout and output (Devlin et al. 2019); T5's also has a dropout before
+    BERT and T5 have a dense layer and tanh before dropout and output (Devlin et al. 2019); T5 also has a dropout before
     the dense layer. A decoder has an output matrix alone, without a bias, as in transformers.
     """
 
     def __init__(self, config: ModelConfig, head: HeadConfig) -> None:
-        dense = config.architecture != "decoder"
-        super().__init__(config, head, bias=dense)
+        super().__init__(config, head, bias=config.architecture != "decoder")
         self.pooling = head.pooling
         self.apart = head.loss != "cross-entropy"
         """Whether each output has its own target"""
-        self.dense = Linear(config.width, config.width, bias=True) if dense else None
         self.first_dropout = nn.Dropout(config.dropout if config.architecture == "encoder-decoder" else 0.0)
 
     def forward(self, hidden: Tensor, present: Tensor | None = None) -> Tensor:
         """hidden (B, T, width) to (B, 1, outputs), or (B, outputs, 1); `present` (B, T) bool is False at padding."""
-        pooled = pool(hidden, present, self.pooling)
-        if self.dense is not None:
-            pooled = torch.tanh(self.dense(self.first_dropout(pooled)))
+        pooled = self.first_dropout(pool(hidden, present, self.pooling))
         return super().forward(pooled).unsqueeze(-1 if self.apart else 1)
 
 

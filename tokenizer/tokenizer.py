@@ -255,6 +255,13 @@ class Tokenizer(EncodingMethods):
         return ids_of_post_processor(self.vocabulary.post_processor)
 
     @property
+    def ids_between_texts(self) -> list[int]:
+        """The ids that transformers adds between two texts, such as that of [SEP]."""
+        from tokenizer.formats.hugging_face import ids_between
+
+        return ids_between(self.vocabulary.post_processor)
+
+    @property
     def end_of_text(self) -> int | None:
         """The id of the token that ends texts; None if there is none.
 

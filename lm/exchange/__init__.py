@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lm.config import ModelConfig
 from lm.exchange.bert import BERT, DISTILBERT, ROBERTA
-from lm.exchange.format import Entry, Format, Pretrained
+from lm.exchange.format import Format, Pretrained
 from lm.exchange.gpt2 import GPT2
 from lm.exchange.gpt_neox import GPT_NEOX
 from lm.exchange.llama import LLAMA
@@ -127,7 +127,7 @@ def _weights(chosen: Format, config: ModelConfig, tensors: Mapping[str, Tensor])
             raise ValueError(
                 f"the weights have no {entry.theirs}, which a {chosen.name} model has: take complete files"
             )
-        weights |= _unpack(entry, tensors[entry.theirs], expected)
+        weights |= entry.checked(tensors[entry.theirs], expected)
     zeros = chosen.zeros(config)
     copies = chosen.copies(config)
     for name in sorted(tensors.keys() - {entry.theirs for entry in entries}):
@@ -138,20 +138,3 @@ def _weights(chosen: Format, config: ModelConfig, tensors: Mapping[str, Tensor])
         raise ValueError(f"the weights have {name}, for which a {chosen.name} model with this config.json has no place")
     assert weights.keys() == expected.keys()
     return weights
-
-
-def _unpack(entry: Entry, tensor: Tensor, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    shape = tuple(entry.pack(expected).shape)
-    if tuple(tensor.shape) != shape:
-        raise ValueError(
-            f"{entry.theirs} has the shape {tuple(tensor.shape)}, but config.json makes it {shape}: they are of two "
-            "models"
-        )
-    if not tensor.is_floating_point():
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        raise ValueError(f"{entry.theirs} is {dtype}, not floating-point: use the model from before quantization")
-    if not bool(tensor.float().isfinite().all()):
-        raise ValueError(
-            f"{entry.theirs} holds values that are NaN or infinite in float32: use another copy of the weights"
-        )
-    return {name: part.float() for name, part in entry.unpack(tensor).items()}

@@ -142,6 +142,26 @@ class Entry:
         parts = rows.unflatten(0, (self.groups, -1)).chunk(len(self.ours), dim=1)
         return {name: part.flatten(0, 1).contiguous() for name, part in zip(self.ours, parts, strict=True)}
 
+    def checked(self, tensor: Tensor, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return our tensors in float32. `expected` are tensors of our model, on any device.
+
+        Raises ValueError, by name, for a tensor of another shape, not floating-point or not finite.
+        """
+        shape = tuple(self.pack(expected).shape)
+        if tuple(tensor.shape) != shape:
+            raise ValueError(
+                f"{self.theirs} has the shape {tuple(tensor.shape)}, but config.json makes it {shape}: they are of two "
+                "models"
+            )
+        if not tensor.is_floating_point():
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise ValueError(f"{self.theirs} is {dtype}, not floating-point: use the model from before quantization")
+        if not bool(tensor.float().isfinite().all()):
+            raise ValueError(
+                f"{self.theirs} holds values that are NaN or infinite in float32: use another copy of the weights"
+            )
+        return {name: part.float() for name, part in self.unpack(tensor).items()}
+
 
 def layer(theirs: str, *ours: str, bias: bool = True, groups: int = 1, transposed: bool = False) -> Iterator[Entry]:
     """Yield the entries of a layer's weight and, if it has one, its bias."""

@@ -129,6 +129,8 @@ def _task_plan(run: Run, options: EvaluationOptions, data: AnyPath | None, again
         raise ValueError(f"{run.folder} is fine-tuned for a task: evaluate both runs, and leave `against` out")
     if data is not None and not isinstance(data, Path):
         raise ValueError(f"`data` is {data}: give a local file of examples")
+    if data is None and not run.facts["data"]:
+        raise ValueError(f"{run.folder} was imported and has no examples: name a file to measure it on with `data`")
     return TaskPlan(run, () if data is None else (data,), options)
 
 

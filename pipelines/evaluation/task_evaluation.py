@@ -38,7 +38,8 @@ def measure_task(
     assert task is not None
     if plan.data:
         task, files = tuned_task(run), replace(files, test=plan.data)
-    _, training, examples = files.read(task)
+    learned, training, examples = files.read(task)
+    task = task if training else learned
     task.check(examples, " and ".join(map(str, files.test)))
     loaded = load_model(run, options.device, options.dtype, options.checkpoint, needs="float64")
     predictor = Predictor(run, loaded.model, task)
@@ -46,7 +47,8 @@ def measure_task(
     with Bar("testing", len(encoded), "examples") as bar:
         results = task.results(predictor.outputs(encoded, bar.update), encoded, examples)
     cut = len({example.origin for example in encoded if example.cut})
-    others = {**task.baselines(training, examples, predictor.reader), **(further or {})}
+    baselines = task.baselines(training, examples, predictor.reader) if training else {}
+    others = {**baselines, **(further or {})}
     settings = TaskSettings(task.name, len(examples), cut, loaded.machine.dtype_name)
     measured = Measured(
         checkpoint=loaded.checkpoint.name,

@@ -12,10 +12,17 @@ from pipelines.evaluation.results import Evaluation
 from pipelines.files import parse_json
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids
+from pipelines.tasks.task import Task
 from tokenizer import Tokenizer
 from tokenizer.kinds.registry import kind_named
 
 TASKS = {"decoder": "text-generation", "encoder": "fill-mask", "encoder-decoder": "text2text-generation"}
+HEADS = {
+    "sequence": "text-classification",
+    "token": "token-classification",
+    "span": "question-answering",
+    "choice": "multiple-choice",
+}
 OBJECTIVES = {
     "next-token": "to predict the next token",
     "masked-token": "to predict masked tokens",
@@ -37,16 +44,20 @@ def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading:
     heads = count_text(model.heads, "head") if model.mixer == "attention" else f"mixer {model.mixer}"
     shape = f"{count_text(model.layers, 'layer')} of width {model.width}, {heads}, context {model.context_length:,}"
     imported = run.facts.get("imported_from")
-    origin = f"imported from {imported}" if imported else f"trained {OBJECTIVES[run.recipe.objective]}"
+    task, head = run.recipe.task, run.recipe.head
+    learned = OBJECTIVES[run.recipe.objective] if task is None else f"for the task {task.name}"
+    origin = f"imported from {imported}" if imported else f"trained {learned}"
     if "init_from" in run.facts:
         origin += f" from the weights of {Path(run.facts['init_from']).name}"
     tokens = max((line["tokens"] for line in run.metrics()), default=0)
+    use = HEADS[head.kind] if head else TASKS[model.architecture]
     parts = [
-        f"---\nlibrary_name: {library}\npipeline_tag: {TASKS[model.architecture]}\ntags:\n- bytelm\n---",
+        f"---\nlibrary_name: {library}\npipeline_tag: {use}\ntags:\n- bytelm\n---",
         f"# {run.name}",
         f"A transformer ({model.architecture}) of {parameters:,} parameters, {origin} by bytelm {own_version()}: "
         f"{shape}, {model.positions} positions.",
-        f"## How to load it\n\n```python\n{loading}\n```",
+        *([_task(task)] if task else []),
+        f"## How to {'use' if head else 'load'} it\n\n```python\n{loading}\n```",
         *([f"## How to score a text\n\n{SCORING}\n\n```python\n{scoring}\n```"] if scoring else []),
         f"## Data\n\n{_data(run)}" + (f" The model saw {tokens:,} tokens." if tokens else ""),
         f"## Tokenizer\n\n{kind_named(tok.kind).title} with {tok.vocab_size:,} entries; pattern `{tok.pattern}`; "
@@ -61,16 +72,32 @@ def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading:
     return safe("\n\n".join(parts)) + "\n"
 
 
+def _task(task: Task) -> str:
+    """Return a section about a task: what it reads and the labels that it predicts."""
+    columns = ", ".join(f"`{name}`" for name in task.columns or task.usual[0])
+    parts = [
+        f"## Task\n\n{(task.__doc__ or '').split(chr(10))[0]} It reads the columns {columns}; the last is learned."
+    ]
+    if labels := getattr(task, "labels", ()):
+        parts.append(f"Labels: {', '.join(f'`{label}`' for label in labels)}.")
+    return "\n\n".join(parts)
+
+
 def _start(run: Run, tok: Tokenizer) -> str:
     """Return a sentence about the ids that a decoder reads before a text, which no exported tokenizer adds."""
-    before = text_ids(run, tok).before if run.recipe.model.architecture == "decoder" else ()
+    adds_none = run.recipe.model.architecture == "decoder" and run.recipe.head is None
+    before = text_ids(run, tok).before if adds_none else ()
     named = " and ".join(f"`{tok.decode([i])}` (id {i})" for i in before)
     return f" The model reads {named} before a text; the tokenizer does not add it." if named else ""
 
 
 def _data(run: Run) -> str:
     """Return each corpus with its share and the sizes of its splits, or the fingerprint of data that is gone or
-    damaged."""
+    damaged; of a task the names of its files."""
+    if run.recipe.task is not None and (files := run.facts["data"]):
+        held_out = run.facts.get("test") or []
+        tested = ", ".join(f"`{Path(name).name}`" for name in held_out) or f"{run.facts.get('held_out', 0):.0%} of it"
+        return f"Trained on {', '.join(f'`{Path(name).name}`' for name in files)}, tested on {tested}."
     try:
         corpora, total = [_corpus(folder) for folder in run.sources], sum(run.sources.values())
         if len(corpora) < 2:  # none: of an imported model

@@ -1,6 +1,6 @@
 """A run as a folder that `transformers` opens."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +8,14 @@ from lm.exchange import format_of, to_hugging_face
 from lm.exchange.adapters import to_peft
 from pipelines.cli.display import quantity
 from pipelines.exchange.model_card import model_card
+from pipelines.exchange.parts import Edges, Ids, Parts
+from pipelines.exchange.task_export import task_parts
 from pipelines.files import read_json, save_tensors, whole_folder, write_json, write_whole
 from pipelines.run.checkpoint_reader import MODEL, whole_checkpoint
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
 from pipelines.run.text_ids import BEFORE_TEXT, OPTIONAL_ROLES, ROLES, special_ids, text_ids
-from tokenizer import Tokenizer
+from tokenizer import CLS, SEP, Tokenizer
 
 AUTO_CLASSES = {
     "decoder": "AutoModelForCausalLM",
@@ -58,35 +60,59 @@ with torch.no_grad():
 nats = log_p.gather(1, target[0, :, None]).sum()""",
 }
 REMEDIES = {"encoder": ": the recipe bert-tiny has the architecture of ModernBERT, which can be exported"}
-Ids = Mapping[str, int | list[int] | None]
 
 
 def write_transformers_folder(run: Run, checkpoint: str, out: Path, replaceable: Callable[[Path], bool]) -> str:
     """Write a run to `out`, and return a line about the result."""
-    tok, config = run.tokenizer(), run.recipe.model
+    tok = run.tokenizer()
+    ids = _special_ids(run, tok)
+    parts = (_language_parts if run.recipe.head is None else task_parts)(run, checkpoint, tok, ids, out.name)
+    with whole_folder(out, replaceable) as partial:
+        # Ids that are None are written too: otherwise transformers would use its defaults. `settings` come last:
+        # RoBERTa's have the padding id that its positions are numbered from.
+        write_json(partial / "config.json", {**parts.ids, **parts.settings})
+        if run.recipe.model.architecture != "encoder" and run.recipe.head is None:
+            write_json(partial / "generation_config.json", {name: i for name, i in parts.ids.items() if i is not None})
+        save_tensors(partial / "model.safetensors", parts.tensors, metadata={"format": "pt"})
+        _write_tokenizer(partial, run, tok, parts)
+        card = model_card(run, tok, parts.parameters, "transformers", parts.loading, parts.scoring)
+        write_whole(partial / "README.md", card)
+    return f"{out}: {quantity(parts.parameters, '')} parameters in the format of {parts.title}"
+
+
+def _language_parts(run: Run, checkpoint: str, tok: Tokenizer, ids: Ids, out: str) -> Parts:
+    """Return what an export of a language model consists of; `out` is the name of its folder."""
+    config, around = run.recipe.model, text_ids(run, tok)
     try:
         chosen = format_of(config, run.facts.get("model_type"))
     except ValueError as error:
         raise ValueError(f"{error}{REMEDIES.get(config.architecture, '')}") from None
     model = load_trained(run, device="cpu", checkpoint=checkpoint).model
-    parameters = sum(p.numel() for p in model.parameters())
     settings, tensors = to_hugging_face(config, model.state_dict(), chosen.model_type)
-    before = list(text_ids(run, tok).before)
+    before = list(around.before)
     if config.architecture == "decoder":
         settings[BEFORE_TEXT] = before
-    # None is written too: otherwise transformers would use its defaults.
-    ids = _special_ids(run, tok)
-    with whole_folder(out, replaceable) as partial:
-        # `settings` come last: RoBERTa's have the padding id that its positions are numbered from.
-        write_json(partial / "config.json", {**ids, **settings})
-        if config.architecture != "encoder":
-            write_json(partial / "generation_config.json", {name: i for name, i in ids.items() if i is not None})
-        save_tensors(partial / "model.safetensors", tensors, metadata={"format": "pt"})
-        _write_tokenizer(partial, run, tok, ids)
-        loading = LOADING.format(auto=AUTO_CLASSES[config.architecture], out=out.name)
-        scoring = SCORING[config.architecture].format(start=before, text=TEXT, target=TARGET)
-        write_whole(partial / "README.md", model_card(run, tok, parameters, "transformers", loading, scoring))
-    return f"{out}: {quantity(parameters, '')} parameters in the format of {chosen.name} ({chosen.auto_class})"
+    return Parts(
+        title=f"{chosen.name} ({chosen.auto_class})",
+        parameters=sum(p.numel() for p in model.parameters()),
+        settings=settings,
+        tensors=tensors,
+        ids=ids,
+        edges=_edges(run, tok),
+        loading=LOADING.format(auto=AUTO_CLASSES[config.architecture], out=out),
+        scoring=SCORING[config.architecture].format(start=before, text=TEXT, target=TARGET),
+    )
+
+
+def _edges(run: Run, tok: Tokenizer) -> Edges | None:
+    """Return the ids that an exported tokenizer adds to a text; of those of training a decoder's adds none."""
+    architecture, around = run.recipe.model.architecture, text_ids(run, tok)
+    if architecture == "decoder":
+        return None if "imported_from" in run.facts else Edges()
+    if architecture == "encoder-decoder":
+        return Edges((), around.after[:1], around.after[:1])
+    first, last = (tuple(around.special[name] for name in (role,) if name in around.special) for role in (CLS, SEP))
+    return Edges(first, last * (2 if run.facts.get("model_type") == "roberta" else 1), last)
 
 
 def write_adapter_folder(run: Run, checkpoint: str, out: Path, replaceable: Callable[[Path], bool]) -> str:
@@ -117,10 +143,10 @@ def _special_ids(run: Run, tok: Tokenizer) -> Ids:
     return ids | {f"{role}_id": special.get(ROLES[role]) for role in ("cls_token", "sep_token")}
 
 
-def _write_tokenizer(folder: Path, run: Run, tok: Tokenizer, ids: Ids) -> None:
-    """Write tokenizer.json and the settings that transformers reads from files beside it; `ids` as in config.json."""
+def _write_tokenizer(folder: Path, run: Run, tok: Tokenizer, parts: Parts) -> None:
+    """Write tokenizer.json and the settings that transformers reads from files beside it."""
     tok.save(folder)
-    config, around = run.recipe.model, text_ids(run, tok)
+    config, around, ids = run.recipe.model, text_ids(run, tok), parts.ids
     spellings = {i: token for token, i in tok.special_tokens.items()}
 
     def spelling(i: int | list[int] | None) -> str | None:
@@ -128,8 +154,7 @@ def _write_tokenizer(folder: Path, run: Run, tok: Tokenizer, ids: Ids) -> None:
         return None if first is None else spellings.get(first)
 
     named = {name: spelling(ids.get(f"{name}_id")) for name in ("pad_token", "bos_token", "eos_token")}
-    encoder = config.architecture == "encoder"
-    if encoder or "roles" in run.facts:  # of our own models, only encoders learn these tokens
+    if config.architecture == "encoder" or "roles" in run.facts:  # of our own models, only encoders learn these tokens
         named |= {role: spelling(around.special.get(ours)) for role, ours in (ROLES | OPTIONAL_ROLES).items()}
     roles = {role: token for role, token in named.items() if token is not None}
     inputs = ["input_ids", "attention_mask"]
@@ -140,27 +165,24 @@ def _write_tokenizer(folder: Path, run: Run, tok: Tokenizer, ids: Ids) -> None:
         "model_max_length": config.context_length,
         "model_input_names": inputs,
         "clean_up_tokenization_spaces": False,
+        **parts.tokenizer_settings,
     }
     if template := run.facts.get("chat_template"):
         settings["chat_template"] = template
     write_json(folder / "tokenizer_config.json", settings | roles)
     write_json(folder / "special_tokens_map.json", roles)
-    imported, edges = "imported_from" in run.facts, ("", "")
-    if config.architecture != "decoder":
-        last = next((spellings[i] for i in around.after if i in spellings), "")
-        edges = (roles.get("cls_token", ""), roles.get("sep_token", "")) if encoder else ("", last)
-    if config.architecture != "decoder" or not imported:
-        _set_template(folder / "tokenizer.json", *edges, tok.special_tokens, keep=imported)
+    if parts.edges is not None:
+        _set_template(folder / "tokenizer.json", parts.edges, spellings, keep="imported_from" in run.facts)
 
 
-def _set_template(path: Path, first: str, last: str, special: dict[str, int], *, keep: bool) -> None:
-    """Make tokenizer.json add the special tokens of training: `first` before a text, `last` after each of one or two.
+def _set_template(path: Path, edges: Edges, spellings: dict[int, str], *, keep: bool) -> None:
+    """Make tokenizer.json add the ids of `edges` around a text, and around and between two texts.
 
-    With `keep`, a template that is already present stays.
+    With `keep`, a template that is already present stays. Ids without a spelling are no special tokens: left out.
     """
 
-    def token(name: str, kind: int) -> list[dict[str, Any]]:
-        return [{"SpecialToken": {"id": name, "type_id": kind}}] if name else []
+    def tokens(ids: Iterable[int], kind: int) -> list[dict[str, Any]]:
+        return [{"SpecialToken": {"id": spellings[i], "type_id": kind}} for i in ids if i in spellings]
 
     def text(name: str, kind: int) -> dict[str, Any]:
         return {"Sequence": {"id": name, "type_id": kind}}
@@ -171,14 +193,14 @@ def _set_template(path: Path, first: str, last: str, special: dict[str, int], *,
     byte_level = [step for step in steps if step["type"] == "ByteLevel"]  # adds no tokens
     if keep and len(byte_level) < len(steps):
         return
-    single = [*token(first, 0), text("A", 0), *token(last, 0)]
-    named = [name for name in (first, last) if name]
+    first = [*tokens(edges.before, 0), text("A", 0)]
+    used = {i: spellings[i] for i in (*edges.before, *edges.between, *edges.after) if i in spellings}
     template = {
         "type": "TemplateProcessing",
-        "single": single,
-        "pair": [*single, text("B", 1), *token(last, 1)],
-        "special_tokens": {name: {"id": name, "ids": [special[name]], "tokens": [name]} for name in named},
+        "single": [*first, *tokens(edges.after, 0)],
+        "pair": [*first, *tokens(edges.between, 0), text("B", 1), *tokens(edges.after, 1)],
+        "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for i, name in used.items()},
     }
-    steps = [*byte_level, template] if named else byte_level
+    steps = [*byte_level, template] if used else byte_level
     content["post_processor"] = {"type": "Sequence", "processors": steps} if len(steps) > 1 else (steps or [None])[0]
     write_json(path, content)

@@ -1,6 +1,7 @@
 """A run from a folder that `transformers` wrote, or from a model of the hub."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,13 +10,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from lm.exchange import from_hugging_face, named_format
+from lm.exchange import named_format
 from lm.exchange.adapters import fold_peft
-from lm.model import LanguageModel
+from lm.task_model import build_model
 from lm.warn import warn
 from pipelines.cli.display import quantity
 from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.text_input import file_text
+from pipelines.exchange.task_import import read_model
 from pipelines.files import read_json, refuse_special, whole_folder
 from pipelines.recipes.config import TrainConfig
 from pipelines.recipes.recipe import Recipe, save_config
@@ -53,18 +55,23 @@ def import_model(
     replaceable: Callable[[Path], bool],
     pattern: str | None = None,
     adapter: Path | None = None,
+    without_head: bool = False,
+    columns: tuple[str, ...] = (),
 ) -> list[str]:
     """Write a run of the model in `source`, a folder or hub:owner/name, to `out`; return lines about the result.
 
     pattern: split pattern of a tokenizer whose files have none. adapter: a folder of peft to fold into the weights.
+    without_head: make a language model of a fine-tuned one. columns: those that its task reads.
     """
     folder = _local_folder(source)
     settings = read_json(folder / "config.json", "import a folder that transformers' save_pretrained wrote")
     chosen = named_format(settings)  # refuses other families before their tokenizers, which often differ too
     tok = load_tokenizer(folder, pattern)
-    model = from_hugging_face(settings, read_weights(folder))
+    model = read_model(settings, read_weights(folder), without_head, columns)
     config, weights = model.config, model.weights
     if adapter is not None:
+        if model.task is not None:
+            raise ValueError(f"{source} has the head of a task, and `adapter` is for language models: leave it out")
         its_settings = read_json(adapter / "adapter_config.json", "fetch it again")
         weights = fold_peft(chosen, config, weights, its_settings, _read_tensors(adapter / "adapter_model.safetensors"))
     if tok.vocab_size > config.vocab_size:
@@ -82,11 +89,18 @@ def import_model(
         "roles": roles,
         "around_text": _around_text(settings, tok),
     }
+    if model.task is not None:
+        facts |= _edges(tok, config.architecture)
     if config.architecture == "decoder" and (template := _chat_template(folder, names[0])):
         facts["chat_template"] = template
     if config.architecture == "encoder":
         _warn_of_missing_roles(source, tok.special_tokens | roles)
-    recipe = Recipe(objective=objective or DEFAULT_OBJECTIVES[config.architecture], model=config)
+    recipe = Recipe(
+        objective=objective or DEFAULT_OBJECTIVES[config.architecture],
+        model=config,
+        task=model.task and replace(model.task, truncate=_truncation(names[0])),
+        head_layers=model.head_layers,
+    )
     with whole_folder(out, replaceable) as partial:
         _write_run(partial, recipe, weights, tok, facts)
     if model.new_head:
@@ -97,8 +111,10 @@ def import_model(
     parameters = sum(tensor.numel() for tensor in weights.values())
     origin = source if adapter is None else f"{source}, with the adapters of {adapter}"
     lines = [f"{out}: {quantity(parameters, '')} parameters ({config.architecture}) from {origin}"]
+    if model.task is not None:
+        lines.append(f"bytelm predict uses its task, {model.task.name}")
     if model.left_out:
-        lines.append(f"left out {' and '.join(model.left_out)}, which bytelm's encoders do not have")
+        lines.append(f"left out {' and '.join(model.left_out)}, which bytelm's language models do not have")
     return lines
 
 
@@ -146,7 +162,7 @@ def _write_run(
     folder: Path, recipe: Recipe, weights: dict[str, Tensor], tok: Tokenizer, imported: dict[str, Any]
 ) -> None:
     """Write a run with one checkpoint, of step 0, whose optimizer has no state yet."""
-    model = LanguageModel(recipe.model, seed=None)
+    model = build_model(recipe.model, recipe.head, seed=None)
     model.load_state_dict(weights)
     facts = {
         "data": "",
@@ -176,6 +192,21 @@ def _around_text(settings: dict[str, Any], tok: Tokenizer) -> dict[str, list[int
     if not isinstance(before, list) or not all(is_known(tok, i) for i in before):
         raise ValueError(f"config.json has {BEFORE_TEXT} = {before!r}, which are no ids of its tokenizer: export again")
     return {"before": before, "after": after}
+
+
+def _truncation(settings: dict[str, Any]) -> Literal["left", "right"]:
+    """Return the end of a long text that the tokenizer with these settings cuts."""
+    return "left" if settings.get("truncation_side") == "left" else "right"
+
+
+def _edges(tok: Tokenizer, architecture: str) -> dict[str, Any]:
+    """Return the ids that the tokenizer adds before, between and after texts, as an entry of the table [run].
+
+    There is none for an encoder whose tokenizer adds none: transformers has a tokenizer's class that does.
+    """
+    before, after = tok.ids_around_text
+    edges = [before, tok.ids_between_texts, after]
+    return {"edges": edges} if any(edges) or architecture == "decoder" else {}
 
 
 def _chat_template(folder: Path, config: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ import tomli_w
 import tyro
 
 from lm.config import ModelConfig
-from lm.head_config import HeadConfig
+from lm.head_config import HeadConfig, HeadLayers
 from lm.lora_config import LoraConfig
 from lm.values import check_fields, check_value
 from pipelines.cli.errors import did_you_mean
@@ -50,6 +50,8 @@ class Recipe:
     """The task that the model is fine-tuned for; None for pretraining, whose objective it had before"""
     finetune: Annotated[FinetuneConfig | None, tyro.conf.Fixed, tyro.conf.Suppress] = None
     """Settings of fine-tuning, of which `train` is made"""
+    head_layers: Annotated[HeadLayers | None, tyro.conf.Fixed, tyro.conf.Suppress] = None
+    """Layers of the head of the task, see `HeadConfig`; None without one"""
     train: TrainConfig = field(default_factory=TrainConfig)
 
     def __post_init__(self) -> None:
@@ -75,7 +77,8 @@ class Recipe:
     @property
     def head(self) -> HeadConfig | None:
         """The head of the task, None if the model is a language model."""
-        return None if self.task is None else self.task.head(self.model.architecture)
+        head = None if self.task is None else self.task.head(self.model.architecture)
+        return None if head is None else replace(head, layers=self.head_layers)
 
     @property
     def trained_for(self) -> str:

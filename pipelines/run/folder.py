@@ -80,10 +80,12 @@ class Run:
     def require_language_model(self) -> None:
         """Raise ValueError if the model has the head of a task, and predicts no tokens."""
         if self.recipe.task is not None and self.recipe.head is not None:
-            origin = self.facts.get("pretrained", "not recorded")
+            origin = f"the run that it was made of ({self.facts.get('pretrained', 'not recorded')})"
+            if "imported_from" in self.facts:
+                origin = "import it with `without_head`"
             raise ValueError(
                 f"{self.folder} is fine-tuned for the task {self.recipe.task.name} and predicts no tokens: use bytelm "
-                f"predict, or the run that it was made of ({origin})"
+                f"predict, or {origin}"
             )
 
     def tokenizer(self) -> Tokenizer:

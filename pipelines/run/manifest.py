@@ -22,7 +22,7 @@ MANIFEST = "manifest.json"
 # Facts in the table [run] of config.toml that decide what the model reads. Others may change: the dataset may move.
 FIXED_FACTS = (
     *("dataset_fingerprint", "tokenizer_fingerprint", "separated"),
-    *("special_ids", "roles", "around_text", "chat_template"),
+    *("special_ids", "roles", "around_text", "edges", "chat_template"),
     "init_from_sha256",
 )
 

@@ -42,6 +42,8 @@ class TextIds:
     """Padding id"""
     special: dict[str, int]
     """Ids of the tokenizer's special tokens; special tokens in other spellings are also listed under ours."""
+    edges: tuple[list[int], list[int], list[int]] | None = None
+    """Ids before, between and after the texts that an imported model reads in its task; None: as in our training"""
 
 
 def text_ids(run: Run, tok: Tokenizer) -> TextIds:
@@ -71,6 +73,7 @@ def ids_of(architecture: str, facts: Mapping[str, Any], tok: Tokenizer) -> TextI
         stops=stops,
         pad=pad if isinstance(pad, int) else special.get(PAD),
         special=special,
+        edges=tuple(facts["edges"]) if "edges" in facts else None,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from corpora.rows import hash_split
 from lm.config import WITHOUT_DROPOUT
+from lm.head_config import HeadLayers, usual_layers
 from lm.lora_config import LoraConfig
 from lm.warn import warn
 from pipelines.recipes.config import FinetuneConfig
@@ -33,11 +34,17 @@ class ExampleFiles:
     def read(self, task: Task) -> tuple[Task, list[Example], list[Example]]:
         """Return the task with what it learned, and the examples to train on and to test on.
 
+        Without `data`, as for an imported run, the task keeps what it knows and there are no examples to train on.
+
         Raises ValueError for examples that teach or test nothing.
         """
         for path in (*self.data, *self.test):
             if not path.exists():
                 raise ValueError(f"there is no {path}: name a file of examples")
+        if self.test and not self.data:
+            fields = (row.fields for path in self.test for row in task.read(path))
+            task = task.choose_columns(next(fields, {}))
+            return task, [], task.examples(self.test)
         if not self.test and not 0 < self.held_out < 1:
             raise ValueError(f"`held_out` is {self.held_out}: give a share above 0 and below 1, or a file for `test`")
         fields = (row.fields for path in self.data for row in task.read(path))
@@ -181,8 +188,22 @@ def encode_task(run: Run, files: ExampleFiles, task: Task, config: FinetuneConfi
     model = replace(run.recipe.model, dropout=config.dropout, vocab_size=vocab_size)
     encoded = task.arrange(encoded, model)
     train = config.train(len(encoded), sum(example.tokens for example in encoded))
-    recipe = Recipe(objective=run.recipe.objective, model=model, train=train, lora=lora, task=task, finetune=config)
+    recipe = Recipe(
+        objective=run.recipe.objective,
+        model=model,
+        train=train,
+        lora=lora,
+        task=task,
+        finetune=config,
+        head_layers=_head_layers(run, task),
+    )
     return EncodedTask(recipe, reader, training, validation, encoded, encoded_validation, adapted.facts, tok.vocab_size)
+
+
+def _head_layers(run: Run, task: Task) -> HeadLayers | None:
+    model = run.recipe.model
+    head = task.head(model.architecture)
+    return None if head is None else usual_layers(model, head.kind, str(run.facts.get("model_type", "")))
 
 
 def _named(paths: Sequence[Path]) -> str:

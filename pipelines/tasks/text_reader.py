@@ -8,7 +8,8 @@
 
 The second text of an encoder has token type 1. A decoder without <|sep|> has <|endoftext|> between texts. The decoder
 of an encoder-decoder reads its source too, shifted right (transformers' T5ForSequenceClassification). Imported models
-read their own special tokens instead, RoBERTa two separators between texts.
+read their own special tokens instead, RoBERTa two separators between texts. A model that was imported with the head of
+a task reads the tokens that its tokenizer adds.
 """
 
 from collections.abc import Sequence
@@ -48,6 +49,8 @@ class TextReader:
     def edges(self) -> tuple[list[int], list[int], list[int]]:
         """The ids before a text, between two texts, and after the last."""
         around, special = self.around, self.around.special
+        if around.edges is not None:
+            return around.edges
         if self.model.architecture == "encoder":
             require_special_tokens("a task", (CLS, SEP), special)
             between = [special[SEP]] * (2 if self.model_type == "roberta" else 1)

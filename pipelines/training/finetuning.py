@@ -18,6 +18,7 @@ from pipelines.evaluation.measurement import Result
 from pipelines.evaluation.planning import EvaluationOptions, TaskPlan
 from pipelines.evaluation.results import Evaluation
 from pipelines.evaluation.task_evaluation import measure_task
+from pipelines.exchange.task_export import exported_head
 from pipelines.machine import choose_machine, cores_per_operation, freed_memory_returned, without_subnormals
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
@@ -80,7 +81,18 @@ def print_plan(run: Run, work: EncodedTask, out: Path) -> None:
     model = initial_model(work, None)
     speed = measured_speed(recipe, lambda: model, task_data(prepared(work, lambda: None), out))
     answer(speed.time_of(recipe.train.tokens))
+    if recipe.head is not None:
+        answer(_export(recipe, run))
     answer(f"would {'resume the run' if checkpoint_folders(out) else 'make a run'} in {out}")
+
+
+def _export(recipe: Recipe, run: Run) -> str:
+    """Return a sentence that says whether a class of transformers can express the fine-tuned model."""
+    try:
+        found = exported_head(recipe, run.facts.get("model_type"))
+    except ValueError as error:
+        return f"export-hf could not write the run: {error}"
+    return f"export-hf could write the run as {found.auto_class}"
 
 
 def evaluate(

@@ -28,7 +28,9 @@ def export_hf(
     """Write the model and the tokenizer of a run as a folder that transformers opens, and return the folder.
 
     AutoModelForCausalLM opens a decoder, AutoModelForMaskedLM an encoder, AutoModelForSeq2SeqLM an encoder-decoder, and
-    AutoTokenizer the tokenizer. Weights are float32, with adapters folded in; README.md is a model card.
+    AutoTokenizer the tokenizer. A run with the head of a task is opened by the class of its head, such as
+    AutoModelForSequenceClassification, and by pipeline("text-classification"). Weights are float32, with adapters
+    folded in; README.md is a model card.
 
     Raises ValueError, naming the fields, for a model that no format of transformers can express.
 
@@ -44,7 +46,7 @@ def export_hf(
 
     if out.exists() and not replaceable(out):
         raise ValueError(f"{out} exists already: choose another `out` (or replace an export with `overwrite`)")
-    found = opened(run, checkpoint)
+    found = opened(run, checkpoint, any_task=not adapter)
     if adapter and not found.recipe.lora.rank:
         raise ValueError(f"{found.folder} has no adapters: leave `adapter` out")
     from pipelines.exchange.transformers_export import write_adapter_folder, write_transformers_folder

@@ -89,6 +89,8 @@ def finetune(
 
 
 def _files(data: Sequence[Path], test: Sequence[Path], held_out: float) -> Any:
+    if not data:
+        raise ValueError("name at least one file of examples with `data`")
     from pipelines.tasks.data import ExampleFiles  # imports pyarrow, which --help does not need
 
     return ExampleFiles(data=tuple(data), test=tuple(test), held_out=held_out)

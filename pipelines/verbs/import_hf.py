@@ -3,6 +3,7 @@
 Examples:
     bytelm import-hf hub:openai-community/gpt2 --out runs/gpt2
     bytelm import-hf gpt-hf --out runs/gpt
+    bytelm import-hf my-classifier/ --out runs/labels
     bytelm import-hf gpt-hf --adapter gpt-lora --out runs/adapted
 """
 
@@ -26,17 +27,23 @@ def import_hf(
     objective: Literal["next-token", "masked-token", "sequence-pairs", "span-corruption"] | None = None,
     pattern: TokenizerPattern = None,
     adapter: Path | None = None,
+    without_head: bool = False,
+    columns: tuple[str, ...] = (),
     overwrite: bool = False,
 ) -> Path:
     """Import a model that transformers saved as a run; return the run's folder.
 
     The families are GPT-2, GPT-NeoX, Llama, BERT, RoBERTa, DistilBERT, ModernBERT and T5. DIR holds config.json,
-    model.safetensors (or its shards and their index) and a byte-level BPE, WordPiece or Unigram tokenizer. The pooler
-    and the heads of other tasks are left out, and a message names them. An encoder without a masked-token head gets one
-    with random weights.
+    model.safetensors (or its shards and their index) and a byte-level BPE, WordPiece or Unigram tokenizer.
+
+    A fine-tuned model, such as BertForSequenceClassification, becomes a run of its task, which bytelm predict uses.
+    `without_head` makes a language model or an encoder of it, which can be trained further.
+
+    Parts that our models do not have, such as the pooler of an encoder, are left out, and a message names them. An
+    encoder without a masked-token head gets one with random weights.
 
     The run has one checkpoint, of step 0, with float32 weights. Use it as any other run; to evaluate it, name a dataset
-    with `data`.
+    with `data`, or a file of examples of its task.
 
     Texts begin and end with the ids that config.json, generation_config.json and the tokenizer name, as in
     transformers, or else with <|endoftext|>. The mask token is that of tokenizer_config.json; sentinels are
@@ -49,6 +56,9 @@ def import_hf(
         objective: Objective of the model. By default next-token for a decoder, masked-token for an encoder, and
             sequence-pairs for an encoder-decoder.
         adapter: Folder of LoRA adapters that peft saved, to fold into the weights.
+        without_head: Leave out the head of a fine-tuned model.
+        columns: Columns that the task of a fine-tuned model reads, inputs first and the target last. By default those
+            with usual names, of one text.
         overwrite: Replace an existing imported run.
     """
 
@@ -65,6 +75,6 @@ def import_hf(
         read_json(adapter / "adapter_config.json", "name a folder that peft's save_pretrained wrote")
     from pipelines.exchange.transformers_import import import_model  # imports PyTorch, which takes seconds
 
-    for line in import_model(source, objective, out, replaceable, pattern, adapter):
+    for line in import_model(source, objective, out, replaceable, pattern, adapter, without_head, columns):
         say(line)
     return out

@@ -27,7 +27,7 @@ SHAPES = {
 def published(head, **options):
     """Return a random model of the class in transformers, and our configuration of its body."""
     cls = getattr(transformers, head.auto_class)
-    labels = 2 if head.task == "spans" else LABELS
+    labels = 2 if head.kind == "span" else LABELS
     shape = SHAPES.get(head.format.model_type, SHAPE)
     config = cls.config_class(vocab_size=40, num_labels=labels, **shape, **IDS, **options)
     torch.manual_seed(0)
@@ -53,7 +53,7 @@ def our_logits(head, config, weights, ids, pooling):
     both = config.architecture == "encoder-decoder"
     shifted = torch.cat((torch.ones_like(ids[:, :1]), ids[:, :-1]), dim=1)
     hidden = body(shifted, ids) if both else body(ids)
-    if head.task in ("sequence", "choice"):
+    if head.kind in ("sequence", "choice"):
         hidden = {"first": hidden[:, 0], "last": hidden[:, -1], "mean": hidden.mean(dim=1)}[pooling]
     if head.activation:
         hidden = F.linear(hidden, weights["head.dense.weight"], weights.get("head.dense.bias"))
@@ -68,7 +68,7 @@ CASES = [
     (head, pooling)
     for head in TASK_HEADS
     for pooling in (head.poolings or [None])
-    if not (head.task == "choice" and pooling == "mean")  # transformers then needs a mask of padding
+    if not (head.kind == "choice" and pooling == "mean")  # transformers then needs a mask of padding
 ]
 
 
@@ -81,8 +81,8 @@ def test_a_fine_tuned_model_keeps_its_logits_and_comes_back_unchanged(head, pool
 
     ids = torch.randint(3, 40, (4, 9), generator=torch.Generator().manual_seed(1))
     ids[:, -1] = IDS["eos_token_id"]  # where T5 reads
-    answer = peer(ids[None] if head.task == "choice" else ids)
-    theirs = torch.stack((answer.start_logits, answer.end_logits), -1) if head.task == "spans" else answer.logits
+    answer = peer(ids[None] if head.kind == "choice" else ids)
+    theirs = torch.stack((answer.start_logits, answer.end_logits), -1) if head.kind == "span" else answer.logits
     ours = our_logits(head, config, weights, ids, pooling)
     assert theirs.std() > 0.01
     torch.testing.assert_close(ours.flatten(), theirs.flatten(), atol=1e-5, rtol=1e-5)
@@ -102,12 +102,12 @@ def test_tensors_without_a_place_and_missing_ones_are_refused_by_name():
         from_task_model(head, config, {name: each for name, each in tensors.items() if name != "classifier.bias"})
     with pytest.raises(ValueError, match=r"the weights have adapter\.weight, for which a BertForSequence"):
         from_task_model(head, config, {**tensors, "adapter.weight": torch.ones(2)})
-    with pytest.raises(ValueError, match=r"no head for the task 'choice' of 'gpt2': it has sequence, tokens, spans"):
+    with pytest.raises(ValueError, match=r"no head of the kind 'choice' for 'gpt2': it has sequence, token, span"):
         task_head("gpt2", "choice")
 
 
 def test_a_pooler_that_a_token_classifier_does_not_use_is_left_out():
-    head = task_head("bert", "tokens")
+    head = task_head("bert", "token")
     peer, config = published(head)
     extra = {"bert.pooler.dense.weight": torch.ones(16, 16), "bert.pooler.dense.bias": torch.ones(16)}
     read = from_task_model(head, config, {**peer.state_dict(), **extra})

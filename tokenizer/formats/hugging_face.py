@@ -268,6 +268,22 @@ def ids_of_post_processor(processor: dict[str, Any] | None) -> tuple[list[int], 
     return before, after
 
 
+def ids_between(processor: dict[str, Any] | None) -> list[int]:
+    """Return the ids that a checked post_processor adds between two texts."""
+    processor = processor or {}
+    between: list[int] = []
+    for step in processor.get("processors", [processor]):
+        separators = {"BertProcessing": 1, "RobertaProcessing": 2}.get(step.get("type"), 0)
+        between += [step["sep"][1]] * separators if separators else []
+        after_first = False
+        for piece in step.get("pair", ()):
+            if "Sequence" in piece:
+                after_first = piece["Sequence"]["id"] == "A"
+            elif after_first:
+                between += step["special_tokens"][piece["SpecialToken"]["id"]]["ids"]
+    return between
+
+
 def _check_template(template: dict[str, Any], special: dict[str, int]) -> None:
     label = "has a post_processor TemplateProcessing"
     named: Any = template.get("special_tokens")

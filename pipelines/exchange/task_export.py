@@ -1,0 +1,113 @@
+"""A run with the head of a task in the format of `transformers`: its settings, tensors, and code that uses it."""
+
+import json
+from typing import Any
+
+from torch import Tensor
+
+from lm.exchange.task_heads import TaskHead, expressed_head, task_settings, to_task_model
+from pipelines.exchange.parts import Edges, Ids, Parts
+from pipelines.recipes.recipe import Recipe
+from pipelines.run.folder import Run
+from pipelines.run.loaded_run import load_model
+from pipelines.tasks.data import reader_of
+from pipelines.tasks.task import Task
+from pipelines.tasks.text_reader import TextReader
+from tokenizer import Tokenizer
+
+LABELS = "bytelm_labels"
+"""Name in our exported config.json of labels that are whole numbers; id2label has strings only."""
+TEXT, SECOND = "It was a dark and stormy night.", "The sun shone."
+AUTO_CLASSES = {
+    "sequence": "AutoModelForSequenceClassification",
+    "token": "AutoModelForTokenClassification",
+    "span": "AutoModelForQuestionAnswering",
+    "choice": "AutoModelForMultipleChoice",
+}
+PIPELINE = """from transformers import pipeline
+
+predict = pipeline("{name}", "{out}")
+print(predict({text}{options}))"""
+LOADING = """from transformers import {auto}, AutoTokenizer
+
+model = {auto}.from_pretrained("{out}")
+tokenizer = AutoTokenizer.from_pretrained("{out}")"""
+
+
+def exported_head(recipe: Recipe, model_type: str | None) -> TaskHead:
+    """Return the class of transformers that expresses the fine-tuned model of a recipe; `model_type`: see `format_of`.
+
+    Raises ValueError, with the remedy, if there is none.
+    """
+    assert recipe.head is not None
+    found = expressed_head(recipe.model, recipe.head, model_type)
+    if getattr(recipe.task, "mean", 0.0) and not found.output_bias:
+        raise ValueError(
+            f"the head of {found.auto_class} has no bias, so it cannot express the mean of the numbers: fine-tune an "
+            "encoder to export it"
+        )
+    return found
+
+
+def task_parts(run: Run, checkpoint: str, tok: Tokenizer, ids: Ids, out: str) -> Parts:
+    """Return what an export of a run with the head of a task consists of; `out` is the name of its folder.
+
+    Raises ValueError, with the remedy, for a head that no class of transformers has.
+    """
+    recipe = run.recipe
+    config, head, task = recipe.model, recipe.head, recipe.task
+    assert head is not None and task is not None
+    found = exported_head(recipe, run.facts.get("model_type"))
+    reader = reader_of(run, task, tok)
+    labels = list(getattr(task, "labels", ()))
+    model = load_model(run, device="cpu", checkpoint=checkpoint).model
+    settings = task_settings(found, config, head, [str(label) for label in labels])
+    if not all(isinstance(label, str) for label in labels):
+        settings[LABELS] = labels
+    edges = Edges(*(tuple(part) for part in reader.edges))
+    return Parts(
+        title=f"{found.format.name} ({found.auto_class})",
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        settings=settings,
+        tensors=to_task_model(found, config, _in_units_of_the_targets(task, model.state_dict())),
+        ids=_ids(reader, edges, ids),
+        edges=edges,
+        tokenizer_settings={"truncation_side": "left"} if task.truncate == "left" else {},
+        loading=_loading(head.kind, out, pair=len(task.columns) > 2),
+    )
+
+
+def _in_units_of_the_targets(task: Task, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights whose outputs are numbers in the unit of the targets; a task without units keeps its own."""
+    mean, deviation = (float(getattr(task, name, default)) for name, default in (("mean", 0.0), ("deviation", 1.0)))
+    if (mean, deviation) == (0.0, 1.0):
+        return weights
+    scaled = {name: weights[name] * deviation for name in weights if name.startswith("head.output.")}
+    if mean:
+        scaled["head.output.bias"] += mean
+    return {**weights, **scaled}
+
+
+def _ids(reader: TextReader, edges: Edges, ids: Ids) -> dict[str, Any]:
+    """Return the special ids with those that decide which position a class of transformers reads.
+
+    A decoder's is the last that is no padding, so a text must not hold the padding id. T5's is the last end.
+    """
+    architecture = reader.model.architecture
+    if architecture == "encoder-decoder":
+        return {**ids, "eos_token_id": edges.after[-1]}
+    if architecture == "encoder" or isinstance(ids.get("pad_token_id"), int):
+        return dict(ids)
+    read = {*edges.before, *edges.between}
+    unread = [i for i in reader.tokenizer.special_tokens.values() if i not in read]
+    return {**ids, "pad_token_id": next(iter([*unread, *reader.around.stops]), None)}
+
+
+def _loading(kind: str, out: str, pair: bool) -> str:
+    """Return Python code that uses the export."""
+    if kind == "sequence":
+        text = json.dumps({"text": TEXT, "text_pair": SECOND} if pair else TEXT)
+        return PIPELINE.format(name="text-classification", out=out, text=text, options=", top_k=None, truncation=True")
+    if kind == "token":
+        return PIPELINE.format(name="token-classification", out=out, text=json.dumps(TEXT), options="")
+    return LOADING.format(auto=AUTO_CLASSES[kind], out=out)
