@@ -1,4 +1,4 @@
-"""Multiple choice: a question, or the beginning of a text, and several choices, of which one is right."""
+"""Multiple choice: the right one of several answers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

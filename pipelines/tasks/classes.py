@@ -1,4 +1,4 @@
-"""Labels of texts, or of pairs of texts: one each, or several."""
+"""Labels of texts or of pairs of texts, one each or several."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

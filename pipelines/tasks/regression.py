@@ -1,4 +1,4 @@
-"""Numbers of texts, or of pairs of texts, such as a rating or a similarity."""
+"""Numbers of texts or of pairs of texts."""
 
 import math
 from collections.abc import Sequence
