@@ -458,7 +458,7 @@ def test_fsdp_refuses_what_it_cannot_do_before_anything_is_written(
 ):
     """In the last two cases the run is configured for a GPU. The process never uses one."""
     machine = Machine(torch.device(device), getattr(torch, asked.get("dtype", "float32")), "")
-    monkeypatch.setattr("pipelines.training.pretraining.choose_machine", lambda *_, **__: machine)
+    monkeypatch.setattr("pipelines.training.training_run.choose_machine", lambda *_, **__: machine)
     with pytest.raises(ValueError, match=refused):
         pretrain(with_train(recipe, **asked), data=dataset_folder, out=tmp_path / "run", parallel="fsdp")
     assert not (tmp_path / "run").exists()
