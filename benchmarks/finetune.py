@@ -143,7 +143,7 @@ def _best_lr(run: Path, folder: Path, options: Options, scratch: bool) -> tuple[
     tried = []
     for lr in options.lrs:
         numbers = _finetuned(run, folder / "choosing", folder / "trial", lr, options, scratch)
-        tried.append({"lr": lr, "accuracy": numbers["accuracy"], "cross_entropy": numbers["label_nats"]})
+        tried.append({"lr": lr, "accuracy": numbers["accuracy"], "cross_entropy": numbers["cross_entropy"]})
     return max(tried, key=lambda numbers: (numbers["accuracy"], -numbers["cross_entropy"]))["lr"], tried
 
 
@@ -160,7 +160,14 @@ def _finetuned(run: Path, texts: Path, out: Path, lr: float, options: Options, s
         train={"epochs": options.epochs, "lr": lr, "seed": options.seed},
     )
     numbers = Evaluation.read(made.path).to_json()["splits"]["validation"]
-    return numbers | {"seconds": round(time.perf_counter() - started, 1)}
+    bayes = numbers["comparison"]["others"]["naive Bayes"]
+    return {
+        **{name: numbers[name] for name in ("accuracy", "macro_f1")},
+        "cross_entropy": numbers["label_nats"],
+        "labels": len(numbers["labels"]),
+        "naive_bayes": {"accuracy": bayes["accuracy"], "macro_f1": bayes["macro F1"]},
+        "seconds": round(time.perf_counter() - started, 1),
+    }
 
 
 def _result(options: Options, trial: Trial, run: Path, chosen: dict[str, tuple[float, list]]) -> dict[str, Any]:
@@ -188,14 +195,11 @@ def _result(options: Options, trial: Trial, run: Path, chosen: dict[str, tuple[f
 def markdown(result: dict[str, Any]) -> str:
     """Return the result as a Markdown page."""
     pretrained, scratch, device = result["pretrained"], result["scratch"], result["machine"]
-    labels, before = len(pretrained["labels"]), result["pretraining"]
+    labels, before = pretrained["labels"], result["pretraining"]
     rows = {
         f"pretrained, fine-tuned at {pretrained['lr']:g}": pretrained,
         f"the same from scratch at {scratch['lr']:g}": scratch,
-        "naive Bayes over the tokens": {
-            "accuracy": pretrained["comparison"]["others"]["naive Bayes"]["accuracy"],
-            "macro_f1": pretrained["comparison"]["others"]["naive Bayes"]["macro F1"],
-        },
+        "naive Bayes over the tokens": pretrained["naive_bayes"],
         "chance": {"accuracy": 1 / labels},
     }
     options, passages = result["options"], result["passages"]
@@ -242,7 +246,7 @@ def _row(name: str, numbers: dict[str, float], passages: int) -> tuple[str, ...]
         f"{accuracy:.1%}",
         f"{low:.1%} to {high:.1%}",
         f"{numbers['macro_f1']:.3f}",
-        f"{numbers['label_nats']:.3f}" if "label_nats" in numbers else "",
+        f"{numbers['cross_entropy']:.3f}" if "cross_entropy" in numbers else "",
     )
 
 
