@@ -1,4 +1,4 @@
-"""Heads of tasks: hidden states to the logits of labels, spans or choices, and their losses."""
+"""Heads of tasks: from hidden states to logits of labels, spans or choices, and to the loss."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ NEVER = -1e30  # logit of what is absent: a span in padding, a choice that an ex
 
 
 class TaskHead(Component):
-    """Outputs of every position: dropout and an output matrix (Devlin et al. 2019, named entities).
+    """Dropout and an output matrix at every position (Devlin et al. 2019, named entities).
 
-    A trainer treats a head of a task like the head of a language model.
+    A trainer treats this head like the head of a language model.
     """
 
     component = "head"
@@ -57,10 +57,11 @@ class SpanHead(TaskHead):
 
 
 class SequenceHead(TaskHead):
-    """Outputs of a sequence, from its first position (BERT's <|cls|>), the mean of all, or the last.
+    """Outputs of a sequence, from its first position (BERT's <|cls|>), the mean over all positions, or the last.
 
-    An encoder has a dense layer and tanh before dropout and output (Devlin et al. 2019); T5's also has a dropout before
-    the dense layer. A decoder has an output matrix alone, without a bias, as in transformers.
+    For an encoder, a dense layer and tanh precede dropout and output (Devlin et al. 2019). For an encoder-decoder, a
+    dropout precedes the dense layer, as in T5. For a decoder, there is no dense layer and no bias, as in
+    transformers.
     """
 
     def __init__(self, config: ModelConfig, head: HeadConfig) -> None:
@@ -81,9 +82,9 @@ class SequenceHead(TaskHead):
 
 
 def pool(hidden: Tensor, present: Tensor | None, pooling: Pooling) -> Tensor:
-    """hidden (B, T, width) to (B, width): the first position, the last, or the mean of all.
+    """Pool hidden (B, T, width) to (B, width): the first position, the last, or the mean over all positions.
 
-    `present` (B, T) bool is False at padding, which is at the end.
+    `present` (B, T) bool is False at padding. Padding is at the end.
     """
     if pooling == "first":
         return hidden[:, 0]
@@ -105,7 +106,8 @@ def task_loss(
     """Return the sum over N targets of weight times loss, a float32 scalar: nats, or squared errors.
 
     outputs (N, L) float32; targets (N,) int64 for a cross-entropy, otherwise float32 with L = 1; `weights` (N,), 1 by
-    default. Label smoothing spreads this probability evenly over the labels of a cross-entropy, except absent ones.
+    default. In a cross-entropy, `label_smoothing` is the probability that is spread evenly over the labels. Absent
+    labels get none of it.
     """
     if head.loss == "cross-entropy":
         balance = outputs.new_tensor(head.class_weights) if head.class_weights else None

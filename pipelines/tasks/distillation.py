@@ -1,4 +1,4 @@
-"""Distillation: a language model learns the predictions of a larger one on a text."""
+"""Distillation: a language model learns the predictions of a larger model on a text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pipelines.run.predictor import Predictor
 
 UNLIMITED = ("relative", "alibi", "none")
-"""Positions of models that read texts of any length"""
+"""Kinds of positions without a maximum length"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class Distillation(Task):
     alpha: float = 0.5
     """Share of the teacher's predictions in the loss; the rest is the cross-entropy of the text"""
     temperature: float = 2.0
-    """Divisor of the logits of both models in the loss: a higher one shows more of the teacher's unlikely tokens"""
+    """Divisor of the logits of both models in the loss. A higher temperature gives unlikely tokens more weight"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,7 +121,7 @@ class Distillation(Task):
         raise ValueError(_NO_PREDICTIONS)
 
     def learn(self, examples: Sequence[Example]) -> Self:
-        """Return the task with the whole path of the teacher, for evaluations from other folders."""
+        """Return the task with the absolute path of the teacher, so evaluations work from any folder."""
         return replace(self, teacher=str(Path(self.teacher).resolve()))
 
     # The model
@@ -151,7 +151,7 @@ class Distillation(Task):
             )
 
     def encode(self, examples: Sequence[Example], reader: TextReader) -> list[Encoded]:
-        """Return the windows of all texts. Masks and spans are drawn once, by the numbers of text and window."""
+        """Return the windows of all texts. Masks and spans are a function of the indices of text and window."""
         window = _decoder_windows if reader.model.architecture == "decoder" else _corrupted_windows
         texts = reader.ids([example.inputs for example in examples])
         encoded = [one for origin, ids in enumerate(texts) for one in window(reader, ids, origin)]
@@ -234,7 +234,7 @@ _NO_PREDICTIONS = "a run of the task distillation is a language model: use bytel
 
 
 def load_teacher(folder: str) -> "LanguageModel":
-    """Return the model of a run on the CPU, without gradients; ValueError if it is gone."""
+    """Return the model of a run on the CPU, without gradients. Raises ValueError if the run no longer exists."""
     from pipelines.run.loaded_run import load_trained  # imports torch
 
     teacher = load_trained(Run(folder), "cpu").model
@@ -242,7 +242,7 @@ def load_teacher(folder: str) -> "LanguageModel":
 
 
 def _decoder_windows(reader: TextReader, ids: list[int], origin: int) -> list[Encoded]:
-    """Return windows of the context in which every token of a text, and its end, is a target once."""
+    """Return windows of the context length. Every token of a text, and its end, is a target in one window."""
     around, length = reader.around, reader.model.context_length
     joined = np.array([*around.before, *ids, *around.stops[:1]], np.int64)
     inputs, targets = joined[:-1], joined[1:]
@@ -251,7 +251,7 @@ def _decoder_windows(reader: TextReader, ids: list[int], origin: int) -> list[En
 
 
 def _corrupted_windows(reader: TextReader, ids: list[int], origin: int) -> list[Encoded]:
-    """Return windows with masked tokens for an encoder, or with spans removed for an encoder-decoder."""
+    """Return windows with masked tokens for an encoder, or with removed spans for an encoder-decoder."""
     around, length = reader.around, reader.model.context_length
     encoder = reader.model.architecture == "encoder"
     if not encoder and (around.start is None or not around.stops):

@@ -51,14 +51,14 @@ def predict(
 ) -> list[dict[str, Any]]:
     """Predict what a fine-tuned run learned, such as the label of each text; return a dict for each example.
 
-    Its fields depend on the task, such as `prediction` and `probability`. With `out` the list is empty, because the
-    predictions are in the file.
+    The fields depend on the task, such as `prediction` and `probability`. With `out`, the predictions are in the file
+    and the list is empty.
 
     Args:
         run: Folder of a run that bytelm finetune made.
-        text: Texts, as many for each example as the task reads; by default the lines of standard input.
-        file: Examples in a file that bytelm finetune could read. Their targets are not read.
-        out: File to write: .jsonl, .csv, .tsv or .parquet, with the fields of the examples and of the predictions, or a
+        text: Texts: one or several for each example, as the task reads. By default, the lines of standard input.
+        file: File of examples, in any format that bytelm finetune reads. Targets are ignored.
+        out: File to write: .jsonl, .csv, .tsv or .parquet, with the fields of each example and its prediction, or a
             format of the task, such as .conll.
         as_json: Print one JSON object per example, each on its own line.
     """
