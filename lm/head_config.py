@@ -28,9 +28,9 @@ class HeadConfig:
     pooling: Pooling = "mean"
     """Input of a sequence or choice head: the first position, the mean over all positions, or the last"""
     loss: Loss = "cross-entropy"
-    """cross-entropy: exactly one label. binary: each label separately. squared: squared error of numbers"""
+    """cross-entropy: one label of several. binary: each label by itself. squared: numbers."""
     class_weights: tuple[float, ...] = ()
-    """Weight of each label in the loss; empty: 1 for all"""
+    """Weight of each label in the loss; empty: 1"""
 
 
 def usual_pooling(architecture: str) -> Pooling:

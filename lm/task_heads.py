@@ -14,9 +14,9 @@ NEVER = -1e30  # logit of what is absent: a span in padding, a choice that an ex
 
 
 class TaskHead(Component):
-    """Dropout and an output matrix at every position (Devlin et al. 2019, named entities).
+    """Outputs of every position: dropout and an output matrix (Devlin et al. 2019, named entities).
 
-    A trainer treats this head like the head of a language model.
+    A trainer treats a head of a task like the head of a language model.
     """
 
     component = "head"
@@ -57,11 +57,10 @@ class SpanHead(TaskHead):
 
 
 class SequenceHead(TaskHead):
-    """Outputs of a sequence, from its first position (BERT's <|cls|>), the mean over all positions, or the last.
+    """Outputs of a sequence, from its first position (BERT's <|cls|>), the mean of all, or the last.
 
-    For an encoder, a dense layer and tanh precede dropout and output (Devlin et al. 2019). For an encoder-decoder, a
-    dropout precedes the dense layer, as in T5. For a decoder, there is no dense layer and no bias, as in
-    transformers.
+    An encoder has a dense layer and tanh before dropout and output (Devlin et al. 2019); T5's also has a dropout before
+    the dense layer. A decoder has an output matrix alone, without a bias, as in transformers.
     """
 
     def __init__(self, config: ModelConfig, head: HeadConfig) -> None:

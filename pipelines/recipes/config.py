@@ -271,7 +271,7 @@ class FinetuneConfig:
     batch_size: int = 16
     """Examples per optimizer step"""
     lr: float = 1e-3
-    """Peak learning rate. The default is for small models; a model of 100 M parameters needs 5e-5 or less"""
+    """Peak learning rate for small models; a model of 100 M parameters needs 5e-5 or less"""
     warmup: float = 0.1
     """Share of the steps for warm-up. Then the learning rate falls to 0 as a cosine"""
     weight_decay: float = 0.01
@@ -290,8 +290,8 @@ class FinetuneConfig:
     reinit: int = 0
     """Number of highest blocks that start from random weights"""
     patience: int = 0
-    """Stop after this many epochs without improvement of the task's first number, and use the best checkpoint; 0: train
-    all epochs and use the last checkpoint"""
+    """Epochs without improvement after which training stops; 0: none. The first number of the task must
+    improve. With patience, the run uses its best checkpoint, otherwise its last"""
     seed: int = 0
     """Seed of the new weights, the order of the examples and dropout"""
     device: Device = "auto"

@@ -1,4 +1,4 @@
-"""Multiple choice: a question, or the beginning of a text, and several choices, of which one is right."""
+"""Multiple choice: the right one of several answers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -85,8 +85,8 @@ class Choices(Task):
     kinds = (ChoiceNumbers,)
 
     pooling: Pooling | Literal["auto"] = "auto"
-    """Input of the head: the first position, the mean over all positions, or the last position. auto: mean for
-    encoders, otherwise last"""
+    """Input of the head. first or last: this position. mean: the mean over all positions. auto: mean for encoders,
+    otherwise last"""
 
     def choose_columns(self, fields: Iterable[str]) -> Self:
         present = {one for name in fields for one in (name, name.rstrip("0123456789"))}

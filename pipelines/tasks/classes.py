@@ -1,4 +1,4 @@
-"""Labels of texts, or of pairs of texts: one each, or several."""
+"""Labels of texts or of pairs of texts, one each or several."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -126,8 +126,8 @@ class Classes(Task):
     kinds = (ClassNumbers, LabelScores, Confusions)
 
     pooling: Pooling | Literal["auto"] = "auto"
-    """Input of the head: the first position, the mean over all positions, or the last position. auto: mean for
-    encoders, otherwise last. Pretraining does not train the first position to represent the text"""
+    """Input of the head. first or last: this position. mean: the mean over all positions. auto: mean for encoders,
+    otherwise last. Pretraining does not train the first position to represent the text"""
     balance: bool = False
     """Weight the labels in the loss by the inverse of their frequency"""
     labels: Annotated[tuple[Label, ...], Learned] = ()

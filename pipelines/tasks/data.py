@@ -31,9 +31,9 @@ class ExampleFiles:
     held_out: float = 0.1
 
     def read(self, task: Task) -> tuple[Task, list[Example], list[Example]]:
-        """Return the task with the facts from `learn`, the training examples and the held-out examples.
+        """Return the task with what it learned, and the examples to train on and to test on.
 
-        Raises ValueError if there is nothing to learn or to test.
+        Raises ValueError for examples that teach or test nothing.
         """
         for path in (*self.data, *self.test):
             if not path.exists():

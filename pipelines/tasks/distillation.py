@@ -1,4 +1,4 @@
-"""Distillation: a language model learns the predictions of a larger model on a text."""
+"""The predictions of a larger run on a text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Preferences between two answers: a language model learns to prefer the chosen one (DPO)."""
+"""The chosen one of two answers (DPO)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Numbers of texts, or of pairs of texts, such as a rating or a similarity."""
+"""Numbers of texts or of pairs of texts."""
 
 import math
 from collections.abc import Sequence
@@ -74,8 +74,8 @@ class Regression(Task):
     better = "lowest"
 
     pooling: Pooling | Literal["auto"] = "auto"
-    """Input of the head: the first position, the mean over all positions, or the last position. auto: mean for
-    encoders, otherwise last"""
+    """Input of the head. first or last: this position. mean: the mean over all positions. auto: mean for encoders,
+    otherwise last"""
     mean: Annotated[float, Learned] = 0.0
     """Mean of the training targets"""
     deviation: Annotated[float, Learned] = 1.0

@@ -91,7 +91,7 @@ class Task:
     """Default settings of the training"""
 
     columns: tuple[str, ...] = ()
-    """Columns of a row, inputs first and the target last, also nested (doc.text). Default: columns with common names"""
+    """Columns of a row, inputs first and the target last, also nested (doc.text); by default common names"""
     truncate: Literal["right", "left", "middle"] = "right"
     """Where a text that is longer than the context is cut"""
 

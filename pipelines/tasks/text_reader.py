@@ -6,9 +6,9 @@
 | decoder         | <|endoftext|> a     | <|endoftext|> a <|sep|> b           |
 | encoder-decoder | a <|endoftext|>     | a <|endoftext|> b <|endoftext|>     |
 
-For an encoder, the second text has token type 1. A decoder without <|sep|> has <|endoftext|> between texts. The decoder
-of an encoder-decoder also reads the source, shifted right, as in transformers' T5ForSequenceClassification. Imported
-models read their own special tokens instead. RoBERTa has two separators between texts.
+The second text of an encoder has token type 1. A decoder without <|sep|> has <|endoftext|> between texts. The decoder
+of an encoder-decoder reads its source too, shifted right (transformers' T5ForSequenceClassification). Imported models
+read their own special tokens instead, RoBERTa two separators between texts.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Tags of words: named entities, parts of speech, and others."""
+"""Tags of words: named entities, parts of speech."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
