@@ -27,9 +27,9 @@ class HeadConfig:
 
     kind: HeadKind
     outputs: int = 1
-    """Labels, or numbers to predict"""
+    """Number of labels, or of numbers to predict"""
     pooling: Pooling = "mean"
-    """Input of sequence and choice: the first position, the mean of all, or the last"""
+    """Input of a sequence or choice head: the first position, the mean over all positions, or the last"""
     loss: Loss = "cross-entropy"
     """cross-entropy: one label of several. binary: each label by itself. squared: numbers."""
     class_weights: tuple[float, ...] = ()
@@ -51,5 +51,5 @@ def usual_layers(config: ModelConfig, kind: HeadKind, model_type: str = "") -> H
 
 
 def usual_pooling(architecture: str) -> Pooling:
-    """Return the input of a head that reads a whole text: an encoder's mean, otherwise the last position."""
+    """Return the default pooling of a head that reads a whole text: mean for encoders, otherwise last."""
     return "mean" if architecture == "encoder" else "last"

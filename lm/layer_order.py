@@ -1,6 +1,6 @@
-"""The layers of a model from the lowest to the highest, which fine-tuning may treat differently.
+"""The layers of a model from the lowest to the highest. Fine-tuning may treat layers differently.
 
-The blocks of an encoder-decoder's decoder are above those of its encoder.
+In an encoder-decoder, the blocks of the decoder are above the blocks of the encoder.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from lm.task_model import TrainedModel
 
 
 def layers(model: TrainedModel) -> list[list[nn.Parameter]]:
-    """Return the parameters of each layer: the embedding with positions, each block, and last all above the blocks.
+    """Return the parameters of each layer: the embedding with positions, each block, and everything above the blocks.
 
-    Every parameter of the model is in one layer. A tied output matrix is the embedding, and the final norm of an
-    encoder below a decoder belongs to its highest block.
+    Every parameter of the model is in exactly one layer. A tied output matrix is in the embedding. In an
+    encoder-decoder, the final norm of the encoder belongs to the highest block of the encoder.
     """
     blocks, above = [], list(model.head.parameters())
     for stack in dict.fromkeys(filter(None, (model.encoder, model.stack))):
@@ -32,9 +32,9 @@ def layers(model: TrainedModel) -> list[list[nn.Parameter]]:
 
 
 def rate_factors(model: TrainedModel, decay: float) -> dict[Tensor, float]:
-    """Return the factor of each parameter's learning rate: decay^(N - l) in block l of N, decay^N below.
+    """Return the learning-rate factor of each parameter: decay^(N - l) in block l of N, decay^N below the blocks.
 
-    Howard and Ruder 2018, 3.2; Clark et al. 2020. What stands above the blocks has the factor 1.
+    Howard and Ruder 2018, 3.2; Clark et al. 2020. Parameters above the blocks have the factor 1.
     """
     order = layers(model)
     top = len(order) - 2
@@ -42,7 +42,7 @@ def rate_factors(model: TrainedModel, decay: float) -> dict[Tensor, float]:
 
 
 def freeze(model: TrainedModel, blocks: int | Literal["all"]) -> None:
-    """Keep the embedding and the lowest `blocks` blocks from training, or "all" but the head; 0: nothing changes."""
+    """Freeze the embedding and the lowest `blocks` blocks, or with "all" everything but the head. 0: no change."""
     if blocks == "all":
         model.requires_grad_(False)
         model.head.requires_grad_(True)

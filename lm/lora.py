@@ -1,6 +1,6 @@
 """Low-rank adapters: small matrices that train beside the frozen weights of linear layers (Hu et al. 2021).
 
-A fresh adapter changes nothing, because its second matrix is 0. `merge_lora` folds trained adapters into the weights.
+A new adapter changes nothing, because its second matrix is 0. `merge_lora` merges trained adapters into the weights.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from lm.lora_config import ALL, LoraConfig
 from lm.task_model import TaskModel, TrainedModel
 
 A, B = ".lora_a", ".lora_b"
-"""Ends of the names of an adapter's matrices in a `state_dict`"""
+"""Suffixes of the names of an adapter's matrices in a `state_dict`"""
 
 
 class LoraLinear(Linear):
-    """x to x W^T + b + (alpha / rank) (x A^T) B^T, in the dtype of x.
+    """Computes x W^T + b + (alpha / rank) (x A^T) B^T, in the dtype of x.
 
     A (rank, inputs) and B (outputs, rank) train; W and b do not.
     """
 
     def __init__(self, layer: Linear, config: LoraConfig) -> None:
-        """Take over the weight and the bias of `layer`."""
+        """Share the weight and the bias of `layer`."""
         outputs, inputs = layer.weight.shape
         super().__init__(0, 0, False, layer.residual_writes, layer.gain)
         self.weight, self.bias = layer.weight, layer.bias
@@ -46,7 +46,7 @@ class LoraLinear(Linear):
 
     @torch.no_grad()
     def reset_adapter(self, generator: torch.Generator) -> None:
-        """Fill A uniformly in +-1 / sqrt(inputs), which is Kaiming's with a = sqrt(5), and B with 0, as peft does."""
+        """Fill A uniformly in +-1 / sqrt(inputs) (Kaiming's with a = sqrt(5)) and B with 0, as in peft."""
         limit = self.lora_a.shape[1] ** -0.5
         self.lora_a.uniform_(-limit, limit, generator=generator)
         self.lora_b.zero_()
@@ -57,10 +57,10 @@ class LoraLinear(Linear):
 
 
 def add_lora(model: TrainedModel, config: LoraConfig, seed: int = 0) -> None:
-    """Give the linear layers of the blocks that `config` names adapters; freeze all other weights but a task's head.
+    """Add adapters to the linear layers that `config` names. Freeze all other weights except the head of a task.
 
-    The adapters are a function of the shapes, `config` and `seed`. Without adapters, a rank of 0, nothing changes.
-    Raises ValueError for a target that no block has.
+    The adapters are a function of the shapes, `config` and `seed`. With rank 0, nothing changes. Raises ValueError for
+    a target that no block has.
     """
     if not config.rank:
         return
@@ -85,7 +85,7 @@ def add_lora(model: TrainedModel, config: LoraConfig, seed: int = 0) -> None:
 
 
 def merge_lora(weights: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
-    """Return the weights of the plain model that computes the same: W + scale B A in place of W, A and B."""
+    """Return the weights of the equivalent plain model: W + scale B A instead of W, A and B."""
     merged = {name: tensor for name, tensor in weights.items() if not name.endswith((A, B))}
     for name in [name.removesuffix(A) for name in weights if name.endswith(A)]:
         low_rank = weights[name + B] @ weights[name + A]
@@ -94,7 +94,7 @@ def merge_lora(weights: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]
 
 
 def _linear_layers(model: nn.Module) -> Iterator[tuple[nn.Module, str, Linear]]:
-    """Yield the linear layers inside blocks, each with its parent and its name there."""
+    """Yield (parent, name in the parent, layer) of each linear layer inside a block."""
     for block in [module for module in model.modules() if isinstance(module, Block)]:
         for parent in block.modules():
             for name, layer in parent.named_children():

@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from lm.values import check_fields
 
 ALL = "all"
-"""The target that stands for all linear layers of the blocks"""
+"""Target name for all linear layers of the blocks"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoraConfig:
-    """Low-rank adapters, which train in place of the weights of the model (Hu et al. 2021)."""
+    """Low-rank adapters, which train instead of the weights of the model (Hu et al. 2021)."""
 
     rank: int = 0
-    """Rank of the adapters. Then only they train, and the head of the task; 0: no adapters"""
+    """Rank of the adapters. Only the adapters and the head of the task train; 0: no adapters"""
     alpha: float = 16.0
     """Scale: the output of an adapter is multiplied by alpha / rank"""
     targets: tuple[str, ...] = ("query", "value")
-    """Linear layers of the blocks that get an adapter: query, key, value, output, up, gate and down; or all"""
+    """Linear layers of the blocks that get an adapter: query, key, value, output, up, gate, down, or all"""
     dropout: float = 0.0
-    """Dropout probability of the input of the adapters"""
+    """Dropout probability of the inputs of adapters"""
 
     def __post_init__(self) -> None:
         check_fields(self, "lora.")

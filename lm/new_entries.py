@@ -1,4 +1,4 @@
-"""New entries of a vocabulary, such as special tokens of conversations."""
+"""New entries of a vocabulary, such as the special tokens of conversations."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lm.model import LanguageModel
 
 
 def with_new_entries(weights: Mapping[str, Tensor], model: LanguageModel, known: int) -> dict[str, Tensor]:
-    """Return `weights` (tensors by name) for `model`, whose vocabulary has entries that they lack.
+    """Return `weights` (tensors by name) for `model`, with rows for the entries from `known` on.
 
-    In the embedding, the tables of value embeddings, and an output matrix or bias of its own, the rows of entries from
-    `known` on become the mean of the rows before them: a random row would be far from all others (Hewitt 2021).
+    These rows are added to the embedding, value embeddings, and an untied output matrix or bias. Each new row is the
+    mean of the known rows, because a random row would be far from all others (Hewitt 2021).
     """
     tables = {name for name, parameter in model.named_parameters() if any(parameter is one for one in _tables(model))}
     changed = dict(weights)
@@ -26,7 +26,7 @@ def with_new_entries(weights: Mapping[str, Tensor], model: LanguageModel, known:
 
 
 def _tables(model: LanguageModel) -> list[Tensor]:
-    """Return the parameters that have a row for each entry of the vocabulary."""
+    """Return the parameters with one row for each entry of the vocabulary."""
     stacks = [stack for stack in (model.encoder, model.decoder) if stack is not None]
     values = [table.weight for stack in stacks for table in stack.value_embeddings]
     head = (getattr(model.head, "weight", None), getattr(model.head, "bias", None))  # the body of a task has no head

@@ -1,4 +1,4 @@
-"""Heads of tasks: hidden states to the logits of labels, spans or choices, and their losses."""
+"""Heads of tasks: from hidden states to logits of labels, spans or choices, and to the loss."""
 
 from __future__ import annotations
 
@@ -92,9 +92,9 @@ class SequenceHead(TaskHead):
 
 
 def pool(hidden: Tensor, present: Tensor | None, pooling: Pooling) -> Tensor:
-    """hidden (B, T, width) to (B, width): the first position, the last, or the mean of all.
+    """Pool hidden (B, T, width) to (B, width): the first position, the last, or the mean over all positions.
 
-    `present` (B, T) bool is False at padding, which is at the end.
+    `present` (B, T) bool is False at padding. Padding is at the end.
     """
     if pooling == "first":
         return hidden[:, 0]
@@ -116,7 +116,8 @@ def task_loss(
     """Return the sum over N targets of weight times loss, a float32 scalar: nats, or squared errors.
 
     outputs (N, L) float32; targets (N,) int64 for a cross-entropy, otherwise float32 with L = 1; `weights` (N,), 1 by
-    default. Label smoothing spreads this probability evenly over the labels of a cross-entropy, except absent ones.
+    default. In a cross-entropy, `label_smoothing` is the probability that is spread evenly over the labels. Absent
+    labels get none of it.
     """
     if head.loss == "cross-entropy":
         balance = outputs.new_tensor(head.class_weights) if head.class_weights else None

@@ -22,7 +22,7 @@ class TaskModel(Component):
     """
 
     def __init__(self, config: ModelConfig, head: HeadConfig, seed: int | None = 0) -> None:
-        """Make a float32 model on the CPU; `seed`: as for `LanguageModel`."""
+        """Make a float32 model on the CPU. `seed`: as for `LanguageModel`."""
         super().__init__()
         self.config, self.head_config = config, head
         self.body = LanguageModel(config, seed=None)
@@ -33,7 +33,7 @@ class TaskModel(Component):
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """The dtype of activations and matrix products, as of `LanguageModel`."""
+        """The dtype of activations and matrix products, as in `LanguageModel`."""
         return self.body.compute_dtype
 
     @compute_dtype.setter
@@ -66,10 +66,10 @@ class TaskModel(Component):
         segments: Tensor | None = None,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """Return the outputs of the head, float32: see `HeadConfig` for their shapes, and `LanguageModel` for inputs.
+        """Return the outputs of the head, float32. `HeadConfig` gives their shapes, `LanguageModel` the inputs.
 
-        ids (B, T) int64, or (B, C, T) for choices. With `rows` (N,) int64, numbers of the targets in the order of
-        `outputs.flatten(0, -2)`, returns their outputs alone, (N, L).
+        ids (B, T) int64, or (B, C, T) for choices. `rows` (N,) int64 selects rows of `outputs.flatten(0, -2)`, and
+        the result is (N, L).
         """
         if self.head_config.kind == "choice":
             return _rows(self._choices(ids, present, types), rows)
@@ -88,15 +88,15 @@ class TaskModel(Component):
         label_smoothing: float = 0.0,
         z_loss: float = 0.0,
     ) -> Tensor:
-        """As `task_loss`, of outputs `rows` (N, L). A head of a task has no z-loss."""
+        """Return `task_loss` of the outputs `rows` (N, L). `z_loss` has no effect: the head of a task has none."""
         return task_loss(self.head_config, rows, targets, weights, label_smoothing)
 
     def load_body(self, weights: Mapping[str, Tensor]) -> None:
-        """Copy the weights of a language model of the same shape, except its head."""
+        """Copy the weights of a language model of the same configuration, except its head."""
         self.body.load_state_dict({name: weights[name] for name in self.body.state_dict()})
 
     def _choices(self, ids: Tensor, present: Tensor | None, types: Tensor | None) -> Tensor:
-        """Return the logits (B, 1, C) of choices (B, C, T). A choice without a token has the logit NEVER."""
+        """Return the logits (B, 1, C) of choices (B, C, T). A choice without tokens has the logit NEVER."""
         ids, choices = ids.flatten(0, 1), ids.shape[1]
         present = None if present is None else present.flatten(0, 1)
         absent = None if present is None else ~present.any(dim=-1)
@@ -112,7 +112,7 @@ TrainedModel = LanguageModel | TaskModel
 
 
 def build_model(config: ModelConfig, head: HeadConfig | None, seed: int | None = 0) -> TrainedModel:
-    """Return a language model, or with a `head` a model of a task; `seed`: as for `LanguageModel`."""
+    """Return a language model, or with `head` a `TaskModel`. `seed`: as for `LanguageModel`."""
     return LanguageModel(config, seed) if head is None else TaskModel(config, head, seed)
 
 

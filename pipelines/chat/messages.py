@@ -1,4 +1,4 @@
-"""Messages of a conversation, as rows of files and requests of the API hold them."""
+"""Messages of a conversation, from rows of files and requests of the API."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, get_args
@@ -6,11 +6,11 @@ from typing import Any, Literal, NamedTuple, get_args
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = get_args(Role)
 SPEAKERS: dict[str, Role] = {"human": "user", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant"}
-"""Roles under other names, as rows with `from` and `value` have them"""
+"""Other names of roles, in rows with `from` and `value`"""
 
 
 class Message(NamedTuple):
-    """What one side of a conversation says."""
+    """One message of a conversation."""
 
     role: Role
     content: str
@@ -20,10 +20,10 @@ Conversation = tuple[Message, ...]
 
 
 def conversation_of(value: Any, where: str) -> Conversation:
-    """Return the messages of a list of objects with `role` and `content`, or `from` and `value`.
+    """Return the messages from a list of objects with `role` and `content`, or `from` and `value`.
 
-    A content is a text, or a list of parts {"type": "text", "text": ...}. Raises ValueError, which names the place
-    `where` and the message, for anything else.
+    A content is a text, or a list of parts {"type": "text", "text": ...}. For anything else, raises ValueError, which
+    names the place `where` and the message.
     """
     if not isinstance(value, Sequence) or isinstance(value, str):
         raise ValueError(
@@ -58,9 +58,9 @@ def _content(value: Any, where: str) -> str:
 
 
 def fitting(messages: Conversation, fits: Callable[[Conversation], bool]) -> Conversation:
-    """Return the messages without the oldest turns that do not fit; system messages at the start stay.
+    """Return the messages without the oldest turns, so that the rest `fits`. System messages at the start stay.
 
-    A turn begins with a message of the user. The last turn stays even if it does not fit.
+    A turn begins with a user message. The last turn stays even if it does not fit.
     """
     first = next((place for place, one in enumerate(messages) if one.role not in ("system", "developer")), 0)
     turns = [place for place, one in enumerate(messages) if place > first and one.role == "user"]

@@ -1,8 +1,8 @@
 """Jinja chat templates, as `transformers` renders them.
 
-A template that comes with a model is foreign code. It runs in a sandbox of jinja2, and in a process of its own, which
-ends if a text needs more than SECONDS of CPU time or MEMORY bytes. That process runs this file, which imports nothing
-of ours.
+A template that comes with a model is untrusted code. It runs in jinja2's sandbox, in a separate process. The process
+ends if a text needs more than SECONDS of CPU time or MEMORY bytes. The process runs this file, so this file imports no
+other module of the project.
 """
 
 import atexit
@@ -27,13 +27,13 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 SECONDS = 2
 MEMORY = 1 << 30
 MOST_CHARACTERS = 1 << 22
-"""Of a rendered conversation"""
+"""Maximum characters of a rendered conversation"""
 MARKS = "bytelm_marks"
-"""Variable of a template: two characters that enclose each answer of the assistant"""
+"""Name of a template variable: two characters that enclose each answer of the assistant"""
 
 
 def render(template: str, variables: Mapping[str, Any]) -> str:
-    """Return the text of a template, rendered in this process; ValueError if it fails."""
+    """Render a template in this process and return the text. Raises ValueError if the template fails."""
     try:
         parts, characters = [], 0
         for part in _compiled(template).generate(variables):
@@ -49,7 +49,7 @@ def render(template: str, variables: Mapping[str, Any]) -> str:
 
 
 def render_apart(template: str, variables: Mapping[str, Any]) -> str:
-    """Return the text of a template, rendered in a process with limits; ValueError if it fails."""
+    """Render a template in a process with limits and return the text. Raises ValueError if the template fails."""
     answer = _process().answer(json.dumps({"template": template, "variables": variables}))
     if answer is None:
         raise ValueError(f"the chat template fails: it needs more than {SECONDS} s or {MEMORY >> 30} GiB")
@@ -60,7 +60,7 @@ def render_apart(template: str, variables: Mapping[str, Any]) -> str:
 
 
 class _Process:
-    """A process that answers lines of JSON, started again after it has ended."""
+    """A process that answers lines of JSON. It restarts on the next line after it has ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class _Process:
         atexit.register(self.end)
 
     def answer(self, line: str) -> bytes | None:
-        """Return the answer to a line; None if the process has ended over it."""
+        """Return the answer to a line; None if the process ended instead of answering."""
         with self._lock:
             if self._running is None:
                 command = [sys.executable, "-I", __file__]
@@ -98,7 +98,7 @@ def _process() -> _Process:
 
 
 class _Generation(Extension):
-    """{% generation %} ... {% endgeneration %}, which encloses what the assistant says, as in `transformers`."""
+    """{% generation %} ... {% endgeneration %}: encloses the assistant's text, as in `transformers`."""
 
     tags = {"generation"}  # noqa: RUF012 - as in Extension
 

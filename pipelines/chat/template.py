@@ -1,4 +1,4 @@
-"""The chat template of a run: conversations to the ids that its model reads, and which of them are answers."""
+"""The chat template of a run: converts conversations to ids, and marks the ids of answers."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -25,15 +25,15 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-"""The template of runs that have no other"""
+"""Default template"""
 MOST_TEMPLATE = 200_000
-"""Characters of a template"""
+"""Maximum characters of a template"""
 PROBE = (Message("user", "a"), Message("assistant", "b"))
 SPELLED = re.compile(r"<\|[^\s|<>]+\|>")
-"""Special tokens in a template"""
+"""Pattern of special tokens in a template"""
 GENERATION = re.compile(r"{%-?\s*generation\s*-?%}")
 NONCHARACTERS = [chr(code) for code in range(0xFDD0, 0xFDF0)]
-"""Code points that stand for no character: marks in a text without them"""
+"""Noncharacters, used as marks in texts that do not contain them"""
 
 Token = tuple[int, tuple[int, int]]
 """An id, and the offsets of its text"""
@@ -46,16 +46,16 @@ class Encoding:
     ids: Array
     """(T,) int64"""
     answers: Array
-    """(T,) bool: True in what the assistant says, with the ends of its turns"""
+    """(T,) bool: True in answers of the assistant and the ends of its turns"""
     sizes: Array
-    """(T,) int64: bytes of the answers' text that each token adds; special tokens add 0"""
+    """(T,) int64: bytes of answer text in each token; 0 for special tokens"""
 
 
 class _Rendered(NamedTuple):
     """The text of a conversation."""
 
     marked: str
-    """The text, with `mark` within each special token that a message spells"""
+    """The text, with `mark` inside each special token that is spelled in a message"""
     mark: str
     answers: list[tuple[int, int]]
     """The offsets of answers in the text without marks"""
@@ -75,7 +75,7 @@ class ChatTemplate:
 
     @classmethod
     def of(cls, text: str, tok: Tokenizer, around: TextIds) -> "ChatTemplate":
-        """Return a template for a run with the ids `around` a text; ValueError if it is too long."""
+        """Return the template of a run. `around`: the ids around a text. Raises ValueError if `text` is too long."""
         if len(text) > MOST_TEMPLATE:
             raise ValueError(f"the chat template has {len(text):,} characters, more than {MOST_TEMPLATE:,}: shorten it")
         spellings = {i: spelling for spelling, i in tok.special_tokens.items()}
@@ -83,12 +83,12 @@ class ChatTemplate:
         return cls(text, tok, {name: spellings[i] for name, i in ids.items() if i in spellings})
 
     def special_tokens(self) -> list[str]:
-        """Return the special tokens that the template writes, in their order."""
+        """Return the special tokens that the template writes, in order."""
         written = self._render(PROBE, True).text
         return list(dict.fromkeys(SPELLED.findall(self.text) + SPELLED.findall(written)))
 
     def end_of_turn(self) -> str:
-        """Return the special token that ends an answer; ValueError if none does."""
+        """Return the special token that ends an answer. Raises ValueError if there is none."""
         rendered = self._render(PROBE)
         found = [one for low, high in rendered.answers for one in self._special.findall(rendered.text[low:high])]
         if not found:
@@ -99,14 +99,14 @@ class ChatTemplate:
         return str(found[-1])
 
     def prompt(self, messages: Conversation) -> list[int]:
-        """Return the ids that the model continues with an answer to `messages`; ValueError if the template fails."""
+        """Return the ids of `messages` up to the start of the answer. Raises ValueError if the template fails."""
         return [i for i, _ in self._tokens(self._render(messages, prompt=True))]
 
     def encode(self, messages: Conversation) -> Encoding:
-        """Return the ids of a conversation, and which of them the assistant says; ValueError if the template fails.
+        """Return the ids of a conversation, and a mask of answers. Raises ValueError if the template fails.
 
-        The text of messages is text: special tokens that it spells are none. A token that holds the end of the
-        template's text and the start of an answer belongs to the answer, as in `transformers`.
+        The spelling of a special token in a message is plain text. A token may hold the end of the template's text
+        and the start of an answer. Such a token belongs to the answer, as in `transformers`.
         """
         rendered = self._render(messages)
         tokens = self._tokens(rendered)
@@ -130,7 +130,7 @@ class ChatTemplate:
         return re.compile("|".join(map(re.escape, spellings)) or r"(?!)")
 
     def _render(self, messages: Conversation, prompt: bool = False) -> _Rendered:
-        """Return the text of a conversation; with `prompt`, an answer follows it."""
+        """Return the text of a conversation. `prompt`: end with the start of an answer."""
         contents = "".join(content for _, content in messages)
         unused = [mark for mark in NONCHARACTERS if mark not in contents and mark not in self.text]
         if len(unused) < 3:
@@ -152,9 +152,9 @@ class ChatTemplate:
         return _Rendered(written, mark, list(self._answers(messages, whole)))
 
     def _answers(self, messages: Conversation, whole: str) -> Iterator[tuple[int, int]]:
-        """Yield the offsets of answers in the text of a conversation by a template without {% generation %}.
+        """Yield the offsets of answers in the text of a template without {% generation %}.
 
-        An answer follows the prompt of the messages before it, and ends with its last special token.
+        An answer begins after the prompt of the preceding messages, and ends with its last special token.
         """
         for place in [place for place, message in enumerate(messages) if message.role == "assistant"]:
             before = self._render(messages[:place], prompt=True).text
@@ -168,12 +168,12 @@ class ChatTemplate:
             yield len(before), ends[-1] if ends else len(after)
 
     def _whole_text(self, messages: Conversation) -> str:
-        """Return the text of a conversation without the prompt of another answer."""
+        """Return the text of a conversation without a prompt for a further answer."""
         variables = {**self.names, "messages": [message._asdict() for message in messages]}
         return render_apart(self.text, {**variables, "add_generation_prompt": False, "tools": None, "documents": None})
 
     def _broken(self, text: str, mark: str) -> str:
-        """Return a text with `mark` within each special token that it spells, or that a template could complete."""
+        """Return a text with `mark` inside each special token that it spells, or that the template could complete."""
         if not any(spelling[0] in text for spelling in self.tokenizer.special_tokens):
             return text
         places = set()
@@ -187,7 +187,7 @@ class ChatTemplate:
         return mark.join(text[start:end] for start, end in pairwise(cuts))
 
     def _tokens(self, rendered: _Rendered) -> list[Token]:
-        """Return the tokens of a text, whose special tokens are those without a mark."""
+        """Return the tokens of a text. Only special tokens without a mark are special."""
         tok = self.tokenizer
         if rendered.mark not in rendered.marked:
             ids, spans = tok.encode_with_offsets(rendered.marked, allowed_special="all", disallowed_special=())
@@ -206,7 +206,7 @@ class ChatTemplate:
 
 
 def _enclosed(text: str, opening: str, closing: str) -> Iterator[tuple[int, int]]:
-    """Yield the offsets of the parts between `opening` and `closing`, in the text without them."""
+    """Yield the offsets of the parts between `opening` and `closing`, counted without these marks."""
     start = at = 0
     for part in re.split(f"([{opening}{closing}])", text):
         if part == opening:
@@ -218,7 +218,7 @@ def _enclosed(text: str, opening: str, closing: str) -> Iterator[tuple[int, int]
 
 
 def _byte_offsets(text: str) -> Array:
-    """Return where each of N characters begins in UTF-8, and the end: (N + 1,) int64."""
+    """Return the UTF-8 byte offset of each of N characters, and of the end: (N + 1,) int64."""
     codes = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     lengths = 1 + (codes >= 1 << 7) + (codes >= 1 << 11) + (codes >= 1 << 16)
     return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))

@@ -264,34 +264,34 @@ class TrainConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
-    """Settings of fine-tuning. `train` makes the settings of the training of them."""
+    """Settings of fine-tuning. `train` converts them to a TrainConfig."""
 
     epochs: int = 10
-    """Passes over the training examples. More of them extend a run"""
+    """Passes over the training examples. A higher number extends a run"""
     batch_size: int = 16
-    """Examples of an optimizer step"""
+    """Examples per optimizer step"""
     lr: float = 1e-3
-    """Peak learning rate, for a small model; one of 100 M parameters needs 5e-5 or less"""
+    """Peak learning rate for small models; a model of 100 M parameters needs 5e-5 or less"""
     warmup: float = 0.1
-    """Share of the steps in which the learning rate rises; then it falls to 0 as a cosine"""
+    """Share of the steps for warm-up. Then the learning rate falls to 0 as a cosine"""
     weight_decay: float = 0.01
     """Decoupled weight decay of matrices"""
     dropout: float = 0.1
-    """Dropout probability, in the model and before the output matrix, whatever the run was trained with"""
+    """Dropout probability in the model and before the output matrix; it replaces the dropout of the run"""
     label_smoothing: float = 0.0
-    """Probability that training targets spread evenly over the labels"""
+    """Probability that is spread evenly over all labels in training targets"""
     grad_clip: float = 1.0
     """Maximum L2 norm of the whole gradient; 0: none"""
     layer_decay: float = 1.0
     """Factor of the learning rate from each block to the block below, such as 0.8; 1: none. The head has the full rate,
-    and the embedding the lowest"""
+    the embedding the lowest"""
     freeze: int | Literal["all"] = 0
-    """Lowest blocks that do not train, nor does the embedding then; all: only the head trains"""
+    """Number of lowest blocks to freeze, with the embedding; 0: none; all: only the head trains"""
     reinit: int = 0
-    """Highest blocks that start from random weights"""
+    """Number of highest blocks that start from random weights"""
     patience: int = 0
-    """Epochs without improvement after which training stops; 0: none. The first number of the task decides. Then the
-    checkpoint of the best epoch is used, otherwise that of the last"""
+    """Epochs without improvement after which training stops; 0: none. The first number of the task must
+    improve. With patience, the run uses its best checkpoint, otherwise its last"""
     seed: int = 0
     """Seed of the new weights, the order of the examples and dropout"""
     device: Device = "auto"
@@ -316,7 +316,7 @@ class FinetuneConfig:
                 raise ValueError(f"`{name}` is {getattr(self, name)}: give a share from 0 to below 1")
 
     def unfinished_schedules(self, train: TrainConfig) -> list[str]:
-        """Return a sentence about a warm-up that lasts until the end of `train`, made of these settings."""
+        """Return a sentence if the warm-up lasts until the end of `train`, made from these settings; otherwise none."""
         if not ends_at_peak(warmup=train.warmup_tokens, total=train.tokens, stride=train.batch_tokens):
             return []
         return [
@@ -325,9 +325,9 @@ class FinetuneConfig:
         ]
 
     def train(self, examples: int, tokens: int) -> TrainConfig:
-        """Return the settings of a training on `examples` examples with `tokens` tokens.
+        """Return the settings for training on `examples` examples with `tokens` tokens.
 
-        AdamW's beta2 and eps are those of RoBERTa (Liu et al. 2019). Every epoch ends with a validation and a
+        AdamW's beta2 and eps are as in RoBERTa (Liu et al. 2019). Every epoch ends with a validation and a
         checkpoint.
         """
         return TrainConfig(

@@ -1,4 +1,4 @@
-"""Predictions as a table: the fields of each example, and those that a task predicts."""
+"""Files of predictions: the fields of each example and its predicted fields."""
 
 import csv
 import json
@@ -16,10 +16,10 @@ TABLE_ROWS = 4096  # in memory at once
 
 
 def write_predictions(path: Path, predicted: "Iterable[tuple[Example, dict[str, Any]]]", task: "Task") -> int:
-    """Write predictions to .jsonl, .csv, .tsv or .parquet, or in a format of the task; return their number.
+    """Write predictions to .jsonl, .csv, .tsv or .parquet, or in a format of the task, and return their number.
 
-    The file appears whole or not at all. Raises ValueError if there is no prediction, and if an example has a field
-    that the task predicts.
+    The file appears whole or not at all. Raises ValueError if there is no prediction, or if an example already has a
+    field with the name of a predicted field.
     """
     pairs = iter(predicted)
     first = next(pairs, None)
@@ -61,7 +61,7 @@ def _write_jsonl(path: Path, rows: Iterator[dict[str, Any]], suffix: str) -> int
 
 
 def _write_csv(path: Path, rows: Iterator[dict[str, Any]], suffix: str) -> int:
-    """Write the columns of the first row; lists and objects as JSON."""
+    """Write the columns of the first row. Lists and objects become JSON."""
     count = 0
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter="\t" if suffix == ".tsv" else ",", lineterminator="\n")

@@ -1,4 +1,4 @@
-"""A fine-tuned run that predicts: examples in, outputs of the model, results and predictions out."""
+"""Predictions of a fine-tuned run: examples to model outputs and predicted fields."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -26,22 +26,22 @@ class Predictor:
     """The model and the task of a fine-tuned run."""
 
     def __init__(self, run: Run, model: TrainedModel, task: Task | None = None) -> None:
-        """`model`: the run's, in evaluation mode. `task`: by default the run's, with what its evaluation decides."""
+        """`model`: the model of the run, in evaluation mode. `task`: by default `tuned_task(run)`."""
         self.run, self.model = run, model
         self.task = task or tuned_task(run)
         self.reader = reader_of(run, self.task)
         self.examples = self.cut = 0
-        """Examples that were predicted for, and how many of them were longer than the model reads"""
+        """Number of examples so far, and of those longer than the context"""
 
     def outputs(
         self, encoded: Sequence[Encoded], progress: Callable[[int], None] | None = None, labelled: bool = True
     ) -> Sequence[Any]:
-        """Return what the task needs of the model for each encoded example: see `Task.outputs`."""
+        """Return the outputs of the model for each encoded example: see `Task.outputs`."""
         outputs = self.task.outputs(self, encoded, labelled, progress)
         return task_outputs(self.model, encoded, progress) if outputs is None else outputs
 
     def predictions(self, examples: Iterable[Example]) -> Iterator[tuple[Example, dict[str, Any]]]:
-        """Yield each example with the fields that the task predicts, at most CHUNK examples at a time in memory."""
+        """Yield each example with its predicted fields. At most CHUNK examples are in memory."""
         iterator = iter(examples)
         while chunk := list(islice(iterator, CHUNK)):
             encoded = self.task.encode(chunk, self.reader)
@@ -52,7 +52,7 @@ class Predictor:
 
 
 def tuned_task(run: Run) -> Task:
-    """Return the task of a run, with what its newest evaluation on its held-out examples decides."""
+    """Return the task of a run, tuned by the newest evaluation on its held-out examples."""
     task, own = run.recipe.task, run.facts["dataset_fingerprint"]
     assert task is not None
     if type(task).tuned is Task.tuned:
@@ -68,8 +68,8 @@ def task_outputs(
 ) -> list[Array]:
     """Return the outputs of a model in evaluation mode for each encoded example, float32 on the CPU.
 
-    They are the outputs (P, L) of the head of a task, without padding where P counts positions. For a language model
-    they are (P, 2): the nats of each target, and 1 where it was ranked first.
+    For the head of a task, outputs are (P, L), without padding if P counts positions. For a language model, they are
+    (P, 2): the nats of each target, and 1 if the target was ranked first.
     """
     order = np.argsort([example.tokens for example in encoded], kind="stable")
     outputs: list[Array] = [np.empty(0)] * len(encoded)
@@ -92,7 +92,7 @@ def _head_outputs(model: torch.nn.Module, batch: Batch) -> Array:
 
 
 def _target_scores(model: LanguageModel, batch: Batch) -> Array:
-    """Return the nats of each target, and whether it was ranked first: (B, P, 2)."""
+    """Return (B, P, 2): the nats of each target, and 1 if the target was ranked first."""
     hidden = model(**to_device(model_inputs(batch), model.embedding.weight.device)).flatten(0, -2)
     targets = torch.from_numpy(batch.targets.ravel()).to(hidden.device)
     parts = [

@@ -1,4 +1,4 @@
-"""Vectors of the documents of a corpus, and the file that holds them: .parquet or .npy. Imports no torch."""
+"""Vectors of the documents of a corpus, and their .parquet or .npy file. Imports no torch."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,19 +22,19 @@ ROWS = 4096  # documents in memory at once, and in a row group
 START = 100  # characters
 
 Vectors = tuple[pa.Array, np.ndarray]
-"""The starts of N documents, and their vectors (N, width) float32"""
+"""The first characters of N documents, and their vectors (N, width) float32"""
 
 
 class CorpusVectors:
-    """Makes the vectors of documents, and counts them."""
+    """Makes the vectors of documents, and counts the documents."""
 
     def __init__(self, run: "LoadedRun", layer: int, pooling: "TextPooling") -> None:
         self._run, self._layer, self._pooling = run, layer, pooling
         self.documents = self.cut = 0
-        """Documents so far, and how many of them are longer than the model reads"""
+        """Number of documents so far, and of those longer than the context"""
 
     def of(self, corpus: "Corpus", progress: Callable[[int], None]) -> Iterator[Vectors]:
-        """Yield the vectors of all documents in corpus order; `progress` gets the bytes of text that were read."""
+        """Yield the vectors of all documents in corpus order. `progress` is called with the bytes of text so far."""
         size = 0
         for _, batch in corpus.routed_batches():
             for first in range(0, len(batch), ROWS):
@@ -46,14 +46,14 @@ class CorpusVectors:
                 progress(size)
 
     def _ids(self, documents: pa.Array) -> list[list[int]]:
-        """Return the ids of each document, up to one more than the model reads."""
+        """Return the ids of each document, cut to one more than the context length."""
         lists = self._run.tokenizer.encode_arrow(documents)
         most, ids, offsets = self._run.config.model.context_length + 1, lists.values.to_numpy(), lists.offsets
         return [ids[start : min(end, start + most)].tolist() for start, end in pairwise(offsets.to_numpy().tolist())]
 
 
 def write_vectors(path: Path, parts: Iterable[Vectors], width: int, facts: Mapping[str, Any]) -> None:
-    """Write vectors to a .parquet or .npy, whole or not at all; Parquet has `facts` in its metadata `bytelm`."""
+    """Write vectors to a .parquet or .npy file, whole or not at all. Parquet metadata `bytelm` holds `facts`."""
     with whole_file(path) as partial:
         if path.suffix == ".npy":
             _write_npy(partial, parts, width)
@@ -62,7 +62,7 @@ def write_vectors(path: Path, parts: Iterable[Vectors], width: int, facts: Mappi
 
 
 def _write_npy(path: Path, parts: Iterable[Vectors], width: int) -> None:
-    """Write float32 (N, width). numpy's headers have room for any N, which is known at the end."""
+    """Write float32 (N, width). The header has room for any N, and is rewritten when N is known."""
     count = 0
 
     def write_header() -> int:
@@ -95,7 +95,7 @@ def _write_parquet(path: Path, parts: Iterable[Vectors], width: int, facts: Mapp
 
 
 def _starts(documents: pa.Array) -> pa.Array:
-    """Return the first characters of each document; of bytes that are not UTF-8, U+FFFD."""
+    """Return the first START characters of each document. Invalid UTF-8 becomes U+FFFD."""
     if pa.types.is_large_binary(documents.type):
         starts = [text[: 4 * START].decode(errors="replace")[:START] for text in documents.to_pylist()]
         return pa.array(starts, pa.string())

@@ -1,4 +1,4 @@
-"""The tasks of fine-tuning: each module defines one, and names it TASK. Imports no torch."""
+"""The tasks of fine-tuning. Each module defines one task as TASK. Imports no torch."""
 
 import ast
 from difflib import get_close_matches
@@ -13,7 +13,7 @@ SHARED = ("comparison", "data", "examples", "seeds", "task", "text_reader", "win
 
 
 def tasks() -> dict[str, str]:
-    """Return the first sentence about each task by its name, as on the command line, without importing the tasks."""
+    """Return the first sentence about each task by its command-line name, without importing the tasks."""
     described = {}
     for path in sorted(Path(__file__).parent.glob("[!_]*.py")):
         if path.stem not in SHARED:
@@ -23,13 +23,13 @@ def tasks() -> dict[str, str]:
 
 
 def task_names() -> list[str]:
-    """Return the names of all tasks, as on the command line: `classes`."""
+    """Return the command-line names of all tasks, such as `classes`."""
     return list(tasks())
 
 
 @cache
 def task_class(name: str) -> type[Task]:
-    """Return the task with that name; ValueError lists the names."""
+    """Return the class of the task `name`. Raises ValueError, which lists the names, for any other name."""
     names = task_names()
     if name not in names:
         near = get_close_matches(name, names, 1)

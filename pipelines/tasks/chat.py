@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from pipelines.run.text_ids import TextIds
 
 CONVERSATIONS = ("messages", "conversations")
-"""Columns of lists of messages"""
+"""Names of columns that hold lists of messages"""
 RELATIVE = ("rotary", "relative", "alibi", "none")
-"""Positions with which a conversation is the same wherever it stands in a row"""
+"""Kinds of positions for which a conversation's loss does not depend on its place in a row"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +77,12 @@ class AnswerNumbers(Result):
 
 @dataclass(frozen=True)
 class Output:
-    """What a model makes of a conversation."""
+    """The output of a model for a conversation."""
 
     scores: Array
-    """(P, 2) float32: the nats of each target, and 1 where it was ranked first"""
+    """(P, 2) float32: nats of each target, and 1 if the target was ranked first"""
     ended: bool | None = None
-    """Whether its first answer, written greedily, ends by itself; None if it was not written"""
+    """Whether the first answer, generated greedily, ends by itself; None if no answer was generated"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,15 +105,14 @@ class Chat(Task):
     settings = FinetuneConfig(epochs=3)
 
     truncate: Literal["right", "left"] = "right"
-    """Part of a conversation that is cut if it is longer than the context. right: its end. left: its oldest turns, but
-    not its system message"""
+    """Part of a long conversation that is cut. right: its end. left: its oldest turns, but not its system message"""
     template: str = ""
-    """File of a Jinja chat template, as in transformers; by default that of the run, otherwise ChatML"""
+    """File of a Jinja chat template, as in transformers. Default: the template of the run, otherwise ChatML"""
     pack: bool = True
-    """Put several conversations into a row of the context, where they do not attend to each other. Needs a model with
-    attention and relative positions"""
+    """Put several conversations into one row, without attention between them. Needs a model with attention and relative
+    positions"""
     write: int = 0
-    """Held-out conversations whose first answer the model writes in an evaluation, to count those that end"""
+    """Number of held-out conversations whose first answer an evaluation generates, to count answers that end"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -154,7 +153,7 @@ class Chat(Task):
         return [Row(f"text {n}", {CONVERSATIONS[0]: [{"role": "user", "content": t}]}) for n, t in enumerate(texts, 1)]
 
     def key(self, example: Example) -> str:
-        """Return the messages before the first answer: a question is in one part only, however it is answered."""
+        """Return the messages before the first answer, so that all answers to them stay together."""
         first = next(place for place, message in enumerate(example.inputs) if message.role == "assistant")
         return repr([tuple(message) for message in example.inputs[:first]])
 
@@ -175,7 +174,7 @@ class Chat(Task):
         return Adapted(replace(self, template=text), {"special_ids": ids, "chat_template": text}, grown)
 
     def encode(self, examples: Sequence[Example], reader: TextReader) -> list[Encoded]:
-        """Return the conversations that have an answer within the context; a warning counts the others."""
+        """Return the conversations that have an answer within the context. A warning counts the others."""
         from pipelines.chat.template import ChatTemplate
 
         template = ChatTemplate.of(self.template, reader.tokenizer, reader.around)
@@ -201,7 +200,7 @@ class Chat(Task):
         ]
 
     def _encoded(self, example: Example, number: int, template: "ChatTemplate", reader: TextReader) -> Encoded | None:
-        """Return a conversation whose targets are the tokens of answers; None if none is within the context."""
+        """Return a conversation whose targets are the tokens of answers; None without an answer in the context."""
         from pipelines.chat.messages import fitting
 
         most = reader.model.context_length + 1  # the last token is a target only
@@ -267,7 +266,7 @@ class Chat(Task):
         ]
 
     def _ended(self, predictor: "Predictor", encoded: Sequence[Encoded]) -> list[bool | None]:
-        """Return whether the first answer that the model writes in each conversation ends by itself."""
+        """Return for each conversation whether the model's first answer ends by itself."""
         if not encoded:
             return []
         from lm.model import LanguageModel
@@ -285,9 +284,9 @@ class Chat(Task):
 
 
 def best_fit(lengths: Sequence[int], room: int) -> list[list[int]]:
-    """Return rows of the numbers of items with these `lengths`, together at most `room` in a row.
+    """Return rows of item indices. The `lengths` of the items in a row sum to at most `room`.
 
-    The longest come first, each into the row with the least room that is enough (best-fit decreasing).
+    Best-fit decreasing: from the longest item on, each goes into the fullest row that still has room.
     """
     rows: list[list[int]] = []
     free: list[tuple[int, int]] = []  # (room left, row), sorted
@@ -302,7 +301,7 @@ def best_fit(lengths: Sequence[int], room: int) -> list[list[int]]:
 
 
 def packed(parts: Sequence[Encoded]) -> Encoded:
-    """Return examples as one, whose `segments` number them."""
+    """Return several examples as one row. `segments` are the indices of the examples."""
     joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in ("ids", "targets", "weights")}
     segments = np.repeat(np.arange(len(parts)), [len(part.ids) for part in parts])
     size = np.sum([part.extra for part in parts if part.extra is not None], axis=0)
@@ -310,7 +309,7 @@ def packed(parts: Sequence[Encoded]) -> Encoded:
 
 
 def _exact(first: Array, scored: Array, cut: bool) -> Iterable[bool]:
-    """Yield whether each answer is ranked first; an answer that may be `cut` at the end is left out."""
+    """Yield for each answer whether all its tokens are ranked first. An answer `cut` at the end is left out."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], scored.astype(np.int8), [0]))))
     for start, end in edges.reshape(-1, 2).tolist():
         if not (cut and end == len(scored)):
@@ -318,7 +317,7 @@ def _exact(first: Array, scored: Array, cut: bool) -> Iterable[bool]:
 
 
 def _template_text(given: str) -> str:
-    """Return the text of a template: `given` itself, or the file of this name."""
+    """Return the text of a template. `given` is the text itself, or the name of a file."""
     if "{{" in given or "{%" in given:
         return given
     try:

@@ -24,7 +24,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceNumbers(Result):
-    """The numbers of a model that chooses."""
+    """The numbers of a multiple-choice model."""
 
     choice_accuracy: float = number("accuracy", "Share of examples whose likeliest choice is right.", 4, headline=True)
     choice_accuracy_low: float = number(
@@ -45,7 +45,7 @@ class ChoiceNumbers(Result):
 
     @classmethod
     def of(cls, logits: Sequence[Array], answers: Array) -> "ChoiceNumbers":
-        """Return the numbers of examples from the logits (C,) of their choices; `answers` (N,) are the right ones."""
+        """Return the numbers of N examples from the logits (C,) of their choices and the right `answers` (N,)."""
         logs = [log_softmax(row) for row in logits]
         said = np.array([row.argmax() for row in logs])
         correct = said == answers
@@ -68,7 +68,7 @@ class ChoiceNumbers(Result):
 
 @dataclass(frozen=True)
 class Question:
-    """A question with its choices, and the texts that a model reads for each choice."""
+    """A question with its choices. `pairs` are the texts that the model reads for each choice."""
 
     text: str
     choices: tuple[str, ...]
@@ -85,8 +85,8 @@ class Choices(Task):
     kinds = (ChoiceNumbers,)
 
     pooling: Pooling | Literal["auto"] = "auto"
-    """Input of the head. first: the first position. mean: the mean of all. last: the last. auto: the mean for encoders,
-    otherwise the last"""
+    """Input of the head. first or last: this position. mean: the mean over all positions. auto: mean for encoders,
+    otherwise last"""
 
     def choose_columns(self, fields: Iterable[str]) -> Self:
         present = {one for name in fields for one in (name, name.rstrip("0123456789"))}
@@ -179,7 +179,7 @@ class Choices(Task):
 
 
 def _stacked(rows: list[Encoded], answer: int) -> Encoded:
-    """Return one example (C, T) of the rows of its C choices."""
+    """Return one example (C, T) from the rows of its C choices."""
     batch = batch_of(rows)
     present = np.ones(batch.inputs.shape, bool) if batch.present is None else batch.present
     return Encoded(
@@ -192,7 +192,7 @@ def _stacked(rows: list[Encoded], answer: int) -> Encoded:
 
 
 def _own(outputs: Sequence[Array], examples: Sequence[Example]) -> list[Array]:
-    """Return the logits of each example's choices, without those of absent ones."""
+    """Return the logits of each example's choices, without the logits of padding."""
     return [row[0, : len(example.inputs.choices)] for row, example in zip(outputs, examples, strict=True)]
 
 
@@ -201,14 +201,14 @@ def _answers(examples: Sequence[Example]) -> Array:
 
 
 def _longest(example: Example) -> int:
-    """Return the number of the choice with most characters, the first of several."""
+    """Return the index of the choice with the most characters; of equal choices, the first."""
     return int(np.argmax([len(choice) for choice in example.inputs.choices]))
 
 
 def _choices(row: Row, name: str) -> tuple[tuple[str, ...], list[str]]:
-    """Return the choices of a row, and their own names: {"text": [...], "label": ["A", ...]} has some.
+    """Return the choices of a row, and their names if they have any: {"text": [...], "label": ["A", ...]}.
 
-    The choices are a list, or the columns `name`0, `name`1 and so on, of which the last may be empty.
+    The choices are a list, or the columns `name`0, `name`1 and so on. The last of these columns may be empty.
     """
     given: list[Any]
     names: list[Any] = []
@@ -232,9 +232,9 @@ def _choices(row: Row, name: str) -> tuple[tuple[str, ...], list[str]]:
 
 
 def _answer(row: Row, name: str, choices: tuple[str, ...], names: list[str]) -> int:
-    """Return the number of the right choice, which a row gives as number from 0, letter, name or text.
+    """Return the index of the right choice. The row gives an index from 0, a letter, a name or the text.
 
-    Raises ValueError if it means none of the choices, or several.
+    Raises ValueError if the answer matches no choice, or several choices.
     """
     value = row.value(name, "an answer: a number, a letter, or the text of a choice", int, str)
     places = range(len(choices))

@@ -32,7 +32,7 @@ SHOWN_LABELS = 40
 
 @dataclass(frozen=True, kw_only=True)
 class ClassNumbers(Result):
-    """The numbers of a classifier on texts with one label each, or several."""
+    """The numbers of a classifier of texts with one or several labels each."""
 
     accuracy: float = number(
         "accuracy",
@@ -76,7 +76,7 @@ class LabelScores(Result):
     section = Section("Labels", "F1 = 2 TP / (2 TP + FP + FN). Texts: the texts with the label.")
 
     labels: dict[str, tuple[int, float | None]]
-    """Texts with the label, and its F1; None if it was never right nor predicted"""
+    """Number of texts with the label, and its F1; None if no text has the label and it is never predicted"""
 
     def parts(self) -> list[Table | str]:
         rows = [
@@ -88,7 +88,7 @@ class LabelScores(Result):
 
 @dataclass(frozen=True)
 class Mistake:
-    """Texts with one label that were taken for another."""
+    """Number of texts with one label for which another label was predicted."""
 
     label: Label
     predicted: Label
@@ -126,8 +126,8 @@ class Classes(Task):
     kinds = (ClassNumbers, LabelScores, Confusions)
 
     pooling: Pooling | Literal["auto"] = "auto"
-    """Input of the head. first: the first position, which pretraining does not train to represent the text. mean: the
-    mean of all. last: the last. auto: the mean for encoders, otherwise the last"""
+    """Input of the head. first or last: this position. mean: the mean over all positions. auto: mean for encoders,
+    otherwise last. Pretraining does not train the first position to represent the text"""
     balance: bool = False
     """Weight the labels in the loss by the inverse of their frequency"""
     labels: Annotated[tuple[Label, ...], Learned] = ()
@@ -263,12 +263,12 @@ class Classes(Task):
         return {str(self.labels[i]): float(row[i]) for i in order}
 
     def _indices(self, examples: Iterable[Example]) -> Array:
-        """Return the number of each label, (N,) int64."""
+        """Return the index of each label, (N,) int64."""
         places = {label: place for place, label in enumerate(self.labels)}
         return np.array([places[example.target] for example in examples], np.int64)
 
     def _targets(self, examples: Sequence[Example]) -> Array:
-        """Return (N, 1) int64, or with several labels each (N, L) float32; 0 for examples without a target."""
+        """Return label indices (N, 1) int64; for several labels each, (N, L) float32. Without a target, all are 0."""
         places = {label: place for place, label in enumerate(self.labels)}
         if not self.several:
             return np.array([[places.get(example.target, 0)] for example in examples], np.int64)

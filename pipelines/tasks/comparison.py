@@ -1,4 +1,4 @@
-"""A fine-tuned run beside simpler predictors, and a verdict in a sentence."""
+"""Comparison of a fine-tuned run with simpler predictors, and a one-sentence verdict."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pipelines.evaluation.measurement import Result, Section, Table
 
 SCRATCH = "the same from scratch"
-"""Name of the run's model, trained from random weights with the same settings"""
+"""Name of the same model, trained from random weights with the same settings"""
 
 BEFORE = "the run before fine-tuning"
 
@@ -21,15 +21,15 @@ class Comparison(Result):
     section = Section("Beside simpler predictors", "Each was trained or fitted on the same training examples.")
 
     number: str
-    """Name of the number that decides"""
+    """Name of the number by which predictors are compared"""
     highest: bool
-    """Whether it is best at its highest"""
+    """Whether a higher number is better"""
     own: Values
     others: dict[str, Values]
 
     @classmethod
     def of(cls, first: Result, better: str, others: Mapping[str, Result]) -> "Comparison":
-        """Return the comparison of the first result of a run with those of others, by name."""
+        """Return the comparison of a run with others. `first` and `others` are the first results of each."""
         headlines = (name for name, shown in first.numbers().items() if shown.headline)
         names = [name for name in headlines if getattr(first, name) is not None]
         decides = {shown.name: getattr(first, name) for name, shown in first.numbers().items() if name in names}
@@ -41,11 +41,11 @@ class Comparison(Result):
         return cls(number=number, highest=better == "highest", own=decides, others=values)
 
     def keeping(self, earlier: "Comparison | None") -> "Comparison":
-        """Return the comparison with the predictors that only an earlier one has, such as a model from scratch."""
+        """Return the comparison with predictors added that only `earlier` has, such as a model from scratch."""
         return self if earlier is None else replace(self, others={**earlier.others, **self.others})
 
     def gain(self, other: str) -> float | None:
-        """Return how much better the run is than another predictor; below 0 if it is worse, None if unknown."""
+        """Return how much better the run is than another predictor: below 0 if the run is worse, None if unknown."""
         own, theirs = self.own[self.number], self.others[other].get(self.number)
         if own is None or theirs is None:
             return None
@@ -85,7 +85,7 @@ class Comparison(Result):
         return f"{name} ({self.shown(self.others[name])})"
 
     def shown(self, values: Values) -> str:
-        """Return the number that decides, of this run or another predictor."""
+        """Return the compared number as text, for this run or another predictor."""
         return _cell(values.get(self.number))
 
 

@@ -1,4 +1,4 @@
-"""The examples of a fine-tuning: read, learned from, divided and encoded. Imports no torch."""
+"""The examples of a fine-tuning: reading, splitting and encoding. Imports no torch."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class ExampleFiles:
-    """Files of examples, and how they are divided; see `finetune` for the fields."""
+    """Files of examples and their split. The fields are arguments of `finetune`."""
 
     data: tuple[Path, ...]
     test: tuple[Path, ...] = ()
@@ -65,7 +65,7 @@ class ExampleFiles:
         return task, training, validation
 
     def facts(self) -> dict[str, Any]:
-        """Return the entries of the table [run] of config.toml about the files."""
+        """Return the entries about files in the table [run] of config.toml."""
         paths = {
             "data": [str(path.resolve()) for path in self.data],
             "test": [str(path.resolve()) for path in self.test],
@@ -79,7 +79,7 @@ class ExampleFiles:
         return cls(data=data, test=test, held_out=run.facts.get("held_out", 0.1))
 
     def _divide(self, task: Task, examples: list[Example]) -> tuple[list[Example], list[Example]]:
-        """Return (training, held-out) examples. A class without a training example keeps its held-out ones there."""
+        """Return (training, held-out) examples. If a class has no training example, its examples are not held out."""
         held_out = hash_split([task.key(example) for example in examples], self.held_out)
         trained = {
             one for example, out in zip(examples, held_out, strict=True) if not out for one in task.classes(example)
@@ -109,7 +109,7 @@ def fingerprint(*parts: Sequence[Example]) -> str:
 
 
 def reader_of(run: Run, task: Task, tokenizer: Tokenizer | None = None) -> TextReader:
-    """Return what makes the ids that the model of a run reads in a task."""
+    """Return the reader that converts texts to the ids of a run's model."""
     tok = tokenizer or run.tokenizer()
     return _reader(run, task, tok, run.facts)
 
@@ -142,7 +142,7 @@ def check_model(run: Run, task: Task, config: FinetuneConfig, lora: LoraConfig) 
 
 
 def _check_layers(run: Run, task: Task, config: FinetuneConfig, lora: LoraConfig) -> None:
-    """Raise ValueError if the options name blocks that the model lacks, or leave random weights or nothing to train."""
+    """Raise ValueError if options name missing blocks, freeze random weights, or leave nothing to train."""
     model = run.recipe.model
     both = model.architecture == "encoder-decoder"
     blocks = model.layers + (model.decoder_layers or model.layers if both else 0)

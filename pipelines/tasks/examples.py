@@ -1,4 +1,4 @@
-"""Examples of a task as arrays, and batches of them. Imports no torch."""
+"""Examples of a task as arrays, and batches of examples. Imports no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,37 +13,37 @@ ABSENT = -1
 
 @dataclass(frozen=True, kw_only=True)
 class Encoded:
-    """An example as a model reads it: T positions and P targets; several texts make arrays (C, T)."""
+    """An example as a model reads it: T positions and P targets. C choices make arrays (C, T)."""
 
     ids: Array
-    """(T,) or (C, T) int64, ABSENT at padding"""
+    """(T,) or (C, T) int64; ABSENT at padding"""
     targets: Array
-    """(P,) or (C, P) int64, or float32 for numbers"""
+    """(P,) or (C, P) int64; float32 if the targets are numbers"""
     weights: Array | None = None
-    """Like targets, float32: 0 where there is no target; None: 1 everywhere"""
+    """float32 in the shape of `targets`: 0 where there is no target; None: 1 everywhere"""
     types: Array | None = None
-    """Like ids, int64: token types"""
+    """int64 in the shape of `ids`: token types"""
     segments: Array | None = None
-    """Like ids, int64: numbers of documents that do not attend to each other"""
+    """int64 in the shape of `ids`: document indices. Documents do not attend to each other"""
     source: Array | None = None
     """(S,) int64: ids that the encoder of an encoder-decoder reads"""
     extra: Array | None = None
-    """(E,) float32: numbers that the loss or the results of the task read"""
+    """(E,) float32: values for the loss or the results of the task"""
     places: Array | None = None
-    """(T,) or (T, 2) int64, ABSENT elsewhere: the word, or the characters of a text, that a position stands for"""
+    """(T,) or (T, 2) int64: the word, or the characters (start, end), of each position; ABSENT elsewhere"""
     origin: int = 0
-    """Number of the example; a long one may have several windows"""
+    """Index of the example. A long example may have several windows"""
     cut: bool = False
-    """Whether a text is longer than the model reads"""
+    """Whether a text was cut"""
 
     @property
     def tokens(self) -> int:
-        """Positions with a token, of the source too."""
+        """Number of positions with a token, including the source."""
         return int((self.ids != ABSENT).sum()) + (0 if self.source is None else len(self.source))
 
 
 def batch_of(examples: Sequence[Encoded]) -> Batch:
-    """Return a batch of B examples, padded to the largest. Padding is no target, and no position attends to it."""
+    """Return a batch of B examples, padded to the longest. Padding has weight 0, and no position attends to padding."""
     ids = _padded([example.ids for example in examples], ABSENT)
     targets = _padded([example.targets for example in examples], 0)
     given = [np.ones(e.targets.shape, np.float32) if e.weights is None else e.weights for e in examples]
@@ -63,7 +63,7 @@ def batch_of(examples: Sequence[Encoded]) -> Batch:
 
 
 def _padded(arrays: Sequence[Array], fill: int) -> Array:
-    """Return arrays of one number of axes as one, each filled up at the end."""
+    """Return arrays with equal numbers of axes as one array, each padded at the end with `fill`."""
     shape = np.max([array.shape for array in arrays], axis=0)
     result = np.full((len(arrays), *shape), fill, dtype=arrays[0].dtype)
     for row, array in zip(result, arrays, strict=True):
@@ -77,5 +77,5 @@ def _optional(arrays: Sequence[Array | None]) -> Array | None:
 
 
 def _present(ids: Array | None) -> Array | None:
-    """Return where there is a token; None if there is one everywhere."""
+    """Return a mask of the positions with a token; None if every position has one."""
     return None if ids is None or (ids != ABSENT).all() else ids != ABSENT

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PreferenceNumbers(Result):
-    """The numbers of a model on pairs of answers. The reference is the run that it started from."""
+    """The numbers of a model on pairs of answers. The reference is the run that training started from."""
 
     preference_accuracy: float | None = number(
         "right pairs",
@@ -79,7 +79,7 @@ class PreferenceNumbers(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class Preferences(Task):
-    """Pairs of a chosen and a rejected answer (DPO). The reference is the run that the model starts from."""
+    """Pairs of a chosen and a rejected answer (DPO). The reference is the run that training starts from."""
 
     name = "preferences"
     architectures = ("decoder",)
@@ -90,11 +90,11 @@ class Preferences(Task):
     settings = FinetuneConfig(epochs=1, lr=1e-4, dropout=0.0)
 
     beta: float = 0.1
-    """Strength of the pull to the reference: a smaller beta lets the model move further"""
+    """Strength of the pull towards the reference. A smaller beta lets the model move further"""
     separator: bool = False
-    """Read <|sep|> between prompt and answer, as a run of text-to-text does"""
+    """Put <|sep|> between prompt and answer, as in the task text-to-text"""
     truncate: Literal["right", "left", "middle"] = "left"
-    """End of a prompt that is cut if prompt and answer are longer than the model reads"""
+    """Where a prompt is cut if prompt and answer do not fit in the context"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,7 +106,7 @@ class Preferences(Task):
     def example(self, row: Row, labelled: bool = True) -> Example | None:
         """Return the prompt, the chosen and the rejected answer; None without two different answers.
 
-        Without a column of prompts, the prompt is what both answers begin with.
+        Without a column of prompts, the prompt is the shared beginning of both answers.
         """
         names = self.columns or self.usual[0]
         *prompts, chosen, rejected = (_side(row, name) for name in names)
@@ -128,7 +128,7 @@ class Preferences(Task):
         return [Row(f"text {n}", dict(zip(names, group, strict=True))) for n, group in enumerate(groups, 1)]
 
     def key(self, example: Example) -> str:
-        """Return the prompt: all answers to a prompt are in one part only. Without a prompt, return the answers."""
+        """Return the prompt, so that all its answers stay together. Without a prompt, return the answers."""
         return repr(example.inputs[0] or example.inputs)
 
     # The model
@@ -154,7 +154,7 @@ class Preferences(Task):
         return encoded
 
     def prepare(self, encoded: list[Encoded], start: "Callable[[], TrainedModel]") -> list[Encoded]:
-        """Return the pairs with ln p of their answers by the reference, so that training keeps one model in memory."""
+        """Return the pairs with ln p of their answers under the reference, so only one model stays in memory."""
         from pipelines.run.answer_scores import with_reference  # imports torch
 
         return with_reference(encoded, start())
@@ -224,7 +224,7 @@ class Preferences(Task):
         ]
 
     def _margins(self, outputs: Sequence["Scores"]) -> Array:
-        """Return the reward of the chosen answer minus that of the rejected one of each pair, float64 (N,)."""
+        """Return the reward margin of each pair, chosen minus rejected, float64 (N,)."""
         ratios = np.array([one.own - one.reference for one in outputs if one.reference is not None])
         margins: Array = self.beta * (ratios[:, 0] - ratios[:, 1])
         return margins
@@ -238,7 +238,7 @@ def _share_preferred(margins: Array) -> dict[str, float]:
 
 
 def _pair(start: list[int], answers: list[list[int]], origin: int, cut: bool) -> Encoded:
-    """Return two rows of the same start and different answers. The weights of all their tokens add up to 1."""
+    """Return two rows with the same start and different answers. The weights of all answer tokens sum to 1."""
     length = len(start) + max(map(len, answers)) - 1
     ids, targets = np.full((2, length), ABSENT, np.int64), np.zeros((2, length), np.int64)
     weights = np.zeros((2, length), np.float32)
@@ -267,7 +267,7 @@ def _side(row: Row, name: str) -> str | list[str]:
 
 
 def _shared_start(chosen: Any, rejected: Any) -> Any:
-    """Return the messages, or the whole words, that both begin with."""
+    """Return the shared beginning of both answers, in whole messages or whole words."""
     pairs = enumerate(zip(chosen, rejected, strict=False))
     size = next((place for place, (one, other) in pairs if one != other), min(len(chosen), len(rejected)))
     shared = chosen[:size]

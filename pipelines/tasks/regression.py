@@ -49,7 +49,7 @@ class RegressionNumbers(Result):
 
     @classmethod
     def of(cls, targets: Array, predictions: Array) -> "RegressionNumbers":
-        """Return the numbers of targets and predictions (N,) float64."""
+        """Return the errors and correlations of targets and predictions, (N,) float64."""
         errors = predictions - targets
         return cls(
             rmse=float(np.sqrt((errors**2).mean())),
@@ -74,12 +74,12 @@ class Regression(Task):
     better = "lowest"
 
     pooling: Pooling | Literal["auto"] = "auto"
-    """Input of the head. first: the first position. mean: the mean of all. last: the last. auto: the mean for encoders,
-    otherwise the last"""
+    """Input of the head. first or last: this position. mean: the mean over all positions. auto: mean for encoders,
+    otherwise last"""
     mean: Annotated[float, Learned] = 0.0
     """Mean of the training targets"""
     deviation: Annotated[float, Learned] = 1.0
-    """Standard deviation of the training targets, which the model learns with mean 0 and variance 1"""
+    """Standard deviation of the training targets. The model learns targets with mean 0 and variance 1"""
 
     def example(self, row: Row, labelled: bool = True) -> Example | None:
         names = self.columns or self.usual[0]
@@ -139,7 +139,7 @@ class Regression(Task):
         return super().summary(example, {"prediction": f"{fields['prediction']:.4g}"})
 
     def _undo(self, outputs: Sequence[Array]) -> Array:
-        """Return the numbers (N,) float64 of outputs (1, 1), in the unit of the target."""
+        """Return predictions (N,) float64 in the unit of the target. Outputs are N arrays (1, 1)."""
         values: Array = np.stack(outputs)[:, 0, 0].astype(np.float64) * self.deviation + self.mean
         return values
 
@@ -149,7 +149,7 @@ def _targets(examples: Sequence[Example]) -> Array:
 
 
 def _number(row: Row, name: str) -> float:
-    """Return a finite number, which tables of text spell; ValueError for anything else."""
+    """Return a finite number, given as a number or as text. Raises ValueError for anything else."""
     value = row.value(name, "a number", int, float, str)
     try:
         parsed = float(value)

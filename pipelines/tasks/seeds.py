@@ -1,4 +1,4 @@
-"""A fine-tuned run beside the same training with other seeds."""
+"""Results of a fine-tuned run over several seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from pipelines.evaluation.measurement import Result, Section, Table
 
 @dataclass(frozen=True, kw_only=True)
 class Seeds(Result):
-    """The headline numbers of a run and of runs that differ in their seeds only, on the same examples."""
+    """The headline numbers of a run, and of runs that differ only in the seed, on the same examples."""
 
     key = "seeds"
     section = Section(
@@ -19,13 +19,13 @@ class Seeds(Result):
     )
 
     seeds: tuple[int, ...]
-    """The first is that of the run"""
+    """Seeds; the first is the seed of the run"""
     numbers_of: dict[str, tuple[float | None, ...]]
-    """The value of each seed by the name of the number; None where it is undefined"""
+    """Value for each seed, by the name of the number; None if undefined"""
 
     @classmethod
     def of(cls, seeds: Sequence[int], results: Sequence[Result]) -> "Seeds":
-        """Return the headline numbers of the first result of each seed."""
+        """Return the headline numbers of `results`, the first result of each seed."""
         shown = {key: number.name for key, number in results[0].numbers().items() if number.headline}
         values = {name: tuple(getattr(result, key) for result in results) for key, name in shown.items()}
         return cls(seeds=tuple(seeds), numbers_of={name: own for name, own in values.items() if any(_known(own))})

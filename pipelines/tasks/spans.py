@@ -27,9 +27,9 @@ _SENTENCE = re.compile(r"[^.!?]+[.!?]*")
 
 @dataclass(frozen=True)
 class Answer:
-    """The best span of a context, characters `start` to `end - 1`, and its score, a sum of two logits.
+    """The best span of a context, characters `start` to `end - 1`. Its score is the sum of two logits.
 
-    `no_answer` is the score of the first position, the lowest over the windows.
+    `no_answer` is the score of the first position: the lowest over the windows.
     """
 
     start: int = 0
@@ -39,13 +39,13 @@ class Answer:
 
     @property
     def margin(self) -> float:
-        """How much better the span scores than no answer."""
+        """The score of the span minus the score of no answer."""
         return self.score - self.no_answer
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spans(Task):
-    """Answers to questions, which are parts of a context. Examples without an answer teach to give none.
+    """Answers to questions, as parts of a context. Examples without an answer teach the model to give none.
 
     The answer has the highest sum of the logits of its first and last token (Devlin et al. 2019, 4.2 and 4.3).
     """
@@ -56,15 +56,15 @@ class Spans(Task):
     kinds = (AnswerNumbers,)
 
     stride: int = 128
-    """Tokens from the start of a window of the context to the start of the next, as in BERT; transformers calls the
-    tokens that two windows share stride. A window moves by at most its own length"""
+    """Tokens from the start of a window to the start of the next, as in BERT, at most the length of a window. (In
+    transformers, stride means the overlap of two windows)"""
     question_length: int = 64
-    """Tokens of a question that are read, at most half of what the model reads"""
+    """Maximum tokens of a question, at most half of the context"""
     answer_length: int = 30
-    """Tokens of the longest answer"""
+    """Maximum tokens of an answer"""
     threshold: float | Literal["auto"] = "auto"
-    """How much the score of an answer must exceed that of no answer, where some training examples have no answer. auto:
-    the threshold with the highest F1 on the held-out examples"""
+    """An answer needs a score above the score of no answer plus this threshold, if some training examples have no
+    answer. auto: the threshold with the highest F1 on the held-out examples"""
     unanswerable: Annotated[bool, Learned] = False
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class Spans(Task):
         return Example(row, (question, context), tuple(_answers(row, answers_name, context)))
 
     def key(self, example: Example) -> str:
-        """Questions about one context stay together."""
+        """Return the context: all questions about a context stay together."""
         return str(example.inputs[1])
 
     def learn(self, examples: Sequence[Example]) -> Self:
@@ -187,7 +187,7 @@ class Spans(Task):
     def _answers(
         self, outputs: Sequence[Array], encoded: Sequence[Encoded], examples: Sequence[Example]
     ) -> list[Answer]:
-        """Return the best answer to each example over its windows."""
+        """Return the best answer of each example over all its windows."""
         answers = [Answer()] * len(examples)
         for logits, one in zip(outputs, encoded, strict=True):
             known, found = answers[one.origin], best_answer(logits, one, self.answer_length)
@@ -197,9 +197,9 @@ class Spans(Task):
 
 
 def best_answer(logits: Array, window: Encoded, longest: int) -> Answer:
-    """Return the best span of at most `longest` tokens of the context, from the BEST starts and the BEST ends.
+    """Return the best span of at most `longest` context tokens, from the BEST starts and the BEST ends.
 
-    logits (2, T): of the first and of the last token; later ones are padding.
+    logits (2, T): logits of the first and of the last token. They may end with padding.
     """
     assert window.places is not None
     no_answer = float(logits[0, 0] + logits[1, 0])
@@ -216,9 +216,9 @@ def best_answer(logits: Array, window: Encoded, longest: int) -> Answer:
 
 
 def _answers(row: Row, name: str, context: str) -> Iterator[tuple[int, str]]:
-    """Yield (start, text) of the answers in a field, in the context: {"text": [...], "answer_start": [...]}, or a list.
+    """Yield (start, text) of each answer. A field has {"text": [...], "answer_start": [...]}, or a list of objects.
 
-    A start that is off, as some of SQuAD are, is moved to the nearest place that has the text.
+    A wrong start, as in some examples of SQuAD, is moved to the nearest occurrence of the text.
     """
     value = row.value(name, "answers: an object or a list", dict, list)
     if isinstance(value, dict):
@@ -248,7 +248,7 @@ def _located(text: str, start: int, row: Row, name: str, context: str) -> tuple[
 
 
 def _stripped(answer: Answer, context: str) -> Answer:
-    """Return an answer without white space around it, which the tokens of BPE include."""
+    """Return an answer without surrounding white space. BPE tokens include white space."""
     text = context[answer.start : answer.end]
     start = answer.start + len(text) - len(text.lstrip())
     return replace(answer, start=start, end=max(start, start + len(text.strip())))
@@ -264,7 +264,7 @@ def _golds(example: Example) -> list[str]:
 
 
 def _nearest_sentence(example: Example) -> str:
-    """Return the sentence of the context with most words of the question; of equal ones the first."""
+    """Return the sentence of the context with the most words of the question; of equal sentences, the first."""
     question, context = example.inputs
     words = set(normalized(question).split())
     sentences = _SENTENCE.findall(context) or [""]

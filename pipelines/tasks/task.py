@@ -1,8 +1,8 @@
 """A task of fine-tuning: what it reads, how a model sees it, and how its results are measured and shown.
 
 Each module of `pipelines.tasks` defines one Task. Its fields are options of `bytelm finetune` and the table [task] of
-the run's config.toml. A task that names a head replaces the head of the language model; any other trains the language
-model itself. Training, evaluation and prediction know no task.
+the run's config.toml. If `head` returns a head, this head replaces the head of the language model. Otherwise the task
+trains the language model itself. The code for training, evaluation and prediction is the same for all tasks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Learned: Any = tyro.conf.Suppress
-"""Marks a field that `learn` sets, and that is no option"""
+"""Marks a field that `learn` sets. The field is not an option"""
 Architecture = Literal["decoder", "encoder", "encoder-decoder"]
 
 
 @dataclass(frozen=True)
 class Example:
-    """A row, and the values that a task takes from it."""
+    """A row, and the inputs and target that a task takes from the row."""
 
     row: "Row"
     inputs: Any
-    """What a model reads: a text, several texts, words"""
+    """Input of the model: a text, several texts, or words"""
     target: Any = None
-    """What it learns: a label, a number, tags; None where a row has none"""
+    """Target of the model: a label, a number or tags; None if the row has no target"""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class TaskSettings(Result):
 
 @dataclass(frozen=True)
 class Adapted(Generic[T]):
-    """A task for a run, with what the new run differs in."""
+    """A task for a run, with the facts and the tokenizer of the new run."""
 
     task: T
     facts: dict[str, Any]
@@ -69,31 +69,31 @@ class Adapted(Generic[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A task. Its fields are options, and facts that `learn` takes from the training examples."""
+    """A task. Its fields are options, or facts that `learn` takes from the training examples."""
 
     name: ClassVar[str]
     architectures: ClassVar[tuple[Architecture, ...]] = ("encoder", "decoder", "encoder-decoder")
     usual: ClassVar[tuple[tuple[str, ...], ...]] = (("text", "label"),)
-    """Usual names of the columns, in their order; the last is the target. The first that a row has are read."""
+    """Common names of the columns; the last is the target. The first tuple whose names a row has is used."""
     kinds: ClassVar[tuple[type[Result], ...]] = ()
-    """The results of an evaluation; the first has the numbers that people quote"""
+    """Types of the results of an evaluation; the first has the headline numbers"""
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """Ends of the names of files in formats of the task alone, which `as_text` writes"""
+    """Suffixes of file formats that only this task has, and that `as_text` writes"""
     better: ClassVar[Literal["highest", "lowest"]] = "highest"
-    """Whether the first number of the results is best at its highest"""
+    """Whether a higher or a lower first number of the results is better"""
     used_by: ClassVar[str] = "predict"
-    """The verb that uses a run of the task"""
+    """Verb for using a run of the task"""
     from_random: ClassVar[bool] = True
-    """Whether a model with random weights can learn the task, for comparison"""
+    """Whether a model with random weights can be trained for comparison"""
     compares_before: ClassVar[bool] = False
-    """Whether the run before fine-tuning can be measured on the task, for comparison"""
+    """Whether the run before fine-tuning can be measured for comparison"""
     settings: ClassVar[FinetuneConfig] = FinetuneConfig()
-    """Settings of the training by default"""
+    """Default settings of the training"""
 
     columns: tuple[str, ...] = ()
-    """Columns of a row, also nested (doc.text), inputs first and the target last; by default those with usual names"""
+    """Columns of a row, inputs first and the target last, also nested (doc.text); by default common names"""
     truncate: Literal["right", "left", "middle"] = "right"
-    """End of a text that is cut if the text is longer than the model reads"""
+    """Where a text that is longer than the context is cut"""
 
     def __post_init__(self) -> None:
         check_fields(self, "task.")
@@ -105,7 +105,7 @@ class Task:
     # Reading
 
     def choose_columns(self, fields: Mapping[str, Any]) -> Self:
-        """Return the task with the columns that it reads of rows like `fields`, unless `columns` names them."""
+        """Return the task with the common `columns` that are in `fields`. Columns that are already set stay."""
         if self.columns:
             return self
         nested = ((name, inner) for name, inner in fields.items() if isinstance(inner, Mapping))
@@ -120,14 +120,14 @@ class Task:
         yield from read_rows(path)
 
     def example(self, row: "Row", labelled: bool = True) -> Example | None:
-        """Return the example in a row, without its target unless `labelled`; None for an empty row.
+        """Return the example in a row, or None for an empty row. The example has no target unless `labelled`.
 
-        Raises ValueError with file, line and field for a value of another kind.
+        Raises ValueError with file, line and field for a value of the wrong type.
         """
         raise NotImplementedError
 
     def rows_of_texts(self, texts: Sequence[str]) -> list["Row"]:
-        """Return rows of `texts`: one for each text, or for as many texts as an example has."""
+        """Return rows of `texts`. Each row has as many texts as an example has inputs."""
         from corpora.rows import Row
 
         names = (self.columns or self.usual[0])[:-1]
@@ -146,19 +146,19 @@ class Task:
         return found
 
     def key(self, example: Example) -> str:
-        """Return the text whose hash decides whether an example is held out: duplicates stay together."""
+        """Return the text whose hash decides whether an example is held out. Examples with equal keys stay together."""
         return repr(example.inputs)
 
     def classes(self, example: Example) -> tuple[Any, ...]:
-        """Return the classes of an example, of which training needs one example each."""
+        """Return the classes of an example. Training needs at least one example of each class."""
         return ()
 
     def learn(self, examples: Sequence[Example]) -> Self:
-        """Return the task with the facts that the training examples decide, such as labels."""
+        """Return the task with the facts that it takes from the training examples, such as labels."""
         return self
 
     def check(self, examples: Sequence[Example], source: str) -> None:
-        """Raise ValueError if the examples of `source` do not fit what was learned."""
+        """Raise ValueError if the examples of `source` do not fit the facts from `learn`."""
 
     # The model
 
@@ -166,36 +166,36 @@ class Task:
         """Raise ValueError if `run` cannot be trained for the task."""
 
     def adapt(self, facts: Mapping[str, Any], tok: "Tokenizer", around: "TextIds") -> "Adapted[Self]":
-        """Return the task for a run with these `facts` (the table [run] of its config.toml), its tokenizer and ids.
+        """Return the task for a run with these `facts` (the table [run] of its config.toml), tokenizer and ids.
 
-        A task may add facts, and special tokens, whose weights begin as the mean of the others.
+        A task may add facts and special tokens. The embeddings of new tokens start as the mean of all others.
         """
         return Adapted(self, {}, tok)
 
     def head(self, architecture: str) -> HeadConfig | None:
-        """Return the head that replaces that of the language model, if any."""
+        """Return the head that replaces the head of the language model; None keeps the language model."""
         return None
 
     def encode(self, examples: Sequence[Example], reader: "TextReader") -> list["Encoded"]:
-        """Return the examples as a model reads them, with their numbers as `origin`."""
+        """Return the examples as a model reads them. `origin` is the index of the example."""
         raise NotImplementedError
 
     def arrange(self, encoded: list["Encoded"], model: ModelConfig) -> list["Encoded"]:
-        """Return the training examples as rows of batches, which may hold several."""
+        """Return the rows of training batches. A row may hold several examples."""
         return encoded
 
     def prepare(self, encoded: list["Encoded"], start: "Callable[[], TrainedModel]") -> list["Encoded"]:
-        """Return the examples with what the loss needs of the model before training, which `start` returns."""
+        """Return the examples with values that the loss needs from the initial model. `start` returns this model."""
         return encoded
 
     def loss(self) -> "Callable[..., Tensor] | None":
-        """Return the summed loss of a batch, with the arguments of `summed_loss`; None: that of the model."""
+        """Return a function for the summed loss of a batch, called like `summed_loss`; None: the loss of the model."""
         return None
 
     # Results
 
     def tuned(self, results: Sequence[Result]) -> Self:
-        """Return the task with what its `results` on the held-out examples decide, such as a threshold."""
+        """Return the task with settings chosen from its `results` on the held-out examples, such as a threshold."""
         return self
 
     def outputs(
@@ -205,37 +205,37 @@ class Task:
         labelled: bool,
         progress: Callable[[int], None] | None = None,
     ) -> Sequence[Any] | None:
-        """Return what `results` or `predictions` need of the model for each encoded example, one object each.
+        """Return one object for each encoded example: the input of `results` and `predictions`.
 
-        None stands for the arrays of `task_outputs`. `labelled`: whether the examples have targets. `progress` gets
-        the number of examples so far.
+        None stands for the arrays of `task_outputs`. `labelled`: whether the examples have targets. `progress` is
+        called with the number of examples so far.
         """
         return None
 
     def results(
         self, outputs: Sequence[Any], encoded: Sequence["Encoded"], examples: Sequence[Example]
     ) -> list[Result]:
-        """Return the results of examples from `outputs`, by default arrays (P, L) float32."""
+        """Return the results of examples. By default `outputs` are arrays (P, L) float32."""
         raise NotImplementedError
 
     def baselines(
         self, training: Sequence[Example], examples: Sequence[Example], reader: "TextReader"
     ) -> dict[str, Result]:
-        """Return the first result of simpler predictors by name, fitted on the training examples."""
+        """Return the first result of each baseline by name. Baselines are fitted on the training examples."""
         return {}
 
     def predictions(
         self, outputs: Sequence[Any], encoded: Sequence["Encoded"], examples: Sequence[Example]
     ) -> list[dict[str, Any]]:
-        """Return for each example the fields that `bytelm predict` adds to its row."""
+        """Return the fields that `bytelm predict` adds to the row of each example."""
         raise NotImplementedError
 
     def as_text(self, example: Example, fields: dict[str, Any]) -> str:
-        """Return an example with its predicted fields in the format of `suffixes`, with its line end."""
+        """Return an example with its predicted fields in the format of `suffixes`, with a line end."""
         raise NotImplementedError
 
     def summary(self, example: Example, fields: dict[str, Any]) -> str:
-        """Return an example and its predicted fields in a line, for people."""
+        """Return an example and its predicted fields as one readable line."""
         inputs = example.inputs if isinstance(example.inputs, str) else " | ".join(map(str, example.inputs))
         prediction, chances = fields.get("prediction"), fields.get("probabilities")
         if isinstance(chances, dict) and not isinstance(prediction, list):

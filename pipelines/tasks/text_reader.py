@@ -31,7 +31,7 @@ Truncate = Literal["right", "left", "middle"]
 
 @dataclass(frozen=True)
 class TextReader:
-    """Makes the ids of texts. Special tokens spelled in a text are encoded as text."""
+    """Converts texts to ids. The spelling of a special token in a text is encoded as plain text."""
 
     tokenizer: Tokenizer
     around: TextIds
@@ -39,15 +39,15 @@ class TextReader:
     model_type: str = ""
     """Format of an imported model, such as roberta"""
     truncate: Truncate = "right"
-    """End of a text that is cut if it is too long"""
+    """Where a text that is too long is cut"""
 
     def ids(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of texts, without special tokens around them."""
+        """Return the ids of each text, without surrounding special tokens."""
         return self.tokenizer.encode_batch(texts, disallowed_special=())
 
     @cached_property
     def edges(self) -> tuple[list[int], list[int], list[int]]:
-        """The ids before a text, between two texts, and after the last."""
+        """The ids before the first text, between two texts, and after the last text."""
         around, special = self.around, self.around.special
         if around.edges is not None:
             return around.edges
@@ -62,12 +62,12 @@ class TextReader:
         return before, after, after
 
     def room(self, texts: int = 1) -> int:
-        """Return the number of tokens that the model reads of `texts` texts together."""
+        """Return how many tokens of `texts` texts together fit in the context."""
         before, between, after = self.edges
         return self.model.context_length - len(before) - (texts - 1) * len(between) - len(after)
 
     def cut(self, ids: Sequence[int], room: int) -> Sequence[int]:
-        """Return at most `room` ids; the others are cut at the end that `truncate` names."""
+        """Return at most `room` ids. `truncate` decides which ids are cut."""
         if len(ids) <= room:
             return ids
         if self.truncate == "middle":
@@ -76,9 +76,9 @@ class TextReader:
         return ids[:room] if self.truncate == "right" else ids[len(ids) - room :]
 
     def join(self, texts: Sequence[Sequence[int]]) -> tuple[Array, Array, bool]:
-        """Return ids and token types (T,) of texts of ids, joined and cut, and whether one was cut.
+        """Return the joined ids (T,), their token types (T,), and whether a text was cut.
 
-        If they are too long, ids are cut from the longest text first.
+        If the texts do not fit together, ids are cut from the longest text first.
         """
         before, between, after = self.edges
         room, lengths = self.room(len(texts)), [len(ids) for ids in texts]
@@ -96,7 +96,7 @@ class TextReader:
         return np.array(joined, np.int64), np.array(types, np.int64), was_cut
 
     def sequence(self, texts: Sequence[Sequence[int]], targets: Array, origin: int) -> Encoded:
-        """Return the example of one text of ids, or of several, that has `targets` as a whole."""
+        """Return the example of one or several texts of ids. `targets` belong to the texts as a whole."""
         joined, types, was_cut = self.join(texts)
         typed = types if self.model.token_types > 1 and self.model_type != "roberta" else None
         if self.model.architecture != "encoder-decoder":

@@ -111,16 +111,16 @@ class WrittenTexts(Result):
 
 @dataclass(frozen=True)
 class Output:
-    """The model on one example."""
+    """The output of the model for one example."""
 
     text: str | None
-    """What it wrote, if it did"""
+    """Written text, if any"""
     nats: Array | None = None
     """-ln p of each target token, float32 (N,)"""
     first: Array | None = None
-    """Whether it was ranked first, bool (N,)"""
+    """Whether each target token was ranked first, bool (N,)"""
     bytes: int = 0
-    """Bytes of these tokens; 0 if unknown"""
+    """Bytes of the target tokens; 0 if unknown"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,15 +143,15 @@ class TextToText(Task):
     kinds = (TextNumbers, WrittenTexts)
 
     target_length: int = 0
-    """Most tokens of a target, with its end; 0: what an encoder-decoder reads, half of what a decoder reads"""
+    """Maximum tokens of a target, with its end; 0: the context of an encoder-decoder, half the context of a decoder"""
     write: int = 200
-    """Held-out examples whose targets the model writes in an evaluation, evenly spread; 0: none"""
+    """Number of held-out examples, evenly spread, for which an evaluation generates the target; 0: none"""
     beams: int = 1
-    """Targets that beam search keeps, for encoder-decoders; 1: the likeliest token at each step"""
+    """Beam width of beam search, for encoder-decoders; 1: greedy decoding"""
     length_penalty: float = 1.0
     """Beam search divides the log-probability of a target by its length to this power"""
     words: Literal["unicode", "english"] = "unicode"
-    """Words of ROUGE. unicode: of all scripts. english: runs of a-z and 0-9, as in the package rouge-score"""
+    """Words of ROUGE. unicode: words of all scripts. english: runs of a-z and 0-9, as in the package rouge-score"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -185,7 +185,7 @@ class TextToText(Task):
         return encoded
 
     def _room(self, reader: TextReader) -> tuple[int, int]:
-        """Return the most tokens of a source, and of a target with its end."""
+        """Return the maximum tokens of a source, and of a target with its end."""
         context = reader.model.context_length
         if reader.model.architecture == "encoder-decoder":
             source, most = reader.room(), context
@@ -223,7 +223,7 @@ class TextToText(Task):
         return outputs
 
     def _chosen(self, count: int) -> list[int]:
-        """Return the numbers of the examples whose targets an evaluation writes."""
+        """Return the indices of the examples for which an evaluation generates the target."""
         numbers: list[int] = np.linspace(0, count - 1, min(self.write, count)).astype(int).tolist()
         return numbers
 
@@ -326,7 +326,7 @@ def _beside_the_source(reader: TextReader, source: list[int], target: list[int],
 
 
 def _after_the_source(reader: TextReader, source: list[int], target: list[int], origin: int, cut: bool) -> Encoded:
-    """Return the example of a decoder: it reads the source, a separator and the target, and predicts the target."""
+    """Return the example of a decoder, which reads source, separator and target, and predicts the target."""
     before, between, _ = reader.edges
     prompt = [*before, *source, *between]
     joined = np.array([*prompt, *target], np.int64)
@@ -336,7 +336,7 @@ def _after_the_source(reader: TextReader, source: list[int], target: list[int], 
 
 
 def _prompt(encoded: Encoded) -> list[int]:
-    """Return the ids before the target of an example of a decoder."""
+    """Return the ids before the target in an example of a decoder."""
     assert encoded.weights is not None
     prompt: list[int] = encoded.ids[: int(encoded.weights.argmax()) + 1].tolist()
     return prompt

@@ -28,8 +28,8 @@ from pipelines.training.batch import Array
 class Tokens(Task):
     """Tags of words, such as named entities in IOB and parts of speech; also labelled spans of a text.
 
-    An encoder predicts the tag of a word at its first token, a decoder at its last, which has seen the whole word.
-    Sentences that are longer than the model reads are read in windows of whole words.
+    An encoder predicts the tag of a word at its first token. A decoder predicts at the last token, which has seen the
+    whole word. A sentence longer than the context is read in windows of whole words.
     """
 
     name = "tokens"
@@ -53,7 +53,7 @@ class Tokens(Task):
     suffixes = SUFFIXES
 
     tag_names: tuple[str, ...] = ()
-    """Names of tags that are numbers, from 0: O B-PER I-PER"""
+    """Names of numeric tags, from 0: O B-PER I-PER"""
     labels: Annotated[tuple[str, ...], Learned] = ()
     usual_tag: Annotated[str, Learned] = OUTSIDE
 
@@ -188,7 +188,7 @@ class Tokens(Task):
         return " ".join(f"{word.strip()}/{tag}" for word, tag in zip(example.inputs, fields["prediction"], strict=True))
 
     def _fields(self, example: Example, tags: list[str]) -> dict[str, Any]:
-        """Return what is predicted for a row: spans of its text, or the tag of each word."""
+        """Return the predicted fields of a row: spans of its text, or the tag of each word."""
         text = self._given(example.row)
         if not isinstance(text, str):
             return {"prediction": tags}
@@ -203,7 +203,7 @@ class Tokens(Task):
     def _predicted(
         self, outputs: Sequence[Array], encoded: Sequence[Encoded], examples: Sequence[Example]
     ) -> tuple[list[list[str]], int]:
-        """Return the predicted tags of the words of each example, and the number of words without a token."""
+        """Return the predicted tag of each word by example, and the number of words without a token."""
         said = [[self.usual_tag] * len(example.inputs) for example in examples]
         read = 0
         for logits, one in zip(outputs, encoded, strict=True):
@@ -232,7 +232,7 @@ class Tokens(Task):
     def _by_type(
         self, said: Sequence[Sequence[str]], examples: Sequence[Example]
     ) -> dict[str, tuple[float, float, float, int]]:
-        """Return precision, recall, F1 and support of each type of entity, or of each tag, the most frequent first."""
+        """Return precision, recall, F1 and support of each entity type, or of each tag; the most frequent first."""
         if marks_entities(self.labels):
             scores = entity_scores([one.target for one in examples], said)[1]
         else:
@@ -249,7 +249,7 @@ class Tokens(Task):
         return {name: (one.precision, one.recall, one.f1, one.gold) for name in order if (one := scores[name]).gold}
 
     def _flat(self, said: Sequence[Sequence[str]], examples: Sequence[Example]) -> tuple[Array, Array]:
-        """Return the numbers of the tags of all words, gold and predicted: (N,) int64."""
+        """Return the gold and the predicted tag index of all words, (N,) int64 each."""
         gold = self._indices(tag for example in examples for tag in example.target)
         return gold, self._indices(tag for tags in said for tag in tags)
 
@@ -260,7 +260,7 @@ class Tokens(Task):
     # Columns
 
     def _names(self, row: Row) -> tuple[str, str]:
-        """Return the columns of words and tags. A file of tagged words has its own names."""
+        """Return the names of the columns of words and tags. CoNLL files have fixed names."""
         words, tags = self.columns or self.usual[0]
         if not row.lines:
             return words, tags

@@ -1,4 +1,4 @@
-"""Windows of examples that are longer than the model reads. Imports no torch."""
+"""Windows of examples that are longer than the context. Imports no torch."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ CONTEXT_SHARE = 4  # a window of words repeats at most a quarter of the window b
 
 
 def word_windows(pieces: Sequence[Sequence[int]], targets: Array, origin: int, reader: TextReader) -> list[Encoded]:
-    """Return the windows of a sentence from the ids of its words, whose tags are `targets` (W,) int64.
+    """Return the windows of a sentence. `pieces` are the ids of its W words, `targets` (W,) int64 their tags.
 
-    A window has whole words. Each but the first also repeats words before it as context. Each word has its target in
-    one window: at its first token for an encoder, at its last for a decoder. A word longer than a window is cut; a word
-    without a token has no target.
+    A window has whole words. Each window after the first repeats preceding words as context. Each word has its target
+    in one window: at its first token for an encoder, at its last token for a decoder. A word longer than a window is
+    cut. A word without a token has no target.
     """
     room = reader.room()
     kept = [reader.cut(word, room) for word in pieces]
@@ -47,7 +47,7 @@ def _word_window(
     origin: int,
     cut: bool,
 ) -> Encoded:
-    """Return the window of words `first` to `last - 1`, of which those from `done` have targets."""
+    """Return the window of words `first` to `last - 1`. Words from `done` on have targets."""
     first, done, last = window
     before, _, after = reader.edges
     ids, words = list(before), [ABSENT] * len(before)
@@ -70,7 +70,7 @@ def _word_window(
 
 
 def _first_of_context(pieces: Sequence[Sequence[int]], done: int, most: int) -> int:
-    """Return the first of the words just before word `done` that have at most `most` tokens together."""
+    """Return the index of the first context word: words from there to `done` have at most `most` tokens together."""
     first = done
     while first and (most := most - len(pieces[first - 1])) >= 0:
         first -= 1
@@ -83,13 +83,13 @@ def _tokens(pieces: Sequence[Sequence[int]]) -> int:
 
 @dataclass(frozen=True)
 class TokenText:
-    """A text as tokens: their ids, and the characters (start, end) that each stands for."""
+    """The tokens of a text: ids, and the characters (start, end) of each token."""
 
     ids: Sequence[int]
     offsets: Sequence[tuple[int, int]]
 
     def positions(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the first and the last token of characters `start` to `end - 1`; None if they have none."""
+        """Return the first and the last token of characters `start` to `end - 1`; None if no token covers them."""
         first = bisect_right(self.offsets, start, key=itemgetter(1))
         last = bisect_left(self.offsets, end, key=itemgetter(0)) - 1
         return (first, last) if first <= last else None
@@ -103,11 +103,11 @@ def answer_windows(
     reader: TextReader,
     stride: int,
 ) -> list[Encoded]:
-    """Return the windows of a context, each after the question; the next window begins `stride` tokens further on.
+    """Return the windows of a context, each preceded by the question. Windows start `stride` tokens apart.
 
-    A window moves by at most its own length, so that each token of the context is in one (Devlin et al. 2019). Targets
-    (2,) are the positions of the first and the last token of `answer`, which has characters (start, end); both are 0 if
-    the window lacks one.
+    A window moves by at most its own length, so each token of the context is in a window (Devlin et al. 2019).
+    `answer` is the characters (start, end) of the answer. Targets (2,) are the positions of its first and last token,
+    or 0 and 0 if the answer is not in the window.
     """
     room = reader.room(2) - len(question)
     answered = answer and context.positions(*answer)

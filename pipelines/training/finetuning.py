@@ -1,4 +1,4 @@
-"""Fine-tuning: train a run for a task, from another run's weights or from random ones."""
+"""Fine-tuning: train a run for a task, from the weights of another run or from random weights."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -39,7 +39,7 @@ from pipelines.training.training_run import Training, run_training
 
 
 def train(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, parallel: Kind, from_scratch: bool) -> int:
-    """Train the recipe of `work` in the run folder `out`; return the exit status, as `pretraining.train` does."""
+    """Train the recipe of `work` in the run folder `out`. Return the exit status, as `pretraining.train` does."""
     recipe = work.recipe
     source = None if from_scratch or checkpoint_folders(out) else Source.open(run.folder)
     facts = {
@@ -98,9 +98,9 @@ def _export(recipe: Recipe, run: Run) -> str:
 def evaluate(
     run: Run, work: EncodedTask, out: Path, from_scratch: bool, compare_scratch: bool, seeds: int
 ) -> tuple[TaskPlan, Evaluation]:
-    """Measure the fine-tuned run in `out` beside others.
+    """Measure the fine-tuned run in `out` and compare it with others.
 
-    They are the `run` that it is made of, if its task compares it, the same training from random weights, and the same
+    Others are the initial `run` (if the task compares it), the same model trained from random weights, and the same
     training with other seeds.
     """
     task, seed, further, by_seed = work.recipe.task, work.recipe.train.seed, {}, {}
@@ -121,7 +121,7 @@ def evaluate(
 
 
 def _first_result(work: EncodedTask, out: Path, model: TrainedModel) -> Result:
-    """Return the first result of a model on the validation examples; `out` is the folder of a run for the task."""
+    """Return the first result of a model on the validation examples. `out`: folder of the fine-tuned run."""
     task = work.recipe.task
     assert task is not None
     outputs = Predictor(Run(out), plain_model(work.recipe, model), task).outputs(work.encoded_validation)
@@ -131,7 +131,7 @@ def _first_result(work: EncodedTask, out: Path, model: TrainedModel) -> Result:
 def train_in_memory(
     work: EncodedTask, out: Path, seed: int, weights: Mapping[str, Tensor] | None = None
 ) -> TrainedModel:
-    """Return the model of `work`, trained with another seed or from other weights, in evaluation mode."""
+    """Train the model of `work` with `seed` from `weights`, and return it in evaluation mode. None: random weights."""
     recipe = replace(work.recipe, train=replace(work.recipe.train, seed=seed))
     assert recipe.finetune is not None
     settings = replace(recipe.finetune, seed=seed)  # it decides the order of the examples
@@ -149,7 +149,7 @@ def train_in_memory(
 
 
 def plain_model(recipe: Recipe, model: TrainedModel) -> TrainedModel:
-    """Return a model that computes the same without adapters; the model itself if it has none."""
+    """Return an equivalent model with its adapters merged; without adapters, the model itself."""
     if not recipe.lora.rank:
         return model
     plain = build_model(recipe.model, recipe.head, seed=None).to(model.embedding.weight.device)
@@ -159,7 +159,7 @@ def plain_model(recipe: Recipe, model: TrainedModel) -> TrainedModel:
 
 
 def prepared(work: EncodedTask, weights: Callable[[], Mapping[str, Tensor] | None]) -> EncodedTask:
-    """Return `work` with what the loss of its task needs of the model that starts with `weights`."""
+    """Return `work` with values that the loss needs from the initial model, which has these `weights`."""
     task, recipe = work.recipe.task, work.recipe
     assert task is not None
 
@@ -173,7 +173,7 @@ def prepared(work: EncodedTask, weights: Callable[[], Mapping[str, Tensor] | Non
 
 
 def starting_weights(out: Path) -> Mapping[str, Tensor] | None:
-    """Return the weights that the run in `out` started from, None if they were random; ValueError if they are gone."""
+    """Return the initial weights of the run in `out`, None if random. Raises ValueError if they no longer exist."""
     if not (out / "config.toml").exists() or "init_from" not in Run(out).facts:
         return None
     return source_of(Run(out)).weights
@@ -198,9 +198,9 @@ def _score(work: EncodedTask, out: Path, model: TrainedModel) -> Score:
 
 
 def initial_model(work: EncodedTask, weights: Mapping[str, Tensor] | None) -> TrainedModel:
-    """Return the model of `work` with the `weights` of the language model that it is made of.
+    """Return the model of `work` with the `weights` of a language model.
 
-    What they lack is random, but entries of new special tokens are the mean of the others.
+    Other weights are random, except embeddings of new special tokens, which are the mean of all others.
     """
     recipe, settings = work.recipe, work.recipe.finetune
     assert settings is not None

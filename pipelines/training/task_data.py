@@ -1,6 +1,6 @@
-"""The batches of a task in their order.
+"""The batches of a task, in order.
 
-The n-th example of a run is a function of seed, lengths and n, so one integer, the number consumed, resumes the order.
+The n-th example of a run is a function of seed, lengths and n. So the number of examples consumed is enough to resume.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ SORTED_BATCHES = 16
 
 
 class ExampleOrder:
-    """The order of N examples in training: each once an epoch, in batches of similar length.
+    """The order of N training examples: each once per epoch, in batches of similar length.
 
     An epoch is a permutation drawn by (seed, epoch), cut into chunks of SORTED_BATCHES batches. Within a chunk the
     examples are sorted by length and cut into batches. Then all batches of the epoch are shuffled.
@@ -32,7 +32,7 @@ class ExampleOrder:
         self._epoch = lru_cache(maxsize=2)(self._batches)
 
     def rows(self, consumed: int) -> Array:
-        """Return the numbers of the batch after the first `consumed` examples, which must be whole batches."""
+        """Return the example indices of the next batch. The `consumed` examples must be whole batches."""
         epoch, within = divmod(consumed, len(self._lengths))
         batches, starts = self._epoch(epoch)
         place = int(np.searchsorted(starts, within))
@@ -40,7 +40,7 @@ class ExampleOrder:
         return batches[place]
 
     def _batches(self, epoch: int) -> tuple[list[Array], Array]:
-        """Return the batches of an epoch, and the number of examples before each."""
+        """Return the batches of an epoch, and the number of examples before each batch."""
         generator = np.random.default_rng((self._seed, epoch))
         order, chunk = generator.permutation(len(self._lengths)), SORTED_BATCHES * self._size
         batches: list[Array] = []
@@ -53,7 +53,7 @@ class ExampleOrder:
 
 
 class TaskData:
-    """The training and validation examples of a task; see `pipelines.training.data.TrainingData`."""
+    """The training and validation examples of a task, as a `pipelines.training.data.TrainingData`."""
 
     unit = "examples"
 
@@ -67,7 +67,7 @@ class TaskData:
         loss: Callable[..., Tensor] = summed_loss,
         score: Callable[[TrainedModel], Score] | None = None,
     ) -> None:
-        """`loss`: the summed loss of a batch, with the arguments of `summed_loss`; `score`: see `TrainingData`."""
+        """`loss`: summed loss of a batch, called like `summed_loss`. `score`: see `TrainingData`."""
         self.shard, self.loss, self.score, self.shares = shard, loss, score, {"validation": 1.0}
         self._training, self._validation, self._batch_size = training, validation, batch_size
         self._tokens = np.array([example.tokens for example in training])
@@ -98,6 +98,6 @@ class TaskData:
             yield self._batch(self._validation, order[first : first + rows])
 
     def _batch(self, examples: Sequence[Encoded], numbers: Array) -> Batch:
-        """Return this rank's rows of a batch of the examples with these numbers."""
+        """Return this rank's rows of the batch of the examples with these indices."""
         rows, belongs = self.shard.rows(len(numbers))
         return batch_of([examples[i] for i in numbers[rows]]).weighing_only(belongs)

@@ -27,23 +27,23 @@ from tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Training:
-    """All that a training needs besides its folder and its processes."""
+    """Everything that training needs except the folder and the processes."""
 
     recipe: Recipe
     tokenizer: Tokenizer
     data: TrainingData
     build: Callable[[], TrainedModel]
-    """Makes the model, with the weights that a new run starts with, on the CPU"""
+    """Function that makes the model on the CPU, with the initial weights of a new run"""
     facts: Mapping[str, Any]
     """Entries of the table [run] of config.toml"""
     lines: Sequence[str] = ()
-    """What is printed before the training starts"""
+    """Lines to print before training starts"""
 
 
 def run_training(training: Training, out: Path, parallel: OneProcess) -> int:
-    """Train in the run folder `out`, in this process or in those of `parallel`; return the exit status.
+    """Train in the run folder `out`, in the processes of `parallel`, and return the exit status.
 
-    A run that cannot be built is refused before anything is written.
+    A model that cannot be built raises its error before anything is written.
     """
     recipe, tok = training.recipe, training.tokenizer
     if recipe.train.tensorboard:
@@ -98,7 +98,7 @@ def _token_budget(out: Path) -> int:
 
 
 def _machine(recipe: Recipe, out: Path, parallel: OneProcess) -> Machine:
-    """Return the device of this rank and the dtype that rank 0 chose; an existing run has already decided "auto"."""
+    """Return the device of this rank and the dtype that rank 0 chose. An existing run keeps its choice for "auto"."""
     if not parallel.is_main:
         device, dtype = parallel.broadcast(["", ""])
         # Rank 0 has measured the dtype.
@@ -135,7 +135,7 @@ def _check_fsdp(recipe: Recipe, out: Path, parallel: OneProcess, machine: Machin
 
 
 def _announce(out: Path, trainer: Trainer, machine: Machine, recipe: Recipe, tokens_before: int) -> None:
-    """Print what is trained and how; `tokens_before` is the token budget of a resumed run so far."""
+    """Print the size of the training and its settings. `tokens_before`: token budget of a resumed run so far."""
     parameters = quantity(count_parameters(trainer.model), "")
     trained = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
     frozen = "" if trained == count_parameters(trainer.model) else f" ({quantity(trained, '')} of them train)"

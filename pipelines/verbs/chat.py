@@ -55,13 +55,13 @@ def chat(
 ) -> list[dict[str, str]]:
     """Talk with a run that bytelm finetune made for the task chat, or that was imported with a chat template.
 
-    Each line is a message. Ctrl-C ends an answer, Ctrl-D the conversation. If a conversation outgrows the context, its
-    oldest turns are forgotten. Returns the messages, each a dict with role and content.
+    Each line is a message. Ctrl-C ends an answer, Ctrl-D the conversation. If a conversation no longer fits in the
+    context, its oldest turns are dropped. Returns the messages, each a dict with role and content.
 
     Args:
         system: System message at the start of the conversation.
-        message: Message to answer instead of reading lines. Repeat the option for further messages.
-        tokens: Maximum number of tokens of an answer; it also stops at the end of its turn.
+        message: Message to answer, instead of lines from standard input. Repeat the option for more messages.
+        tokens: Maximum number of tokens of an answer. An answer also stops at the end of its turn.
         temperature: Sampling temperature: below 1 sharper, above 1 more varied. 0.8 by default.
         top_k: Sample from the k likeliest tokens.
         top_p: Sample from the fewest tokens whose probabilities add up to p.
@@ -102,7 +102,7 @@ def _talk(
     options: SamplingOptions,
     silent: bool,
 ) -> list[dict[str, str]]:
-    """Answer each text, and return all messages. Ctrl-C ends an answer, whose beginning is kept."""
+    """Answer each text, and return all messages. Ctrl-C ends an answer; the text so far is kept."""
     from pipelines.chat.messages import conversation_of
     from pipelines.generation.answers import answered
 
@@ -124,7 +124,7 @@ def _talk(
 
 
 def _typed(name: str) -> Iterator[str]:
-    """Yield the lines of standard input that are not blank; a terminal shows where to type."""
+    """Yield the lines of standard input that are not blank. A terminal shows a prompt."""
     typed = sys.stdin.isatty()
     if typed:
         import readline  # noqa: F401 - input() edits lines with it

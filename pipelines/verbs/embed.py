@@ -44,14 +44,14 @@ def embed(
 ) -> Path:
     """Write the hidden states of each document of a corpus as one vector, float32, and return the path of the file.
 
-    A document longer than the model reads is cut at its context length. All splits of the corpus are read. A fine-tuned
-    run gives what the head of its task reads.
+    A document longer than the context is cut. All splits of the corpus are read. For a fine-tuned run, the default
+    layer is the input of the task's head.
 
     Args:
-        layer: Hidden states: 0 is the embedding, 1 the output of the first layer, -1 what the head reads.
-        pooling: Positions that make the vector: mean of all, cls or first, which are the same, or last.
-        out: File to write. .parquet has the columns document (its number in the corpus, from 0), start (its first 100
-            characters) and embedding; .npy has an array (documents, width).
+        layer: Hidden states: 0 is the embedding, 1 the output of the first layer, -1 the input of the head.
+        pooling: Positions of the vector: mean over all positions, cls or first (the same), or last.
+        out: File to write. .parquet has the columns document (index in the corpus, from 0), start (the first 100
+            characters) and embedding. .npy has an array (documents, width).
     """
     found = opened(run, checkpoint, device, dtype, any_task=True)
     if out.suffix not in SUFFIXES or out.is_dir():

@@ -72,10 +72,10 @@ def finetune(
     The same call resumes an existing run. `options`, `train` and `lora` change the fields of the task, of
     FinetuneConfig and of LoraConfig:
     `finetune("my/bert", data="reviews.csv", out="my/reviews", options={"pooling": "first"}, train={"epochs": 3})`.
-    evaluation.json holds the results on the held-out examples, beside simpler predictors.
+    evaluation.json holds the results on the held-out examples, compared with simpler predictors.
 
-    Raises KeyboardInterrupt after Ctrl-C or SIGTERM, when a checkpoint is saved; ValueError if the run does not fit the
-    task, and for examples that teach or test nothing; FloatingPointError if the loss stops being finite.
+    Raises KeyboardInterrupt after Ctrl-C or SIGTERM, once a checkpoint is saved. Raises ValueError if the run does not
+    fit the task, or if there is nothing to learn or to test. Raises FloatingPointError if the loss is not finite.
     """
     from pipelines.run.folder import Run
     from pipelines.run.loaded_run import LoadedRun
@@ -142,7 +142,7 @@ def _check(config: FinetuneConfig, lora: LoraConfig, parallel: "Kind", from_scra
 
 
 def next_step(given: Mapping[str, Any], status: int) -> str:
-    """Return the command that follows, which uses the run."""
+    """Return the next command, which uses the run."""
     if status or not is_first_process():
         return ""
     verb = task_class(given["task"]).used_by
@@ -178,17 +178,17 @@ def main(arguments: list[str]) -> int:
         The same command resumes a run. `bytelm finetune --task TASK --help` shows the options of another task.
 
         Args:
-            task: What the examples teach.
-            data: Examples to train on: .jsonl, .csv or .tsv, also .gz, .xz or .zst, .parquet, .arrow, or a folder that
-                the datasets library saved. Some tasks read further formats, such as .conll and SQuAD's .json.
-            test: Examples to test on. By default a part of `data` is held out.
+            task: Task that the examples teach.
+            data: Examples to train on: .jsonl, .csv or .tsv (also .gz, .xz or .zst), .parquet, .arrow, or a folder that
+                the datasets library saved. Some tasks read other formats too, such as .conll and SQuAD's .json.
+            test: Examples to test on. By default, a share of `data` is held out.
             out: Folder of the new run. An existing run is resumed.
-            held_out: Share of the examples to hold out by their hash, without `test`.
-            from_scratch: Start from random weights instead of the run's.
+            held_out: Share of the examples to hold out, chosen by hash, if there is no `test`.
+            from_scratch: Start from random weights instead of the weights of the run.
             compare_scratch: Also train the same model from random weights, which doubles the time.
-            seeds: Number of seeds to train with, from `seed` on. The run has the first; evaluation.json also gets the
-                mean and the spread of the results of all.
-            parallel: How processes that torchrun started share the work, as for bytelm pretrain.
+            seeds: Number of seeds to train with, from `seed` on. The run has the first seed; evaluation.json also gets
+                the mean and the spread over all seeds.
+            parallel: How processes started by torchrun share the work, as in bytelm pretrain.
         """
         files = _files(data, test, held_out)
         given = (opened(run), options, files, out, settings, lora, parallel)

@@ -22,10 +22,11 @@ from pipelines.cli.process import read_standard_input
 from pipelines.cli.text_input import without_line_end
 from pipelines.cli.verbs import verb
 from pipelines.run.folder import Run, opened
+from pipelines.tasks.task import Task
 
 if TYPE_CHECKING:
     from pipelines.run.predictor import Predictor
-    from pipelines.tasks.task import Example, Task
+    from pipelines.tasks.task import Example
 
 SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 
@@ -51,14 +52,14 @@ def predict(
 ) -> list[dict[str, Any]]:
     """Predict what a fine-tuned run learned, such as the label of each text; return a dict for each example.
 
-    Its fields depend on the task, such as `prediction` and `probability`. With `out` the list is empty, because the
-    predictions are in the file.
+    The fields depend on the task, such as `prediction` and `probability`. With `out`, the predictions are in the file
+    and the list is empty.
 
     Args:
         run: Folder of a run that bytelm finetune made.
-        text: Texts, as many for each example as the task reads; by default the lines of standard input.
-        file: Examples in a file that bytelm finetune could read. Their targets are not read.
-        out: File to write: .jsonl, .csv, .tsv or .parquet, with the fields of the examples and of the predictions, or a
+        text: Texts: one or several for each example, as the task reads. By default, the lines of standard input.
+        file: File of examples, in any format that bytelm finetune reads. Targets are ignored.
+        out: File to write: .jsonl, .csv, .tsv or .parquet, with the fields of each example and its prediction, or a
             format of the task, such as .conll.
         as_json: Print one JSON object per example, each on its own line.
     """
@@ -66,7 +67,7 @@ def predict(
     task = found.recipe.task
     if task is None:
         raise ValueError(f"{found.folder} is not fine-tuned for a task: make such a run with bytelm finetune")
-    if task.used_by != "predict":
+    if type(task).predictions is Task.predictions:
         raise ValueError(f"{found.folder} is fine-tuned for the task {task.name}: use bytelm {task.used_by}")
     if text and file:
         raise ValueError("`text` and `file` both name what to predict for: give one of them")
