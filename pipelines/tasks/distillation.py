@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -12,16 +12,20 @@ from corpora.input_files import file_format
 from corpora.rows import Row, read_rows, read_text_rows
 from lm.metrics.units import bits_per_byte, perplexity
 from pipelines.cli.display import say
+from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.documents import known_byte_lengths
 from pipelines.evaluation.measurement import Result, number
 from pipelines.run.folder import Run, opened
 from pipelines.tasks.examples import Encoded
 from pipelines.tasks.task import Example, Task
 from pipelines.tasks.text_reader import TextReader
+from pipelines.training.batch_objectives import MaskedToken, SpanCorruption, require_special_tokens
+from tokenizer import END_OF_TEXT
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from lm.model import LanguageModel
     from pipelines.run.predictor import Predictor
 
 UNLIMITED = ("relative", "alibi", "none")
@@ -219,6 +223,59 @@ class Distillation(Task):
                 teacher_kl_bits=sum(one.kl_bits for one in outputs if one.kl_bits is not None) / tokens,
             )
         ]
+
+    def predictions(
+        self, outputs: Sequence[Output], encoded: Sequence[Encoded], examples: Sequence[Example]
+    ) -> list[dict[str, Any]]:
+        raise ValueError(_NO_PREDICTIONS)
+
+
+_NO_PREDICTIONS = "a run of the task distillation is a language model: use bytelm generate or bytelm score"
+
+
+def load_teacher(folder: str) -> "LanguageModel":
+    """Return the model of a run on the CPU, without gradients. Raises ValueError if the run no longer exists."""
+    from pipelines.run.loaded_run import load_trained  # imports torch
+
+    teacher = load_trained(Run(folder), "cpu").model
+    return teacher.requires_grad_(False)
+
+
+def _decoder_windows(reader: TextReader, ids: list[int], origin: int) -> list[Encoded]:
+    """Return windows of the context length. Every token of a text, and its end, is a target in one window."""
+    around, length = reader.around, reader.model.context_length
+    joined = np.array([*around.before, *ids, *around.stops[:1]], np.int64)
+    inputs, targets = joined[:-1], joined[1:]
+    starts = range(0, len(targets), length)
+    return [Encoded(ids=inputs[i : i + length], targets=targets[i : i + length], origin=origin) for i in starts]
+
+
+def _corrupted_windows(reader: TextReader, ids: list[int], origin: int) -> list[Encoded]:
+    """Return windows with masked tokens for an encoder, or with removed spans for an encoder-decoder."""
+    around, length = reader.around, reader.model.context_length
+    encoder = reader.model.architecture == "encoder"
+    if not encoder and (around.start is None or not around.stops):
+        require_special_tokens("the task distillation", (END_OF_TEXT,), around.special)
+    length -= 2 if encoder else 0
+    encoded = []
+    for place, start in enumerate(range(0, len(ids), length)):
+        window = np.array(ids[start : start + length])
+        if len(window) < 2:
+            continue
+        objective: MaskedToken | SpanCorruption
+        if encoder:
+            objective = MaskedToken(len(window), around.special, reader.tokenizer.vocab_size)
+        else:
+            objective = SpanCorruption(len(window), around.special, around.start, around.stops[0])
+        draw = np.array([[0, origin, place]])
+        batch = objective.batch(TokenStream([window], len(window)), np.array([0]), draw)
+        if batch.weights.any():
+            source = None if batch.source is None else batch.source[0]
+            made = Encoded(
+                ids=batch.inputs[0], targets=batch.targets[0], weights=batch.weights[0], source=source, origin=origin
+            )
+            encoded.append(made)
+    return encoded
 
 
 TASK = Distillation
