@@ -179,7 +179,7 @@ class Corpus:
         """Return whether a split by hash holds out a document."""
         plan = SplitPlan(rule=PREDEFINED if only_train else cut, cut=cut)
         whole = InputRange(parts=tuple(self._reader.parts()), options=self._options, plan=plan)
-        return any(split == VALIDATION for split, _ in whole.routed_batches(Dropped()))
+        return any(split == VALIDATION for split, _ in whole.routed(Dropped()))
 
     def _count(self, enough: int | None, only_train: bool) -> int:
         """Count documents, and stop at `enough`. With None count all documents and their bytes.

@@ -81,14 +81,15 @@ class InputRange:
         A batch has the single column "text", with at most 8 MiB of text or a single document.
         """
         column_type = pa.large_binary() if self.options.invalid == "bytes" else pa.large_string()
-        return batch_documents(self._route(dropped), column_type)
+        return batch_documents(self.routed(dropped), column_type)
 
     def documents(self, dropped: Dropped) -> Iterator[tuple[str | None, pa.Array]]:
         """Yield (own split, large_binary array without nulls) before the split, and count as in `routed_batches`."""
         chunks = (chunk for part in self.parts for chunk in part.chunks())
         return clean_all(chunks, self.options, dropped, self.duplicates)
 
-    def _route(self, dropped: Dropped) -> Iterator[tuple[str, pa.Array]]:
+    def routed(self, dropped: Dropped) -> Iterator[tuple[str, pa.Array]]:
+        """Yield (split, large_binary array) as the documents are read, a file or a part of it at a time."""
         router = self.plan.router(self.bytes_before)
         for split, documents in self.documents(dropped):
             if self.plan.rule == NONE:

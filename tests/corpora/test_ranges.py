@@ -107,7 +107,7 @@ def test_an_error_in_a_range_names_its_line_and_the_byte_where_the_range_starts(
 
 def test_a_fingerprint_changes_with_the_file_the_range_and_the_options(tmp_path):
     path = tmp_path / "a.jsonl"
-    write_jsonl(path, ["a text"] * 100)
+    write_jsonl(path, [f"a {i:04}" for i in range(100)])
 
     def fingerprints(size=500, **options):
         return [each.fingerprint for each in open_corpus(str(path), **options).ranges(size)]
