@@ -48,7 +48,7 @@ def chat(
     repetition_penalty: float = 1.0,
     greedy: bool = False,
     seed: int = 0,
-    checkpoint: Checkpoint = "newest",
+    checkpoint: Checkpoint = "auto",
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: AsJson = False,

@@ -37,7 +37,7 @@ def embed(
     layer: int = -1,
     pooling: TextPooling = "mean",
     out: Path,
-    checkpoint: Checkpoint = "newest",
+    checkpoint: Checkpoint = "auto",
     device: Device = "auto",
     dtype: Dtype = "float32",
     **reading: Unpack[ReadingOptions],
