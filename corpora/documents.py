@@ -4,6 +4,7 @@ A reader yields `Chunk`s of raw documents. `clean` drops empty documents and han
 `batch_documents` packs the rest into record batches, whose limits depend only on the documents, not on the chunks.
 """
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
@@ -14,7 +15,6 @@ import pyarrow.compute as pc
 from corpora.document_error import DocumentError
 from corpora.formats.encodings import decode_as_utf8, guess_encoding, invalid_utf8_offset
 from corpora.read_options import ReadOptions
-from corpora.warn import warn
 
 TEXT_COLUMN = "text"
 BATCH_BYTES = 8 << 20
@@ -179,7 +179,8 @@ class Dropped:
 
 
 def _warn_about_damage(message: str) -> None:
-    warn(f"left out unreadable documents: {message}")
+    # Python deduplicates warnings by line: with stacklevel=1 each message is shown once, also from threads.
+    warnings.warn(f"left out unreadable documents: {message}", stacklevel=1)
 
 
 def single_document(buffer: pa.Buffer) -> pa.Array:

@@ -19,6 +19,7 @@ from lm.model import LanguageModel
 from pipelines.recipes.config import TrainConfig
 from pipelines.training import threads
 from pipelines.training.batch import Batch
+from pipelines.training.batch_loss import summed_loss
 from pipelines.training.loop import Trainer
 from pipelines.training.parallel import ONE_PROCESS, OneProcess
 from pipelines.training.threads import Threads, thread_count, with_threads
@@ -42,6 +43,8 @@ class RandomBlocks:
     """Training data of random tokens."""
 
     unit = "blocks"
+    loss = staticmethod(summed_loss)
+    score = None
 
     def __init__(self, shape, rows):
         self.shape, self.rows = shape, rows
