@@ -167,7 +167,7 @@ def test_an_interrupted_sweep_resumes_and_ends_with_the_same_numbers(text_folder
     resumed = sweep_vocabulary([str(text_folder)], out=out, seeds=1, **options)
     work, run = whole_work(out, tmp_path / "whole", tiny, 1e10, text_folder), SweepRun(Vocabulary("bpe", 600), 0)
     assert finish(work, run)
-    assert resumed["rows"][0]["runs"] == {"0": work.result(run)["bits_per_byte"]}
+    assert resumed.rows[0].runs == {"0": work.result(run)["bits_per_byte"]}
     assert not list(out.glob("runs/*"))
 
 
