@@ -15,7 +15,7 @@ from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenDataset
 from pipelines.recipes.recipe import save_config
 from pipelines.run.retention import latest_checkpoint
-from pipelines.training import pretraining
+from pipelines.training import training_run
 from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
 from pipelines.training.mixture import Mixture, fit_to_data
@@ -35,7 +35,7 @@ def training_lines(run):
 def test_the_log_has_the_utilisation_of_the_machine(tmp_path, small_recipe, dataset_folder, monkeypatch):
     """The machine is configured for a peak of one GFLOP/s and reaches two."""
     known = {"peak_flops": 1e9, "measured_flops": 2e9}
-    monkeypatch.setattr(pretraining, "with_peaks", lambda machine: replace(machine, **known))
+    monkeypatch.setattr(training_run, "with_peaks", lambda machine: replace(machine, **known))
     pretrain(small_recipe, data=dataset_folder, out=tmp_path / "gpt")
     recipe = fit_to_data(small_recipe, TokenDataset(dataset_folder))
     data = open_training_data(recipe, Mixture([TokenDataset(dataset_folder)]), Tokenizer.load(dataset_folder))
