@@ -177,7 +177,9 @@ class EncodedTask:
     """Entries of the tokenizer before the task added special tokens"""
 
 
-def encode_task(run: Run, files: ExampleFiles, task: Task, config: FinetuneConfig, lora: LoraConfig) -> EncodedTask:
+def encode_task(
+    run: Run, files: ExampleFiles, task: Task, config: FinetuneConfig, lora: LoraConfig | None = None
+) -> EncodedTask:
     """Return the examples and the recipe of a fine-tuning of `run`."""
     tok = run.tokenizer()
     adapted = task.adapt(run.facts, tok, text_ids(run, tok))
@@ -192,7 +194,7 @@ def encode_task(run: Run, files: ExampleFiles, task: Task, config: FinetuneConfi
         objective=run.recipe.objective,
         model=model,
         train=train,
-        lora=lora,
+        lora=lora or LoraConfig(),
         task=task,
         finetune=config,
         head_layers=_head_layers(run, task),

