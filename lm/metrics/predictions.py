@@ -128,12 +128,21 @@ def divergences(logits_p: Tensor, logits_q: Tensor) -> tuple[Tensor, Tensor, Ten
 
 def _divergences(logits_p: Tensor, logits_q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the divergences of a tile in nats. Similar models need float64: the terms nearly cancel."""
-    log_p, log_q = (torch.log_softmax(logits.double(), dim=-1) for logits in (logits_p, logits_q))
-    p, q = log_p.exp(), log_q.exp()
+    (log_p, p), (log_q, q) = map(_normalized, (logits_p, logits_q))
     log_m = ((p + q) / 2).log_()
     shannon = (_expectation(p, log_p - log_m) + _expectation(q, log_q - log_m)) / 2
     difference = log_p.sub_(log_q)
     return _expectation(p, difference), -_expectation(q, difference), shannon
+
+
+def _normalized(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ln p and p of logits (N, V), float64, whose sums over V are 1 to rounding.
+
+    torch.log_softmax adds the entries one by one on some CPUs, so its sum is off by 1e-12 for GPT-2's vocabulary.
+    """
+    log_p = torch.log_softmax(logits.double(), dim=-1)
+    p = log_p.exp()
+    return log_p.sub_(p.sum(dim=-1, keepdim=True).log_()), p
 
 
 def kl_from_source(probabilities: Tensor, logits: Tensor) -> Tensor:

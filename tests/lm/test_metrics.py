@@ -199,7 +199,7 @@ def test_divergences_of_float32_logits_equal_those_of_float64(kind):
         )
         expected = map(torch.from_numpy, (forward, reverse, (first + second) / 2))
         for got, want in zip(metrics.divergences(logits, other), expected, strict=True):
-            torch.testing.assert_close(got, want, rtol=2e-6, atol=1e-11)  # nats; vector units round differently
+            torch.testing.assert_close(got, want, rtol=2e-6, atol=1e-12)
 
 
 def test_the_divergence_of_the_mean_prediction_is_finite_where_it_underflows():
