@@ -161,7 +161,8 @@ def test_shards_hold_the_targets_of_the_whole_batch(consumed, blocks, parts, cro
 
 def test_a_job_that_lost_a_process_resumes_and_trains_as_one_process_does(tmp_path, recipe, dataset_folder):
     """In one test, because each start of a job takes seconds. The slow tests hold every part more closely."""
-    recipe = with_train(recipe, tokens=7 * 32 * 120, checkpoint_every_tokens=7 * 32 * 10, log_every_steps=5)
+    steps = {"tokens": 7 * 32 * 120, "checkpoint_every_tokens": 7 * 32 * 10, "log_every_steps": 5}
+    recipe = with_train(recipe, **steps, lr=1e-4)  # at a higher rate, rounding grows over so many steps
     job = launch(recipe, dataset_folder, tmp_path / "two", "ddp")
     wait_for_step(tmp_path / "two", 30, job)
     wait_for_checkpoint(tmp_path / "two", job)
