@@ -83,6 +83,8 @@ def test_a_fine_tuned_run_has_the_files_of_any_run(tuned, trained_bert, tmp_path
         "metrics.jsonl",
         "tokenizer.json",
     }
+    files = [path for path in tuned.path.iterdir() if path.is_file() and path.name != ".lock"]
+    assert len({path.stat().st_mode for path in files}) == 1  # the same permissions for all files
     losses = tuned.metrics("validation")["loss"]
     assert len(losses) == 5 and losses[-1] < losses[0]  # before training, and after each epoch
     run = Run(shutil.copytree(tuned.path, tmp_path / "moved"))
@@ -100,6 +102,16 @@ def test_predictions_reproduce_the_evaluation(tuned, passages):
     assert numbers["accuracy"] == pytest.approx(np.mean(right))
     assert numbers["label_nats"] == pytest.approx(np.mean(nats), rel=1e-5)
     assert bytelm.evaluate(tuned).validation.accuracy == numbers["accuracy"]
+
+
+def test_a_run_learns_to_tell_two_words_apart(tmp_path, trained_bert):
+    rows = [{"text": f"{word} {i} {word} = {i}", "label": word} for i in range(40) for word in ("import", "return")]
+    data = write(tmp_path / "rows.jsonl", rows)
+    made = bytelm.finetune(
+        trained_bert, data=data, out=tmp_path / "out", train=SETTINGS, held_out=0.3, compare_scratch=False
+    )
+    assert numbers_of(made)["accuracy"] > 0.95 and numbers_of(made)["macro_f1"] > 0.95
+    assert [one["prediction"] for one in made.predict(["return 99", "import 99"])] == ["return", "import"]
 
 
 def test_the_evaluation_includes_simpler_predictors_and_keeps_the_model_from_scratch(

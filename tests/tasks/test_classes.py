@@ -140,11 +140,11 @@ def test_a_run_learns_several_labels(tmp_path, trained_bert):
         trained_bert,
         data=write(tmp_path / "rows.jsonl", rows),
         out=tmp_path / "out",
-        train=SETTINGS | {"epochs": 15, "lr": 1e-2},
+        train=SETTINGS | {"epochs": 40, "lr": 1e-2, "dropout": 0.0},
         compare_scratch=False,
         held_out=0.3,
     )
     numbers = json.loads((made.path / "evaluation.json").read_text())["splits"]["validation"]
     frequencies = numbers["comparison"]["others"]["label frequencies"]
-    assert numbers["micro_f1"] > 0.65
-    assert numbers["macro_f1"] > frequencies["macro F1"] + 0.1
+    assert numbers["micro_f1"] > 0.75
+    assert numbers["macro_f1"] > frequencies["macro F1"] + 0.3
