@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 from sklearn import metrics
 
 import bytelm
@@ -65,6 +67,25 @@ def test_labels_are_numbers_in_order_or_words_in_order(tmp_path):
 def test_labels_that_teach_nothing_are_refused_by_line(tmp_path, labels, message):
     with pytest.raises(ValueError, match=message):
         learned(tmp_path, [{"text": f"text {i}", "label": label} for i, label in enumerate(labels)])
+
+
+LABELLED = st.lists(st.tuples(st.text("ab ", min_size=1), st.sampled_from(["x", "y", "z"])), min_size=2, max_size=40)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(LABELLED, st.floats(0.01, 0.99))
+def test_held_out_texts_are_not_trained_on_and_every_held_out_label_is(tmp_path, rows, fraction):
+    assume(len({label for _, label in rows}) > 1)
+    data = write(tmp_path / "rows.jsonl", [{"text": text, "label": label} for text, label in rows])
+    try:
+        task, training, held_out = ExampleFiles(data=(data,), held_out=fraction).read(Classes())
+    except ValueError as error:
+        assert "is held out" in str(error) or "are held out" in str(error)
+        return
+    divided = [(example.inputs[0], example.target) for example in (*training, *held_out)]
+    assert sorted(divided) == sorted(rows)
+    assert not {example.inputs for example in training} & {example.inputs for example in held_out}
+    assert {example.target for example in training} == set(task.labels) == {label for _, label in rows}
 
 
 def test_unknown_labels_and_columns_are_refused_by_name(tmp_path):
