@@ -11,5 +11,5 @@ def variant(run, model=None, **fields):
     other = copy.copy(run)
     other.run = Run(run.path)
     other.run.loaded = other
-    vars(other).update(fields, trained=replace(run.trained, model=run.model if model is None else model))
+    vars(other).update(fields, loaded=replace(run.loaded, model=run.loaded.model if model is None else model))
     return other

@@ -1,4 +1,4 @@
-"""Lines on standard error that say what a command does until its first output.
+"""Lines on standard error that say what a command does until its first output, and in later steps until theirs.
 
 The first line comes after PATIENCE seconds, the next ones INTERVAL apart, and later further apart. On a terminal one
 line is updated in place.
@@ -17,13 +17,22 @@ NAMES = {"torch": "PyTorch", "onnxruntime": "ONNX Runtime"}
 OURS = ("__main__", "bytelm", "pipelines", "lm", "tokenizer", "corpora")
 
 _step = "working"
+_command: str | None = None  # whose lines are written; None: nobody's
 _lines: "_Lines | None" = None
 
 
 def doing(step: str) -> None:
-    """Name the step that the command is in, such as "drawing the figures"."""
+    """Name the step that the command begins, such as "drawing the figures", and write lines until its output."""
     global _step
     _step = step
+    _begin()
+
+
+def _begin() -> None:
+    global _lines
+    if _command is not None and _lines is None:
+        with suppress(RuntimeError):  # a process at its limit of memory or threads works without the lines
+            _lines = _Lines(_command)
 
 
 def activity() -> str:
@@ -63,18 +72,17 @@ def _is_being_imported(module: ModuleType) -> bool:
 
 @contextmanager
 def explain(command: str, quiet: bool) -> Iterator[None]:
-    """Say on standard error what the command is doing, until `end` or the end of the block; nothing if `quiet`.
+    """Say on standard error what the command is doing, in each step until `end`; nothing if `quiet`.
 
     If torchrun started this process, only rank 0 says anything.
     """
-    global _lines
+    global _command
+    _command = None if quiet or not is_first_process() else command
     doing("working")
-    if not quiet and is_first_process():
-        with suppress(RuntimeError):  # a process at its limit of memory or threads works without the lines
-            _lines = _Lines(command)
     try:
         yield
     finally:
+        _command = None
         end()
 
 
@@ -84,7 +92,7 @@ def is_first_process() -> bool:
 
 
 def end() -> None:
-    """End the lines: the command prints something else."""
+    """End the lines of this step: the command prints something else."""
     global _lines
     lines, _lines = _lines, None
     if lines is not None:

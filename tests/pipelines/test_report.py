@@ -139,7 +139,6 @@ def test_the_cards_have_the_numbers_of_the_evaluation(tmp_path, gpt):
 
 
 def test_the_page_opens_with_the_validation_split_that_the_run_has_not_with_the_text_evaluated_last(tmp_path, gpt):
-    gpt = shutil.copytree(gpt, tmp_path / "gpt")
     own = evaluate(gpt).validation
     (tmp_path / "other").mkdir()
     for number in range(30):

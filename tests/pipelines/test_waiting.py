@@ -82,6 +82,11 @@ class Process:
             assert re.fullmatch(r"bytelm [a-z-]+: .*, \d+ s \.\.\.\n", line), line + self.process.stderr.read()
             found += line.startswith(f"bytelm {self.verb}: {what}, ")
 
+    def read_up_to(self, start):
+        """Read lines up to the first that begins with `start`."""
+        while not (line := self.process.stderr.readline()).startswith(start):
+            assert line, "the process ended"
+
     def proceed(self):
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -164,8 +169,7 @@ def test_a_terminal_shows_one_line_that_other_output_replaces(start):
 def test_a_slow_import_is_named_and_the_result_is_whole(start, module, name, arguments, trained_gpt):
     words = [str(trained_gpt) if word == "RUN" else word for word in arguments]
     process = start(SLOW_IMPORT.replace("MODULE", module) + COMMAND, *words)
-    while not process.process.stderr.readline().startswith(f"bytelm {words[0]}: importing {name}, "):
-        pass
+    process.read_up_to(f"bytelm {words[0]}: importing {name}, ")
     process.read_waiting_lines(f"importing {name}")
     process.proceed()
     output, errors = process.read_to_end()
@@ -176,6 +180,5 @@ def test_a_slow_import_is_named_and_the_result_is_whole(start, module, name, arg
 def test_a_slow_compilation_is_named(start, tmp_path, text_folder):
     words = ["train-tokenizer", text_folder, "--vocab-size", 300, "--out", tmp_path / "tok"]
     process = start(SLOW_COMPILATION + COMMAND, *words, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
-    while "compiling kernels, once, " not in process.process.stderr.readline():
-        pass
+    process.read_up_to("bytelm train-tokenizer: compiling kernels, once, ")
     process.read_waiting_lines("compiling kernels, once")
