@@ -50,6 +50,8 @@ def usual_layers(config: ModelConfig, kind: HeadKind, model_type: str = "") -> H
     return "relu" if model_type == "distilbert" else "tanh"
 
 
-def usual_pooling(architecture: str) -> Pooling:
-    """Return the default pooling of a head that reads a whole text: mean for encoders, otherwise last."""
+def chosen_pooling(pooling: Pooling | Literal["auto"], architecture: str) -> Pooling:
+    """Return the pooling of a head that reads a whole text. auto is mean for encoders, otherwise last."""
+    if pooling != "auto":
+        return pooling
     return "mean" if architecture == "encoder" else "last"

@@ -40,12 +40,12 @@ def measure_task(
         task, files = tuned_task(run), replace(files, test=plan.data)
     learned, training, examples = files.read(task)
     task = task if training else learned
-    task.check(examples, " and ".join(map(str, files.test)))
+    task.check(examples)
     loaded = load_model(run, options.device, options.dtype, options.checkpoint, needs="float64")
     predictor = Predictor(run, loaded.model, task)
     encoded = task.encode(examples, predictor.reader)
     with Bar("testing", len(encoded), "examples") as bar:
-        results = task.results(predictor.outputs(encoded, bar.update), encoded, examples)
+        results = task.results(task.outputs(predictor, encoded, progress=bar.update), encoded, examples)
     cut = len({example.origin for example in encoded if example.cut})
     baselines = task.baselines(training, examples, predictor.reader) if training else {}
     others = {**baselines, **(further or {})}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -17,10 +17,10 @@ from pipelines.evaluation.documents import known_byte_lengths
 from pipelines.evaluation.measurement import Result, number
 from pipelines.run.folder import Run, opened
 from pipelines.tasks.examples import Encoded
-from pipelines.tasks.task import Example, Task
+from pipelines.tasks.task import Adapted, Example, Task
 from pipelines.tasks.text_reader import TextReader
 from pipelines.training.batch_objectives import MaskedToken, SpanCorruption, require_special_tokens
-from tokenizer import END_OF_TEXT
+from tokenizer import END_OF_TEXT, Tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,14 +111,9 @@ class Distillation(Task):
         yield from read_text_rows(path) if is_text else read_rows(path)
 
     def example(self, row: Row, labelled: bool = True) -> Example | None:
-        if not labelled:
-            raise ValueError(_NO_PREDICTIONS)
-        [name] = self.columns or self.usual[0]
+        [name] = self.names
         text = row.text(name)
         return Example(row, text) if text else None
-
-    def rows_of_texts(self, texts: Sequence[str]) -> list[Row]:
-        raise ValueError(_NO_PREDICTIONS)
 
     def learn(self, examples: Sequence[Example]) -> Self:
         """Return the task with the absolute path of the teacher, so evaluations work from any folder."""
@@ -126,7 +121,7 @@ class Distillation(Task):
 
     # The model
 
-    def check_run(self, run: Run) -> None:
+    def adapt(self, run: Run, tok: Tokenizer) -> Adapted[Self]:
         if not self.teacher:
             raise ValueError("`teacher` is missing: name the folder of the run to learn from")
         teacher = opened(self.teacher)
@@ -149,6 +144,7 @@ class Distillation(Task):
                 f"{teacher.folder} reads {theirs.context_length:,} tokens, fewer than the {ours.context_length:,} of "
                 f"{run.folder}: give a teacher that reads as many"
             )
+        return super().adapt(run, tok)
 
     def encode(self, examples: Sequence[Example], reader: TextReader) -> list[Encoded]:
         """Return the windows of all texts. Masks and spans are a function of the indices of text and window."""
@@ -171,7 +167,7 @@ class Distillation(Task):
         self,
         predictor: "Predictor",
         encoded: Sequence[Encoded],
-        labelled: bool,
+        labelled: bool = True,
         progress: Callable[[int], None] | None = None,
     ) -> list[Output]:
         from lm.model import LanguageModel
@@ -223,14 +219,6 @@ class Distillation(Task):
                 teacher_kl_bits=sum(one.kl_bits for one in outputs if one.kl_bits is not None) / tokens,
             )
         ]
-
-    def predictions(
-        self, outputs: Sequence[Output], encoded: Sequence[Encoded], examples: Sequence[Example]
-    ) -> list[dict[str, Any]]:
-        raise ValueError(_NO_PREDICTIONS)
-
-
-_NO_PREDICTIONS = "a run of the task distillation is a language model: use bytelm generate or bytelm score"
 
 
 def load_teacher(folder: str) -> "LanguageModel":

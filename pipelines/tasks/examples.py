@@ -41,6 +41,13 @@ class Encoded:
         """Number of positions with a token, including the source."""
         return int((self.ids != ABSENT).sum()) + (0 if self.source is None else len(self.source))
 
+    @property
+    def prompt(self) -> list[int]:
+        """The ids of a decoder's example before its first target."""
+        assert self.weights is not None
+        prompt: list[int] = self.ids[: int((self.weights > 0).argmax()) + 1].tolist()
+        return prompt
+
 
 def batch_of(examples: Sequence[Encoded]) -> Batch:
     """Return a batch of B examples, padded to the longest. Padding has weight 0, and no position attends to padding."""

@@ -109,25 +109,15 @@ class Tokens(Task):
         usual_tag = OUTSIDE if OUTSIDE in labels else max(labels, key=counts.__getitem__)
         return replace(self, labels=tuple(labels), usual_tag=usual_tag)
 
-    def check(self, examples: Sequence[Example], source: str) -> None:
-        known = set(self.labels)
-        for example in examples:
-            if unknown := next((tag for tag in example.target if tag not in known), None):
-                raise ValueError(
-                    f"{example.row.place} has the tag {unknown!r}, which no training example has: remove it, or add "
-                    "training examples with it"
-                )
-
     # The model
 
     def head(self, architecture: str) -> HeadConfig:
         return HeadConfig(kind="token", outputs=len(self.labels))
 
     def encode(self, examples: Sequence[Example], reader: TextReader) -> list[Encoded]:
-        pieces = iter(reader.ids([word for example in examples for word in example.inputs]))
         encoded = []
-        for origin, example in enumerate(examples):
-            words = [next(pieces) for _ in example.inputs]
+        pieces = reader.ids_of_each([example.inputs for example in examples])
+        for origin, (example, words) in enumerate(zip(examples, pieces, strict=True)):
             targets = self._indices(example.target) if example.target else np.zeros(len(words), np.int64)
             encoded += word_windows(words, targets, origin, reader)
         return encoded
@@ -261,7 +251,7 @@ class Tokens(Task):
 
     def _names(self, row: Row) -> tuple[str, str]:
         """Return the names of the columns of words and tags. CoNLL files have fixed names."""
-        words, tags = self.columns or self.usual[0]
+        words, tags = self.names
         if not row.lines:
             return words, tags
         return "tokens", tags if tags in row.fields else "upos" if "upos" in row.fields else "tags"

@@ -124,7 +124,8 @@ def _first_result(work: EncodedTask, out: Path, model: TrainedModel) -> Result:
     """Return the first result of a model on the validation examples. `out`: folder of the fine-tuned run."""
     task = work.recipe.task
     assert task is not None
-    outputs = Predictor(Run(out), plain_model(work.recipe, model), task).outputs(work.encoded_validation)
+    predictor = Predictor(Run(out), plain_model(work.recipe, model), task)
+    outputs = task.outputs(predictor, work.encoded_validation)
     return task.results(outputs, work.encoded_validation, work.validation)[0]
 
 

@@ -395,7 +395,7 @@ def test_an_unknown_tag_of_the_test_examples_is_refused(tmp_path, trained_bert, 
     test = write(tmp_path / "b.jsonl", [{"tokens": ["c"], "tags": ["Z"]}])
     done = in_process("finetune", trained_bert, "--task", "tokens", "--data", data, "--test", test, "--out", "run")
     assert done.returncode == 1 and not (tmp_path / "run").exists()
-    assert "b.jsonl has the tag 'Z', which no training example has" in done.stderr
+    assert "b.jsonl has the label 'Z', which no training example has" in done.stderr
     one = write(tmp_path / "c.jsonl", [{"tokens": [word], "tags": ["X"]} for word in "abcdefghijklmnop"])
     done = in_process("finetune", trained_bert, "--task", "tokens", "--data", one, "--out", "run", "--held-out", "0.5")
     assert "all words have the tag 'X': give some with another" in done.stderr
