@@ -76,10 +76,12 @@ class Regression(Task):
     pooling: Pooling | Literal["auto"] = "auto"
     """Input of the head. first or last: this position. mean: the mean over all positions. auto: mean for encoders,
     otherwise last"""
+    center: bool = True
+    """Subtract the mean of the training numbers. The export of a decoder without biases needs --no-center"""
     mean: Annotated[float, Learned] = 0.0
-    """Mean of the training targets"""
+    """Mean of the training targets; 0 without `center`"""
     deviation: Annotated[float, Learned] = 1.0
-    """Standard deviation of the training targets. The model learns targets with mean 0 and variance 1"""
+    """Root mean square of the training targets minus `mean`. The model learns (target - mean) / deviation"""
 
     def example(self, row: Row, labelled: bool = True) -> Example | None:
         names = self.names
@@ -91,7 +93,8 @@ class Regression(Task):
     def learn(self, examples: Sequence[Example]) -> Self:
         targets = np.array([example.target for example in examples])
         with np.errstate(over="ignore", invalid="ignore"):
-            mean, deviation = float(targets.mean()), float(targets.std())
+            mean = float(targets.mean()) if self.center else 0.0
+            deviation = float(np.sqrt(((targets - mean) ** 2).mean()))
         if (targets == targets[0]).all() or not deviation:
             raise ValueError(f"all examples have the number {examples[0].target:g}: give some with another")
         if not math.isfinite(deviation):
@@ -121,7 +124,7 @@ class Regression(Task):
         ridge = Ridge.fit(texts, _targets(training), reader.tokenizer.vocab_size)
         return {
             "ridge regression on tokens": RegressionNumbers.of(targets, ridge.predict(others)),
-            "training mean": RegressionNumbers.of(targets, np.full(len(targets), self.mean)),
+            "training mean": RegressionNumbers.of(targets, np.full(len(targets), _targets(training).mean())),
         }
 
     def predictions(
