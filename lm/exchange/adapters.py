@@ -133,7 +133,7 @@ def _spellings(entry: Entry, chosen: Format) -> Iterator[str]:
 
 
 def _joined(entry: Entry, names: list[str], weights: Mapping[str, Tensor]) -> Tensor:
-    """Return the B of an entry's layers: each of ours in its own rows, and in columns of its own."""
+    """Return the joint matrix B of our layers in an entry. Each layer has its own rows and its own columns."""
     parts, like = {}, weights[_adapter(names[0])[1]]
     for name in entry.ours:
         parts[name] = like.new_zeros(len(like), len(names), like.shape[1])

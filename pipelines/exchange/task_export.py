@@ -52,7 +52,7 @@ def exported_head(recipe: Recipe, model_type: str | None) -> TaskHead:
 
 
 def task_parts(run: Run, checkpoint: str, tok: Tokenizer, ids: Ids, out: str) -> Parts:
-    """Return what an export of a run with the head of a task consists of; `out` is the name of its folder.
+    """Return the parts of the export of a run with the head of a task. `out`: name of its folder.
 
     Raises ValueError, with the remedy, for a head that no class of transformers has.
     """
@@ -80,7 +80,7 @@ def task_parts(run: Run, checkpoint: str, tok: Tokenizer, ids: Ids, out: str) ->
 
 
 def _in_units_of_the_targets(task: Task, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights whose outputs are numbers in the unit of the targets; a task without units keeps its own.
+    """Return weights whose outputs have the unit of the targets. Weights of tasks without a unit are unchanged.
 
     The output is deviation * (w h + b) + mean. A decoder's head has no b. Its input h is the output of the last norm,
     whose bias gets mean * v / (v v) with v = deviation * w. This adds v (mean * v / (v v)) = mean to the output.
@@ -98,9 +98,10 @@ def _in_units_of_the_targets(task: Task, weights: dict[str, Tensor]) -> dict[str
 
 
 def _ids(reader: TextReader, edges: Edges, ids: Ids) -> dict[str, Any]:
-    """Return the special ids with those that decide which position a class of transformers reads.
+    """Return the special ids of config.json, with the ids that decide which position the head reads.
 
-    A decoder's is the last that is no padding, so a text must not hold the padding id. T5's is the last end.
+    A decoder's head reads the last position that is not padding, so no text may contain the padding id. T5's head reads
+    the last end token.
     """
     architecture = reader.model.architecture
     if architecture == "encoder-decoder":

@@ -61,7 +61,7 @@ def import_model(
     """Write a run of the model in `source`, a folder or hub:owner/name, to `out`; return lines about the result.
 
     pattern: split pattern of a tokenizer whose files have none. adapter: a folder of peft to fold into the weights.
-    without_head: make a language model of a fine-tuned one. columns: those that its task reads.
+    without_head: leave out the head of a task. columns: names of the columns that the task reads.
     """
     folder = _local_folder(source)
     settings = read_json(folder / "config.json", "import a folder that transformers' save_pretrained wrote")
@@ -186,7 +186,7 @@ def _warn_of_missing_roles(source: str, special: dict[str, int]) -> None:
 
 
 def _around_text(settings: dict[str, Any], tok: Tokenizer) -> dict[str, list[int]]:
-    """Return the ids `before` and `after` a text: those of our config.json, or else those that the tokenizer adds."""
+    """Return the ids `before` and `after` a text, from our own config.json or else from the tokenizer."""
     before, after = tok.ids_around_text
     before = settings.get(BEFORE_TEXT, before)
     if not isinstance(before, list) or not all(is_known(tok, i) for i in before):
@@ -202,7 +202,7 @@ def _truncation(settings: dict[str, Any]) -> Literal["left", "right"]:
 def _edges(tok: Tokenizer, architecture: str) -> dict[str, Any]:
     """Return the ids that the tokenizer adds before, between and after texts, as an entry of the table [run].
 
-    There is none for an encoder whose tokenizer adds none: transformers has a tokenizer's class that does.
+    If the tokenizer of an encoder adds none, the entry is left out: its class in transformers adds the usual ids.
     """
     before, after = tok.ids_around_text
     edges = [before, tok.ids_between_texts, after]
@@ -210,9 +210,9 @@ def _edges(tok: Tokenizer, architecture: str) -> dict[str, Any]:
 
 
 def _chat_template(folder: Path, config: dict[str, Any]) -> str:
-    """Return the chat template in a file of its own or in tokenizer_config.json; "" if there is none.
+    """Return the chat template from chat_template.jinja or tokenizer_config.json; "" if there is none.
 
-    Of several with names, it is the default.
+    If tokenizer_config.json has several templates, the one named "default" is used.
     """
     path = folder / "chat_template.jinja"
     if path.is_file():

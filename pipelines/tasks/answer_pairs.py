@@ -38,9 +38,9 @@ def conversation_pair(
     both = whole(kept)
     earlier = 0  # tokens up to the last answer in the prompt
     if any(message.role == "assistant" for message in kept):
-        told = template.encode(kept)
-        earlier = int(np.flatnonzero(told.answers).max(initial=-1)) + 1
-        if not all(np.array_equal(one.ids[:earlier], told.ids[:earlier]) for one in both):
+        before = template.encode(kept)
+        earlier = int(np.flatnonzero(before.answers).max(initial=-1)) + 1
+        if not all(np.array_equal(one.ids[:earlier], before.ids[:earlier]) for one in both):
             raise ValueError("the chat template does not write earlier messages the same when others follow")
     places = [earlier + np.flatnonzero(one.answers[earlier:]) for one in both]
     if not all(map(len, places)):
