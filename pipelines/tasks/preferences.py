@@ -193,7 +193,7 @@ class Preferences(Task):
 
         return with_reference(encoded, start())
 
-    def loss(self) -> "Callable[..., Tensor]":
+    def loss(self, reader: TextReader) -> "Callable[..., Tensor]":
         from pipelines.training.logit_losses import summed_preference_loss  # imports torch
 
         return partial(summed_preference_loss, beta=self.beta)

@@ -205,8 +205,11 @@ class Task:
         """Return the examples with values that the loss needs from the initial model. `start` returns this model."""
         return encoded
 
-    def loss(self) -> "Callable[..., Tensor] | None":
-        """Return a function for the summed loss of a batch, called like `summed_loss`; None: the loss of the model."""
+    def loss(self, reader: "TextReader") -> "Callable[..., Tensor] | None":
+        """Return a function for the summed loss of a batch, called like `summed_loss`; None: the loss of the model.
+
+        `reader`: the reader of the model that is trained.
+        """
         return None
 
     # Results

@@ -184,7 +184,7 @@ def task_data(work: EncodedTask, out: Path, shard: Shard = ALL_ROWS) -> TaskData
     """Return the batches of a fine-tuning in the run folder `out`."""
     task, config = work.recipe.task, work.recipe.finetune
     assert task is not None and config is not None
-    loss = task.loss() or summed_loss
+    loss = task.loss(work.reader) or summed_loss
     score = partial(_score, work, out) if config.patience else None
     return TaskData(work.encoded_training, work.encoded_validation, config.batch_size, config.seed, shard, loss, score)
 
