@@ -100,7 +100,7 @@ class Chat(Task):
     kinds = (AnswerNumbers,)
     better = "lowest"
     used_by = "chat"
-    compares_before = True
+    compared_with = ("before", "scratch")
     settings = FinetuneConfig(epochs=3)
 
     truncate: Literal["right", "left"] = "right"

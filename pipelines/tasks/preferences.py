@@ -88,7 +88,7 @@ class Preferences(Task):
     architectures = ("decoder",)
     usual = (("prompt", "chosen", "rejected"), ("chosen", "rejected"))
     kinds = (PreferenceNumbers,)
-    from_random = False
+    compared_with = ()
     used_by = "generate"
     settings = FinetuneConfig(epochs=1, lr=1e-4, dropout=0.0)
 

@@ -82,10 +82,8 @@ class Task:
     """Whether a higher or a lower first number of the results is better"""
     used_by: ClassVar[str] = "predict"
     """Verb for using a run of the task"""
-    from_random: ClassVar[bool] = True
-    """Whether a model with random weights can be trained for comparison"""
-    compares_before: ClassVar[bool] = False
-    """Whether the run before fine-tuning can be measured for comparison"""
+    compared_with: ClassVar[tuple[Literal["before", "scratch"], ...]] = ("scratch",)
+    """Models that are compared with the run: the run before fine-tuning, and the same model from random weights"""
     settings: ClassVar[FinetuneConfig] = FinetuneConfig()
     """Default settings of the training"""
 

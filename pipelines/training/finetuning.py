@@ -105,7 +105,7 @@ def evaluate(
     """
     task, seed, further, by_seed = work.recipe.task, work.recipe.train.seed, {}, {}
     assert task is not None
-    if task.compares_before and not from_scratch:
+    if "before" in task.compared_with and not from_scratch:
         machine = choose_machine(work.recipe.train.device, "float32")
         before = initial_model(work, Source.open(run.folder).weights).to(machine.device)
         further[BEFORE] = _first_result(work, out, before.eval())
