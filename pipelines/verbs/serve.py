@@ -42,7 +42,7 @@ def serve(
 ) -> None:
     """Serve runs until Ctrl-C: a page for browsers, and OpenAI's completions API for programs.
 
-    A model is named after its run's folder. Fine-tuned runs answer POST /api/predict. Only this machine can reach the
+    A model is named after its run's folder. Runs of a task answer POST /api/predict. Only this machine can reach the
     server, unless `host` or `allow_host` admits others. Requests then need the access token in the printed address, or
     the one in `token_file`.
 
@@ -89,8 +89,8 @@ def serve(
             name: load_run(folder, checkpoint=checkpoint, device=device, dtype=dtype)
             for name, folder in folders.items()
         }
-        tuned = {name: run for name, run in loaded.items() if run.config.head is not None}
-        texts = {name: run for name, run in loaded.items() if name not in tuned}
+        texts = {name: run for name, run in loaded.items() if run.config.head is None}
+        tuned = {name: run for name, run in loaded.items() if run.config.task and run.config.task.used_by == "predict"}
         with Engine(texts) as engine:
             models = {name: ServedModel(name, run, opening_of(run.run)) for name, run in texts.items()}
             tasks = {name: Predictor(run.run, run.loaded.model) for name, run in tuned.items()}
