@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from pipelines.cli import waiting
-from pipelines.cli.arguments import AsJson, Checkpoint, Device, Dtype, RunFolder
+from pipelines.cli.arguments import Adapter, AsJson, Checkpoint, Device, Dtype, RunFolder
 from pipelines.cli.display import say, write
 from pipelines.cli.process import interrupts
 from pipelines.cli.text_input import argument_text, without_line_end
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 HELP = {
     "Conversation": ("run system message tokens", ""),
     "Sampling": ("temperature top_k top_p greedy seed", "min_p repetition_penalty"),
-    "Model": ("checkpoint device dtype", ""),
+    "Model": ("checkpoint adapter device dtype", ""),
     "Output": ("json", ""),
 }
 
@@ -49,6 +49,7 @@ def chat(
     greedy: bool = False,
     seed: int = 0,
     checkpoint: Checkpoint = "auto",
+    adapter: Adapter = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: AsJson = False,
@@ -82,12 +83,12 @@ def chat(
     )
     if tokens < 1:
         raise ValueError(f"`tokens` is {tokens}, but must be at least 1")
-    opened(run, checkpoint, device, dtype).require_chat_template()
+    opened(run, checkpoint, device, dtype, adapter=adapter).require_chat_template()
     given = [argument_text(text, "`message`") for text in message]
     start = [] if system is None else [{"role": "system", "content": argument_text(system, "`system`")}]
     from pipelines.generation.answers import load_run  # imports PyTorch, which takes seconds
 
-    loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype)
+    loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype, adapter=adapter)
     said = _talk(loaded, start, iter(given) if given else _typed(loaded.run.name), tokens, options, silent=as_json)
     if as_json:
         write(json.dumps(said, ensure_ascii=False))

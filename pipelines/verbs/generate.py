@@ -12,6 +12,7 @@ from typing import Annotated
 import tyro
 
 from pipelines.cli.arguments import (
+    Adapter,
     AsJson,
     Checkpoint,
     Device,
@@ -36,7 +37,7 @@ HELP = {
     "Text": ("run prompt tokens", ""),
     "Sampling": ("temperature top_k top_p greedy seed", "min_p repetition_penalty"),
     "Beam search": ("beams", "length_penalty"),
-    "Model": ("checkpoint device dtype", ""),
+    "Model": ("checkpoint adapter device dtype", ""),
     "Output": ("probabilities json", ""),
 }
 
@@ -58,6 +59,7 @@ def generate(
     seed: int = 0,
     probabilities: bool = False,
     checkpoint: Checkpoint = "auto",
+    adapter: Adapter = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: AsJson = False,
@@ -97,7 +99,7 @@ def generate(
         seed=seed,
     )
     _check(options, tokens, beams, length_penalty)
-    found = opened(run, checkpoint, device, dtype)
+    found = opened(run, checkpoint, device, dtype, adapter=adapter)
     prompts = [_read(each) for each in prompt or [""]]
     architecture = found.recipe.model.architecture
     if not prompt and architecture == "encoder-decoder":
@@ -124,7 +126,7 @@ def generate(
         raise ValueError("`length_penalty` is for beam search, and this samples: leave it out, or give `beams`")
     from pipelines.generation.text_generation import filled_masks, load_run, sampled_texts, searched_texts
 
-    loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype)
+    loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype, adapter=adapter)
     if architecture == "encoder":
         return _print_guesses(filled_masks(loaded, prompts[0]), as_json)
     most = TOKENS if tokens is None else tokens
