@@ -1,7 +1,6 @@
 """Models of `transformers` in folders with the layout of the hub, for import tests."""
 
 import shutil
-from dataclasses import replace
 
 import pytest
 import torch
@@ -57,10 +56,3 @@ def save_peer(folder, kind, tokenizer_folder, entries=512, ids=IDS, **options):
 
 def our_model(run):
     return load_trained(Run(run), device="cpu").model
-
-
-def small(recipe, **changes):
-    """Return a recipe with a small model of random weights that differ enough from each other."""
-    model = replace(recipe.model, width=32, dropout=0.0, **changes)
-    train = replace(recipe.train, tokens=512, batch_tokens=256, device="cpu", dtype="float32")
-    return replace(recipe, model=model, train=train)

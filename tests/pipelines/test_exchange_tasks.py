@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from pipelines.recipes.recipe import load_recipe
 from pipelines.run.checkpoint_reader import load_weights
 from pipelines.run.folder import Run
 from pipelines.verbs.pretrain import pretrain
-from tests.pipelines.exchange_cases import SHAPES, small
+from tests.pipelines.exchange_cases import SHAPES
 from tests.tasks.files import write
 
 transformers = pytest.importorskip("transformers")
@@ -32,6 +33,13 @@ ROWS = [
     for i in range(16)
     for word, label in (("def", "code"), ("the", "prose"), ("12", "digits"))
 ]
+
+
+def small(recipe, **changes):
+    """Return a recipe with a small model of random weights that differ enough from each other."""
+    model = replace(recipe.model, width=32, dropout=0.0, **changes)
+    train = replace(recipe.train, tokens=512, batch_tokens=256, device="cpu", dtype="float32")
+    return replace(recipe, model=model, train=train)
 
 
 @pytest.fixture(scope="module")
