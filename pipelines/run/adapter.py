@@ -36,7 +36,10 @@ def with_adapter(run: Run, weights: Mapping[str, Tensor], folder: Path) -> dict[
         mean, deviation = (getattr(recipe.task, name, default) for name, default in (("mean", 0.0), ("deviation", 1.0)))
         folded = fold_peft(found, recipe.model, _in_units(weights, mean, deviation), *adapter)
         if mean and BIAS not in weights and not torch.equal(folded[WEIGHT], weights[WEIGHT] * deviation):
-            raise ValueError(f"{found.auto_class} has no bias in its head, which would hold the mean of the numbers")
+            raise ValueError(
+                f"it trained the head, and {found.auto_class} has no bias there that holds the mean of the numbers: "
+                "merge the adapter with peft, and import the merged model"
+            )
         return _in_units(folded, -mean / deviation, 1 / deviation)
     except ValueError as error:
         raise ValueError(f"the adapter {folder} does not fit {run.folder}: {error}") from None

@@ -1,13 +1,13 @@
 """A peft adapter beside a run: every verb computes what peft computes on the export of the run."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 import bytelm
 from pipelines.recipes.recipe import load_recipe
-from tests.pipelines.exchange_cases import small
 from tests.tasks.files import write
 
 transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
@@ -40,25 +40,32 @@ def gpt_adapter(trained_gpt, folder):
 
 
 CASES = {
-    "classes": ("bert-tiny", {"mlp_width": 48}, {}, ["Wqkv", "Wo", "dense"]),
-    "regression": ("bert-tiny-published", {"initialization": "xavier"}, {"pooling": "first"}, ["query", "dense"]),
+    "encoder": ("classes", "bert-tiny", {"mlp_width": 48}, {}, ["Wqkv", "Wo", "dense"]),
+    "numbers": ("regression", "bert-tiny-published", {"initialization": "xavier"}, {"pooling": "first"}, ["query"]),
+    "decoder": ("classes", "gpt-tiny", {}, {}, "all-linear"),
 }
-"""Recipe of an encoder, changes of its model, options of the task, and the layers that get adapters"""
+"""Task, recipe, changes of its model, options of the task, and the layers that get adapters"""
 
 
 @pytest.fixture(scope="module", params=list(CASES))
 def tuned(request, dataset_folder, folder):
-    """Return (run, folder of an adapter, model of peft) of an encoder with a head, which peft trains too."""
-    task = request.param
-    recipe, changes, options, targets = CASES[task]
+    """Return (run, folder of an adapter, model of peft) of a model with a head, which peft trains too."""
+    name = request.param
+    task, recipe, changes, options, targets = CASES[name]
     rows = [{"text": f"{'yes' if i % 2 else 'no'} {i}", "label": i % 2, "score": 10 + i} for i in range(40)]
-    data, base, out = write(folder / f"{task}.jsonl", rows), folder / recipe, folder / task
-    bytelm.pretrain(small(load_recipe(recipe), context_length=34, **changes), data=dataset_folder, out=base)
+    data, base, out = write(folder / f"{name}.jsonl", rows), folder / recipe, folder / name
+    small, context = load_recipe(recipe), 32 if recipe == "gpt-tiny" else 34
+    small = replace(
+        small,
+        model=replace(small.model, width=32, dropout=0.0, context_length=context, **changes),
+        train=replace(small.train, tokens=512, batch_tokens=256, device="cpu", dtype="float32"),
+    )
+    bytelm.pretrain(small, data=dataset_folder, out=base)
     bytelm.finetune(base, task=task, data=data, out=out, train=TRAIN, options=options, compare_scratch=False)
-    exported = bytelm.export_hf(out, out=folder / f"{task}-hf")
+    exported = bytelm.export_hf(out, out=folder / f"{name}-hf")
     base = transformers.AutoModelForSequenceClassification.from_pretrained(exported)
-    made = adapted(base, folder / f"{task}-lora", targets, task_type="SEQ_CLS")
-    return out, folder / f"{task}-lora", made
+    made = adapted(base, folder / f"{name}-lora", targets, task_type="SEQ_CLS")
+    return out, folder / f"{name}-lora", made
 
 
 @torch.no_grad()
