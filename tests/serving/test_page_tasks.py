@@ -108,15 +108,24 @@ def test_a_number_and_a_text_are_shown(page, tasks):
     assert page.locator("#predicted .said").text_content() == predicted(tasks, "writer")["prediction"]
 
 
+def with_chances(labels, fields):
+    """Return labels with the probabilities of a prediction, if it has some."""
+    chances = fields.get("probability", [None] * len(labels))
+    return [label if p is None else f"{label} {100 * p:.1f} %" for label, p in zip(labels, chances, strict=True)]
+
+
 @pytest.mark.parametrize("name", ["entities", "spans"])
 def test_entities_are_marked_in_the_text(name, page, tasks):
     predict(page, name)
-    spans = [list(one.values()) if isinstance(one, dict) else one for one in predicted(tasks, name)["prediction"]]
+    fields = predicted(tasks, name)
+    names = ("start", "end", "label")
+    spans = [[one[key] for key in names] if isinstance(one, dict) else one for one in fields["prediction"]]
     assert spans, "random weights find no entity: choose another seed"
     marks = page.locator("#predicted mark").evaluate_all(
         "marks => marks.map(mark => [...mark.childNodes].map(each => each.textContent))"
     )
-    assert marks == [[TEXT[start:end], label] for start, end, label in spans]
+    labels = with_chances([label for *_, label in spans], fields)
+    assert marks == [[TEXT[start:end], label] for (start, end, _), label in zip(spans, labels, strict=True)]
     whole = page.locator("#predicted .marks").evaluate(
         "each => { each.querySelectorAll('small').forEach(tag => tag.remove()); return each.textContent }"
     )
@@ -127,7 +136,7 @@ def test_words_have_their_tags(page, tasks):
     predict(page, "words")
     fields = predicted(tasks, "words")
     assert page.locator("#predicted mark").all_text_contents() == [
-        word + tag for word, tag in zip(fields["words"], fields["prediction"], strict=True)
+        word + tag for word, tag in zip(fields["words"], with_chances(fields["prediction"], fields), strict=True)
     ]
 
 

@@ -52,9 +52,12 @@ const SHOWN = {
     return [said(choice, "result"), chances(pairs, (_, place) => place === prediction)];
   },
   regression: ({ prediction }) => [said(String(Number(prediction.toPrecision(4))), "result")],
-  tokens({ prediction, words }, [text]) {
-    if (words) return [tagged(words, prediction)];
-    const spans = prediction.map((span) => (Array.isArray(span) ? span : [span.start, span.end, span.label]));
+  tokens({ prediction, words, probability = [] }, [text]) {
+    const likely = (label, i) => [label, ...(probability[i] ? [percent(probability[i])] : [])].join(" ");
+    if (words) return [tagged(words, prediction.map(likely))];
+    const spans = prediction
+      .map((span) => (Array.isArray(span) ? span : [span.start, span.end, span.label]))
+      .map(([start, end, label], i) => [start, end, likely(label, i)]);
     return [marked(text, spans), ...(spans.length ? [] : [said("no entity", "status")])];
   },
   spans({ prediction, start, end, margin }, [, context]) {
