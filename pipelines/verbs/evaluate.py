@@ -132,7 +132,9 @@ def evaluate(
 
 
 def next_step(given: Mapping[str, Any], _: Any) -> str:
-    """Return the command that follows: it shows the numbers of the runs on a page."""
+    """Return the command that follows: it shows the numbers of the runs on a page, which has none of an adapter."""
+    if given.get("adapter"):
+        return ""
     return command("report", *([given["runs"]] if isinstance(given["runs"], Path) else given["runs"]))
 
 

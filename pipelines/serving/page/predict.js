@@ -65,7 +65,7 @@ const SHOWN = {
     const place = start === null ? [] : [[start, end]];
     return [said(prediction || "no answer", "result"), marked(context, place), said(score, "status")];
   },
-  "text-to-text": ({ prediction }) => [said(prediction)],
+  "text-to-text": ({ prediction }) => [prediction ? said(prediction) : said("an empty text", "status")],
 };
 
 // Show all fields of the prediction of any other task.
