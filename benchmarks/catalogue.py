@@ -48,7 +48,7 @@ def main() -> None:
         "--out", type=Path, help="folder for catalogue.json and catalogue.md, such as benchmarks/results"
     )
     options = parser.parse_args()
-    found = [(folder, file) for folder in sorted(options.folder.iterdir()) if (file := _file_in(folder))]
+    found = [(folder, file) for folder in sorted(options.folder.iterdir()) if (file := file_in(folder))]
     chosen = [(folder, file) for folder, file in found if not options.only or folder.name in options.only]
     if not chosen:
         raise SystemExit(f"{options.folder} has no vocabulary: {', '.join(FILES)} in a subfolder")
@@ -117,7 +117,8 @@ def _drawn(draw: random.Random, start: int, end: int) -> list[int]:
     return [point for point in drawn if not 0xD800 <= point < 0xE000]
 
 
-def _file_in(folder: Path) -> Path | None:
+def file_in(folder: Path) -> Path | None:
+    """Return the file that names the format of a vocabulary, None if a folder has none."""
     return next((path for name in FILES for path in sorted(folder.glob(name))), None)
 
 
