@@ -19,7 +19,7 @@ from tokenizer.splitting.normalizers import (
     Normalizer,
     Precompiled,
     Replace,
-    most_characters,
+    normalize_by,
     normalizer_of,
 )
 from tokenizer.splitting.splitter import Splitter
@@ -91,12 +91,7 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
 
     def normalize(self, text: str) -> str:
         """Return the normalized text. Raises ValueError if replacements make it far longer."""
-        most = most_characters(len(text))
-        for step in self.normalizers:
-            if isinstance(step, Replace):
-                step.check_growth([text], most)
-            text = step.normalize(text)
-        return text
+        return normalize_by(self.normalizers, text)
 
     def pretokens(self, text: bytes) -> Iterator[bytes]:
         """Yield the words of one text in order."""

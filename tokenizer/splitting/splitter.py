@@ -21,6 +21,13 @@ class Splitter:
 
     rewrites: bool = True
     """Whether the pretokens, joined, are not the text."""
+    drops: bool = False
+    """Whether pretokens leave out some of the text."""
+
+    @property
+    def inside(self) -> Splitter:
+        """The splitter of text that follows a special token; itself unless the start of a text is special."""
+        return self
 
     @property
     def spelling(self) -> str | None:
