@@ -46,7 +46,7 @@ class ByteDecoding:
     def by_id(self) -> list[bytes | None]:
         """Return the bytes of each id, followed by `size` Nones, so that negative indices are unknown too."""
         by_id = self._vocabulary.tokens + [None] * self._vocabulary.size
-        for spelling, i in self._vocabulary.special_tokens.items():
+        for spelling, i in [*self._vocabulary.special_tokens.items(), *self._vocabulary.unreachable.items()]:
             if by_id[i] is None:
                 by_id[i] = spelling.encode()
         return by_id

@@ -28,6 +28,10 @@ def merged_spans(
     tokens = vocabulary.tokens
     ends = list(accumulate((len(tokens[i] or b"") for i in ids), initial=0))
     spans = list(pairwise(ends))
+    if vocabulary.normalizer is not None and not vocabulary.normalizer.is_nfc:
+        raise ValueError("offsets are not supported for this vocabulary, whose normalizer is not NFC: use encode")
+    if vocabulary.pattern.drops:
+        raise ValueError("offsets are not supported for this vocabulary, whose pre-tokenizer drops text: use encode")
     if vocabulary.normalizer is None and not vocabulary.pattern.rewrites:
         return ids, spans
     of_bytes = _spans_of_bytes(vocabulary, data)

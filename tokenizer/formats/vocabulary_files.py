@@ -14,7 +14,7 @@ from operator import lt
 from pathlib import Path
 
 from tokenizer.formats.added_tokens import read_added_tokens, read_object
-from tokenizer.formats.in_memory import check_normalizer, checked_special_tokens, vocabulary_of_ranks
+from tokenizer.formats.in_memory import checked_special_tokens, normalization_named, vocabulary_of_ranks
 from tokenizer.formats.number_text import read_number
 from tokenizer.formats.other_kinds import refuse_marked_words
 from tokenizer.formats.published import PatternNeededError, recognise
@@ -67,7 +67,7 @@ def load_vocabulary(
         raise FileNotFoundError(f"no such tokenizer: {path}")
     if special_tokens is not None:
         special_tokens = checked_special_tokens(special_tokens)
-    check_normalizer(normalizer)
+    normalization_named(normalizer)  # raises for a wrong name
     # Loading creates many objects and no garbage, so garbage collection would only take time.
     collects = gc.isenabled()
     gc.disable()
@@ -284,7 +284,7 @@ def _load_merges(
         special_tokens,
         resolve_pattern(pattern),
         vocab_field=ids_path.name,
-        normalizer=normalizer,
+        normalizer=normalization_named(normalizer),
         added_flags=flags,
         post_processor=around,
     )

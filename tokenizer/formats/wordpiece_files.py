@@ -6,9 +6,10 @@ import json
 
 from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
-from tokenizer.formats.hugging_face import parse_post_processor, type_of
+from tokenizer.formats.hugging_face import parse_post_processor
 from tokenizer.formats.length_settings import length_fields, parse_length_settings
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, check_ids, expect, is_unicode, quote
+from tokenizer.formats.step_fields import type_of
 from tokenizer.splitting.bert_splitter import BertWords
 from tokenizer.wordpiece_vocabulary import CONTINUATION, LONGEST_WORD, UNKNOWN, WordPieceVocabulary
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 
 from tokenizer.encoding.special_spellings import WHITE_SPACE
-from tokenizer.text import normal_form
+from tokenizer.text import nfc, normal_form
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ class Normalization(namedtuple("_Normalization", ["steps"])):
             return str(self.steps[0].kind)
         return json.dumps([step.field for step in self.steps], ensure_ascii=False, sort_keys=True)
 
-    @property
+    @cached_property
     def is_nfc(self) -> bool:
         """Whether this is the form NFC alone, which keeps the meaning of a text."""
         return str(self) == "NFC"
@@ -311,6 +311,8 @@ class Normalization(namedtuple("_Normalization", ["steps"])):
 
     def apply(self, data: bytes) -> bytes:
         """Return normalized text; the same object if nothing changes. Bytes of invalid UTF-8 stay."""
+        if self.is_nfc:
+            return nfc(data)
         text = data.decode(errors="surrogateescape")
         normalized = normalize_by(self.steps, text)
         return data if normalized == text else normalized.encode(errors="surrogateescape")
