@@ -31,6 +31,26 @@ _NOT_ADDED = "is not an added token with the id that tokenizers gives it"
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 
 
+def is_bpe(content: Any) -> bool:
+    """Return whether the value of a tokenizer.json has the model BPE. Old files leave the type out."""
+    model = content.get("model") if isinstance(content, dict) else None
+    if not isinstance(model, dict) or "type" in model:
+        return isinstance(model, dict) and model["type"] == "BPE"
+    return "merges" in model and not isinstance(model.get("vocab"), list)
+
+
+def is_byte_level(content: dict[str, Any]) -> bool:
+    """Return whether a step of a tokenizer.json is ByteLevel, so that tokens spell bytes."""
+    fields = [content.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")]
+    for name in ("normalizers", "pretokenizers", "decoders"):
+        fields += [step for field in fields if isinstance(field, dict) for step in _list(field.get(name))]
+    return any(type_of(field) == "ByteLevel" for field in fields)
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def tokenizer_json(vocabulary: BytePairVocabulary) -> Iterator[str]:
     """Yield the text of tokenizer.json in parts, because a long run can have tokens of megabytes.
 

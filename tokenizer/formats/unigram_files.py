@@ -11,7 +11,7 @@ from tokenizer.formats.length_settings import length_fields, parse_length_settin
 from tokenizer.formats.number_text import number_text, read_number
 from tokenizer.formats.spelled_vocabulary import check_ids, expect, is_unicode, quote
 from tokenizer.splitting.metaspace_splitter import ALWAYS, FIRST, NEVER, MetaspaceWords
-from tokenizer.splitting.normalizers import MARK, REGEXES, Normalizer, Precompiled, Replace, Strip
+from tokenizer.splitting.normalizers import MARK, REGEXES, Normalizer, Precompiled, Prepend, Replace, Strip
 from tokenizer.splitting.precompiled_map import CharacterMap
 from tokenizer.unigram_vocabulary import UnigramVocabulary
 
@@ -34,7 +34,7 @@ def unigram_json(vocabulary: UnigramVocabulary) -> Iterator[str]:
         "normalizer": _normalizer_field(vocabulary.pattern),
         "pre_tokenizer": _pre_tokenizer_field(vocabulary.pattern),
         "post_processor": vocabulary.post_processor,
-        "decoder": _in_sequence("decoders", vocabulary.decoder),
+        "decoder": in_sequence("decoders", vocabulary.decoder),
         "model": {
             "type": "Unigram",
             "unk_id": vocabulary.unknown,
@@ -50,18 +50,18 @@ def unigram_json(vocabulary: UnigramVocabulary) -> Iterator[str]:
     yield f'{before}"vocab": [{",".join(entries)}\n    ]{after}\n'
 
 
-def _in_sequence(name: str, steps: Any) -> Any:
+def in_sequence(name: str, steps: Any) -> Any:
     """Return steps as a field: None, the only step, or a Sequence."""
     steps = list(steps)
     return {"type": "Sequence", name: steps} if len(steps) > 1 else steps[0] if steps else None
 
 
 def _normalizer_field(words: MetaspaceWords) -> Any:
-    return _in_sequence("normalizers", [step.field for step in words.normalizers])
+    return in_sequence("normalizers", [step.field for step in words.normalizers])
 
 
 def _pre_tokenizer_field(words: MetaspaceWords) -> Any:
-    return _in_sequence("pretokenizers", [*[{"type": "WhitespaceSplit"}] * words.whitespace_split, words.field])
+    return in_sequence("pretokenizers", [*[{"type": "WhitespaceSplit"}] * words.whitespace_split, words.field])
 
 
 def parse_unigram_json(content: dict[str, Any]) -> UnigramVocabulary:
@@ -99,7 +99,7 @@ def parse_unigram_json(content: dict[str, Any]) -> UnigramVocabulary:
         special_tokens=special,
         pattern=pattern,
         byte_fallback=byte_fallback,
-        decoder=_parse_decoder(content.get("decoder")),
+        decoder=parse_decoder(content.get("decoder")),
         added_flags=flags,
         post_processor=parse_post_processor(content.get("post_processor"), special),
         length_settings=parse_length_settings(content),
@@ -140,20 +140,20 @@ def _parse_unusual(i: int, entry: Any, scores: dict[str, float]) -> None:
 
 
 def _parse_words(content: dict[str, Any]) -> MetaspaceWords:
-    steps = _steps(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers")
+    steps = steps_of(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers")
     kinds = [type_of(step) for step in steps]
     expect(
         kinds in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]),
         f"has the pre_tokenizer {quote(' + '.join(kinds))}; with Unigram, Metaspace alone or after WhitespaceSplit is "
         "supported",
     )
-    prepend, cuts = _parse_metaspace(steps[-1], "pre_tokenizer")
+    prepend, cuts = parse_metaspace(steps[-1], "pre_tokenizer")
     expect(prepend != FIRST or len(steps) == 1, "has WhitespaceSplit before Metaspace with prepend_scheme first")
-    normalizers = _steps(content.get("normalizer"), "normalizer", "normalizers")
-    return MetaspaceWords(tuple(map(_parse_normalizer, normalizers)), len(steps) == 2, prepend, cuts)
+    normalizers = steps_of(content.get("normalizer"), "normalizer", "normalizers")
+    return MetaspaceWords(tuple(map(parse_normalizer, normalizers)), len(steps) == 2, prepend, cuts)
 
 
-def _steps(field: Any, name: str, list_name: str) -> list[Any]:
+def steps_of(field: Any, name: str, list_name: str) -> list[Any]:
     """Return the steps of a field that is None, one step, or a Sequence."""
     steps = [] if field is None else [field]
     if type_of(field) == "Sequence":
@@ -163,7 +163,7 @@ def _steps(field: Any, name: str, list_name: str) -> list[Any]:
     return steps
 
 
-def _parse_metaspace(step: dict[str, Any], where: str) -> tuple[str, bool]:
+def parse_metaspace(step: dict[str, Any], where: str) -> tuple[str, bool]:
     """Return the prepend_scheme and split of a Metaspace, in the spelling of old or new files."""
     replacement = step.get("replacement", MARK)
     expect(
@@ -183,7 +183,8 @@ def _parse_metaspace(step: dict[str, Any], where: str) -> tuple[str, bool]:
     return prepend, cuts
 
 
-def _parse_normalizer(step: Any) -> Normalizer:
+def parse_normalizer(step: Any) -> Normalizer:
+    """Return a step of the field normalizer."""
     kind = type_of(step)
     if kind == "Precompiled":
         return Precompiled(_parse_character_map(step.get("precompiled_charsmap")))
@@ -193,8 +194,13 @@ def _parse_normalizer(step: Any) -> Normalizer:
         sides = step.get("strip_left"), step.get("strip_right")
         expect({*map(type, sides)} == {bool}, f"has a normalizer Strip with {quote(sides)}")
         return Strip(*sides)
+    if kind == "Prepend":
+        prepend = step.get("prepend")
+        expect(isinstance(prepend, str) and is_unicode(prepend), f"has a normalizer Prepend with {quote(prepend)}")
+        return Prepend(prepend)
     raise ValueError(
-        f"has a normalizer of type {kind}, which is not supported (with Unigram Precompiled, Replace and Strip are)"
+        f"has a normalizer of type {kind}, which is not supported (with words of Metaspace, Precompiled, Prepend, "
+        "Replace and Strip are)"
     )
 
 
@@ -229,14 +235,14 @@ def _parse_replace(step: dict[str, Any], where: str, regexes: tuple[str, ...]) -
     return find, kind == "Regex", content
 
 
-def _parse_decoder(decoder: Any) -> list[dict[str, Any]]:
+def parse_decoder(decoder: Any) -> list[dict[str, Any]]:
     """Return the checked steps of decoding, in the spelling of new files."""
     parsed: list[dict[str, Any]] = []
     expect(decoder is not None, "has no decoder; with Unigram one is needed, such as Metaspace")
-    for step in _steps(decoder, "decoder", "decoders"):
+    for step in steps_of(decoder, "decoder", "decoders"):
         kind = type_of(step)
         if kind == "Metaspace":
-            prepend, cuts = _parse_metaspace(step, "decoder")
+            prepend, cuts = parse_metaspace(step, "decoder")
             fields: dict[str, Any] = {"replacement": MARK, "prepend_scheme": prepend, "split": cuts}
         elif kind == "Replace":
             find, _, content = _parse_replace(step, "a decoder", ())

@@ -45,6 +45,7 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
 
     normalizers: tuple[Normalizer, ...]
     prepend: str
+    marks_spaces = True
 
     @property
     def name(self) -> str | None:

@@ -1,4 +1,4 @@
-"""The normalizers before SentencePiece's words in tokenizer.json: Precompiled, Replace and Strip."""
+"""The normalizers before SentencePiece's words in tokenizer.json: Precompiled, Replace, Strip and Prepend."""
 
 from __future__ import annotations
 
@@ -105,7 +105,20 @@ class Precompiled(namedtuple("_Precompiled", ["characters"])):
         return {"type": "Precompiled", "precompiled_charsmap": b64encode(self.characters.compiled).decode()}
 
 
-Normalizer = Precompiled | Replace | Strip
+class Prepend(namedtuple("_Prepend", ["prepend"])):
+    """A normalizer that puts a text before every text that is not empty."""
+
+    def normalize(self, text: str) -> str:
+        """Return the normalized text."""
+        return self.prepend + text if text else text
+
+    @property
+    def field(self) -> dict[str, object]:
+        """The normalizer as tokenizer.json writes it."""
+        return {"type": "Prepend", "prepend": self.prepend}
+
+
+Normalizer = Precompiled | Replace | Strip | Prepend
 
 
 def normalizer_of(field: dict[str, Any]) -> Normalizer:
@@ -114,6 +127,8 @@ def normalizer_of(field: dict[str, Any]) -> Normalizer:
 
     from tokenizer.splitting.precompiled_map import CharacterMap
 
+    if field["type"] == "Prepend":
+        return Prepend(field["prepend"])
     if field["type"] == "Strip":
         return Strip(field["strip_left"], field["strip_right"])
     if field["type"] == "Replace":

@@ -21,6 +21,8 @@ class Splitter:
 
     rewrites: bool = True
     """Whether the pretokens, joined, are not the text."""
+    marks_spaces: bool = False
+    """Whether the tokens of its pretokens spell a space as `▁`."""
 
     @property
     def spelling(self) -> str | None:
