@@ -42,10 +42,6 @@ class SentencePieceVocabulary(UnigramVocabulary):
 
         return SentencePieceDecoding(self)
 
-    @property
-    def inside(self) -> SentencePieceVocabulary:
-        return self  # text after a special token is encoded like any other text
-
     @cached_property
     def matches(self) -> dict[str, int]:
         return {

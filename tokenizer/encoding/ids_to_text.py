@@ -19,14 +19,6 @@ if TYPE_CHECKING:
     from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
 MANY_IDS = 50_000  # decode longer arrays with a kernel
-# Replacements that the decoder of `tokenizers` makes in each token, in this order.
-_CLEANED = [
-    *((f" {mark}", mark) for mark in ".?!,"),
-    (" ' ", "'"),
-    *((f" {ending}", ending) for ending in ("n't", "'m")),
-    (" do not", " don't"),
-    *((f" {ending}", ending) for ending in ("'s", "'ve", "'re")),
-]
 
 
 def _list(ids: Any) -> Any:
@@ -148,9 +140,9 @@ class PieceDecoding(ByteDecoding):
     def _clean(self, token: bytes | None) -> bytes | None:
         if token is None or not self._vocabulary.cleanup:
             return token
-        for found, replacement in _CLEANED:
-            token = token.replace(found.encode(), replacement.encode())
-        return token
+        from tokenizer.encoding.decoder_steps import cleaned
+
+        return cleaned(token.decode()).encode()
 
     def _pieces(self, ids: list[int]) -> Iterable[bytes]:
         first = [self._clean(self.by_id[i]) for i in ids[:1]]

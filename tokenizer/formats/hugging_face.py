@@ -18,6 +18,7 @@ from tokenizer.formats.step_fields import (
     parse_byte_level_steps,
     parse_normalization,
     pre_tokenizer_field,
+    steps_of,
     type_of,
 )
 from tokenizer.splitting.chains import Chain
@@ -34,6 +35,24 @@ _NO_ENTRIES = '"vocab": {},\n    "merges": []'
 
 _NOT_ADDED = "is not an added token with the id that tokenizers gives it"
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+
+
+def is_bpe(content: Any) -> bool:
+    """Return whether the value of a tokenizer.json has the model BPE. Old files leave the type out."""
+    model = content.get("model") if isinstance(content, dict) else None
+    if not isinstance(model, dict) or "type" in model:
+        return isinstance(model, dict) and model["type"] == "BPE"
+    return "merges" in model and not isinstance(model.get("vocab"), list)
+
+
+def is_byte_level(content: dict[str, Any]) -> bool:
+    """Return whether text goes through one ByteLevel step and tokens spell bytes without marks, as in GPT-2."""
+    steps = steps_of(content.get("normalizer"), "normalizer", "normalizers")
+    steps += steps_of(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers")
+    kinds, model = list(map(type_of, steps)), content["model"]
+    marks = [model.get(name) for name in ("end_of_word_suffix", "continuing_subword_prefix", "byte_fallback")]
+    decoder = content.get("decoder")
+    return kinds.count("ByteLevel") == 1 and not any(marks) and (decoder is None or type_of(decoder) == "ByteLevel")
 
 
 def tokenizer_json(vocabulary: BytePairVocabulary) -> Iterator[str]:

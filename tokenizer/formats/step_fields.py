@@ -5,6 +5,9 @@ Each field is None, one step or a Sequence of steps. A Sequence in a Sequence is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from tokenizer.encoding.decoder_steps import JOIN
 from tokenizer.formats.spelled_vocabulary import expect, is_unicode, quote
 from tokenizer.splitting.chains import BEHAVIORS, Chain
 from tokenizer.splitting.normalizers import (
@@ -229,7 +232,16 @@ def _parse_split_pattern(pattern: Any, where: str) -> dict[str, str]:
 
 def parse_decoder(decoder: Any) -> list[dict[str, Any]]:
     """Return the checked steps of decoding, in the spelling of new files."""
+    if decoder is None:
+        return [{"type": JOIN}]
     return [_parse_decoder_step(step) for step in steps_of(decoder, "decoder", "decoders")]
+
+
+def decoder_field(steps: Sequence[dict[str, Any]]) -> Any:
+    """Return the field decoder."""
+    if len(steps) != 1:
+        return {"type": "Sequence", "decoders": list(steps)}
+    return None if steps[0]["type"] == JOIN else steps[0]
 
 
 def _parse_decoder_step(step: Any) -> dict[str, Any]:

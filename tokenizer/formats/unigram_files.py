@@ -11,6 +11,7 @@ from tokenizer.formats.length_settings import length_fields, parse_length_settin
 from tokenizer.formats.number_text import number_text, read_number
 from tokenizer.formats.spelled_vocabulary import check_ids, expect, is_unicode, quote
 from tokenizer.formats.step_fields import (
+    decoder_field,
     in_sequence,
     parse_decoder,
     parse_metaspace,
@@ -40,7 +41,7 @@ def unigram_json(vocabulary: UnigramVocabulary) -> Iterator[str]:
         "normalizer": _normalizer_field(vocabulary.pattern),
         "pre_tokenizer": _pre_tokenizer_field(vocabulary.pattern),
         "post_processor": vocabulary.post_processor,
-        "decoder": in_sequence("decoders", vocabulary.decoder),
+        "decoder": decoder_field(vocabulary.decoder),
         "model": {
             "type": "Unigram",
             "unk_id": vocabulary.unknown,

@@ -94,8 +94,9 @@ class Unigram(Kind):
 
         return {"pieces": PieceRules(byte_fallback=True)}
 
-    def reads(self, model: Any) -> bool:
+    def reads(self, content: Any) -> bool:
         """Return whether the field model is Unigram's. Old files leave its type out."""
+        model = content.get("model") if isinstance(content, dict) else None
         return isinstance(model, dict) and (
             model["type"] == "Unigram" if "type" in model else isinstance(model.get("vocab"), list)
         )

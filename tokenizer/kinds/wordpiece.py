@@ -75,7 +75,8 @@ class WordPiece(Kind):
     def shortage(self, vocabulary: Vocabulary, options: Options) -> str:
         return f"the corpus ran out of pairs that occur at least {options.min_count} times"
 
-    def reads(self, model: Any) -> bool:
+    def reads(self, content: Any) -> bool:
+        model = content.get("model") if isinstance(content, dict) else None
         return isinstance(model, dict) and model.get("type") == "WordPiece"
 
     def read(self, content: Any) -> WordPieceVocabulary:

@@ -16,6 +16,7 @@ from functools import cached_property
 from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.splitting.normalizers import (
     MARK,
+    REGEXES,
     Normalizer,
     Precompiled,
     Replace,
@@ -45,11 +46,17 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
 
     normalizers: tuple[Normalizer, ...]
     prepend: str
+    marks_spaces = True
 
     @property
     def name(self) -> str | None:
         """The name of the words without normalizers, None for others."""
         return _NAME if self == PLAIN_WORDS else None
+
+    @cached_property
+    def inside(self) -> MetaspaceWords:
+        """The words of text that follows a special token: with FIRST, no mark goes before them."""
+        return self._replace(prepend=NEVER) if self.prepend == FIRST else self
 
     @property
     def spelling(self) -> str:
@@ -83,11 +90,18 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
     @cached_property
     def splits_at_spaces(self) -> bool:
         """Whether a text can be cut between an ASCII letter and white space without changing its words."""
-        harmless = (Precompiled, Replace) if self.whitespace_split else Precompiled
-        steps = [step for step in self.normalizers if not isinstance(step, harmless)]
+        steps = [step for step in self.normalizers if not self._is_harmless(step)]
         # A line feed that does not become a space would get a mark before it at the start of a part.
         spaces = all(self.normalize(f"a{c}a") == "a a" for c in " \n")
         return self.cuts and not steps and (self.whitespace_split or (spaces and self.prepend == ALWAYS))
+
+    def _is_harmless(self, step: Normalizer) -> bool:
+        """Return whether a normalizer has no match that goes on after an ASCII letter with white space."""
+        if isinstance(step, Replace):
+            return self.whitespace_split and (
+                step.find in REGEXES or not (step.is_regex or _WHITE_SPACE.search(step.find, 1))
+            )
+        return isinstance(step, Precompiled)
 
     def normalize(self, text: str) -> str:
         """Return the normalized text. Raises ValueError if replacements make it far longer."""

@@ -23,6 +23,8 @@ class Splitter:
     """Whether the pretokens, joined, are not the text."""
     drops: bool = False
     """Whether pretokens leave out some of the text."""
+    marks_spaces: bool = False
+    """Whether the tokens of its pretokens spell a space as `▁`."""
 
     @property
     def inside(self) -> Splitter:
