@@ -13,6 +13,8 @@ from tokenizer.text import nfc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from tokenizer.bpe_vocabulary import BytePairVocabulary
     from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
@@ -107,7 +109,8 @@ class PieceSpans:
         starts = list(accumulate((len(c.encode(errors="surrogateescape")) for c in characters), initial=0))
         ids: list[int] = []
         spans: Spans = []
-        for word, places in self._vocabulary.pattern.aligned_words(characters):
+        words: Any = self._vocabulary.pattern  # BERT's
+        for word, places in words.aligned_words(characters):
             found = self._encode(word.encode())
             first = 0
             for i in found:
