@@ -11,7 +11,7 @@ from tokenizer.bpe_vocabulary import BytePairVocabulary
 from tokenizer.byte_level import BY_MERGES, WHOLE_FIRST, spell
 from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
 from tokenizer.formats.length_settings import length_fields, parse_length_settings
-from tokenizer.formats.other_kinds import ONLY, refuse_other_bpe, refuse_tekken
+from tokenizer.formats.other_kinds import ONLY
 from tokenizer.formats.spelled_vocabulary import build_vocabulary, expect, quote
 from tokenizer.formats.step_fields import (
     normalizer_field,
@@ -21,6 +21,7 @@ from tokenizer.formats.step_fields import (
     steps_of,
     type_of,
 )
+from tokenizer.formats.tekken import is_tekken, parse_tekken
 from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.patterns import Pattern, refuse_misread_by_tokenizers
 
@@ -131,7 +132,8 @@ def parse_tokenizer_json(content: Any) -> BytePairVocabulary:
     Raises ValueError that names the field that is missing, damaged or not supported.
     """
     expect(isinstance(content, dict), "is not a JSON object")
-    refuse_tekken(content)
+    if is_tekken(content):
+        return parse_tekken(content)
     model = content.get("model")
     expect(isinstance(model, dict), "has no model; is it a tokenizer.json?")
     # Checked first: files with another model differ in most other fields, too.
@@ -139,7 +141,6 @@ def parse_tokenizer_json(content: Any) -> BytePairVocabulary:
         model.get("type") == "BPE" or ("type" not in model and "merges" in model),
         f"has a model of type {quote(model.get('type'))}, which is not supported ({ONLY})",
     )
-    refuse_other_bpe(content, model)
     decoder = content.get("decoder")
     expect(
         decoder is None or type_of(decoder) == "ByteLevel",

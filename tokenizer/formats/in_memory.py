@@ -50,8 +50,9 @@ def vocabulary_of_ranks(
     pattern: str | Pattern,
     special_tokens: Mapping[str, int] | None,
     normalizer: str | None = None,
+    unreachable: Mapping[str, int] | None = None,
 ) -> BytePairVocabulary:
-    """Return the vocabulary of tiktoken's ranks, which are ids."""
+    """Return the vocabulary of tiktoken's ranks, which are ids. unreachable: as in `BytePairVocabulary`."""
     special_tokens = checked_special_tokens(special_tokens)
     normalization = normalization_named(normalizer)
     check_largest_id(max([*ranks.values(), *special_tokens.values()], default=0), len(ranks) + len(special_tokens))
@@ -63,6 +64,7 @@ def vocabulary_of_ranks(
         special_tokens=special_tokens,
         pattern=resolve_pattern(pattern),
         rule=BY_RANKS,
+        unreachable=unreachable,
         normalizer=normalization,
     )
 

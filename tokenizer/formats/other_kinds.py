@@ -29,24 +29,3 @@ def refuse_marked_words(ids: Iterable[str], merges: Sequence[Any], special_token
         made = {line.replace(" ", "") for line in lines if len(line) == 2 + len(mark)}
         unmade = marked.difference(made, special_tokens)
         expect(not unmade, f"has the token {quote(min(unmade, default=''))}, which no merge makes: {mark} {meaning}")
-
-
-def refuse_other_bpe(content: dict[str, Any], model: dict[str, Any]) -> None:
-    """Raise ValueError if the BPE of a tokenizer.json marks words, or is SentencePiece's."""
-    for field, meaning in (("end_of_word_suffix", _MARKS_ENDS), ("continuing_subword_prefix", _MARKS_PARTS)):
-        expect(not model.get(field), f"has model.{field} = {quote(model.get(field))}, which {meaning}")
-    fallback = model.get("byte_fallback")
-    expect(not fallback, f"has model.byte_fallback = {quote(fallback)}, {SENTENCEPIECE_BPE}")
-    for field, steps in (("pre_tokenizer", "pretokenizers"), ("decoder", "decoders")):
-        step = content.get(field)
-        inner = step.get(steps, [step]) if isinstance(step, dict) else []
-        metaspace = isinstance(inner, list) and any(isinstance(s, dict) and s.get("type") == "Metaspace" for s in inner)
-        expect(not metaspace, f"has a {field} of type Metaspace, {SENTENCEPIECE_BPE}")
-
-
-def refuse_tekken(content: dict[str, Any]) -> None:
-    """Raise ValueError for the content of a tekken.json."""
-    expect(
-        "model" in content or not (isinstance(content.get("config"), dict) and isinstance(content.get("vocab"), list)),
-        "is Mistral's tekken.json, which is not supported: load the tokenizer.json of the same model",
-    )

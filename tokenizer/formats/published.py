@@ -44,6 +44,13 @@ PUBLISHED = {
         "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
         {END_OF_TEXT: 199999, "<|endofprompt|>": 200018},
     ),
+    # Whisper's. Its other special tokens depend on the number of languages.
+    "multilingual": Published(
+        "gpt2",
+        50257,
+        "b34b360dbb493e781e479794586d661700670d65564001f23024971d1f2fa126",
+        {END_OF_TEXT: 50257, "<|startoftranscript|>": 50258},
+    ),
     # Empty, because Llama 3 and 3.1 use the same ranks with different special tokens.
     "llama3": Published(
         "llama3",

@@ -77,15 +77,11 @@ class Replace(namedtuple("_Replace", ["find", "is_regex", "content"])):
         return "".join([*parts, text[done:]])
 
     def _spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield the matches as `tokenizers` finds them: none in an empty text, and no empty one where another ends."""
+        """Return the matches as `tokenizers` finds them: none in an empty text."""
         from tokenizer.splitting.regex_translation import with_line_anchors
         from tokenizer.splitting.scanner import match_spans
 
-        done = -1
-        for start, end in match_spans(text, with_line_anchors(self.find)) if text else ():
-            if start < end or done < start:
-                yield start, end
-            done = end
+        return match_spans(text, with_line_anchors(self.find)) if text else iter(())
 
     @property
     def field(self) -> dict[str, object]:
