@@ -47,13 +47,21 @@ def is_bpe(content: Any) -> bool:
 
 
 def is_byte_level(content: dict[str, Any]) -> bool:
-    """Return whether text goes through one ByteLevel step and tokens spell bytes without marks, as in GPT-2."""
-    steps = steps_of(content.get("normalizer"), "normalizer", "normalizers")
-    steps += steps_of(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers")
-    kinds, model = list(map(type_of, steps)), content["model"]
+    """Return whether text goes through one ByteLevel step and tokens spell bytes without marks, as in GPT-2.
+
+    Later steps may only cut the text in ByteLevel's alphabet.
+    """
+    normalizers = [*map(type_of, steps_of(content.get("normalizer"), "normalizer", "normalizers"))]
+    others = [*map(type_of, steps_of(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers"))]
+    decoder, model = content.get("decoder"), content["model"]
     marks = [model.get(name) for name in ("end_of_word_suffix", "continuing_subword_prefix", "byte_fallback")]
-    decoder = content.get("decoder")
-    return kinds.count("ByteLevel") == 1 and not any(marks) and (decoder is None or type_of(decoder) == "ByteLevel")
+    return (
+        [*normalizers, *others].count("ByteLevel") == 1
+        and ("ByteLevel" in others or normalizers[-1] == "ByteLevel")
+        and "Metaspace" not in others
+        and not any(marks)
+        and (decoder is None or type_of(decoder) == "ByteLevel")
+    )
 
 
 def tokenizer_json(vocabulary: BytePairVocabulary) -> Iterator[str]:

@@ -17,8 +17,8 @@ from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.splitting import bert_characters, step_characters, unicode_classes
 from tokenizer.splitting.automata import Automaton
 from tokenizer.splitting.patterns import resolve_pattern
-from tokenizer.splitting.regex_translation import with_line_anchors
-from tokenizer.splitting.scanner import match_spans, pretokens, utf8_stretches
+from tokenizer.splitting.regex_translation import compile_regex, with_line_anchors
+from tokenizer.splitting.scanner import match_spans, pretokens, split_by_regex, utf8_stretches
 from tokenizer.splitting.splitter import Splitter
 from tokenizer.splitting.unicode_properties import ranges_of
 
@@ -26,11 +26,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    import numpy as np
+
+    from tokenizer.document_blocks import Block
+
     # A step turns a piece of text into smaller ones. Some of these may be empty.
     Step = Callable[[str], list[str]]
 
 BEHAVIORS = ("Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous", "Removed")
 
+LONGEST_CACHED = 32  # characters
+MOST_CACHED = 1 << 17  # pieces
 _INVALID = re.compile("[\udc80-\udcff]")
 # Numbers that are missing in the table of `unicode_classes`. Digits uses Rust's newer table, which has them.
 _NEW_NUMBERS = "11DE0-11DE9 16FF4-16FF6"
@@ -107,19 +113,44 @@ class Chain(Splitter):
         """
         if not self.as_bytes:
             decoded = text.decode(errors="surrogateescape")
-            yield from map(str.encode, self._split(decoded if text.isascii() else _INVALID.sub("\ufffd", decoded)))
+            yield from self._split(decoded if text.isascii() else _INVALID.sub("\ufffd", decoded))
             return
         for stretch, is_utf8 in utf8_stretches(text):
-            if not is_utf8:
+            if is_utf8:
+                yield from self._split(stretch) if self.steps else [unspell(stretch)]
+            else:
                 yield stretch.encode(errors="surrogateescape")
-                continue
-            yield from map(unspell, self._split(stretch))
 
-    def _split(self, text: str) -> list[str]:
-        pieces = [text] if text else []
-        for step in self._functions:
-            pieces = [part for piece in pieces for part in step(piece) if part]
-        return pieces
+    def rewrite(self, block: Block) -> tuple[Block, np.ndarray]:
+        """Return the block of joined pretokens, and the end of each one, int64. A kernel has the steps of CLIP."""
+        from tokenizer.splitting.chain_blocks import has_kernel, is_valid, words_of_block
+
+        if has_kernel(self) and is_valid(block):
+            return words_of_block(block)
+        return super().rewrite(block)
+
+    def _split(self, piece: str, done: int = 0) -> list[bytes]:
+        """Return the pretokens of a piece that went through the first `done` steps."""
+        if done == len(self._functions):
+            return [unspell(piece) if self.as_bytes else piece.encode()] if piece else []
+        # Words repeat, so what becomes of short pieces is kept.
+        pretokens: list[bytes] = []
+        cache = self._caches[done]
+        for part in self._functions[done](piece):
+            found = cache.get(part)
+            if found is None:
+                found = self._split(part, done + 1)
+                if len(part) <= LONGEST_CACHED:
+                    if len(cache) >= MOST_CACHED:
+                        cache.clear()
+                    cache[part] = found
+            pretokens += found
+        return pretokens
+
+    @cached_property
+    def _caches(self) -> list[dict[str, list[bytes]]]:
+        """The pretokens of short pieces after each step."""
+        return [{} for _ in self.steps]
 
     @cached_property
     def _functions(self) -> list[Step]:
@@ -154,13 +185,12 @@ def _step(step: dict[str, Any]) -> Step:
     if "String" in step["pattern"]:
         return partial(_split, find=partial(_spans, regex=re.compile(re.escape(step["pattern"]["String"]))), **options)
     pattern = resolve_pattern(with_line_anchors(step["pattern"]["Regex"]))
-    if pattern.automaton is not None and options == {"behavior": "Isolated", "invert": False}:
-        return partial(_scan, automaton=pattern.automaton)
-    return partial(_split, find=partial(match_spans, pattern=pattern.regex), **options)
-
-
-def _scan(piece: str, automaton: Automaton) -> list[str]:
-    return [pretoken.decode() for pretoken in pretokens(piece.encode(), automaton)]
+    keeps = {("Isolated", False): True, ("Isolated", True): True, ("Removed", True): False}.get(
+        (step["behavior"], step["invert"])
+    )
+    if keeps is None or compile_regex(pattern.regex).groups:
+        return partial(_split, find=partial(match_spans, pattern=pattern.regex), **options)
+    return partial(split_by_regex, pattern=pattern.regex, keeps_others=keeps)
 
 
 def _byte_level(piece: str, *, prefix: bool, split: bool) -> list[str]:

@@ -69,7 +69,9 @@ class Replace(namedtuple("_Replace", ["find", "is_regex", "content"])):
         if not self.is_regex:
             return text.replace(self.find, self.content)
         if self.find in REGEXES:
-            return _compiled(self.find).sub(lambda match: self.content, text)
+            if self.content == " " and self.find == r"\s+":
+                return _unusual_space().sub(" ", text)
+            return _compiled(self.find).sub(self.content.replace("\\", r"\\"), text)
         parts, done = [], 0
         for start, end in self._spans(text):
             parts += [text[done:start], self.content]
@@ -91,6 +93,12 @@ class Replace(namedtuple("_Replace", ["find", "is_regex", "content"])):
             "pattern": {"Regex" if self.is_regex else "String": self.find},
             "content": self.content,
         }
+
+
+@cache
+def _unusual_space() -> re.Pattern[str]:
+    """Return the regex of white space that is not one space."""
+    return re.compile(f" [{WHITE_SPACE}]+|[{WHITE_SPACE.replace(' ', '')}][{WHITE_SPACE}]*")
 
 
 @cache

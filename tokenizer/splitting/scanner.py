@@ -97,6 +97,29 @@ def match_spans(text: str, pattern: str) -> Iterator[tuple[int, int]]:
         done = spans[-1][1]
 
 
+def split_by_regex(text: str, pattern: str, *, keeps_others: bool) -> list[str]:
+    """Return the matches of a regex without groups, and the text between them if `keeps_others`. Some may be empty.
+
+    The time limit is that of `match_spans`.
+    """
+    import threading
+
+    from tokenizer.splitting.regex_translation import compile_regex
+
+    seconds = (5 + len(text) / 100_000) * threading.active_count()
+    try:
+        if keeps_others:
+            cut: list[str] = compile_regex(f"({pattern})").split(text, timeout=seconds)
+            return cut
+        found: list[str] = compile_regex(pattern).findall(text, timeout=seconds)
+        return found
+    except TimeoutError:
+        raise ValueError(
+            f"the split pattern {pattern[:80]!r} took more than {seconds:.0f} s from {text[:20]!r} on: it backtracks "
+            "too much; use possessive quantifiers such as x++"
+        ) from None
+
+
 def utf8_stretches(text: bytes) -> Iterator[tuple[str, bool]]:
     """Yield the stretches of valid UTF-8 and each invalid byte between them, in order, as (text, is_utf8)."""
     decoded = text.decode(errors="surrogateescape")
