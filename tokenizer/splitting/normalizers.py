@@ -29,6 +29,7 @@ FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 _DROPPED_BY_NMT = (*range(0x1, 0x9), 0xB, *range(0xE, 0x20), 0x7F, 0x8F, 0x9F)
 _SPACES_OF_NMT = (0x9, 0xA, 0xC, 0xD, 0x1680, *range(0x200B, 0x2010), 0x2028, 0x2029, 0x2581, 0xFEFF, 0xFFFD)
 
+_END_OF_CASE = 0x20000  # no character from here on has a case
 _GROWTH, _ROOM = 100, 10_000
 
 
@@ -205,7 +206,16 @@ def _lower_map() -> _Map:
 
 
 def _lowered(text: str) -> str:
-    return text.lower() if text.isascii() else text.translate(_lower_map())
+    return text.lower() if text.isascii() or not _odd_case().search(text) else text.translate(_lower_map())
+
+
+@cache
+def _odd_case() -> re.Pattern[str]:
+    """Return the regex of characters that `str.lower` maps otherwise: a sigma at the end of a word, and new letters."""
+    table = _lower_map()
+    cased = (chr(c) for c in range(_END_OF_CASE))
+    odd = [c for c in cased if c == "Σ" or c.lower() != table.get(ord(c), c)]
+    return re.compile(f"[{''.join(map(re.escape, odd))}]")
 
 
 @cache
