@@ -16,9 +16,10 @@ from tokenizer.formats.unigram_files import (
     parse_decoder,
     parse_metaspace,
     parse_normalizer,
+    pre_tokenizer_field,
     steps_of,
 )
-from tokenizer.splitting.metaspace_splitter import NEVER, MetaspaceWords
+from tokenizer.splitting.metaspace_splitter import FIRST, NEVER, MetaspaceWords
 from tokenizer.splitting.normalizers import MARK, Replace
 
 TYPE_CHECKING = False
@@ -38,7 +39,7 @@ def character_bpe_json(vocabulary: CharacterPairVocabulary) -> Iterator[str]:
         **length_fields(vocabulary.length_settings),
         "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
         "normalizer": in_sequence("normalizers", [step.field for step in words.normalizers]),
-        "pre_tokenizer": None if is_whole_text(words) else words.field,
+        "pre_tokenizer": None if is_whole_text(words) else pre_tokenizer_field(words),
         "post_processor": vocabulary.post_processor,
         "decoder": in_sequence("decoders", vocabulary.decoder),
         "model": {
@@ -176,13 +177,15 @@ def _parse_words(content: dict[str, Any]) -> MetaspaceWords:
     steps = [step for step in steps if not (marked and _is_split_at_spaces(step))]
     kinds = [type_of(step) for step in steps]
     expect(
-        kinds == ["Metaspace"] or (kinds == [] and marked),
-        f"has the pre_tokenizer {quote(' + '.join(kinds))}; with BPE over characters, Metaspace is supported, or none "
-        f"after a Replace of spaces by {MARK!r}",
+        kinds in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]) or (kinds == [] and marked),
+        f"has the pre_tokenizer {quote(' + '.join(kinds))}; with BPE over characters, Metaspace is supported, alone or "
+        f"after WhitespaceSplit, or none after a Replace of spaces by {MARK!r}",
     )
     if kinds == []:
         return MetaspaceWords(tuple(normalizers), False, NEVER, False)
-    return MetaspaceWords(tuple(normalizers), False, *parse_metaspace(steps[0], "pre_tokenizer"))
+    prepend, cuts = parse_metaspace(steps[-1], "pre_tokenizer")
+    expect(prepend != FIRST or len(steps) == 1, "has WhitespaceSplit before Metaspace with prepend_scheme first")
+    return MetaspaceWords(tuple(normalizers), len(steps) == 2, prepend, cuts)
 
 
 def _is_split_at_spaces(step: Any) -> bool:

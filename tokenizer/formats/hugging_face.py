@@ -135,7 +135,7 @@ def parse_tokenizer_json(content: Any) -> BytePairVocabulary:
         model.get("type") == "BPE" or ("type" not in model and "merges" in model),
         f"has a model of type {quote(model.get('type'))}, which is not supported ({ONLY})",
     )
-    refuse_other_bpe(content, model)
+    refuse_other_bpe(model)
     decoder = content.get("decoder")
     expect(
         decoder is None or type_of(decoder) == "ByteLevel",

@@ -10,8 +10,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-ONLY = "only byte-level BPE such as GPT-2's and Llama 3's, BERT's WordPiece and T5's Unigram are"
-SENTENCEPIECE_BPE = f"which is not supported (it is SentencePiece's BPE, as in Llama 2, Mistral 7B and Gemma; {ONLY})"
+ONLY = (
+    "only byte-level BPE such as GPT-2's and Llama 3's, BERT's WordPiece, and SentencePiece's Unigram and BPE such as "
+    "T5's and Llama 2's are"
+)
 _MARKS_ENDS = f"marks the end of a word, as in CLIP and OpenAI's first GPT; such BPE is not supported ({ONLY})"
 _MARKS_PARTS = f"marks tokens within words, as in WordPiece; such BPE is not supported ({ONLY})"
 
@@ -31,17 +33,12 @@ def refuse_marked_words(ids: Iterable[str], merges: Sequence[Any], special_token
         expect(not unmade, f"has the token {quote(min(unmade, default=''))}, which no merge makes: {mark} {meaning}")
 
 
-def refuse_other_bpe(content: dict[str, Any], model: dict[str, Any]) -> None:
-    """Raise ValueError if the BPE of a tokenizer.json marks words, or is SentencePiece's."""
+def refuse_other_bpe(model: dict[str, Any]) -> None:
+    """Raise ValueError if the byte-level BPE of a tokenizer.json marks words or falls back to bytes."""
     for field, meaning in (("end_of_word_suffix", _MARKS_ENDS), ("continuing_subword_prefix", _MARKS_PARTS)):
         expect(not model.get(field), f"has model.{field} = {quote(model.get(field))}, which {meaning}")
     fallback = model.get("byte_fallback")
-    expect(not fallback, f"has model.byte_fallback = {quote(fallback)}, {SENTENCEPIECE_BPE}")
-    for field, steps in (("pre_tokenizer", "pretokenizers"), ("decoder", "decoders")):
-        step = content.get(field)
-        inner = step.get(steps, [step]) if isinstance(step, dict) else []
-        metaspace = isinstance(inner, list) and any(isinstance(s, dict) and s.get("type") == "Metaspace" for s in inner)
-        expect(not metaspace, f"has a {field} of type Metaspace, {SENTENCEPIECE_BPE}")
+    expect(not fallback, f"has model.byte_fallback = {quote(fallback)} with ByteLevel, whose tokens spell all bytes")
 
 
 def refuse_tekken(content: dict[str, Any]) -> None:

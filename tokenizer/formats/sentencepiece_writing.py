@@ -12,11 +12,12 @@ from tokenizer.formats.sentencepiece_files import (
     TRAINER,
     TRAINER_FIELDS,
     UNIGRAM,
+    Model,
     parse_model,
 )
 from tokenizer.formats.spelled_vocabulary import expect, quote
 from tokenizer.formats.wire_format import message
-from tokenizer.sentencepiece_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, SentencePieceVocabulary
+from tokenizer.sentencepiece_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED
 from tokenizer.splitting.metaspace_splitter import ALWAYS, MetaspaceWords
 from tokenizer.splitting.normalizers import MARK, Precompiled, Replace, Strip
 from tokenizer.splitting.precompiled_map import CharacterMap
@@ -34,7 +35,7 @@ _NO_ID = -1
 _SQUEEZING = (Strip(False, True), Replace(" {2,}", True, MARK))
 
 
-def as_sentencepiece(vocabulary: UnigramVocabulary) -> SentencePieceVocabulary:
+def as_sentencepiece(vocabulary: UnigramVocabulary) -> Model:
     """Return a vocabulary with the same pieces and ids that encodes as sentencepiece does.
 
     Scores are rounded to float32. Special tokens become control pieces. Raises ValueError for features that a model
@@ -63,7 +64,7 @@ def as_sentencepiece(vocabulary: UnigramVocabulary) -> SentencePieceVocabulary:
     )
 
 
-def with_control_pieces(vocabulary: SentencePieceVocabulary, spellings: Sequence[str]) -> SentencePieceVocabulary:
+def with_control_pieces(vocabulary: Model, spellings: Sequence[str]) -> Model:
     """Return the vocabulary of the same model with more control pieces, which are its special tokens."""
     for spelling in spellings:
         if spelling in vocabulary.ids:
@@ -71,6 +72,7 @@ def with_control_pieces(vocabulary: SentencePieceVocabulary, spellings: Sequence
                 f"{spelling!r} is an ordinary piece of the SentencePiece model: choose another spelling, or add it to "
                 "as_tokenizers(), in which pieces can become special"
             )
+    assert vocabulary.source is not None
     added = [(PIECE, _piece(spelling, 0.0, CONTROL)) for spelling in spellings]
     return parse_model(vocabulary.source + message(*added))
 

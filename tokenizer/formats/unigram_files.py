@@ -32,7 +32,7 @@ def unigram_json(vocabulary: UnigramVocabulary) -> Iterator[str]:
         **length_fields(vocabulary.length_settings),
         "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
         "normalizer": _normalizer_field(vocabulary.pattern),
-        "pre_tokenizer": _pre_tokenizer_field(vocabulary.pattern),
+        "pre_tokenizer": pre_tokenizer_field(vocabulary.pattern),
         "post_processor": vocabulary.post_processor,
         "decoder": in_sequence("decoders", vocabulary.decoder),
         "model": {
@@ -60,7 +60,8 @@ def _normalizer_field(words: MetaspaceWords) -> Any:
     return in_sequence("normalizers", [step.field for step in words.normalizers])
 
 
-def _pre_tokenizer_field(words: MetaspaceWords) -> Any:
+def pre_tokenizer_field(words: MetaspaceWords) -> Any:
+    """Return the field pre_tokenizer of words."""
     return in_sequence("pretokenizers", [*[{"type": "WhitespaceSplit"}] * words.whitespace_split, words.field])
 
 
@@ -238,7 +239,7 @@ def _parse_replace(step: dict[str, Any], where: str, regexes: tuple[str, ...]) -
 def parse_decoder(decoder: Any) -> list[dict[str, Any]]:
     """Return the checked steps of decoding, in the spelling of new files."""
     parsed: list[dict[str, Any]] = []
-    expect(decoder is not None, "has no decoder; with Unigram one is needed, such as Metaspace")
+    expect(decoder is not None, "has no decoder; with SentencePiece's tokens one is needed, such as Metaspace")
     for step in steps_of(decoder, "decoder", "decoders"):
         kind = type_of(step)
         if kind == "Metaspace":

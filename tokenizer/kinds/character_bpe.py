@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
-from tokenizer.kinds.kind import Kind
+from tokenizer.kinds.kind import Kind, new_spellings
 from tokenizer.splitting.metaspace_splitter import METASPACE_NAMES
 
 TYPE_CHECKING = False
@@ -55,6 +56,22 @@ class CharacterPairs(Kind):
         from tokenizer.formats.character_bpe_files import character_bpe_json
 
         return character_bpe_json(vocabulary)
+
+    def save(self, vocabulary: Any, folder: Path) -> None:
+        """Write folder/tokenizer.json or, for a SentencePiece model, folder/tokenizer.model."""
+        if vocabulary.source is None:
+            return super().save(vocabulary, folder)
+        from tokenizer.formats.sentencepiece_files import save_model
+
+        return save_model(vocabulary, folder)
+
+    def with_special_tokens(self, vocabulary: Any, spellings: Sequence[str]) -> Vocabulary:
+        """Return the vocabulary with more special tokens. A SentencePiece model gets a control piece for each."""
+        if vocabulary.source is None:
+            return super().with_special_tokens(vocabulary, spellings)
+        from tokenizer.formats.sentencepiece_writing import with_control_pieces
+
+        return with_control_pieces(vocabulary, new_spellings(vocabulary, spellings))
 
 
 KIND = CharacterPairs()
