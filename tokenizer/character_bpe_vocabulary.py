@@ -116,6 +116,11 @@ class CharacterPairVocabulary(Vocabulary):
     def unknown_id(self) -> int | None:
         return None if self.unknown is None else self.ids[self.unknown]
 
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of special tokens."""
+        return frozenset(self.special_tokens.values())
+
     @property
     def marks_spaces(self) -> bool:
         """Whether tokens spell a space as `▁`. Pretokens may have either."""

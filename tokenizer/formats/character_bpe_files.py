@@ -20,14 +20,13 @@ from tokenizer.formats.unigram_files import (
     steps_of,
 )
 from tokenizer.splitting.metaspace_splitter import FIRST, NEVER, MetaspaceWords
-from tokenizer.splitting.normalizers import MARK, Replace
+from tokenizer.splitting.normalizers import MARK, SPACES_TO_MARKS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-_SPACES_TO_MARKS = Replace(" ", False, MARK)
 _NO_ENTRIES = '"vocab": {},\n    "merges": []'
 
 
@@ -67,7 +66,7 @@ def character_bpe_json(vocabulary: CharacterPairVocabulary) -> Iterator[str]:
 
 def is_whole_text(words: MetaspaceWords) -> bool:
     """Return whether the words are the normalized text, in which marks stand for all spaces."""
-    return words.normalizers[-1:] == (_SPACES_TO_MARKS,) and words[1:] == (False, NEVER, False)
+    return words.normalizers[-1:] == (SPACES_TO_MARKS,) and words[1:] == (False, NEVER, False)
 
 
 def parse_character_bpe_json(content: dict[str, Any]) -> CharacterPairVocabulary:
@@ -172,7 +171,7 @@ def _check_symbols(
 def _parse_words(content: dict[str, Any]) -> MetaspaceWords:
     normalizers = [parse_normalizer(step) for step in steps_of(content.get("normalizer"), "normalizer", "normalizers")]
     steps = steps_of(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers")
-    marked = normalizers[-1:] == [_SPACES_TO_MARKS]
+    marked = normalizers[-1:] == [SPACES_TO_MARKS]
     # Gemma's file also splits at spaces, of which the normalizers leave none.
     steps = [step for step in steps if not (marked and _is_split_at_spaces(step))]
     kinds = [type_of(step) for step in steps]

@@ -11,6 +11,7 @@ import os
 import struct
 from pathlib import Path
 
+from tokenizer.character_bpe_vocabulary import CharacterPairVocabulary
 from tokenizer.formats.number_text import read_number
 from tokenizer.formats.other_kinds import ONLY
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, expect, quote
@@ -29,7 +30,16 @@ from tokenizer.sentencepiece_vocabulary import (
     SentencePieceVocabulary,
 )
 from tokenizer.splitting.metaspace_splitter import ALWAYS, NEVER, MetaspaceWords
-from tokenizer.splitting.normalizers import MARK, Precompiled
+from tokenizer.splitting.normalizers import (
+    MARK,
+    SPACES_TO_MARKS,
+    Normalizer,
+    Precompiled,
+    Prepend,
+    Replace,
+    Strip,
+    decoder_of_marks,
+)
 from tokenizer.splitting.precompiled_map import CharacterMap
 from tokenizer.splitting.whole_text import SentencePieceText
 from tokenizer.unigram_vocabulary import UnigramVocabulary
@@ -166,12 +176,6 @@ def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
         )
     for piece, i in vocabulary.matches.items():
         expect(MARK not in piece[1:], f"has pieces[{i}] = {quote(piece)} with a mark after its start")
-    fallback: list[dict[str, Any]] = [
-        {"type": "Replace", "pattern": {"String": MARK}, "content": " "},
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-        {"type": "Strip", "content": " ", "start": int(text.add_dummy_prefix), "stop": 0},
-    ]
     expect(not vocabulary.byte_fallback or MARK in vocabulary.ids, f"has byte_fallback without a piece {MARK!r}")
     return UnigramVocabulary(
         pieces=vocabulary.pieces,
@@ -180,8 +184,34 @@ def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
         special_tokens=vocabulary.special_tokens,
         pattern=words,
         byte_fallback=vocabulary.byte_fallback,
-        decoder=fallback if vocabulary.byte_fallback else [words.field],
+        decoder=decoder_of_marks(text.add_dummy_prefix) if vocabulary.byte_fallback else [words.field],
         added_flags=vocabulary.added_flags,
+    )
+
+
+def pairs_as_tokenizers(vocabulary: SentencePiecePairs) -> CharacterPairVocabulary:
+    """Return the vocabulary that encodes as `tokenizers` does, in the form of Llama 2's file.
+
+    User-defined pieces become added tokens that are not special. Raises ValueError as `as_tokenizers` does.
+    """
+    text = vocabulary.pattern
+    expect(not text.suffix, "puts marks after words (treat_whitespace_as_suffix)")
+    expect(text.escape_whitespaces, "does not write spaces as marks (escape_whitespaces)")
+    normalizers: list[Normalizer] = [Precompiled(text.characters)] if text.characters else []
+    normalizers += [Strip(True, True), Replace(" {2,}", True, " ")] if text.remove_extra_whitespaces else []
+    normalizers += [Prepend(MARK)] if text.add_dummy_prefix else []
+    order = sorted(zip(vocabulary.ranks.tolist(), vocabulary.merges.tolist(), strict=True))
+    own = {piece: i for piece, i in vocabulary.frozen.items() if piece not in vocabulary.special_tokens}
+    return CharacterPairVocabulary(
+        ids=vocabulary.ids,
+        pairs=[(vocabulary.pieces[left], vocabulary.pieces[right]) for _, (left, right, _) in order],
+        unknown=vocabulary.unknown,
+        fuse_unknown=True,
+        byte_fallback=vocabulary.byte_fallback,
+        decoder=decoder_of_marks(text.add_dummy_prefix),
+        special_tokens=vocabulary.special_tokens | own,
+        pattern=MetaspaceWords((*normalizers, SPACES_TO_MARKS), False, NEVER, False),
+        added_flags={**vocabulary.added_flags, **{piece: {"special": False} for piece in own}},
     )
 
 

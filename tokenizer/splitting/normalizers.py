@@ -119,6 +119,17 @@ class Prepend(namedtuple("_Prepend", ["prepend"])):
 
 
 Normalizer = Precompiled | Replace | Strip | Prepend
+SPACES_TO_MARKS = Replace(" ", False, MARK)
+
+
+def decoder_of_marks(drops_first: bool) -> list[dict[str, Any]]:
+    """Return the steps of the decoder of tokens with bytes. drops_first: whether to drop a space before the text."""
+    return [
+        {"type": "Replace", "pattern": {"String": MARK}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        *([{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if drops_first else []),
+    ]
 
 
 def normalizer_of(field: dict[str, Any]) -> Normalizer:
