@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
@@ -42,6 +43,8 @@ class CharacterPairVocabulary(Vocabulary):
 
     kind = "character-bpe"
     units = "tokens of characters"
+    source: bytes | None = None
+    """The file of a SentencePiece model."""
 
     def __init__(
         self,
@@ -92,6 +95,11 @@ class CharacterPairVocabulary(Vocabulary):
     def unknown_id(self) -> int | None:
         return None if self.unknown is None else self.ids[self.unknown]
 
+    @cached_property
+    def special_ids(self) -> frozenset[int]:
+        """The ids of special tokens."""
+        return frozenset(self.special_tokens.values())
+
     @property
     def marks_spaces(self) -> bool:
         """Whether tokens spell a space as `▁`. Pretokens may have either."""
@@ -131,7 +139,15 @@ class CharacterPairVocabulary(Vocabulary):
         ids: list[int] = []
         after_unknown = False
         last = len(word) - 1
+        frozen = self._frozen_ends(word)
+        skipped = 0
         for place, character in enumerate(word):
+            if place in frozen:
+                piece, skipped = frozen[place]
+                ids.append(piece)
+                after_unknown = False
+            if place < skipped:
+                continue
             kind = int(bool(self.prefix) and place > 0) | int(bool(self.suffix) and place == last) << 1
             if (i := self.characters[kind].get(character)) is not None:
                 ids.append(i)
@@ -141,6 +157,15 @@ class CharacterPairVocabulary(Vocabulary):
                 ids.append(self.unknown_id)
             after_unknown = i is None
         return ids
+
+    def _frozen_ends(self, word: str) -> dict[int, tuple[int, int]]:
+        """Return the frozen tokens of a pretoken by their start: the id and the end."""
+        found = self._frozen.finditer(word) if self.frozen else ()
+        return {match.start(): (self.frozen[match[0]], match.end()) for match in found}
+
+    @cached_property
+    def _frozen(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, sorted(self.frozen, key=len, reverse=True))))
 
     def merged(self, pair: Sequence[str]) -> str:
         """Return the token that a merge makes."""

@@ -239,8 +239,8 @@ class EncodingMethods(VocabularyMethods):
         normalizer = self.vocabulary.normalizer
         if normalizer is not None and self._special.read_normalized(allowed) and normalizer.apply(data) != data:
             raise ValueError(
-                "the text is not normalized, but allowed_special has an added token that is matched in normalized "
-                "text: normalize the text first, or leave this token out"
+                "the text is not in NFC, but allowed_special has an added token that is matched in normalized text: "
+                "normalize the text first, or leave this token out"
             )
         parts = list(self._special.parts(data, allowed)) if allowed else [(0, data)]
         ids: list[int] = []

@@ -113,7 +113,7 @@ class SentencePieceDecoding(UnigramDecoding):
             later[i] = b""
         for i, byte in vocabulary.bytes_of_pieces.items():
             later[i] = byte
-        later[vocabulary.unknown] = vocabulary.unknown_surface.encode()
+        later[vocabulary.unknown_id] = vocabulary.unknown_surface.encode()
         return later
 
     def _piece(self, token: bytes) -> bytes:
@@ -136,7 +136,7 @@ class SentencePieceDecoding(UnigramDecoding):
                 continue
             decoded.append(_valid(pending))
             pending = b""
-            if at_start and drops_mark and i != self._vocabulary.unknown and later.startswith(b" "):
+            if at_start and drops_mark and i != self._vocabulary.unknown_id and later.startswith(b" "):
                 later = later[1:]
                 at_start = pattern.remove_extra_whitespaces and later == b""
             else:

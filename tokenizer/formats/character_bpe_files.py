@@ -22,17 +22,16 @@ from tokenizer.formats.step_fields import (
     steps_of,
     type_of,
 )
-from tokenizer.formats.unigram_files import LONGEST_PIECE
+from tokenizer.formats.unigram_files import LONGEST_PIECE, words_field
 from tokenizer.splitting.chains import Chain
-from tokenizer.splitting.metaspace_splitter import NEVER, MetaspaceWords
-from tokenizer.splitting.normalizers import MARK, Normalization, Replace
+from tokenizer.splitting.metaspace_splitter import FIRST, NEVER, MetaspaceWords
+from tokenizer.splitting.normalizers import MARK, SPACES_TO_MARKS, Normalization
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-_SPACES_TO_MARKS = Replace(" ", False, MARK)
 _NO_ENTRIES = '"vocab": {},\n    "merges": []'
 
 
@@ -44,7 +43,7 @@ def character_bpe_json(vocabulary: CharacterPairVocabulary) -> Iterator[str]:
         pre_tokenizer = pre_tokenizer_field(words)
     else:
         normalizer = in_sequence("normalizers", [step.field for step in words.normalizers])
-        pre_tokenizer = None if is_whole_text(words) else words.field
+        pre_tokenizer = None if is_whole_text(words) else words_field(words)
     content = {
         "version": "1.0",
         **length_fields(vocabulary.length_settings),
@@ -78,7 +77,7 @@ def character_bpe_json(vocabulary: CharacterPairVocabulary) -> Iterator[str]:
 
 def is_whole_text(words: MetaspaceWords) -> bool:
     """Return whether the words are the normalized text, in which marks stand for all spaces."""
-    return words.normalizers[-1:] == (_SPACES_TO_MARKS,) and words[1:] == (False, NEVER, False)
+    return words.normalizers[-1:] == (SPACES_TO_MARKS,) and words[1:] == (False, NEVER, False)
 
 
 def parse_character_bpe_json(content: dict[str, Any]) -> CharacterPairVocabulary:
@@ -183,17 +182,17 @@ def _parse_splitter(
     normalizer = parse_normalization(content.get("normalizer"))
     steps = normalizer.steps if normalizer is not None else ()
     listed = steps_of(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers")
-    marked = steps[-1:] == (_SPACES_TO_MARKS,)
+    marked = steps[-1:] == (SPACES_TO_MARKS,)
     # Gemma's file also splits at spaces, of which the normalizers leave none.
     kept = [step for step in listed if not (marked and _is_split_at_spaces(step))]
     kinds = [type_of(step) for step in kept]
     if not (reads_normalized and steps):
         if kinds == [] and marked:
             return None, MetaspaceWords(steps, False, NEVER, False)
-        if kinds == ["Metaspace"]:
-            replacement, prepend, cuts = parse_metaspace(kept[0], "pre_tokenizer").values()
-            if replacement == MARK:
-                return None, MetaspaceWords(steps, False, prepend, cuts)
+        if kinds in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
+            replacement, prepend, cuts = parse_metaspace(kept[-1], "pre_tokenizer").values()
+            if replacement == MARK and (prepend != FIRST or len(kept) == 1):
+                return None, MetaspaceWords(steps, len(kept) == 2, prepend, cuts)
     return normalizer, parse_chain(content.get("pre_tokenizer"), as_bytes=False)
 
 

@@ -21,7 +21,6 @@ from tokenizer.formats.step_fields import (
     steps_of,
     type_of,
 )
-from tokenizer.formats.tekken import is_tekken, parse_tekken
 from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.patterns import Pattern, refuse_misread_by_tokenizers
 
@@ -140,8 +139,6 @@ def parse_tokenizer_json(content: Any) -> BytePairVocabulary:
     Raises ValueError that names the field that is missing, damaged or not supported.
     """
     expect(isinstance(content, dict), "is not a JSON object")
-    if is_tekken(content):
-        return parse_tekken(content)
     model = content.get("model")
     expect(isinstance(model, dict), "has no model; is it a tokenizer.json?")
     # Checked first: files with another model differ in most other fields, too.

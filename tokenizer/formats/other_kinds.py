@@ -1,4 +1,4 @@
-"""Kinds of vocabularies that are not read. Each is recognised in all its forms, so that the error names the kind."""
+"""Kinds of vocabularies whose merges alone do not say how text is split. The error names the kind."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-ONLY = "only byte-level BPE such as GPT-2's and Llama 3's, BERT's WordPiece and T5's Unigram are"
-SENTENCEPIECE_BPE = f"which is not supported (it is SentencePiece's BPE, as in Llama 2, Mistral 7B and Gemma; {ONLY})"
-_MARKS_ENDS = f"marks the end of a word, as in CLIP and OpenAI's first GPT; such BPE is not supported ({ONLY})"
-_MARKS_PARTS = f"marks tokens within words, as in WordPiece; such BPE is not supported ({ONLY})"
+ONLY = "only BPE, WordPiece, WordLevel and Unigram are"
+_MARKS_ENDS = "marks the end of a word, as in CLIP and OpenAI's first GPT; such BPE is read from tokenizer.json only"
+_MARKS_PARTS = "marks tokens within words, as in WordPiece; such BPE is read from tokenizer.json only"
 
 
 def refuse_marked_words(ids: Iterable[str], merges: Sequence[Any], special_tokens: Iterable[str]) -> None:

@@ -39,7 +39,7 @@ def unigram_json(vocabulary: UnigramVocabulary) -> Iterator[str]:
         **length_fields(vocabulary.length_settings),
         "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
         "normalizer": _normalizer_field(vocabulary.pattern),
-        "pre_tokenizer": _pre_tokenizer_field(vocabulary.pattern),
+        "pre_tokenizer": words_field(vocabulary.pattern),
         "post_processor": vocabulary.post_processor,
         "decoder": decoder_field(vocabulary.decoder),
         "model": {
@@ -61,7 +61,8 @@ def _normalizer_field(words: MetaspaceWords) -> Any:
     return in_sequence("normalizers", [step.field for step in words.normalizers])
 
 
-def _pre_tokenizer_field(words: MetaspaceWords) -> Any:
+def words_field(words: MetaspaceWords) -> Any:
+    """Return the field pre_tokenizer of words."""
     return in_sequence("pretokenizers", [*[{"type": "WhitespaceSplit"}] * words.whitespace_split, words.field])
 
 

@@ -21,6 +21,7 @@ from tokenizer.formats.published import PatternNeededError, recognise
 from tokenizer.formats.records import Record
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, most_merges
 from tokenizer.formats.strict_json import decode, parse_json_text, read_bytes, read_text
+from tokenizer.formats.tekken import is_tekken, parse_tekken
 from tokenizer.kinds.registry import kind_of
 from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import NAMES, Pattern, resolve_pattern
@@ -136,8 +137,7 @@ def _load_tokenizer_json(path: Path) -> Vocabulary:
         # One variable for bytes, text and value frees each early. They take hundreds of MB if a token takes tens.
         content = decode(content)
         content = parse_json_text(content, read_number)
-        kind = kind_of(content)
-        vocabulary = kind.read(content)
+        vocabulary = parse_tekken(content) if is_tekken(content) else kind_of(content).read(content)
         record.write(vocabulary)
     return vocabulary
 

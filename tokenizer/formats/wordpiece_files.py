@@ -77,10 +77,10 @@ def parse_wordpiece_json(content: dict[str, Any]) -> WordPieceVocabulary:
         expect(isinstance(prefix, str) and is_unicode(prefix), f"has model.continuing_subword_prefix = {quote(prefix)}")
         longest = model.get("max_input_chars_per_word", LONGEST_WORD)
         expect(type(longest) is int and 0 <= longest < 2**31, f"has model.max_input_chars_per_word = {quote(longest)}")
+        expect(len(prefix) <= LONGEST_TOKEN, f"has model.continuing_subword_prefix {quote(prefix)}")
         rules = {"prefix": prefix, "longest_word": longest}
     special, flags = parse_added_tokens_field(content, model.get("vocab"))
-    reads_normalized = any(given.get("normalized") for given in flags.values())
-    normalizer, pattern = _parse_splitter(content, reads_normalized)
+    normalizer, pattern = _parse_splitter(content)
     unknown = model.get("unk_token", UNKNOWN_WORD if model["type"] == "WordLevel" else UNKNOWN)
     expect(isinstance(unknown, str), f"has model.unk_token = {quote(unknown)}")
     return build_wordpiece(
@@ -97,14 +97,11 @@ def parse_wordpiece_json(content: dict[str, Any]) -> WordPieceVocabulary:
     )
 
 
-def _parse_splitter(content: dict[str, Any], reads_normalized: bool) -> tuple[Normalization | None, BertWords | Chain]:
-    """Return the normalizer and the splitter: BERT's words, whose splitter normalizes too, or else a chain.
-
-    reads_normalized: whether added tokens are found in normalized text.
-    """
+def _parse_splitter(content: dict[str, Any]) -> tuple[Normalization | None, BertWords | Chain]:
+    """Return the normalizer and the splitter: BERT's words, whose splitter normalizes too, or else a chain."""
     normalizer = parse_normalization(content.get("normalizer"))
     listed = steps_of(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers")
-    if [*map(type_of, listed)] == ["BertPreTokenizer"] and normalizer is not None and not reads_normalized:
+    if [*map(type_of, listed)] == ["BertPreTokenizer"] and normalizer is not None:
         match normalizer.steps:
             case [BertText() as bert]:
                 strips = bert.lowercase if bert.strip_accents is None else bert.strip_accents
@@ -126,6 +123,13 @@ def build_wordpiece(
     for token in ids:
         expect(is_unicode(token), f"has {quote(token)} in {field}, a token with a lone surrogate")
         expect(len(token) <= LONGEST_TOKEN, f"has a token of {len(token):,} characters in {field}: {quote(token)}")
+    if isinstance(pattern, BertWords) and any(
+        given.get("normalized") for given in rules.get("added_flags", {}).values()
+    ):
+        # Such tokens are found after normalization, which is a part of these words.
+        bert = BertText(pattern.clean_text, pattern.chinese, pattern.strip_accents, pattern.lowercase)
+        rules["normalizer"] = Normalization((bert,))
+        pattern = Chain([{"type": "BertPreTokenizer"}], as_bytes=False)
     unknown = rules.get("unknown", UNKNOWN)
     expect(
         unknown in ids,

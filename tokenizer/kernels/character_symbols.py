@@ -25,8 +25,9 @@ SPACE, MARK = 0x20, 0x2581
 ROOM = 32  # bytes of `out` that one step may write beyond its end
 # Indices in `options`: whether tokens spell a space as a mark; unknown characters become bytes, one token, one token
 # for a run; words have classes of characters; visible ASCII and spaces are known, and in no frozen piece; a pretoken
-# that spells the token of a byte becomes this token.
-MARKS, FALLS_BACK, HAS_UNKNOWN, FUSES, CONTINUES, ENDS, PLAIN_ASCII, READS_BYTES = range(8)
+# that spells the token of a byte becomes this token; a space goes before every pretoken, or before those that do not
+# begin with one.
+MARKS, FALLS_BACK, HAS_UNKNOWN, FUSES, CONTINUES, ENDS, PLAIN_ASCII, READS_BYTES, PREPENDS, COMPLETES = range(10)
 HAS_BYTE = 16  # in `Symbols.known`: the byte of this value has a token
 _HIGH, _ONES, _SPACES = (np.uint64(0x0101010101010101 * byte) for byte in (0x80, 0x01, SPACE))
 
@@ -36,7 +37,7 @@ class Symbols(NamedTuple):
 
     known: np.ndarray  # uint8 (0x110000,): bit k is set if a token is the character in class k
     frozen: np.ndarray  # uint64: a trie of the pieces that merge with nothing; empty if there are none
-    options: np.ndarray  # bool (8,)
+    options: np.ndarray  # bool (10,)
 
 
 @inlined
@@ -90,16 +91,25 @@ def _spelled_byte(data, start, known):
     return byte if byte < 256 and known[byte] & HAS_BYTE else np.int64(256)
 
 
+@inlined
+def _begins_with_space(data, start, end):
+    mark = end - start >= 3 and data[start] == 0xE2 and data[start + 1] == 0x96 and data[start + 2] == 0x81
+    return mark or data[start] == SPACE
+
+
 @internal
 def _write_pretoken(data, start, end, symbols, out, at):
     """Write the symbols of a pretoken. Return the end."""
     known, frozen, options = symbols.known, symbols.frozen, symbols.options
-    if options[READS_BYTES] and end - start == 6 and _spelled_byte(data, start, known) < 256:
+    if start == end:
+        return at
+    lacks_space = options[PREPENDS] or (options[COMPLETES] and not _begins_with_space(data, start, end))
+    if options[READS_BYTES] and not lacks_space and end - start == 6 and _spelled_byte(data, start, known) < 256:
         return _write_byte(_spelled_byte(data, start, known), out, at)
     position = start
     after_unknown = False
     while position < end:
-        if options[PLAIN_ASCII]:
+        if options[PLAIN_ASCII] and not lacks_space:
             while position + 8 <= end:
                 word = load_8(data, position)
                 # Some byte is not ASCII, below a space, or DEL. A borrow only sends plain text to the slow path.
@@ -111,7 +121,7 @@ def _write_pretoken(data, start, end, symbols, out, at):
                 after_unknown = False
             if position == end:
                 break
-        if len(frozen):
+        if len(frozen) and not lacks_space:
             piece, after = _longest_frozen(data, position, end, frozen)
             if piece >= 0:
                 out[at] = FROZEN
@@ -121,7 +131,10 @@ def _write_pretoken(data, start, end, symbols, out, at):
                 position = after
                 after_unknown = False
                 continue
-        character, width = decode_utf8(data, position, end)
+        character, width = np.int64(SPACE), 0
+        if not lacks_space:
+            character, width = decode_utf8(data, position, end)
+        lacks_space = False
         kind = np.int64(options[CONTINUES] and position > start)
         position += width
         kind |= np.int64(options[ENDS] and position == end) << 1
@@ -154,7 +167,7 @@ def write_symbols(data, offsets, ends, known, frozen, options, out, out_offsets,
     at, written, document = np.int64(0), 0, 0
     start = offsets[0]
     for pretoken in range(len(ends)):
-        while offsets[document + 1] <= start:
+        while document < len(offsets) - 1 and offsets[document + 1] <= start:
             document += 1
             out_offsets[document] = at
         before = at

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tokenizer.kinds.kind import Kind, new_spellings
 from tokenizer.splitting.metaspace_splitter import METASPACE_NAMES, MetaspaceWords, metaspace_of
+from tokenizer.splitting.normalizers import MARK, Prepend, decoder_of_marks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ class Unigram(Kind):
             special_tokens=special,
             pattern=words,
             byte_fallback=rules.byte_fallback,
-            decoder=[*([{"type": "ByteFallback"}] if rules.byte_fallback else []), words.field],
+            decoder=decoder_of_marks(True)
+            if Prepend(MARK) in words.normalizers
+            else [*([{"type": "ByteFallback"}] if rules.byte_fallback else []), words.field],
         )
 
     def shortage(self, vocabulary: Any, options: Options) -> str:

@@ -19,6 +19,7 @@ from tokenizer.splitting.normalizers import (
     REGEXES,
     Normalizer,
     Precompiled,
+    Prepend,
     Replace,
     normalize_by,
     normalizer_of,
@@ -50,8 +51,8 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
 
     @property
     def name(self) -> str | None:
-        """The name of the words without normalizers, None for others."""
-        return _NAME if self == PLAIN_WORDS else None
+        """The name of the words without normalizers and of those that keep all spaces, None for others."""
+        return {PLAIN_WORDS: _NAME, SPACED_WORDS: SPACED}.get(self)
 
     @cached_property
     def inside(self) -> MetaspaceWords:
@@ -67,6 +68,11 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
     def prepends(self) -> bool:
         """Whether a mark goes before some part of the text."""
         return self.prepend != NEVER
+
+    @property
+    def begins_with_mark(self) -> bool:
+        """Whether words at the start of a text begin with a mark that the text need not have."""
+        return self.prepends or Prepend(MARK) in self.normalizers
 
     @property
     def field(self) -> dict[str, object]:
@@ -132,15 +138,20 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
 
 _NAME = "metaspace"
 PLAIN_WORDS = MetaspaceWords((), True, ALWAYS, True)
+# Llama 2's words: every space is kept, and one goes before the text.
+SPACED = "llama2"
+SPACED_WORDS = MetaspaceWords((Prepend(MARK),), False, NEVER, True)
 
 
 def metaspace_of(spelling: str) -> MetaspaceWords | None:
     """Return the words with this name or `spelling`, None if it is that of another splitter.
 
-    The names are `METASPACE_NAMES`. Raises ValueError for a damaged spelling.
+    The names are `METASPACE_NAMES` and `SPACED`. Raises ValueError for a damaged spelling.
     """
     if spelling == _NAME:
         return PLAIN_WORDS
+    if spelling == SPACED:
+        return SPACED_WORDS
     if spelling in METASPACE_NAMES:
         from tokenizer.splitting.nfkc import named_map
 

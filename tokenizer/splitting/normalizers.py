@@ -292,6 +292,19 @@ def normalize_by(steps: Iterable[Normalizer], text: str) -> str:
     return text
 
 
+SPACES_TO_MARKS = Replace(" ", False, MARK)
+
+
+def decoder_of_marks(drops_first: bool) -> list[dict[str, Any]]:
+    """Return the steps of the decoder of tokens with bytes. drops_first: whether to drop a space before the text."""
+    return [
+        {"type": "Replace", "pattern": {"String": MARK}, "content": " "},
+        {"type": "ByteFallback"},
+        {"type": "Fuse"},
+        *([{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if drops_first else []),
+    ]
+
+
 class Normalization(namedtuple("_Normalization", ["steps"])):
     """The normalizers of a vocabulary, in order."""
 
