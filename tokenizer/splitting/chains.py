@@ -131,8 +131,10 @@ class Chain(Splitter):
 
     def _split(self, piece: str, done: int = 0) -> list[bytes]:
         """Return the pretokens of a piece that went through the first `done` steps."""
+        if not piece:
+            return []
         if done == len(self._functions):
-            return [unspell(piece) if self.as_bytes else piece.encode()] if piece else []
+            return [unspell(piece) if self.as_bytes else piece.encode()]
         # Words repeat, so what becomes of short pieces is kept.
         pretokens: list[bytes] = []
         cache = self._caches[done]
