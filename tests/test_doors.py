@@ -355,8 +355,8 @@ class Characters(Kind):
     def shortage(self, vocabulary, options):
         return "the corpus has no other characters"
 
-    def reads(self, model):
-        return isinstance(model, dict) and model.get("type") == "Characters"
+    def reads(self, content):
+        return isinstance(content, dict) and content["model"].get("type") == "Characters"
 
     def read(self, content):
         special_tokens = {token["content"]: token["id"] for token in content["added_tokens"]}

@@ -161,7 +161,8 @@ class Tokenizer(EncodingMethods):
     ) -> Tokenizer:
         """Return the tokenizer in a folder or file.
 
-        - tokenizer.json, or a folder with one. It needs no arguments.
+        - tokenizer.json, or a folder with one; Mistral's tekken.json; CLIP's bpe_simple_vocab_16e6.txt.gz. They need no
+          arguments.
         - tiktoken ranks: `.tiktoken`, or another name such as Llama 3's tokenizer.model. They need `pattern`. Published
           files are recognised by content or name, such as cl100k_base: pattern and special tokens are then known.
         - SentencePiece models of the kind Unigram: `.model`, `.spm`. They need no arguments. A folder of T5 or mT5 with

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from tokenizer.splitting.metaspace_splitter import FIRST, NEVER
 from tokenizer.splitting.normalizers import MARK
 from tokenizer.vocabulary import Vocabulary
 
@@ -71,9 +70,9 @@ class UnigramVocabulary(Vocabulary):
         return UnigramTables(self)
 
     def decoding(self) -> UnigramDecoding:
-        from tokenizer.encoding.metaspace_decoding import MetaspaceDecoding
+        from tokenizer.encoding.metaspace_decoding import StepDecoding
 
-        return MetaspaceDecoding(self)
+        return StepDecoding(self)
 
     def span_encoder(self, encode: Encode) -> EncodeWithSpans:
         if self.source is not None:
@@ -86,21 +85,6 @@ class UnigramVocabulary(Vocabulary):
         from tokenizer.encoding.segmentations import Segmentations
 
         return Segmentations(self, tables)
-
-    @property
-    def inside(self) -> UnigramVocabulary:
-        """The vocabulary for text that follows a special token; itself unless only the start of a text gets a mark."""
-        if self.pattern.prepend != FIRST:
-            return self
-        return UnigramVocabulary(
-            pieces=self.pieces,
-            scores=self.scores,
-            unknown=self.unknown,
-            special_tokens=self.special_tokens,
-            pattern=self.pattern._replace(prepend=NEVER),
-            byte_fallback=self.byte_fallback,
-            decoder=self.decoder,
-        )
 
     @cached_property
     def ids(self) -> dict[str, int]:  # type: ignore[override]  # computed on first use

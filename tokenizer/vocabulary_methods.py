@@ -75,8 +75,8 @@ class VocabularyMethods:
 
     @property
     def normalizer(self) -> str | None:
-        """The Unicode normalization before encoding: "NFC" or None."""
-        return self.vocabulary.normalizer
+        """The normalization before encoding: "NFC", another name or the steps as JSON; None for none."""
+        return None if self.vocabulary.normalizer is None else str(self.vocabulary.normalizer)
 
     @property
     def fingerprint(self) -> str:
@@ -130,7 +130,8 @@ class VocabularyMethods:
     def _spelled_ids(self) -> dict[str, int]:
         """The ids of tokens that are not special, by spelling."""
         spelling = self.vocabulary.spelling
-        return {spelling(token): i for i, token in enumerate(self.vocabulary.tokens) if token is not None}
+        spelled = {spelling(token): i for i, token in enumerate(self.vocabulary.tokens) if token is not None}
+        return {**spelled, **self.vocabulary.unreachable}
 
     @cached_property
     def _spellings(self) -> dict[int, str]:

@@ -317,7 +317,7 @@ def test_ranks_are_recognised_by_name_where_their_content_is_another(shared, pla
 
 def test_facts_about_published_ranks_equal_those_of_tiktoken(tiktoken_encodings):
     for name, known in PUBLISHED.items():
-        if name == "llama3":
+        if name in ("llama3", "multilingual"):
             continue
         theirs = tiktoken_encodings[name if name in tiktoken_encodings else f"{name}_base"]
         assert resolve_pattern(theirs["pat_str"]).name == known.pattern
@@ -412,10 +412,10 @@ def test_damaged_merges_are_named(merges, said, pair):
 def test_other_models_are_refused_by_name(tmp_path):
     path = tmp_path / "tokenizer.model"
     pieces = b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02\n\x0c\n\x03<s>\x15\x00\x00\x00\x00\x18\x03"
-    path.write_bytes(pieces + b"\x12\x02\x18\x02")
+    path.write_bytes(pieces + b"\x12\x02\x18\x04")
     for place in (tmp_path, path):
         with pytest.raises(
-            ValueError, match=r"tokenizer\.model: has trainer_spec\.model_type bpe, which is not supported"
+            ValueError, match=r"tokenizer\.model: has trainer_spec\.model_type char, which is not supported"
         ):
             Tokenizer.load(place, pattern="llama3")
     (tmp_path / "a.tiktoken").write_bytes(b"IQ== 0\n")

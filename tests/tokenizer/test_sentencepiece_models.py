@@ -429,7 +429,7 @@ def test_fields_may_be_in_any_order(tmp_path):
         (model_of([("a", 0.0, 1)]), "0 unknown pieces instead of one"),
         (model_of([("<unk>", 0.0, 2)]), "no normal pieces"),
         (model_of([("<unk>", 0.0, 2), ("a" * 5000, 0.0, 1)]), "a piece of 5,000 characters"),
-        (model_of(trainer=b"\x18\x02"), "model_type bpe, which is not supported"),
+        (model_of(trainer=b"\x18\x03"), "model_type word, which is not supported"),
         (model_of(trainer=b"\x1a\x01a"), "trainer_spec.model_type with wire type 2"),
         (model_of(trainer=BYTE_FALLBACK), "byte_fallback, but no byte piece <0x00>"),
         (model_of(normalizer=field(2, b"abc")), "precompiled_charsmap that says that its trie has"),

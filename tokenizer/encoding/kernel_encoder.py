@@ -12,7 +12,14 @@ from tokenizer import first_use
 from tokenizer.byte_level import BY_MERGES
 from tokenizer.document_blocks import Block, as_readonly, cut, cut_within, single_block
 from tokenizer.encoding.long_pretokens import encode_long
-from tokenizer.encoding.merge_tables import bytes_joined, merge_table, merge_tokens, table_rows, token_table
+from tokenizer.encoding.merge_tables import (
+    bytes_joined,
+    made_by_rank,
+    merge_table,
+    merge_tokens,
+    table_rows,
+    token_table,
+)
 from tokenizer.kernels import encode as encode_kernel
 from tokenizer.kernels import hash_tables as kernel
 from tokenizer.kernels import long as long_kernel
@@ -58,32 +65,46 @@ class KernelTables:
         """Write the ids of a pretoken that is too long for the kernel to out[at:] and return their end."""
         raise NotImplementedError
 
+    def pretokenize(self, block: Block) -> tuple[Block, Iterator[np.ndarray]]:
+        """Return the block that the kernel encodes, and the ends of its pretokens in chunks."""
+        return pretokenize(block, self.pattern)
 
-class EncodingTables(KernelTables):
-    """The tables of byte-pair encoding."""
 
-    def __init__(self, vocabulary: BytePairVocabulary):
-        super().__init__(vocabulary.pattern)
-        missing = [bytes([byte]) for byte in vocabulary.missing_bytes]
-        self.token_bytes = [token or b"" for token in vocabulary.tokens] + missing
-        self.byte_lengths = np.append(vocabulary.byte_lengths, np.ones(len(missing), dtype=np.int32))
-        byte_ids = vocabulary.byte_ids
-        listed = vocabulary.merges
-        ranks, made_by = np.arange(len(listed)), np.ascontiguousarray(listed[:, 2])
-        by_merges = vocabulary.semantics == BY_MERGES
+class MergeTables(KernelTables):
+    """The tables of merges of bytes.
+
+    token_bytes: the bytes of each id, empty for none. byte_ids: int32 (256,). listed: the merges, int32 (n, 3).
+    ranks: int64 (n,); the merges of the lowest rank come first, and among them the leftmost. by_merges: whether a
+    pretoken becomes a token only if merging makes it. whole: bool, whether a pretoken may become the token.
+    """
+
+    def __init__(
+        self,
+        pattern: Splitter,
+        token_bytes: list[bytes],
+        byte_ids: np.ndarray,
+        listed: np.ndarray,
+        ranks: np.ndarray,
+        *,
+        by_merges: bool,
+        whole: np.ndarray | bool = True,
+    ):
+        super().__init__(pattern)
+        self.token_bytes = token_bytes
+        self.byte_lengths = np.array([len(token) for token in token_bytes], dtype=np.int32)
         # Merging makes long tokens anyway, and a table would hold their megabytes a second time.
-        found_whole = (self.byte_lengths <= apply_kernel.SCRATCH) | (not by_merges)
+        found_whole = ((self.byte_lengths <= apply_kernel.SCRATCH) | (not by_merges)) & whole
         self.tokens = self._table_of(found_whole)
         # A piece of a pretoken may be looked up whole only if merging makes every token that is found whole.
         joined = bytes_joined(self.tokens)
         if by_merges:
-            for left, right, _ in listed[~found_whole[made_by]].tolist():
+            for left, right, _ in listed[~found_whole[listed[:, 2]]].tolist():
                 joined[self.token_bytes[left][-1] << 8 | self.token_bytes[right][0]] = True
         else:
             joined.fill(True)
         self.merges = merge_table(listed, ranks, byte_ids, joined)
         # The id that each rank makes, or None if a merge may rank before the merges that make its parts.
-        self.made_by = made_by if long_kernel.monotone(listed, ranks, len(self.token_bytes)) else None
+        self.made_by = made_by_rank(listed, ranks) if long_kernel.monotone(listed, ranks, len(token_bytes)) else None
         if by_merges:
             # A whole pretoken may be looked up only if merging gives the same id; leave out all other tokens.
             parts = merge_tokens(self.tokens, self.merges)
@@ -101,6 +122,21 @@ class EncodingTables(KernelTables):
         self, data: np.ndarray, start: int, end: int, out: np.ndarray, at: int, check: Callable[[], None]
     ) -> int:
         return encode_long(data, start, end, self, out, at, check)
+
+
+class EncodingTables(MergeTables):
+    """The tables of byte-level BPE."""
+
+    def __init__(self, vocabulary: BytePairVocabulary):
+        listed = vocabulary.merges
+        super().__init__(
+            vocabulary.pattern,
+            [token or b"" for token in vocabulary.tokens] + [bytes([byte]) for byte in vocabulary.missing_bytes],
+            vocabulary.byte_ids,
+            listed,
+            np.arange(len(listed)),
+            by_merges=vocabulary.semantics == BY_MERGES,
+        )
 
 
 class Encoder:
@@ -128,7 +164,7 @@ class Encoder:
     def encode(self, block: Block, check: Callable[[], None] = lambda: None) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all documents, uint32, and the offset of each document's ids, int64 (documents + 1,)."""
         if self.tables.automaton is None:
-            block, ends_by_chunk = pretokenize(block, self.tables.pattern)
+            block, ends_by_chunk = self.tables.pretokenize(block)
         state = np.zeros(8, dtype=np.int64)
         id_offsets = np.zeros(len(block.offsets), dtype=np.int64)
         out = np.empty(block.size + 4 if block.size <= REWRITTEN_PIECE else block.size // 2, dtype=np.uint32)
@@ -149,7 +185,7 @@ class Encoder:
         scanned = self.tables.automaton is None
         chunks = iter([self.ends])
         if scanned:
-            block, chunks = pretokenize(block, self.tables.pattern)
+            block, chunks = self.tables.pretokenize(block)
         state, id_offsets = np.zeros(8, dtype=np.int64), np.zeros(2, dtype=np.int64)
         state[encode_kernel.POSITION] = state[encode_kernel.START] = block.offsets[0]
         out = np.empty(PART_IDS, dtype=np.uint32)

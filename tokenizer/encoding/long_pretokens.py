@@ -19,7 +19,7 @@ from tokenizer.kernels import merges as apply_kernel
 from tokenizer.kernels.hash_tables import find_token
 
 if TYPE_CHECKING:
-    from tokenizer.encoding.kernel_encoder import EncodingTables
+    from tokenizer.encoding.kernel_encoder import MergeTables
 
 WINDOW = 1 << 16  # bytes
 MARGIN = 128  # bytes at the end of a window whose ids may depend on the text after it
@@ -30,7 +30,7 @@ def encode_long(
     data: np.ndarray,
     start: int,
     end: int,
-    tables: EncodingTables,
+    tables: MergeTables,
     out: np.ndarray,
     at: int,
     check: Callable[[], None],
@@ -79,7 +79,7 @@ def _merge_window(
     data: np.ndarray,
     start: int,
     size: int,
-    tables: EncodingTables,
+    tables: MergeTables,
     long: long_kernel.Long,
     out: np.ndarray,
     at: int,
@@ -94,7 +94,7 @@ def _merge_window(
     return int(long_kernel.write(size, long, out, at))
 
 
-def _stay_apart(left: int, right: int, tables: EncodingTables, check: Callable[[], None]) -> bool:
+def _stay_apart(left: int, right: int, tables: MergeTables, check: Callable[[], None]) -> bool:
     """Return whether merging the bytes of two ids gives the same two ids."""
     assert tables.made_by is not None  # checked by `encode_long`
     both = np.frombuffer(tables.token_bytes[left] + tables.token_bytes[right], dtype=np.uint8)
@@ -108,7 +108,7 @@ def merge_by_heap(
     data: np.ndarray,
     start: int,
     n: int,
-    tables: EncodingTables,
+    tables: MergeTables,
     out: np.ndarray,
     at: int,
     check: Callable[[], None],

@@ -49,6 +49,13 @@ def merge_table(
     return table
 
 
+def made_by_rank(listed: np.ndarray, ranks: np.ndarray) -> np.ndarray | None:
+    """Return the id that each rank makes, int32, or None if a rank makes several. listed: the merges, int32 (n, 3)."""
+    made = np.full(int(ranks.max(initial=-1)) + 1, -1, dtype=np.int32)
+    made[ranks] = listed[:, 2]
+    return made if (made[ranks] == listed[:, 2]).all() else None
+
+
 def bytes_joined(table: kernel.Tokens) -> np.ndarray:
     """Return which two bytes are adjacent in any token: bool (65536,), indexed by first << 8 | second."""
     joined = np.zeros(65536, dtype=np.bool_)

@@ -122,6 +122,8 @@ class PieceEncoder:
         ids, unknown = vocabulary.ids, [vocabulary.ids[vocabulary.unknown]]
         if len(word) > vocabulary.longest_word:
             return unknown
+        if vocabulary.continuation is None:
+            return [ids[word]] if word in ids else unknown
         pieces: list[int] = []
         start, prefix = 0, ""
         while start < len(word):
@@ -174,18 +176,17 @@ class DropoutEncoder:
     tables: returns the tables of the kernels.
     """
 
-    def __init__(
-        self, vocabulary: BytePairVocabulary, tables: Callable[[], KernelTables], plain_bytes: int = PLAIN_BYTES
-    ):
-        self._vocabulary = vocabulary
+    def __init__(self, vocabulary: Any, tables: Callable[[], KernelTables], plain_bytes: int = PLAIN_BYTES):
+        self._vocabulary = vocabulary  # a BytePairVocabulary; subclasses have others
         self._tables = tables
         self._plain_bytes = plain_bytes
 
     @cached_property
-    def _merges(self) -> dict[tuple[int, int], tuple[int, int]]:
-        """From two neighbouring ids to the rank of their merge and the merged id, whatever the file format."""
+    def _merge_of(self) -> Callable[[int, int], tuple[int, int] | None]:
+        """The function for `merge_ids`, whatever the file format."""
         listed = self._vocabulary.merges.tolist()
-        return {(left, right): (rank, merged) for rank, (left, right, merged) in enumerate(listed)}
+        merges = {(left, right): (rank, merged) for rank, (left, right, merged) in enumerate(listed)}
+        return lambda left, right: merges.get((left, right))
 
     @cached_property
     def _byte_ids(self) -> list[int]:
@@ -201,42 +202,50 @@ class DropoutEncoder:
             return draw_with_dropout(text, self._tables(), dropout, random)
         ids: list[int] = []
         for pretoken in self._vocabulary.pattern.pretokens(text):
-            ids += self._merged([self._byte_ids[byte] for byte in pretoken], dropout, random)
+            symbols = [self._byte_ids[byte] for byte in pretoken]
+            ids += merge_ids(symbols, self._merge_of, lambda: random.random() < dropout)
         return ids
 
-    def _merged(self, ids: list[int], dropout: float, random: Random) -> list[int]:
-        """Return the ids of a pretoken after merging the ids of its bytes (algorithm 1 of the paper).
 
-        In each step, every possible merge at every position is dropped with probability `dropout`, independently of the
-        others and of earlier steps. Of those that remain, the one of lowest rank is applied, on ties the leftmost. The
-        loop ends with the first step in which none remains.
+def merge_ids(
+    ids: list[int],
+    merge_of: Callable[[int, int], tuple[int, int] | None],
+    drops: Callable[[], bool] = lambda: False,
+) -> list[int]:
+    """Return ids after merging neighbours: the pair of lowest rank first, the leftmost among equals.
 
-        Merges are drawn from lowest to highest rank until one is kept. Further draws would change nothing.
-        """
-        merges, end = self._merges, len(ids)
-        following, preceding = list(range(1, end + 1)), list(range(-1, end - 1))
-        heap = [(*merges[pair], at, *pair) for at, pair in enumerate(pairwise(ids)) if pair in merges]
-        heapify(heap)
-        dropped: list[tuple[int, int, int, int, int]] = []
-        while heap:
-            candidate = heappop(heap)
-            _, merged, at, left, right = candidate
-            gone = following[at]
-            if ids[at] != left or gone == end or ids[gone] != right:
-                continue  # one of the two was merged with another neighbour
-            if random.random() < dropout:
-                dropped.append(candidate)
-                continue
-            ids[at], ids[gone] = merged, -1
-            after, before = following[gone], preceding[at]
-            following[at] = after
-            if after < end:
-                preceding[after] = at
-            for first, second in ((before, at), (at, after)):
-                if first >= 0 and second < end and (ids[first], ids[second]) in merges:
-                    pair = ids[first], ids[second]
-                    heappush(heap, (*merges[pair], first, *pair))
-            for candidate in dropped:
-                heappush(heap, candidate)
-            dropped.clear()
-        return [i for i in ids if i >= 0]
+    merge_of: from two neighbours to the rank of their merge and the merged id; None if they do not merge.
+    drops: whether to drop a possible merge in this step (algorithm 1 of "BPE-Dropout"). In each step, every possible
+    merge at every position is dropped with some probability, independently of the others and of earlier steps. Of those
+    that remain, the one of lowest rank is applied, on ties the leftmost. The loop ends with the first step in which
+    none remains. Merges are drawn from lowest to highest rank until one is kept. Further draws would change nothing.
+    """
+    ids, end = [*ids], len(ids)
+    following, preceding = list(range(1, end + 1)), list(range(-1, end - 1))
+    heap: list[tuple[int, int, int, int, int]] = []
+    for at, (left, right) in enumerate(pairwise(ids)):
+        if (merge := merge_of(left, right)) is not None:
+            heap.append((merge[0], at, merge[1], left, right))
+    heapify(heap)
+    dropped: list[tuple[int, int, int, int, int]] = []
+    while heap:
+        candidate = heappop(heap)
+        _, at, merged, left, right = candidate
+        gone = following[at]
+        if ids[at] != left or gone == end or ids[gone] != right:
+            continue  # one of the two was merged with another neighbour
+        if drops():
+            dropped.append(candidate)
+            continue
+        ids[at], ids[gone] = merged, -1
+        after, before = following[gone], preceding[at]
+        following[at] = after
+        if after < end:
+            preceding[after] = at
+        for first, second in ((before, at), (at, after)):
+            if first >= 0 and second < end and (merge := merge_of(ids[first], ids[second])) is not None:
+                heappush(heap, (merge[0], first, merge[1], ids[first], ids[second]))
+        for candidate in dropped:
+            heappush(heap, candidate)
+        dropped.clear()
+    return [i for i in ids if i >= 0]

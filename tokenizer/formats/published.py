@@ -65,6 +65,13 @@ PUBLISHED = {
         | _HARMONY_IDS
         | {"<|endofprompt|>": 200018},
     ),
+    # Whisper's. Its other special tokens depend on the number of languages.
+    "multilingual": Published(
+        "gpt2",
+        50257,
+        "b34b360dbb493e781e479794586d661700670d65564001f23024971d1f2fa126",
+        {END_OF_TEXT: 50257, "<|startoftranscript|>": 50258},
+    ),
     # Empty, because Llama 3 and 3.1 use the same ranks with different special tokens.
     "llama3": Published(
         "llama3",

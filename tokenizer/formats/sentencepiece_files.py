@@ -1,4 +1,4 @@
-"""Reading and writing Unigram models of SentencePiece (`.model`, `spiece.model`).
+"""Reading and writing models of SentencePiece (`.model`, `spiece.model`): Unigram and BPE.
 
 The field numbers are those of sentencepiece_model.proto. A saved file has the bytes of the file that was read.
 `sentencepiece_writing.py` converts other vocabularies to models.
@@ -11,16 +11,35 @@ import os
 import struct
 from pathlib import Path
 
+from tokenizer.character_bpe_vocabulary import CharacterPairVocabulary
 from tokenizer.formats.number_text import read_number
-from tokenizer.formats.other_kinds import ONLY, SENTENCEPIECE_BPE
+from tokenizer.formats.other_kinds import ONLY
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, expect, quote
 from tokenizer.formats.strict_json import read_bytes
 from tokenizer.formats.unigram_files import LONGEST_PIECE
 from tokenizer.formats.whole_files import whole_file
 from tokenizer.formats.wire_format import BYTES, FIXED_32, VARINT, Value, fields
-from tokenizer.sentencepiece_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED, SentencePieceVocabulary
+from tokenizer.sentencepiece_vocabulary import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    SentencePiecePairs,
+    SentencePieceVocabulary,
+)
 from tokenizer.splitting.metaspace_splitter import ALWAYS, NEVER, MetaspaceWords
-from tokenizer.splitting.normalizers import MARK, Precompiled
+from tokenizer.splitting.normalizers import (
+    MARK,
+    SPACES_TO_MARKS,
+    Normalizer,
+    Precompiled,
+    Prepend,
+    Replace,
+    Strip,
+    decoder_of_marks,
+)
 from tokenizer.splitting.precompiled_map import CharacterMap
 from tokenizer.splitting.whole_text import SentencePieceText
 from tokenizer.unigram_vocabulary import UnigramVocabulary
@@ -29,8 +48,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-UNIGRAM = 1
-MODEL_TYPES = {UNIGRAM: "unigram", 2: "bpe", 3: "word", 4: "char"}
+    from tokenizer.vocabulary import Vocabulary
+
+UNIGRAM, BPE = 1, 2
+MODEL_TYPES = {UNIGRAM: "unigram", BPE: "bpe", 3: "word", 4: "char"}
 # T5: the tokenizer_class or model_type, the token that ends texts, and the number of sentinels if no file has it.
 _T5_NAMES = ("T5Tokenizer", "T5TokenizerFast", "MT5Tokenizer", "MT5TokenizerFast", "t5", "mt5")
 _END, _T5_SENTINELS = "</s>", 100
@@ -54,12 +75,15 @@ NORMALIZER_FIELDS: Fields = {
 }
 
 
-def load_model(path: Path) -> SentencePieceVocabulary:
+Model = SentencePieceVocabulary | SentencePiecePairs
+
+
+def load_model(path: Path) -> Model:
     """Return the vocabulary of a SentencePiece model. Raises a ValueError that names the field."""
     return parse_model(read_bytes(path))
 
 
-def parse_model(content: bytes) -> SentencePieceVocabulary:
+def parse_model(content: bytes) -> Model:
     """Return the vocabulary in the bytes of a model.
 
     The message of a ValueError has no subject, such as "has no pieces"; the caller adds it.
@@ -73,18 +97,17 @@ def parse_model(content: bytes) -> SentencePieceVocabulary:
     model_type = options["model_type"]
     assert isinstance(model_type, int)
     name = MODEL_TYPES.get(model_type, str(model_type))
-    reason = SENTENCEPIECE_BPE if name == "bpe" else f"which is not supported ({ONLY})"
-    expect(name == "unigram", f"has trainer_spec.model_type {name}, {reason}")
+    expect(name in ("unigram", "bpe"), f"has trainer_spec.model_type {name}, which is not supported ({ONLY})")
     _check_pieces(pieces, types, bool(options["byte_fallback"]))
-    return SentencePieceVocabulary(
-        pieces=pieces,
-        scores=scores,
-        types=types,
-        unknown=types.index(UNKNOWN),
-        special_tokens={
+    fields: dict[str, Any] = {
+        "pieces": pieces,
+        "scores": scores,
+        "types": types,
+        "unknown": types.index(UNKNOWN),
+        "special_tokens": {
             p: i for i, (p, kind) in enumerate(zip(pieces, types, strict=True)) if kind in (UNKNOWN, CONTROL)
         },
-        pattern=SentencePieceText(
+        "pattern": SentencePieceText(
             _parse_character_map(options["precompiled_charsmap"]),
             tuple(piece for piece, kind in zip(pieces, types, strict=True) if kind == USER_DEFINED),
             bool(options["add_dummy_prefix"]),
@@ -92,10 +115,18 @@ def parse_model(content: bytes) -> SentencePieceVocabulary:
             bool(options["escape_whitespaces"]),
             bool(options["treat_whitespace_as_suffix"]),
         ),
-        byte_fallback=bool(options["byte_fallback"]),
-        unknown_surface=_text(options["unk_surface"], "trainer_spec.unk_surface"),
-        source=content,
-    )
+        "byte_fallback": bool(options["byte_fallback"]),
+        "unknown_surface": _text(options["unk_surface"], "trainer_spec.unk_surface"),
+        "source": content,
+    }
+    if name == "unigram":
+        return SentencePieceVocabulary(**fields)
+    known = {piece for piece, kind in zip(pieces, types, strict=True) if len(piece) == 1 and kind == NORMAL}
+    for number, (piece, kind) in enumerate(zip(pieces, types, strict=True)):
+        where = f"has pieces[{number}] = {quote(piece)}"
+        expect(kind != UNUSED, f"{where}, an unused piece, which is not supported with BPE")
+        expect(kind != NORMAL or known.issuperset(piece), f"{where} with a character that is no piece")
+    return SentencePiecePairs(**fields)
 
 
 def _parts(content: bytes) -> tuple[list[tuple[str, float, int]], bytes, bytes]:
@@ -116,12 +147,13 @@ def _parts(content: bytes) -> tuple[list[tuple[str, float, int]], bytes, bytes]:
     return pieces, trainer, normalizer
 
 
-def save_model(vocabulary: SentencePieceVocabulary, folder: str | os.PathLike[str]) -> None:
+def save_model(vocabulary: Model, folder: str | os.PathLike[str]) -> None:
     """Write folder/tokenizer.model atomically. Raises ValueError if the folder has a tokenizer.json."""
     folder = Path(folder)
     if (folder / "tokenizer.json").exists():
         raise ValueError(f"{folder} has a tokenizer.json, which would be read in place of tokenizer.model; remove it")
     with whole_file(folder / "tokenizer.model") as partial:
+        assert vocabulary.source is not None
         partial.write_bytes(vocabulary.source)
 
 
@@ -144,12 +176,6 @@ def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
         )
     for piece, i in vocabulary.matches.items():
         expect(MARK not in piece[1:], f"has pieces[{i}] = {quote(piece)} with a mark after its start")
-    fallback: list[dict[str, Any]] = [
-        {"type": "Replace", "pattern": {"String": MARK}, "content": " "},
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-        {"type": "Strip", "content": " ", "start": int(text.add_dummy_prefix), "stop": 0},
-    ]
     expect(not vocabulary.byte_fallback or MARK in vocabulary.ids, f"has byte_fallback without a piece {MARK!r}")
     return UnigramVocabulary(
         pieces=vocabulary.pieces,
@@ -158,17 +184,41 @@ def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
         special_tokens=vocabulary.special_tokens,
         pattern=words,
         byte_fallback=vocabulary.byte_fallback,
-        decoder=fallback if vocabulary.byte_fallback else [words.field],
+        decoder=decoder_of_marks(text.add_dummy_prefix) if vocabulary.byte_fallback else [words.field],
         added_flags=vocabulary.added_flags,
     )
 
 
-def as_of_folder(
-    vocabulary: SentencePieceVocabulary, tokenizer_config: dict[str, Any], config: dict[str, Any]
-) -> UnigramVocabulary:
+def pairs_as_tokenizers(vocabulary: SentencePiecePairs) -> CharacterPairVocabulary:
+    """Return the vocabulary that encodes as `tokenizers` does, in the form of Llama 2's file.
+
+    User-defined pieces become added tokens that are not special. Raises ValueError as `as_tokenizers` does.
+    """
+    text = vocabulary.pattern
+    expect(not text.suffix, "puts marks after words (treat_whitespace_as_suffix)")
+    expect(text.escape_whitespaces, "does not write spaces as marks (escape_whitespaces)")
+    normalizers: list[Normalizer] = [Precompiled(text.characters)] if text.characters else []
+    normalizers += [Strip(True, True), Replace(" {2,}", True, " ")] if text.remove_extra_whitespaces else []
+    normalizers += [Prepend(MARK)] if text.add_dummy_prefix else []
+    order = sorted(zip(vocabulary.ranks.tolist(), vocabulary.merges.tolist(), strict=True))
+    own = {piece: i for piece, i in vocabulary.frozen.items() if piece not in vocabulary.special_tokens}
+    return CharacterPairVocabulary(
+        ids=vocabulary.ids,
+        pairs=[(vocabulary.pieces[left], vocabulary.pieces[right]) for _, (left, right, _) in order],
+        unknown=vocabulary.unknown,
+        fuse_unknown=True,
+        byte_fallback=vocabulary.byte_fallback,
+        decoder=decoder_of_marks(text.add_dummy_prefix),
+        special_tokens=vocabulary.special_tokens | own,
+        pattern=MetaspaceWords((*normalizers, SPACES_TO_MARKS), False, NEVER, False),
+        added_flags={**vocabulary.added_flags, **{piece: {"special": False} for piece in own}},
+    )
+
+
+def as_of_folder(vocabulary: Model, tokenizer_config: dict[str, Any], config: dict[str, Any]) -> Vocabulary:
     """Return T5's vocabulary if the other files of the folder say that the model is T5's, else `vocabulary`."""
     name = tokenizer_config.get("tokenizer_class", config.get("model_type"))
-    if name not in _T5_NAMES:
+    if name not in _T5_NAMES or not isinstance(vocabulary, SentencePieceVocabulary):
         return vocabulary
     sentinels = tokenizer_config.get("extra_ids", _T5_SENTINELS)
     expect(

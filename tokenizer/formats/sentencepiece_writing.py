@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tokenizer.encoding.special_spellings import FLAGS, WHITE_SPACE
 from tokenizer.formats.sentencepiece_files import (
+    BPE,
     COMMON_WHITE_SPACE,
     NORMALIZER,
     NORMALIZER_FIELDS,
@@ -12,19 +13,23 @@ from tokenizer.formats.sentencepiece_files import (
     TRAINER,
     TRAINER_FIELDS,
     UNIGRAM,
+    Model,
     parse_model,
 )
 from tokenizer.formats.spelled_vocabulary import expect, quote
 from tokenizer.formats.wire_format import message
-from tokenizer.sentencepiece_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED, SentencePieceVocabulary
-from tokenizer.splitting.metaspace_splitter import ALWAYS, MetaspaceWords
-from tokenizer.splitting.normalizers import MARK, Precompiled, Replace, Strip
+from tokenizer.sentencepiece_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, UNUSED
+from tokenizer.splitting.metaspace_splitter import ALWAYS, NEVER, MetaspaceWords
+from tokenizer.splitting.normalizers import MARK, SPACES_TO_MARKS, Precompiled, Prepend, Replace, Strip
 from tokenizer.splitting.precompiled_map import CharacterMap
 from tokenizer.unigram_vocabulary import UnigramVocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
+
+    from tokenizer.character_bpe_vocabulary import CharacterPairVocabulary
 
 # Fields of trainer_spec that sentencepiece does not need, but other programs read.
 _VOCAB_SIZE, _UNKNOWN_ID, _UNKNOWN_PIECE = 4, 40, 45
@@ -34,36 +39,84 @@ _NO_ID = -1
 _SQUEEZING = (Strip(False, True), Replace(" {2,}", True, MARK))
 
 
-def as_sentencepiece(vocabulary: UnigramVocabulary) -> SentencePieceVocabulary:
+def as_sentencepiece(vocabulary: UnigramVocabulary) -> Model:
     """Return a vocabulary with the same pieces and ids that encodes as sentencepiece does.
 
     Scores are rounded to float32. Special tokens become control pieces. Raises ValueError for features that a model
     cannot express. Its message has no subject, such as "has two character maps"; the caller adds it.
     """
     pieces = _all_pieces(vocabulary)
-    ids = {piece: i for i, piece in enumerate(pieces)}
     scores = [*vocabulary.scores, *[0.0] * (len(pieces) - len(vocabulary.scores))]
-    characters = _character_map(vocabulary.pattern)
     types = _types(vocabulary, pieces)
+    entries = list(zip(pieces, scores, types, strict=True))
+    return _model(UNIGRAM, vocabulary, entries, _normalizer_of(vocabulary.pattern))
+
+
+def pairs_as_sentencepiece(vocabulary: CharacterPairVocabulary) -> Model:
+    """Return a vocabulary of BPE over characters with the same tokens and ids that encodes as sentencepiece does.
+
+    As `as_sentencepiece`. The scores are the negative ranks of the merges that make the tokens.
+    """
+    from tokenizer.encoding.character_tables import sufficient_merges
+
+    words: Any = vocabulary.pattern
+    expect(isinstance(words, MetaspaceWords), f"splits texts by {quote(str(words))}, not into words with marks")
+    expect(vocabulary.unknown is not None, "has no unknown token")
+    expect(not (vocabulary.prefix or vocabulary.suffix), "marks characters within or at the end of words")
+    expect(not vocabulary.whole_first, "does not merge pretokens that are tokens (ignore_merges)")
+    merges = sufficient_merges(vocabulary)
+    expect(merges is not None, "has merges whose order sentencepiece would not keep")
+    assert merges is not None
+    pieces, lowest = _all_pieces(vocabulary), -float(len(merges))
+    scores = dict(zip(merges[:, 2].tolist(), map(float, range(0, -len(merges), -1)), strict=True))
+    types = [UNUSED if piece == "" else NORMAL for piece in pieces]
+    for i in (vocabulary.byte_ids or {}).values():
+        types[i] = BYTE
+    for i in vocabulary.special_tokens.values():
+        types[i] = CONTROL
+    types[vocabulary.unknown_id or 0] = UNKNOWN
+    for i, (piece, kind) in enumerate(zip(pieces, types, strict=True)):
+        expect(kind != UNUSED, f"has no token with the id {i}")
+        made = kind != NORMAL or len(piece) == 1 or i in scores
+        expect(made, f"has the token {quote(piece)}, which no merge makes")
+    entries = [
+        (piece, scores.get(i, lowest - i if types[i] == NORMAL else 0.0), types[i]) for i, piece in enumerate(pieces)
+    ]
+    return _model(BPE, vocabulary, entries, _normalizer_of(words))
+
+
+def _normalizer_of(words: MetaspaceWords) -> list[tuple[int, int | bytes]]:
+    """Return the fields of normalizer_spec."""
+    numbers = {name: number for name, (number, _, _) in NORMALIZER_FIELDS.items()}
+    steps = words.normalizers[:-1] if words.normalizers[-1:] == (SPACES_TO_MARKS,) else words.normalizers
+    if steps in ((), (Prepend(MARK),)) and not words.whitespace_split and words.prepend == NEVER:
+        return [(numbers["add_dummy_prefix"], len(steps)), (numbers["remove_extra_whitespaces"], 0)]
+    characters = _character_map(words)
+    return [(numbers["precompiled_charsmap"], characters.compiled)] if characters else []
+
+
+def _model(
+    kind: int,
+    vocabulary: UnigramVocabulary | CharacterPairVocabulary,
+    entries: list[tuple[str, float, int]],
+    normalizer: Sequence[tuple[int, int | bytes]],
+) -> Model:
+    """Return the vocabulary of a model with these pieces, scores and types."""
+    ids = {piece: i for i, (piece, _, _) in enumerate(entries)}
+    unknown = vocabulary.unknown_id or 0
     trainer = message(
-        (TRAINER_FIELDS["model_type"][0], UNIGRAM),
-        (_VOCAB_SIZE, len(pieces)),
+        (TRAINER_FIELDS["model_type"][0], kind),
+        (_VOCAB_SIZE, len(entries)),
         (TRAINER_FIELDS["byte_fallback"][0], int(vocabulary.byte_fallback)),
-        (_UNKNOWN_ID, vocabulary.unknown),
+        (_UNKNOWN_ID, unknown),
         *((field, ids.get(spelling, _NO_ID)) for field, spelling in _OTHER_IDS.items()),
-        (_UNKNOWN_PIECE, pieces[vocabulary.unknown].encode()),
+        (_UNKNOWN_PIECE, entries[unknown][0].encode()),
     )
-    compiled = [(NORMALIZER_FIELDS["precompiled_charsmap"][0], characters.compiled)] if characters else []
-    return parse_model(
-        message(
-            *((PIECE, _piece(*entry)) for entry in zip(pieces, scores, types, strict=True)),
-            (TRAINER, trainer),
-            (NORMALIZER, message(*compiled)),
-        )
-    )
+    parts = [*((PIECE, _piece(*entry)) for entry in entries), (TRAINER, trainer), (NORMALIZER, message(*normalizer))]
+    return parse_model(message(*parts))
 
 
-def with_control_pieces(vocabulary: SentencePieceVocabulary, spellings: Sequence[str]) -> SentencePieceVocabulary:
+def with_control_pieces(vocabulary: Model, spellings: Sequence[str]) -> Model:
     """Return the vocabulary of the same model with more control pieces, which are its special tokens."""
     for spelling in spellings:
         if spelling in vocabulary.ids:
@@ -71,16 +124,17 @@ def with_control_pieces(vocabulary: SentencePieceVocabulary, spellings: Sequence
                 f"{spelling!r} is an ordinary piece of the SentencePiece model: choose another spelling, or add it to "
                 "as_tokenizers(), in which pieces can become special"
             )
+    assert vocabulary.source is not None
     added = [(PIECE, _piece(spelling, 0.0, CONTROL)) for spelling in spellings]
     return parse_model(vocabulary.source + message(*added))
 
 
-def _all_pieces(vocabulary: UnigramVocabulary) -> list[str]:
-    """Return the pieces, and after them the special tokens that are not pieces."""
+def _all_pieces(vocabulary: UnigramVocabulary | CharacterPairVocabulary) -> list[str]:
+    """Return the pieces by id, the special tokens that are not in `ids` too."""
     special = vocabulary.special_tokens
-    later = sorted(special.keys() - vocabulary.ids.keys(), key=special.__getitem__)
-    pieces = [*vocabulary.pieces, *later]
-    assert all(pieces[i] == spelling for spelling, i in special.items()), "special ids follow those of the pieces"
+    pieces = [""] * vocabulary.size
+    for piece, i in [*vocabulary.ids.items(), *special.items()]:
+        pieces[i] = piece
     for spelling, flags in vocabulary.added_flags.items():
         for flag in FLAGS:
             expect(not flags.get(flag), f"has the added token {quote(spelling)} with {flag}")

@@ -76,10 +76,10 @@ class BytePairs(Kind):
     def describe_entries(self, entries: int, merges: int) -> str:
         return f"256 bytes, {merges:,} merges"
 
-    def reads(self, model: Any) -> bool:
-        if not isinstance(model, dict) or "type" in model:
-            return isinstance(model, dict) and model["type"] == "BPE"
-        return "merges" in model and not isinstance(model.get("vocab"), list)
+    def reads(self, content: Any) -> bool:
+        from tokenizer.formats.hugging_face import is_bpe, is_byte_level
+
+        return is_bpe(content) and is_byte_level(content)
 
     def read(self, content: Any) -> BytePairVocabulary:
         from tokenizer.formats.hugging_face import parse_tokenizer_json

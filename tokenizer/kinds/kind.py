@@ -81,8 +81,8 @@ class Kind:
         return f"{entries:,} {self.entries}"
 
     @abstractmethod
-    def reads(self, model: Any) -> bool:
-        """Return whether the field model of a tokenizer.json is of this kind."""
+    def reads(self, content: Any) -> bool:
+        """Return whether the value of a tokenizer.json is of this kind. `content` may be any value."""
 
     @abstractmethod
     def read(self, content: Any) -> Vocabulary:

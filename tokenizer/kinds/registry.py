@@ -25,8 +25,8 @@ else:
             return names
 
 
-Model = Literal["bpe", "wordpiece", "unigram"]
-"""The module of this package that defines the kind, as `KIND`."""
+Model = Literal["bpe", "wordpiece", "unigram", "character-bpe"]
+"""The name of a kind. Its module, with an underscore for each hyphen, defines it as `KIND`."""
 if not TYPE_CHECKING:
     KINDS = Model
 
@@ -34,7 +34,7 @@ if not TYPE_CHECKING:
 @cache
 def kind_named(name: str) -> Kind:
     """Return the kind with a name in `KINDS`."""
-    kind: Kind = import_module(f"tokenizer.kinds.{name}").KIND
+    kind: Kind = import_module(f"tokenizer.kinds.{name.replace('-', '_')}").KIND
     return kind
 
 
@@ -43,9 +43,9 @@ def all_kinds() -> Iterator[Kind]:
     return map(kind_named, KINDS)
 
 
-def kind_of_model(model: Any) -> Kind:
-    """Return the kind that reads this field model of a tokenizer.json; BPE, whose reader names the fault, if none."""
-    return next((kind for kind in all_kinds() if kind.reads(model)), kind_named("bpe"))
+def kind_of(content: Any) -> Kind:
+    """Return the kind that reads this value of a tokenizer.json; BPE, whose reader names the fault, if none."""
+    return next((kind for kind in all_kinds() if kind.reads(content)), kind_named("bpe"))
 
 
 def kind_trained_on(splitter: Splitter) -> Kind:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tokenizer.kinds.kind import Kind, new_spellings
 from tokenizer.splitting.metaspace_splitter import METASPACE_NAMES, MetaspaceWords, metaspace_of
+from tokenizer.splitting.normalizers import MARK, Prepend, decoder_of_marks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -77,7 +78,9 @@ class Unigram(Kind):
             special_tokens=special,
             pattern=words,
             byte_fallback=rules.byte_fallback,
-            decoder=[*([{"type": "ByteFallback"}] if rules.byte_fallback else []), words.field],
+            decoder=decoder_of_marks(True)
+            if Prepend(MARK) in words.normalizers
+            else [*([{"type": "ByteFallback"}] if rules.byte_fallback else []), words.field],
         )
 
     def shortage(self, vocabulary: Any, options: Options) -> str:
@@ -94,8 +97,9 @@ class Unigram(Kind):
 
         return {"pieces": PieceRules(byte_fallback=True)}
 
-    def reads(self, model: Any) -> bool:
+    def reads(self, content: Any) -> bool:
         """Return whether the field model is Unigram's. Old files leave its type out."""
+        model = content.get("model") if isinstance(content, dict) else None
         return isinstance(model, dict) and (
             model["type"] == "Unigram" if "type" in model else isinstance(model.get("vocab"), list)
         )

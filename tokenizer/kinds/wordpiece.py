@@ -75,8 +75,9 @@ class WordPiece(Kind):
     def shortage(self, vocabulary: Vocabulary, options: Options) -> str:
         return f"the corpus ran out of pairs that occur at least {options.min_count} times"
 
-    def reads(self, model: Any) -> bool:
-        return isinstance(model, dict) and model.get("type") == "WordPiece"
+    def reads(self, content: Any) -> bool:
+        model = content.get("model") if isinstance(content, dict) else None
+        return isinstance(model, dict) and model.get("type") in ("WordPiece", "WordLevel")
 
     def read(self, content: Any) -> WordPieceVocabulary:
         from tokenizer.formats.wordpiece_files import parse_wordpiece_json

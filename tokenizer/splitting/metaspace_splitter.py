@@ -16,10 +16,12 @@ from functools import cached_property
 from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.splitting.normalizers import (
     MARK,
+    REGEXES,
     Normalizer,
     Precompiled,
+    Prepend,
     Replace,
-    most_characters,
+    normalize_by,
     normalizer_of,
 )
 from tokenizer.splitting.splitter import Splitter
@@ -45,11 +47,17 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
 
     normalizers: tuple[Normalizer, ...]
     prepend: str
+    marks_spaces = True
 
     @property
     def name(self) -> str | None:
-        """The name of the words without normalizers, None for others."""
-        return _NAME if self == PLAIN_WORDS else None
+        """The name of the words without normalizers and of those that keep all spaces, None for others."""
+        return {PLAIN_WORDS: _NAME, SPACED_WORDS: SPACED}.get(self)
+
+    @cached_property
+    def inside(self) -> MetaspaceWords:
+        """The words of text that follows a special token: with FIRST, no mark goes before them."""
+        return self._replace(prepend=NEVER) if self.prepend == FIRST else self
 
     @property
     def spelling(self) -> str:
@@ -60,6 +68,11 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
     def prepends(self) -> bool:
         """Whether a mark goes before some part of the text."""
         return self.prepend != NEVER
+
+    @property
+    def begins_with_mark(self) -> bool:
+        """Whether words at the start of a text begin with a mark that the text need not have."""
+        return self.prepends or Prepend(MARK) in self.normalizers
 
     @property
     def field(self) -> dict[str, object]:
@@ -83,20 +96,22 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
     @cached_property
     def splits_at_spaces(self) -> bool:
         """Whether a text can be cut between an ASCII letter and white space without changing its words."""
-        harmless = (Precompiled, Replace) if self.whitespace_split else Precompiled
-        steps = [step for step in self.normalizers if not isinstance(step, harmless)]
+        steps = [step for step in self.normalizers if not self._is_harmless(step)]
         # A line feed that does not become a space would get a mark before it at the start of a part.
         spaces = all(self.normalize(f"a{c}a") == "a a" for c in " \n")
         return self.cuts and not steps and (self.whitespace_split or (spaces and self.prepend == ALWAYS))
 
+    def _is_harmless(self, step: Normalizer) -> bool:
+        """Return whether a normalizer has no match that goes on after an ASCII letter with white space."""
+        if isinstance(step, Replace):
+            return self.whitespace_split and (
+                step.find in REGEXES or not (step.is_regex or _WHITE_SPACE.search(step.find, 1))
+            )
+        return isinstance(step, Precompiled)
+
     def normalize(self, text: str) -> str:
         """Return the normalized text. Raises ValueError if replacements make it far longer."""
-        most = most_characters(len(text))
-        for step in self.normalizers:
-            if isinstance(step, Replace):
-                step.check_growth([text], most)
-            text = step.normalize(text)
-        return text
+        return normalize_by(self.normalizers, text)
 
     def pretokens(self, text: bytes) -> Iterator[bytes]:
         """Yield the words of one text in order."""
@@ -123,15 +138,20 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
 
 _NAME = "metaspace"
 PLAIN_WORDS = MetaspaceWords((), True, ALWAYS, True)
+# Llama 2's words: every space is kept, and one goes before the text.
+SPACED = "llama2"
+SPACED_WORDS = MetaspaceWords((Prepend(MARK),), False, NEVER, True)
 
 
 def metaspace_of(spelling: str) -> MetaspaceWords | None:
     """Return the words with this name or `spelling`, None if it is that of another splitter.
 
-    The names are `METASPACE_NAMES`. Raises ValueError for a damaged spelling.
+    The names are `METASPACE_NAMES` and `SPACED`. Raises ValueError for a damaged spelling.
     """
     if spelling == _NAME:
         return PLAIN_WORDS
+    if spelling == SPACED:
+        return SPACED_WORDS
     if spelling in METASPACE_NAMES:
         from tokenizer.splitting.nfkc import named_map
 

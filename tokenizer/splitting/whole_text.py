@@ -37,6 +37,10 @@ class SentencePieceText(
     characters: CharacterMap | None
     user_defined: tuple[str, ...]
 
+    @property
+    def marks_spaces(self) -> bool:  # type: ignore[override]  # an option
+        return bool(self.escape_whitespaces)
+
     def __str__(self) -> str:
         options = [name for name in self._fields[2:] if getattr(self, name)]
         return f"sentencepiece({', '.join(options)})"

@@ -68,15 +68,17 @@ def learn_pieces(
     min_count: int | None,
     memory: int | None,
     progress: Progress | None,
+    continuation: str = CONTINUATION,
 ) -> Learned:
     """Return up to `wanted` merged tokens in the order of their merges.
 
+    continuation: the start of tokens within words; if it is empty, characters are the same everywhere in a word.
     known: existing tokens. A merge that makes a known or an earlier token adds none. min_count: least count of a pair,
     None for the largest one with which the corpus gives `wanted` tokens. memory: limit in bytes for the counts and the
     arrays of merging. Raises ValueError before they exceed it.
     """
     spare = None if memory is None else memory - counts.data.nbytes - counts.offsets.nbytes
-    learn = partial(_learn, counts, known, alphabet, later, wanted, score, spare)
+    learn = partial(_learn, counts, known, alphabet, later, wanted, score, spare, continuation)
     if min_count is not None:
         return learn(min_count, progress)
     # Every merge takes at least `min_count` pairs from a corpus that has fewer pairs than bytes.
@@ -103,11 +105,12 @@ def _learn(
     wanted: int,
     score: str,
     spare: int | None,
+    continuation: str,
     min_count: int,
     progress: Progress | None,
 ) -> Learned:
-    merging = _lay_out(counts, alphabet, later, spare)
-    texts = [*alphabet, *(CONTINUATION + character for character in later)]
+    merging = _lay_out(counts, alphabet, later if continuation else None, spare)
+    texts = [*alphabet, *(continuation + character for character in later if continuation)]
     ranking = _ranking(merging, len(texts) + wanted + len(known), spare) if score == "likelihood" else None
     symbol_of = {text: symbol for symbol, text in enumerate(texts)}
     made: list[str] = []
@@ -127,7 +130,7 @@ def _learn(
         left, right = divmod(int(merging.keys[merging.state[kernel.CURRENT]]), 1 << 32)
         if left == right:
             _sort_positions(merging)
-        text = texts[left] + texts[right].removeprefix(CONTINUATION)
+        text = texts[left] + texts[right].removeprefix(continuation)
         merges.append((texts[left], texts[right]))
         symbol = symbol_of.get(text)
         if symbol is None:
@@ -151,12 +154,15 @@ def compile_merging(counts: PretokenCounts, alphabet: str, later: str) -> None:
     _sort_positions(merging._replace(state=np.array([1, 1, kernel.NONE, 0, 0, 0], dtype=np.int64)))
 
 
-def _lay_out(counts: PretokenCounts, alphabet: str, later: str, spare: int | None) -> kernel.Merging:
-    """Return the data of the merge loop, with all pairs of characters."""
+def _lay_out(counts: PretokenCounts, alphabet: str, later: str | None, spare: int | None) -> kernel.Merging:
+    """Return the data of the merge loop, with all pairs of characters. later: None if these are those of `alphabet`."""
     first_symbols = np.full(CODE_POINTS, kernel.NONE, dtype=np.int32)
     later_symbols = np.full(CODE_POINTS, kernel.NONE, dtype=np.int32)
     first_symbols[list(map(ord, alphabet))] = np.arange(len(alphabet))
-    later_symbols[list(map(ord, later))] = len(alphabet) + np.arange(len(later))
+    if later is None:
+        later_symbols = first_symbols
+    else:
+        later_symbols[list(map(ord, later))] = len(alphabet) + np.arange(len(later))
     positions = int(np.count_nonzero((counts.data & 0xC0) != 0x80))
     if positions >= 2**31:
         raise ValueError(f"the words have {positions:,} characters, more than 2**31: leave out rare words")

@@ -1,0 +1,136 @@
+"""BPE over characters, the kind of Llama 2's, Mistral's and Gemma's vocabularies and of SentencePiece's BPE models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tokenizer.kinds.kind import Kind, new_spellings
+from tokenizer.splitting.metaspace_splitter import METASPACE_NAMES, SPACED, MetaspaceWords, metaspace_of
+from tokenizer.splitting.normalizers import MARK, decoder_of_marks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from tokenizer.character_bpe_vocabulary import CharacterPairVocabulary
+    from tokenizer.splitting.splitter import Splitter
+    from tokenizer.training.counting import PretokenCounts
+    from tokenizer.training.train import Options
+    from tokenizer.vocabulary import Vocabulary
+
+
+UNKNOWN_PIECE = "<unk>"
+
+
+class CharacterPairs(Kind):
+    """BPE over characters."""
+
+    name, title, entries = "character-bpe", "BPE over characters", "tokens"
+    merges, kernels = True, "merging"
+    patterns, default_pattern, exact_pattern = (SPACED, *METASPACE_NAMES), SPACED, SPACED
+    needed_splitter = f"words: {', '.join((SPACED, *METASPACE_NAMES))}"
+    options = ("min_frequency", "limit_alphabet")
+
+    def splitter_of(self, spelling: str) -> Splitter | None:
+        return metaspace_of(spelling)
+
+    def accepts(self, splitter: Splitter) -> bool:
+        return isinstance(splitter, MetaspaceWords)
+
+    def least_entries(self, options: Options) -> tuple[str, int]:
+        return "a character, <unk>, the 256 bytes", 258
+
+    def train(self, counts: PretokenCounts, options: Options) -> CharacterPairVocabulary:
+        """Return the vocabulary: <unk>, the 256 bytes, characters, merged tokens, special tokens."""
+        from tokenizer.character_bpe_vocabulary import CharacterPairVocabulary
+        from tokenizer.training.merging import check_memory
+        from tokenizer.training.wordpiece_training import alphabet_of, learn_pieces
+
+        check_memory(counts, options.memory)
+        words: Any = counts.pattern
+        alphabet, _ = alphabet_of(counts, options.limit_alphabet, None)
+        alphabet = " " + alphabet.replace(" ", "")
+        first = [UNKNOWN_PIECE, *(f"<0x{byte:02X}>" for byte in range(256))]
+        later = [spelling for spelling in options.special_tokens if spelling != UNKNOWN_PIECE]
+        wanted = options.vocab_size - len(first) - len(alphabet) - len(later)
+        if wanted < 0:
+            raise ValueError(
+                f"vocab_size must be at least {options.vocab_size - wanted}: the words have {len(alphabet)} "
+                "characters; or keep only the most frequent with `limit_alphabet`"
+            )
+        how = "frequency", options.min_count, options.memory, options.progress
+        learned = learn_pieces(counts, {}, alphabet, "", wanted, *how, continuation="")
+        merged = [token.replace(" ", MARK) for token in learned.tokens]
+        if both := {*first, *later} & {*merged, *alphabet}:
+            raise ValueError(
+                f"the corpus makes the token {min(both)!r}, which is a special token or spells a byte: choose another "
+                "spelling of the special token, or leave out the documents with this text"
+            )
+        tokens = [*first, *alphabet.replace(" ", MARK), *merged]
+        ids = {token: i for i, token in enumerate([*tokens, *later])}
+        return CharacterPairVocabulary(
+            ids=ids,
+            pairs=[(left.replace(" ", MARK), right.replace(" ", MARK)) for left, right in learned.merges],
+            unknown=UNKNOWN_PIECE,
+            fuse_unknown=True,
+            byte_fallback=True,
+            decoder=decoder_of_marks(words.begins_with_mark),
+            special_tokens={spelling: ids[spelling] for spelling in (UNKNOWN_PIECE, *later)},
+            pattern=words,
+        )
+
+    def shortage(self, vocabulary: Vocabulary, options: Options) -> str:
+        return f"the corpus ran out of pairs that occur at least {options.min_count} times"
+
+    def reads(self, content: Any) -> bool:
+        from tokenizer.formats.hugging_face import is_bpe, is_byte_level
+
+        return is_bpe(content) and not is_byte_level(content)
+
+    def read(self, content: Any) -> CharacterPairVocabulary:
+        from tokenizer.formats.character_bpe_files import parse_character_bpe_json
+
+        return parse_character_bpe_json(content)
+
+    def json(self, vocabulary: CharacterPairVocabulary) -> Iterator[str]:
+        from tokenizer.formats.character_bpe_files import character_bpe_json
+
+        return character_bpe_json(vocabulary)
+
+    def save(self, vocabulary: Any, folder: Path) -> None:
+        """Write folder/tokenizer.json or, for a SentencePiece model, folder/tokenizer.model."""
+        if vocabulary.source is None:
+            return super().save(vocabulary, folder)
+        from tokenizer.formats.sentencepiece_files import save_model
+
+        return save_model(vocabulary, folder)
+
+    def with_special_tokens(self, vocabulary: Any, spellings: Sequence[str]) -> Vocabulary:
+        """Return the vocabulary with more special tokens. A SentencePiece model gets a control piece for each."""
+        if vocabulary.source is None:
+            return super().with_special_tokens(vocabulary, spellings)
+        from tokenizer.formats.sentencepiece_writing import with_control_pieces
+
+        return with_control_pieces(vocabulary, new_spellings(vocabulary, spellings))
+
+    def as_tokenizers(self, vocabulary: Any) -> Vocabulary:
+        if vocabulary.source is None:
+            return super().as_tokenizers(vocabulary)
+        from tokenizer.formats.sentencepiece_files import pairs_as_tokenizers
+
+        try:
+            return pairs_as_tokenizers(vocabulary)
+        except ValueError as error:
+            raise ValueError(f"tokenizers cannot express this SentencePiece model: it {error}") from None
+
+    def as_sentencepiece(self, vocabulary: Any) -> Vocabulary:
+        from tokenizer.formats.sentencepiece_writing import pairs_as_sentencepiece
+
+        try:
+            return vocabulary if vocabulary.source is not None else pairs_as_sentencepiece(vocabulary)
+        except ValueError as error:
+            raise ValueError(f"a SentencePiece model cannot express this vocabulary: it {error}") from None
+
+
+KIND = CharacterPairs()
