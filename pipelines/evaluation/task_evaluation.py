@@ -12,7 +12,6 @@ from pipelines.evaluation.planning import TaskPlan
 from pipelines.evaluation.results import Evaluation, Measured, SplitEvaluation, add_to_file
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_model
-from pipelines.run.manifest import manifest_sha256
 from pipelines.run.predictor import Predictor, tuned_task
 from pipelines.run.provenance import provenance
 from pipelines.tasks.comparison import Comparison
@@ -52,7 +51,7 @@ def measure_task(
     settings = TaskSettings(task.name, len(examples), cut, loaded.machine.dtype_name)
     measured = Measured(
         checkpoint=loaded.checkpoint.name,
-        checkpoint_sha256=manifest_sha256(loaded.checkpoint),
+        checkpoint_sha256=run.weights_sha256(loaded.checkpoint),
         data=" ".join(map(str, files.test or files.data)),
         dataset_fingerprint=fingerprint(examples) if plan.data else run.facts["dataset_fingerprint"],
         tokenizer_fingerprint=run.facts["tokenizer_fingerprint"],
@@ -72,7 +71,7 @@ def measure_task(
 def _earlier(run: Run, measured: Measured, kind: type[R]) -> R | None:
     """Return the result of a kind in an earlier evaluation of the same checkpoint and examples, if any."""
     try:
-        evaluation = Evaluation.read(run.folder)
+        evaluation = Evaluation.read(run.results)
     except ValueError:
         return None  # `add_to_file` warns about it
     same = (

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from huggingface_hub import errors, snapshot_download
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from lm.exchange import named_format
@@ -18,9 +16,10 @@ from pipelines.cli.display import quantity
 from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.text_input import file_text
 from pipelines.exchange.task_import import read_model
-from pipelines.files import read_json, refuse_special, whole_folder
+from pipelines.files import read_json, read_tensors, whole_folder
 from pipelines.recipes.config import TrainConfig
 from pipelines.recipes.recipe import Recipe, save_config
+from pipelines.run.adapter import read_adapter
 from pipelines.run.folder import Run
 from pipelines.run.provenance import provenance
 from pipelines.run.text_ids import BEFORE_TEXT, ROLES, given_roles, given_special_ids, is_known
@@ -72,8 +71,7 @@ def import_model(
     if adapter is not None:
         if model.task is not None:
             raise ValueError(f"{source} has the head of a task, and `adapter` is for language models: leave it out")
-        its_settings = read_json(adapter / "adapter_config.json", "fetch it again")
-        weights = fold_peft(chosen, config, weights, its_settings, _read_tensors(adapter / "adapter_model.safetensors"))
+        weights = fold_peft(chosen, config, weights, *read_adapter(adapter))
     if tok.vocab_size > config.vocab_size:
         raise ValueError(
             f"{source}: the tokenizer has {tok.vocab_size} entries, but the model only {config.vocab_size}: "
@@ -125,18 +123,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     """
     tensors: dict[str, Tensor] = {}
     for path in _weight_files(folder):
-        tensors |= _read_tensors(path)
-    return tensors
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        refuse_special(path)
-        tensors: dict[str, Tensor] = load_file(path)
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing: fetch all files again") from None
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged ({error}): fetch it again") from None
+        tensors |= read_tensors(path)
     return tensors
 
 

@@ -19,7 +19,7 @@ from scipy.special import softmax
 from seqeval import metrics as seqeval
 from seqeval.metrics.sequence_labeling import get_entities
 from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
-from transformers import BertForTokenClassification
+from transformers import BertConfig, BertForTokenClassification
 
 from corpora.rows import Row
 from corpora.tagged_files import read_tagged, with_tags
@@ -33,7 +33,7 @@ from pipelines.tasks.tokens import Tokens
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.finetune import finetune
 from pipelines.verbs.predict import predict
-from tests.tasks.bert_peers import bert_pair
+from tests.lm.task_peers import BERT, twin
 from tests.tasks.files import write
 
 CONLL = """-DOCSTART- -X- -X- O
@@ -104,7 +104,8 @@ def test_only_tags_with_a_position_mark_entities():
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_logits_and_loss_are_those_of_bert_for_token_classification(padded):
-    theirs, ours = bert_pair(BertForTokenClassification, Tokens(labels=("O", "B", "I")).head("encoder"), "classifier")
+    peer = BertForTokenClassification(BertConfig(**BERT.to_dict() | {"num_labels": 3}))
+    theirs, ours = twin(peer, Tokens(labels=("O", "B", "I")).head("encoder"), "", output=peer.classifier)
     ids, labels = torch.randint(0, 40, (3, 9)), torch.randint(0, 3, (3, 9))
     labels[:, ::2] = -100
     present = torch.ones(3, 9, dtype=torch.bool)
