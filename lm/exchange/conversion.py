@@ -29,11 +29,19 @@ class Imported:
     """Whether the masked-token head is new, with random weights"""
 
 
+class NotExpressedError(ValueError):
+    """No format expresses a model. `nearest` says what the format with the fewest changes would need."""
+
+    def __init__(self, kind: str, needs: list[str]) -> None:
+        super().__init__(f"no {kind} can express this model: {'; '.join(needs)}")
+        self.nearest = needs[0]
+
+
 def chosen_format(formats: Sequence[Format], config: ModelConfig, kind: str, model_type: str | None = None) -> Format:
     """Return the format that expresses `config`; of several, that of `model_type` or else the first.
 
-    Raises ValueError if there is none. The message names the `kind` of formats and lists the changes that each format
-    of the architecture would need, except formats that need all changes of another and more.
+    Raises NotExpressedError if there is none. The message names the `kind` of formats and lists the changes that each
+    format of the architecture would need, fewest first, except formats that need all changes of another and more.
     """
     answers: dict[str, list[str]] = {}
     for candidate in sorted(formats, key=lambda listed: listed.model_type != model_type):
@@ -43,10 +51,9 @@ def chosen_format(formats: Sequence[Format], config: ModelConfig, kind: str, mod
         less = any(set(other) <= set(objections) for other in answers.values())
         if config.architecture == candidate.fixed["architecture"] and not less:
             answers[candidate.name] = objections
-    needs = "; ".join(f"{name} would need {', '.join(objections)}" for name, objections in answers.items())
-    raise ValueError(
-        f"no {kind} can express this model: {needs or f'none has model.architecture = {config.architecture!r}'}"
-    )
+    fewest_first = sorted(answers.items(), key=lambda answer: len(answer[1]))
+    needs = [f"{name} would need {', '.join(objections)}" for name, objections in fewest_first]
+    raise NotExpressedError(kind, needs or [f"none has model.architecture = {config.architecture!r}"])
 
 
 def packed(chosen: Format, config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

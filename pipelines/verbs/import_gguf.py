@@ -2,6 +2,7 @@
 
 Examples:
     bytelm import-gguf gpt.gguf --out runs/gpt
+    bytelm import-gguf gpt-q8.gguf --out runs/gpt --overwrite
 """
 
 from importlib.util import find_spec

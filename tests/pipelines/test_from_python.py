@@ -142,7 +142,7 @@ def test_a_uri_is_refused_by_name_where_only_a_local_path_is_read_or_written(ver
     assert bool(path_options(verb)) == (verb in REQUIRED), verb
     for name, positional in path_options(verb).items():
         if positional:
-            arguments, option = ["s3://bucket/folder", *REQUIRED[verb][1:]], "(RUN|DIR|FOLDER)"
+            arguments, option = ["s3://bucket/folder", *REQUIRED[verb][1:]], "(RUN|DIR|FOLDER|FILE)"
         else:
             option = f"--{name.replace('_', '-')}"
             arguments = [*REQUIRED[verb], option, "s3://bucket/folder"]

@@ -3,6 +3,7 @@
 import itertools
 import json
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lm.exchange.gguf import from_gguf
+from pipelines.exchange.possible_exports import possible_exports
+from pipelines.recipes.recipe import load_recipe
 from pipelines.run.folder import Run
 from pipelines.verbs.embed import embed
 from pipelines.verbs.export_gguf import export_gguf
@@ -91,6 +94,8 @@ def test_llama_cpp_gives_the_log_probabilities_of_an_imported_file_in_each_dtype
 @pytest.mark.parametrize("case", DECODERS)
 def test_an_imported_file_is_the_same_model(case, files, tmp_path):
     run, file = files(case)
+    card = file.with_name(f"{file.name}.md").read_text(encoding="utf-8")
+    assert f"- export-gguf could write the run as {case.split(',')[0]} of llama.cpp" in card
     again = import_gguf(file, out=tmp_path / "run")
     assert Run(again).recipe.model == Run(run).recipe.model
     assert Run(again).tokenizer().fingerprint == Run(run).tokenizer().fingerprint
@@ -407,6 +412,26 @@ def test_a_file_that_names_huge_lengths_is_refused_at_once(tmp_path):
         path.write_bytes((b"GGUF" + struct.pack("<I", 3) + body) if body else b"PK")
         with pytest.raises(ValueError, match=r"damaged|no GGUF file"):
             import_gguf(path, out=tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [
+        ("gpt-tiny", "export-gguf could write the run as gptneox of llama.cpp"),
+        ("gpt-small", "export-gguf could not write the run: qwen3 would need model.activation = 'swiglu', not 'relu2'"),
+        ("gpt-small-portable", "export-gguf could write the run as qwen3 of llama.cpp"),
+        ("t5-tiny", "export-gguf could not write the run: none has model.architecture = 'encoder-decoder'"),
+    ],
+)
+def test_a_plan_names_the_options_that_close_an_export(recipe, sentence, tok):
+    config = replace(load_recipe(recipe).model, vocab_size=512)
+    assert sentence in possible_exports(config, tok)
+
+
+def test_a_plan_names_a_tokenizer_that_closes_an_export(tmp_path, text_folder):
+    tok = Tokenizer.train(sorted(text_folder.iterdir()), 300, "o200k")
+    sentences = list(possible_exports(replace(load_recipe("gpt-tiny").model, vocab_size=300), tok))
+    assert "export-gguf could not write the run: llama.cpp has no pre-tokenizer" in sentences[1]
 
 
 @pytest.mark.slow
