@@ -71,6 +71,7 @@ def main(options):
     params.model.path = options["file"]
     params.verbosity = 0
     params.warmup = False
+    params.use_jinja = True
     params.n_ctx = 0
     params.n_parallel = 1
     params.cpuparams.n_threads = 1
