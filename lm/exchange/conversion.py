@@ -88,15 +88,17 @@ def _new_head(chosen: Format, config: ModelConfig) -> dict[str, Tensor]:
 
 def _weights(chosen: Format, config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     """Return our tensors from the format's, each of which must have a place."""
-    with torch.device("meta"):
-        expected = LanguageModel(config, seed=None).state_dict()
-    weights: dict[str, Tensor] = {}
-    entries = list(chosen.entries(config))
-    for entry in entries:
+    entries = []
+    for entry in chosen.entries(config):  # first: a model with the layers of a damaged file could be huge
         if entry.theirs not in tensors:
             raise ValueError(
                 f"the weights have no {entry.theirs}, which a {chosen.name} model has: take complete files"
             )
+        entries.append(entry)
+    with torch.device("meta"):
+        expected = LanguageModel(config, seed=None).state_dict()
+    weights: dict[str, Tensor] = {}
+    for entry in entries:
         weights |= entry.checked(tensors[entry.theirs], expected, source)
     zeros = chosen.zeros(config)
     copies = chosen.copies(config)
