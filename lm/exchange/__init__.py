@@ -25,7 +25,7 @@ FORMATS = (GPT2, GPT_NEOX, LLAMA, BERT, ROBERTA, DISTILBERT, MODERNBERT, T5)
 
 
 def format_of(config: ModelConfig, model_type: str | None = None) -> Format:
-    """Return the format that expresses `config`; of several, that of `model_type` or else the first.
+    """Return the format that expresses `config`. If several do, `model_type` chooses one, by default the first.
 
     Raises ValueError as `chosen_format` does.
     """

@@ -38,7 +38,7 @@ class NotExpressedError(ValueError):
 
 
 def chosen_format(formats: Sequence[Format], config: ModelConfig, kind: str, model_type: str | None = None) -> Format:
-    """Return the format that expresses `config`; of several, that of `model_type` or else the first.
+    """Return the format that expresses `config`. If several do, `model_type` chooses one, by default the first.
 
     Raises NotExpressedError if there is none. The message names the `kind` of formats and lists the changes that each
     format of the architecture would need, fewest first, except formats that need all changes of another and more.
@@ -87,7 +87,7 @@ def _new_head(chosen: Format, config: ModelConfig) -> dict[str, Tensor]:
 
 
 def _weights(chosen: Format, config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
-    """Return our tensors from the format's, each of which must have a place."""
+    """Return our tensors from the format's. Raises ValueError for a tensor that our model has no place for."""
     entries = []
     for entry in chosen.entries(config):  # first: a model with the layers of a damaged file could be huge
         if entry.theirs not in tensors:

@@ -42,7 +42,7 @@ def tokenizer_json(vocabulary: BytePairVocabulary) -> Iterator[str]:
         **length_fields(vocabulary.length_settings),
         "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
         "normalizer": {"type": vocabulary.normalizer} if vocabulary.normalizer else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": _steps(vocabulary.pattern)},
+        "pre_tokenizer": _pre_tokenizer_field(vocabulary.pattern),
         "post_processor": vocabulary.post_processor,
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {
@@ -93,12 +93,17 @@ def _json_string(token: bytes, encode: Callable[[str], str]) -> Iterator[str]:
     yield '"'
 
 
-def _steps(pattern: Pattern | Chain) -> list[dict[str, Any]]:
+def _pre_tokenizer_field(pattern: Pattern | Chain) -> dict[str, Any]:
+    """Return the field pre_tokenizer. GPT-2's regex is that of ByteLevel, because some readers refuse it in a Split."""
     if isinstance(pattern, Chain):
-        return [step | {"trim_offsets": True} if step["type"] == "ByteLevel" else step for step in pattern.steps]
-    refuse_misread_by_tokenizers(pattern)
-    split = {"type": "Split", "pattern": {"Regex": pattern.regex}, "behavior": "Isolated", "invert": False}
-    return [split, _BYTE_LEVEL]
+        steps = [step | {"trim_offsets": True} if step["type"] == "ByteLevel" else step for step in pattern.steps]
+    elif pattern.name == "gpt2":
+        return _BYTE_LEVEL | {"use_regex": True}
+    else:
+        refuse_misread_by_tokenizers(pattern)
+        split = {"type": "Split", "pattern": {"Regex": pattern.regex}, "behavior": "Isolated", "invert": False}
+        steps = [split, _BYTE_LEVEL]
+    return {"type": "Sequence", "pretokenizers": steps}
 
 
 def parse_tokenizer_json(content: Any) -> BytePairVocabulary:

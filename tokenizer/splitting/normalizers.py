@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import namedtuple
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 
 from tokenizer.encoding.special_spellings import WHITE_SPACE
@@ -58,6 +58,11 @@ class Replace(namedtuple("_Replace", ["find", "is_regex", "content"])):
         if not self.is_regex:
             return text.replace(self.find, self.content)
         return _compiled(self.find).sub(lambda match: self.content, text)
+
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield the start and end of each match."""
+        regex = _compiled(self.find) if self.is_regex else re.compile(re.escape(self.find))
+        return (match.span() for match in regex.finditer(text))
 
     @property
     def field(self) -> dict[str, object]:
