@@ -38,6 +38,7 @@ class WordPieceVocabulary(Vocabulary):
     """
 
     kind = "wordpiece"
+    merges_characters = True
     units = "WordPiece tokens"
     pattern: BertWords
 
