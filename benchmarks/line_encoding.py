@@ -1,4 +1,4 @@
-"""Encode lines with a WordPiece or Unigram vocabulary on one thread. Targets are judged by CPU seconds."""
+"""Encode lines with WordPiece, Unigram or BPE over characters on one thread. Targets are judged by CPU seconds."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def main(options: Options) -> int:
     with tempfile.TemporaryDirectory(prefix="bytelm-benchmarks-") as temporary, console.status("texts") as status:
         folder = Path(temporary)
         texts = corpora(folder, list(options.files), options.quick)
-        with_lines = {"wordpiece", "unigram"} & {*workloads}
+        with_lines = {"wordpiece", "unigram", "character-bpe"} & {*workloads}
         lines = line_texts(folder, list(options.files), options.quick) if with_lines else []
         status.update("vocabulary")
         vocab_size = 2000 if options.quick else options.vocab_size

@@ -25,6 +25,7 @@ from benchmarks.cases import (
     run_job,
     threads_name,
 )
+from benchmarks.character_bpe_encoding import character_bpe
 from benchmarks.harness import ROOT, run_command, turns
 from benchmarks.peers import DISTRIBUTIONS, OURS, environment, installed_version
 from benchmarks.peers.encoding import ENCODERS, VocabularyFiles
@@ -256,6 +257,7 @@ WORKLOADS: dict[str, Callable[[Session], None]] = {
     "encoding": encoding,
     "wordpiece": wordpiece,
     "unigram": unigram,
+    "character-bpe": character_bpe,
     "document": document,
     "decoding": decoding,
     "hard": hard,

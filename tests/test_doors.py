@@ -583,7 +583,7 @@ def test_adding_a_named_split_pattern_takes_its_regex(house, tmp_path):
 
 def test_adding_a_kind_of_vocabulary_takes_its_module_and_its_name(house, tmp_path):
     house.add("tokenizer/kinds/characters.py", CHARACTERS)
-    house.register("tokenizer/kinds/registry.py", '"unigram"]', '"unigram", "characters"]')
+    house.register("tokenizer/kinds/registry.py", '"character-bpe"]', '"character-bpe", "characters"]')
     corpus, tokenizer, dataset, run = (tmp_path / name for name in ("corpus.txt", "tokenizer", "dataset", "run"))
     corpus.write_text("".join(f"the {number} cats sat on {number * 7} mats\n" for number in range(2000)))
     assert "characters" in house.bytelm("train-tokenizer", "--help")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tokenizer.encoding.metaspace_decoding import UnigramDecoding
     from tokenizer.encoding.piece_tables import UnigramTables
     from tokenizer.encoding.segmentations import Segmentations
-    from tokenizer.vocabulary import Common, Encode, Part
+    from tokenizer.vocabulary import Common, Encode, EncodeWithSpans, Part
 
 UNKNOWN_PENALTY = 10.0  # nats below the lowest score
 
@@ -73,6 +73,13 @@ class UnigramVocabulary(Vocabulary):
         from tokenizer.encoding.metaspace_decoding import StepDecoding
 
         return StepDecoding(self)
+
+    def span_encoder(self, encode: Encode) -> EncodeWithSpans:
+        if self.source is not None:
+            raise ValueError("offsets of SentencePiece models are not supported: convert the model, as_tokenizers()")
+        from tokenizer.encoding.metaspace_spans import UnigramSpans
+
+        return UnigramSpans(self)
 
     def segmentations(self, tables: Callable[[], KernelTables]) -> Segmentations:
         from tokenizer.encoding.segmentations import Segmentations

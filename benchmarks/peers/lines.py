@@ -1,4 +1,4 @@
-"""Adapters that encode lines with a WordPiece or Unigram vocabulary. Each uses the peer's fastest interface."""
+"""Adapters that encode lines with WordPiece, Unigram or BPE over characters. Each uses the peer's fastest interface."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,14 +9,14 @@ import numpy as np
 
 from benchmarks.peers import OURS
 
-WORDPIECE, UNIGRAM = "WordPiece", "Unigram"
+WORDPIECE, UNIGRAM, CHARACTER_BPE = "WordPiece", "Unigram", "BPE over characters"
 # Ids, uint32, of all lines, and the number of ids of each line; None if the interface encodes the file as one text.
 Encoded = tuple[np.ndarray, np.ndarray | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PieceFiles:
-    """A vocabulary as tokenizer.json; a Unigram vocabulary also as a SentencePiece model."""
+    """A vocabulary as tokenizer.json; Unigram and BPE over characters also as a SentencePiece model."""
 
     json: str
     model: str = ""
@@ -29,7 +29,7 @@ class LineEncoder(Protocol):
     kinds: the kinds of vocabulary that the peer reads. float32: whether it sums Unigram scores as sentencepiece does.
     """
 
-    kinds: tuple[str, ...] = (WORDPIECE, UNIGRAM)
+    kinds: tuple[str, ...] = (WORDPIECE, UNIGRAM, CHARACTER_BPE)
     float32: bool = False
 
     def __init__(self, files: PieceFiles): ...
@@ -68,7 +68,7 @@ class BytelmFile(Bytelm):
 
 
 class BytelmModel(Bytelm):
-    kinds = (UNIGRAM,)
+    kinds = (UNIGRAM, CHARACTER_BPE)
     float32 = True
 
     def __init__(self, files):
@@ -76,7 +76,7 @@ class BytelmModel(Bytelm):
 
 
 class SentencePiece(LineEncoder):
-    kinds = (UNIGRAM,)
+    kinds = (UNIGRAM, CHARACTER_BPE)
     float32 = True
 
     def __init__(self, files):
@@ -128,6 +128,8 @@ class NanotokenFile(Nanotoken):
 
 
 class Splintr(LineEncoder):
+    kinds = (WORDPIECE, UNIGRAM)
+
     def __init__(self, files):
         import splintr
 
@@ -142,6 +144,8 @@ class Splintr(LineEncoder):
 
 
 class Tokie(LineEncoder):
+    kinds = (WORDPIECE, UNIGRAM)
+
     def __init__(self, files):
         import tokie
 

@@ -41,12 +41,16 @@ HELP = {
 }
 
 
+# Without BPE over characters, which differs little from byte-level BPE.
+DIFFERENT_KINDS: tuple["Model", ...] = ("bpe", "wordpiece", "unigram")
+
+
 @verb
 def sweep_vocabulary(
     corpus: CorpusNames,
     *,
     out: Path,
-    kinds: tuple[Model, ...] = KINDS,
+    kinds: tuple[Model, ...] = DIFFERENT_KINDS,
     sizes: tuple[int, ...] = (),
     seeds: int = 3,
     flops: float | None = None,

@@ -15,7 +15,7 @@ from benchmarks.cases import Case, Patience, Row, compare_ids, compare_merges, c
 from benchmarks.harness import ROOT
 from benchmarks.peers import OURS, installed_version
 from benchmarks.peers.encoding import ENCODERS, VocabularyFiles
-from benchmarks.peers.lines import LINE_ENCODERS, UNIGRAM, WORDPIECE, PieceFiles
+from benchmarks.peers.lines import CHARACTER_BPE, LINE_ENCODERS, UNIGRAM, WORDPIECE, PieceFiles
 from benchmarks.peers.training import TRAINERS, bytelm
 from benchmarks.peers.wordpiece import alphabet_order, train_bytelm, train_tokenizers
 from benchmarks.texts import CUT, hard_texts, pieces, write_text
@@ -79,23 +79,30 @@ def test_every_encoder_gives_our_ids(text, vocabulary, monkeypatch, peer, way, t
 
 @pytest.fixture(scope="module")
 def piece_files(tmp_path_factory, text):
-    """Return the files of a WordPiece and a Unigram vocabulary by kind."""
+    """Return the files of a vocabulary of each kind."""
     folder = tmp_path_factory.mktemp("pieces")
     options = {"special_tokens": (), "threads": 1}
     unigram = Tokenizer.train(text.path, 1000, kind="unigram", pattern="nmt_nfkc", **options)
     unigram.save(folder / "unigram")
     unigram.as_sentencepiece().save(folder / "sentencepiece")
     model = folder / "sentencepiece" / "tokenizer.model"
+    characters = Tokenizer.train(text.path, 1000, kind="character-bpe", **options)
+    characters.save(folder / "characters")
+    characters.as_sentencepiece().save(folder / "characters" / "sentencepiece")
     words = folder / "vocab.txt"
     words.write_text("\n".join(train_bytelm(text.path, 1000, 1)), encoding="utf-8")
     Tokenizer.load(words, pattern="bert-uncased").save(folder / "words")
     return {
         WORDPIECE: PieceFiles(json=str(folder / "words" / "tokenizer.json")),
         UNIGRAM: PieceFiles(json=str(folder / "unigram" / "tokenizer.json"), model=str(model)),
+        CHARACTER_BPE: PieceFiles(
+            json=str(folder / "characters" / "tokenizer.json"),
+            model=str(folder / "characters" / "sentencepiece" / "tokenizer.model"),
+        ),
     }
 
 
-@pytest.mark.parametrize("kind", [WORDPIECE, UNIGRAM])
+@pytest.mark.parametrize("kind", [WORDPIECE, UNIGRAM, CHARACTER_BPE])
 @pytest.mark.parametrize(("peer", "way"), [key for key in LINE_ENCODERS if key != (OURS, "")])
 def test_every_line_encoder_gives_our_ids(text, piece_files, peer, way, kind):
     encoder = LINE_ENCODERS[peer, way]
@@ -207,6 +214,7 @@ WORKS = {
     "encoding": ["encoding"],
     "wordpiece": ["WordPiece encoding", "WordPiece training"],
     "unigram": ["Unigram encoding"],
+    "character-bpe": ["BPE over characters encoding"],
     "start": ["process start"],
 }
 
@@ -223,8 +231,8 @@ def test_a_quick_run_writes_json_and_markdown(text, tmp_path, works):
     result = json.loads((out / "tokenizer.json").read_text(encoding="utf-8"))
     assert [case["work"] for case in result["cases"]] == [case for work in works for case in WORKS[work]]
     for case in result["cases"]:
-        if case["work"].startswith(("WordPiece", "Unigram")):
-            peers = {OURS, "sentencepiece"} if case["work"].startswith("Unigram") else {OURS}
+        if case["work"].startswith(("WordPiece", "Unigram", "BPE over")):
+            peers = {OURS} if case["work"].startswith("WordPiece") else {OURS, "sentencepiece"}
             assert {row["peer"] for row in case["rows"]} == peers
             assert {row["result"] for row in case["rows"]} <= {"reference", "equal"}
             continue

@@ -126,6 +126,16 @@ class PieceSpans:
         return self._lengths[token] - (len(self._vocabulary.prefix) if continues else 0)
 
 
+def without_spaces(data: bytes, spans: Spans) -> Spans:
+    """Return spans without the spaces at their ends; a span of spaces becomes the empty one at its end."""
+    trimmed = []
+    for start, end in spans:
+        part = data[start:end]
+        first = end - len(part.lstrip(b" "))
+        trimmed.append((first, max(first, start + len(part.rstrip(b" ")))))
+    return trimmed
+
+
 _MARKED = "bytelm.invalid-utf8"
 _MARK = 0xD800  # plus the number of invalid bytes that become one U+FFFD; valid UTF-8 has no surrogates
 

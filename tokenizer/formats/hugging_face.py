@@ -126,8 +126,11 @@ def _json_string(token: bytes, encode: Callable[[str], str]) -> Iterator[str]:
 
 
 def _pre_tokenizer_field(pattern: Pattern | Chain) -> Any:
+    """Return the field pre_tokenizer. GPT-2's regex is that of ByteLevel, because some readers refuse it in a Split."""
     if isinstance(pattern, Chain):
         return pre_tokenizer_field(pattern)
+    if pattern.name == "gpt2":
+        return {"type": "Sequence", "pretokenizers": [_BYTE_LEVEL | {"use_regex": True}]}
     refuse_misread_by_tokenizers(pattern)
     split = {"type": "Split", "pattern": {"Regex": pattern.regex}, "behavior": "Isolated", "invert": False}
     return {"type": "Sequence", "pretokenizers": [split, _BYTE_LEVEL]}

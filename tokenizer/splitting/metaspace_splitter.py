@@ -117,7 +117,7 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
         """Yield the words of one text in order."""
         decoded = text.decode(errors="surrogateescape")
         if not text.isascii():
-            decoded = _INVALID.sub("\ufffd", decoded)
+            decoded = INVALID.sub("\ufffd", decoded)
         normalized = self.normalize(decoded)
         for part in _WHITE_SPACE.split(normalized) if self.whitespace_split else [normalized]:
             if not part:
@@ -165,6 +165,6 @@ def metaspace_of(spelling: str) -> MetaspaceWords | None:
         raise ValueError(f"{spelling[:80]!r} does not spell words of Metaspace: {error!r}") from None
 
 
-_INVALID = re.compile("[\udc80-\udcff]")
+INVALID = re.compile("[\udc80-\udcff]")
 _WHITE_SPACE = re.compile(f"[{WHITE_SPACE}]+")
 _BEFORE_MARK = re.compile(f"(?={MARK})")

@@ -63,7 +63,7 @@ class Replace(namedtuple("_Replace", ["find", "is_regex", "content"])):
     def _count(self, text: str) -> int:
         if not self.is_regex:
             return text.count(self.find)
-        return sum(1 for _ in (_compiled(self.find).finditer(text) if self.find in REGEXES else self._spans(text)))
+        return sum(1 for _ in (_compiled(self.find).finditer(text) if self.find in REGEXES else self.spans(text)))
 
     def normalize(self, text: str) -> str:
         """Return the normalized text."""
@@ -74,17 +74,21 @@ class Replace(namedtuple("_Replace", ["find", "is_regex", "content"])):
                 return _unusual_space().sub(" ", text)
             return _compiled(self.find).sub(self.content.replace("\\", r"\\"), text)
         parts, done = [], 0
-        for start, end in self._spans(text):
+        for start, end in self.spans(text):
             parts += [text[done:start], self.content]
             done = end
         return "".join([*parts, text[done:]])
 
-    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
-        """Return the matches as `tokenizers` finds them: none in an empty text."""
-        from tokenizer.splitting.regex_translation import with_line_anchors
-        from tokenizer.splitting.scanner import match_spans
+    def spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield the start and end of each match, as `tokenizers` finds them: none in an empty text."""
+        if not self.is_regex or self.find in REGEXES:
+            regex = _compiled(self.find) if self.is_regex else re.compile(re.escape(self.find))
+            yield from (match.span() for match in regex.finditer(text))
+        elif text:
+            from tokenizer.splitting.regex_translation import with_line_anchors
+            from tokenizer.splitting.scanner import match_spans
 
-        return match_spans(text, with_line_anchors(self.find)) if text else iter(())
+            yield from match_spans(text, with_line_anchors(self.find))
 
     @property
     def field(self) -> dict[str, object]:
