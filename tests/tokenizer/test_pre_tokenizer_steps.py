@@ -8,8 +8,9 @@ import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenizer.byte_level import spell
 from tokenizer.document_blocks import Block, block_of
-from tokenizer.splitting.chain_blocks import rewriter_of
+from tokenizer.splitting.chain_blocks import _DEEPSEEK, rewriter_of
 from tokenizer.splitting.chains import Chain
 
 BEHAVIORS = ["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
@@ -90,6 +91,28 @@ def test_blocks_are_split_as_their_texts(steps, data):
     joined = words.data[: words.offsets[-1]].tobytes()
     assert [joined[start:end] for start, end in pairwise([0, *ends.tolist()])] == [w for ws in expected for w in ws]
     assert [joined[start:end] for start, end in pairwise(words.offsets.tolist())] == list(map(b"".join, expected))
+
+
+ISOLATED = {"type": "Split", "behavior": "Isolated", "invert": False}
+OTHERS = "ab1²٣字か\x00\x01\u0301\ue000\u0378!(-$ \n\r\t\u00a0'é"
+DEEPSEEK = [
+    *(ISOLATED | {"pattern": {"Regex": regex}} for regex in _DEEPSEEK),
+    {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+]
+
+
+@pytest.mark.filterwarnings("ignore:the split pattern")
+@given(data=st.lists(st.text(st.sampled_from(OTHERS), max_size=15) | TEXTS, max_size=4))
+def test_deepseeks_blocks_are_split_as_their_texts_and_as_in_tokenizers(data):
+    chain, block = Chain(DEEPSEEK), block_of([b"before", *map(str.encode, data), b"after"])
+    block = Block(block.data, block.offsets[1:-1])
+    ends = chain.ends_of_block(block)
+    text = block.data.tobytes()
+    found = [text[start:end] for start, end in pairwise([int(block.offsets[0]), *ends.tolist()])]
+    assert found == [pretoken for document in data for pretoken in chain.pretokens(document.encode())]
+    expected = [piece for document in data for piece, _ in peer(DEEPSEEK).pre_tokenize_str(document)]
+    assert list(map(spell, found)) == expected
+    assert chain.ends_of_block(block_of([b"a\xff"])) is None
 
 
 def test_a_mark_before_the_start_of_a_text_is_left_out_after_a_special_token():

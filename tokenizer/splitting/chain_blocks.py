@@ -15,7 +15,7 @@ from tokenizer.splitting import bert_characters, step_characters
 from tokenizer.splitting.patterns import Pattern
 from tokenizer.splitting.pretokenize import pretoken_ends
 from tokenizer.splitting.unicode_classes import CODE_POINTS, SPACE, code_point_classes
-from tokenizer.splitting.unicode_properties import ranges_of
+from tokenizer.splitting.unicode_properties import find_property, ranges_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,6 +25,14 @@ if TYPE_CHECKING:
     Rewrite = Callable[[Block], tuple[Block, np.ndarray]]
 
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+# DeepSeek-V3's steps. The kernel needs regexes that match everything, so each has what the published one leaves over.
+_DEEPSEEK = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+    "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+)
+_REST = (r"[^\p{N}]+", "[^\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", r"[\s\S]")
 _SPACE, _WORD, _OTHER, _ALONE = range(4)
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 
@@ -38,8 +46,50 @@ def rewriter_of(chain: Chain) -> Rewrite | None:
             return partial(_words_by_class, kind=kind)
         # ByteLevel's own regex cuts none of the words of the first step.
         case ({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Removed", "invert": True}, byte_level):
-            return _words_of_clip if regex == _WORDS and byte_level == _BYTE_LEVEL else None
+            return _words_of_clip if (regex, byte_level) == (_WORDS, _BYTE_LEVEL) else None
     return None
+
+
+def ends_of_deepseek(block: Block, chain: Chain) -> np.ndarray | None:
+    """Return the ends of the pretokens of DeepSeek-V3's steps, int64; None for other steps and for invalid UTF-8."""
+    isolated = {"type": "Split", "behavior": "Isolated", "invert": False}
+    splits = [isolated | {"pattern": {"Regex": regex}} for regex in _DEEPSEEK]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+    if [*chain.steps] != [*splits, byte_level] or not is_valid(block):
+        return None
+    pieces = block
+    for regex, rest in zip(_DEEPSEEK, _REST, strict=True):
+        before = pieces.offsets
+        chunks = (chunk.copy() for chunk in pretoken_ends(pieces, Pattern(f"{regex}|{rest}")))
+        pieces = Block(block.data, np.concatenate([block.offsets[:1], *chunks]))
+    # The last regex matches nothing at these characters, and a run of them is one pretoken.
+    starts = pieces.offsets[:-1]
+    alone = _single_others(block.data, starts, np.diff(pieces.offsets))
+    joins = alone[1:] & alone[:-1] & ~np.isin(starts[1:], before)
+    kept = np.ones(len(starts), dtype=np.bool_)
+    kept[:-1] = ~joins
+    ends: np.ndarray = pieces.offsets[1:][kept]
+    return ends
+
+
+def _single_others(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return which pretokens are one character that is no letter, mark, punctuation, symbol or white space, bool."""
+    table, found = _others(), np.zeros(len(starts), dtype=np.bool_)
+    single = np.flatnonzero(lengths == 1)
+    found[single] = table[data[starts[single]]]
+    for place in np.flatnonzero((lengths > 1) & (lengths <= 4) & (data[starts] >= 0x80)).tolist():
+        text = data[starts[place] : starts[place] + lengths[place]].tobytes().decode()
+        found[place] = len(text) == 1 and table[ord(text)]
+    return found
+
+
+@cache
+def _others() -> np.ndarray:
+    table = np.ones(CODE_POINTS, dtype=np.bool_)
+    for name in ("l", "m", "p", "s", r"\s"):
+        for first, last in find_property(name) or ():
+            table[first : last + 1] = False
+    return table
 
 
 def is_valid(block: Block) -> bool:
