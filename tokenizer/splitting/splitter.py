@@ -79,6 +79,10 @@ class Splitter:
             lengths += map(len, pretokens)
         return block_of(documents), np.cumsum(lengths, dtype=np.int64)
 
+    def ends_of_block(self, block: Block) -> np.ndarray | None:
+        """Return the ends of the pretokens of a block, int64; None if they come from `pretokens`."""
+        return None
+
     def last_divider(self, data: bytes) -> int | None:
         """Return the last place in a text where a pretoken ends, whatever surrounds the text; None if unknown."""
         return None
