@@ -16,11 +16,13 @@ from tokenizer.byte_level import WHOLE_FIRST, spell
 from tokenizer.formats.number_text import read_number
 from tokenizer.formats.spelled_vocabulary import expect, quote
 from tokenizer.formats.strict_json import parse_json_text
-from tokenizer.kinds.registry import kind_named, kind_of_model
+from tokenizer.kinds.registry import kind_named, kind_of
+from tokenizer.splitting.bert_splitter import BertWords
 from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.metaspace_splitter import ALWAYS, MetaspaceWords
 from tokenizer.splitting.normalizers import MARK, Precompiled
 from tokenizer.splitting.patterns import resolve_pattern
+from tokenizer.unigram_vocabulary import UnigramVocabulary
 from tokenizer.vocabulary import Vocabulary
 from tokenizer.wordpiece_vocabulary import CONTINUATION, WordPieceVocabulary
 
@@ -76,8 +78,12 @@ def gguf_tokenizer(vocabulary: Vocabulary, rows: int, approximate: bool = False)
         made = _byte_pairs(vocabulary, approximate)
     elif isinstance(vocabulary, WordPieceVocabulary):
         made = _word_pieces(vocabulary, approximate)
-    else:
+    elif isinstance(vocabulary, UnigramVocabulary):
         made = _unigram(vocabulary, approximate)
+    else:
+        raise ValueError(
+            f"a vocabulary of the kind {vocabulary.kind} cannot be exported to GGUF: train one of the kind bpe"
+        )
     special = {i: spelling for spelling, i in vocabulary.special_tokens.items()}
     # No token has a space, so unused ids cannot be spelled like one.
     tokens, types = [f"[PAD {i}]" for i in range(rows)], [UNUSED] * rows
@@ -159,7 +165,11 @@ def _is_superwords(chain: Chain) -> bool:
 
 def _word_pieces(vocabulary: WordPieceVocabulary, approximate: bool) -> GgufTokenizer:
     words, notes = vocabulary.pattern, [WORDPIECE_NOTE]
-    if vocabulary.prefix != CONTINUATION or not (words.clean_text and words.chinese):
+    if (
+        not isinstance(words, BertWords)
+        or not (words.clean_text and words.chinese)
+        or vocabulary.prefix != CONTINUATION
+    ):
         raise ValueError("llama.cpp expresses WordPiece with the prefix '##' and the words of BERT only")
     if words.strip_accents and _has_composed_letters(vocabulary):
         if not approximate:
@@ -183,7 +193,7 @@ def _has_composed_letters(vocabulary: WordPieceVocabulary) -> bool:
     return any(first <= letter <= last for token in vocabulary.ids for letter in token for first, last in blocks)
 
 
-def _unigram(vocabulary: Any, approximate: bool) -> GgufTokenizer:
+def _unigram(vocabulary: UnigramVocabulary, approximate: bool) -> GgufTokenizer:
     words = vocabulary.pattern
     if not isinstance(words, MetaspaceWords):
         raise ValueError("llama.cpp cannot express a SentencePiece model of this kind: train a Unigram vocabulary")
@@ -231,7 +241,7 @@ def gguf_vocabulary(keys: Mapping[str, Any]) -> Vocabulary:
         expect(isinstance(content, dict), f"has a {HF_JSON} that is no JSON object")
     else:
         content = _as_tokenizer_json(keys, tokens)
-    vocabulary = kind_of_model(content.get("model")).read(content)
+    vocabulary = kind_of(content).read(content)
     expect(vocabulary.size <= len(tokens), f"has {len(tokens)} {PREFIX}tokens, but {HF_JSON} has {vocabulary.size}")
     return vocabulary
 
