@@ -51,7 +51,8 @@ def same_texts(run: bytelm.LoadedRun, peer: LlamaCpp, texts: list[str]) -> int:
     return equal
 
 
-def rows_of(folder: Path, text: str, work: Path) -> list[tuple[str, ...]]:
+def rows_of(folder: Path, text: str, work: Path, compared: set[str]) -> list[tuple[str, ...]]:
+    """Return a row for each dtype. `compared`: fingerprints of the tokenizers whose ids were compared."""
     run = bytelm.load_run(folder)
     model = load_trained(Run(folder), device="cpu").model
     texts, rows = passages(run, text), []
@@ -60,7 +61,8 @@ def rows_of(folder: Path, text: str, work: Path) -> list[tuple[str, ...]]:
         with LlamaCpp(file) as peer:
             exact, equal = differences(model, peer, texts), same_texts(run, peer, texts)
             ids = "-"
-            if dtype == "f32":
+            if run.tokenizer.fingerprint not in compared:
+                compared.add(run.tokenizer.fingerprint)
                 lines = [line for line in text.splitlines() if line][: STRINGS // 2]
                 strings = [*lines, *nasty_strings(STRINGS - len(lines), seed=0)]
                 ids = str(sum(peer.ids(each) != run.tokenizer.encode_ordinary(each) for each in strings))
@@ -82,8 +84,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="file for the table, such as benchmarks/results/gguf.md")
     options = parser.parse_args()
     text = options.text.read_text(encoding="utf-8")
+    compared: set[str] = set()
     with tempfile.TemporaryDirectory() as work:
-        rows = [row for run in options.runs for row in rows_of(run, text, Path(work))]
+        rows = [row for run in options.runs for row in rows_of(run, text, Path(work), compared)]
     if options.out:
         names = [run.name for run in options.runs]
         command = command_line("benchmarks.gguf", [*names, "--text", options.text.name])
