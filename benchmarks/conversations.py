@@ -2,9 +2,10 @@
 
     python -m benchmarks.conversations --out my/questions [--count 20000] [--seed 0]
 
-Writes train.jsonl and test.jsonl, conversations of one to three questions with exact answers, and text.jsonl, facts of
-the same kinds as sentences, to pretrain on. No question of the test shares a number, a date or a word with the training
-or the text; the script checks it in what it wrote. The words are those of Python's documentation.
+Writes three files. train.jsonl and test.jsonl have conversations of one to three questions with exact answers.
+text.jsonl has the same kinds of facts as plain sentences, to pretrain on. No question in test.jsonl shares a number, a
+date or a word with the other two files; the script reads its files again and checks this. The words come from Python's
+documentation.
 """
 
 import calendar
@@ -96,17 +97,17 @@ def asked_about(questions: Iterable[str]) -> set[str]:
 
 
 def check(out: Path) -> None:
-    """Exit with an error if a question of the test shares a number, a date or a word with the training or the text."""
+    """Exit with an error if a question in test.jsonl shares a number, a date or a word with the other files."""
     lines = {name: (out / f"{name}.jsonl").read_text(encoding="utf-8").splitlines() for name in ("train", "test")}
     sides = {
         name: asked_about(m["content"] for line in rows for m in json.loads(line)["messages"] if m["role"] == "user")
         for name, rows in lines.items()
     }
     text = (out / "text.jsonl").read_text(encoding="utf-8")
-    told = set(re.findall(r"number (\d+) ", text)) | set(re.findall(r"(?:plus|minus) (\d+) is", text))
-    told |= set(re.findall(r"The day after (\d+ \w+ \d+) is", text)) | set(re.findall(r"(?:word|spell) (\w+) ", text))
-    if shared := sides["test"] & (sides["train"] | told):
-        sys.exit(f"the test asks about {', '.join(sorted(shared)[:5])}, which the training has too")
+    facts = set(re.findall(r"number (\d+) ", text)) | set(re.findall(r"(?:plus|minus) (\d+) is", text))
+    facts |= set(re.findall(r"The day after (\d+ \w+ \d+) is", text)) | set(re.findall(r"(?:word|spell) (\w+) ", text))
+    if shared := sides["test"] & (sides["train"] | facts):
+        sys.exit(f"the test asks about {', '.join(sorted(shared)[:5])}, which the other files have too")
 
 
 def main(options: Options) -> None:

@@ -69,9 +69,9 @@ def corpora(folder: Path, files: list[Path], quick: bool) -> list[Text]:
             raise SystemExit("two files have the same name without suffix; rename one")
     else:
         named = {
-            "english": ("books and enwiki", _documents(["books", "enwiki"], limit)),
+            "english": ("books and enwiki", corpus_texts(["books", "enwiki"], limit)),
             "code": ("standard library and site-packages", code(limit or CODE_BYTES)),
-            "multilingual": ("multilingual", _documents(["multilingual"], limit)),
+            "multilingual": ("multilingual", corpus_texts(["multilingual"], limit)),
         }
     return [write_text(folder, name, text, source) for name, (source, text) in named.items() if text]
 
@@ -117,12 +117,12 @@ def line_texts(folder: Path, files: list[Path], quick: bool) -> list[Text]:
     if files:
         named = {path.stem: (str(path), _head(_read(path), limit)) for path in files}
     else:
-        named = {name: (name, _documents([name], limit)) for name in ("books", "multilingual")}
+        named = {name: (name, corpus_texts([name], limit)) for name in ("books", "multilingual")}
     return [write_text(folder, f"{name}, 10 MB", text, source) for name, (source, text) in named.items() if text]
 
 
-def _documents(names: list[str], limit: int | None) -> str:
-    """The documents of shared corpora, joined by blank lines; empty where they are absent."""
+def corpus_texts(names: list[str], limit: int | None) -> str:
+    """Return up to `limit` bytes of shared corpora, documents joined by blank lines; empty if they are absent."""
     texts, left = [], limit
     for name in names:
         path = SHARED / "corpora" / f"{name}.jsonl.xz"

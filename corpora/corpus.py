@@ -16,7 +16,7 @@ from corpora.splits import FEW_DOCUMENTS, HASH, NONE, PREDEFINED, TAIL, TRAIN, V
 
 # Bytes of input in a range: seconds of encoding, and few enough ranges for a corpus of terabytes.
 RANGE_BYTES = 256_000_000
-# Of so many documents, HASH holds out at least one: the probability of none is below 10^-9.
+# With this many documents, the probability that HASH holds out none is below 10^-9.
 MANY_DOCUMENTS = 500
 
 

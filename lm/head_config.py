@@ -41,7 +41,8 @@ class HeadConfig:
 def usual_layers(config: ModelConfig, kind: HeadKind, model_type: str = "") -> HeadLayers:
     """Return the layers that transformers has in a head for a model in the format `model_type`.
 
-    An encoder with rotary positions and a norm of the embedding has those of ModernBERT, any other those of BERT.
+    An encoder with rotary positions and a norm of the embedding has the layers of ModernBERT, other encoders those of
+    BERT.
     """
     if config.architecture == "encoder" and config.positions == "rotary" and config.embedding_norm:
         return "gelu-norm"
@@ -50,6 +51,8 @@ def usual_layers(config: ModelConfig, kind: HeadKind, model_type: str = "") -> H
     return "relu" if model_type == "distilbert" else "tanh"
 
 
-def usual_pooling(architecture: str) -> Pooling:
-    """Return the default pooling of a head that reads a whole text: mean for encoders, otherwise last."""
+def chosen_pooling(pooling: Pooling | Literal["auto"], architecture: str) -> Pooling:
+    """Return the pooling of a head that reads a whole text. auto is mean for encoders, otherwise last."""
+    if pooling != "auto":
+        return pooling
     return "mean" if architecture == "encoder" else "last"

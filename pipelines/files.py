@@ -55,6 +55,22 @@ def save_tensors(path: Path, tensors: Mapping[str, "Tensor"], metadata: dict[str
     path.chmod(mode)
 
 
+def read_tensors(path: Path) -> dict[str, "Tensor"]:
+    """Return the tensors of a safetensors file; ValueError if it is missing or damaged."""
+    # Imports torch.
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        refuse_special(path)
+        tensors: dict[str, Tensor] = load_file(path)
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: fetch all files again") from None
+    except SafetensorError as error:
+        raise ValueError(f"{path} is damaged ({error}): fetch it again") from None
+    return tensors
+
+
 def checksummed_json(content: Mapping[str, Any]) -> str:
     """Return `content` as JSON whose last field `checksum` is the SHA-256 of the other fields as canonical JSON.
 

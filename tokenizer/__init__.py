@@ -1,5 +1,6 @@
 """Byte-level BPE, WordPiece and Unigram: exact and fast. Importing loads no numba or numpy."""
 
+from tokenizer.formats.model_names import encoding_name_for_model
 from tokenizer.formats.published import PatternNeededError
 from tokenizer.special import CLS, DEFAULT_SPECIAL_TOKENS, END_OF_TEXT, MASK, PAD, SEP, sentinels
 from tokenizer.splitting.patterns import NAMES as PATTERN_NAMES
@@ -25,6 +26,7 @@ __all__ = [
     "PretokenCounts",
     "Tokenizer",
     "count_pretokens",
+    "encoding_name_for_model",
     "resolve_pattern",
     "sentinels",
 ]

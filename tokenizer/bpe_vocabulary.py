@@ -53,15 +53,14 @@ class BytePairVocabulary(Vocabulary):
     strings in ByteLevel's alphabet.
     pairs: the merges in order, as pairs of tokens of the same type; None for a vocabulary of ranks.
     first_merged: the id of the first merged token, if those of later merges follow without gaps; otherwise None.
+    unreachable: ids of tokens that are empty or have a character outside ByteLevel's alphabet, by spelling.
     rule: the file's rule that turns pretokens into ids.
-    normalizer: "NFC" or None.
 
     The caller has checked that ids are distinct integers, and that both parts and the merged token of every pair are
     tokens.
     """
 
     kind = "bpe"
-    is_lossless = True
     pattern: Pattern | Chain
 
     def __init__(
@@ -72,7 +71,7 @@ class BytePairVocabulary(Vocabulary):
         pairs: Sequence[Sequence[bytes]] | Sequence[Sequence[str]] | PackedPairs | None = None,
         first_merged: int | None = None,
         spelled: bool = False,
-        normalizer: str | None = None,
+        unreachable: Mapping[str, int] | None = None,
         **common: Unpack[Common],
     ):
         self.ids = ids
@@ -80,7 +79,7 @@ class BytePairVocabulary(Vocabulary):
         self.pairs = pairs
         self.first_merged = first_merged
         self.spelled = spelled
-        self.normalizer = normalizer
+        self.unreachable = unreachable or {}
         self.missing_bytes = bytes(byte for byte in range(256) if self.written(bytes([byte])) not in ids)
         if self.missing_bytes and (rule == BY_RANKS or len(self.missing_bytes) == 256):
             raise ValueError(
@@ -101,7 +100,11 @@ class BytePairVocabulary(Vocabulary):
                     f"the special token {spelling!r} is also the spelling of an ordinary token, which has another id: "
                     "choose another spelling, such as '<|name|>'"
                 )
-        super().__init__(largest=largest, **common)
+        super().__init__(largest=max([largest, *self.unreachable.values()]), **common)
+
+    @property
+    def is_lossless(self) -> bool:  # type: ignore[override]  # depends on the file
+        return (self.normalizer is None or self.normalizer.is_nfc) and not self.pattern.drops
 
     def pretoken_encoder(self) -> Encode:
         from tokenizer.encoding.python_encoder import MergingEncoder
@@ -137,7 +140,7 @@ class BytePairVocabulary(Vocabulary):
         try:
             return self.ids.get(spelling if self.spelled else unspell(spelling))
         except KeyError:
-            return None
+            return self.unreachable.get(spelling)
 
     def written(self, token: bytes) -> Any:
         """Return a token as a key of `ids`: bytes, or a str if `spelled`."""
@@ -251,15 +254,14 @@ class BytePairVocabulary(Vocabulary):
     @cached_property
     def fingerprint(self) -> str:
         """The hexadecimal SHA-256 of everything that decides ids. It does not depend on the file format."""
-        flags = ("lstrip", "rstrip", "single_word", *(["normalized"] if self.normalizer else []))
         return digest_of(
             [
                 *self.fingerprint_parts,
                 ("pattern", [self.pattern.identity]),
                 special_token_part(self.special_tokens),
                 ("semantics", [self.semantics]),
-                *([("normalizer", [self.normalizer])] if self.normalizer is not None else []),
-                *flag_parts(self.special_tokens, self.added_flags, flags),
+                *self.normalizer_part,
+                *flag_parts(self.special_tokens, self.added_flags, self.deciding_flags),
             ]
         )
 

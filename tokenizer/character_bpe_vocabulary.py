@@ -83,9 +83,9 @@ class CharacterPairVocabulary(Vocabulary):
         return CharacterTables(self)
 
     def decoding(self) -> UnigramDecoding:
-        from tokenizer.encoding.metaspace_decoding import MetaspaceDecoding
+        from tokenizer.encoding.metaspace_decoding import StepDecoding
 
-        return MetaspaceDecoding(self)
+        return StepDecoding(self)
 
     def span_encoder(self, encode: Encode) -> EncodeWithSpans:
         from tokenizer.encoding.character_merging import CharacterSpans
@@ -96,27 +96,6 @@ class CharacterPairVocabulary(Vocabulary):
         from tokenizer.encoding.character_merging import CharacterDropout
 
         return CharacterDropout(self, tables)
-
-    @property
-    def inside(self) -> CharacterPairVocabulary:
-        """The vocabulary for text that follows a special token; itself unless only the start of a text gets a mark."""
-        from tokenizer.splitting.metaspace_splitter import FIRST, NEVER
-
-        if getattr(self.pattern, "prepend", None) != FIRST:
-            return self
-        return CharacterPairVocabulary(
-            ids=self.ids,
-            pairs=self.pairs,
-            unknown=self.unknown,
-            fuse_unknown=self.fuse_unknown,
-            byte_fallback=self.byte_fallback,
-            prefix=self.prefix,
-            suffix=self.suffix,
-            whole_first=self.whole_first,
-            decoder=self.decoder,
-            special_tokens=self.special_tokens,
-            pattern=self.pattern._replace(prepend=NEVER),  # type: ignore[attr-defined]
-        )
 
     @property
     def unknown_id(self) -> int | None:

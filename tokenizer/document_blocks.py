@@ -17,12 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenizer.text import nfc, text_bytes
+from tokenizer.text import text_bytes
 
 if TYPE_CHECKING:
     import re
 
     import pyarrow as pa
+
+    from tokenizer.splitting.normalizers import Normalization
 
 BLOCK_BYTES = 4 << 20
 LONGEST_PATH = 1 << 15
@@ -146,14 +148,15 @@ def cut_out(block: Block, spellings: re.Pattern[bytes] | None) -> Block:
     return block_of(documents)
 
 
-def nfc_block(block: Block) -> Block:
-    """Return a block with every document in NFC; the same block if all of them already are."""
-    # Parts of a text in NFC are in NFC.
-    if all(nfc(piece) is piece for piece in _pieces(block.data, int(block.offsets[0]), int(block.offsets[-1]))):
+def normalized_block(block: Block, normalization: Normalization) -> Block:
+    """Return a block with every document normalized; the same block if nothing changes."""
+    apply, places = normalization.apply, block.offsets.tolist()
+    if not normalization.cuts_at_ascii:
+        return block_of([apply(block.data[start:end].tobytes()) for start, end in pairwise(places)])
+    # Parts of a text that is normalized are normalized.
+    if all(apply(piece) is piece for piece in _pieces(block.data, places[0], places[-1])):
         return block
-    return block_of(
-        [b"".join(map(nfc, _pieces(block.data, start, end))) for start, end in pairwise(block.offsets.tolist())]
-    )
+    return block_of([b"".join(map(apply, _pieces(block.data, start, end))) for start, end in pairwise(places)])
 
 
 def _pieces(data: np.ndarray, start: int, end: int) -> Iterator[bytes]:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 
 from tokenizer.argument_checks import file_path, whole_number
-from tokenizer.encoding.special_spellings import SpecialTokens, runs_of_text
+from tokenizer.encoding.special_spellings import NormalizedText, SpecialTokens, runs_of_text
 from tokenizer.encoding.text_encoder import MissingByteError, TextEncoder, offset_by
-from tokenizer.text import nfc, text_bytes
+from tokenizer.text import text_bytes
 from tokenizer.vocabulary_methods import VocabularyMethods
 
 # Importing these takes longer than encoding a short text, which needs none of them.
@@ -50,9 +50,10 @@ class EncodingMethods(VocabularyMethods):
         later = vocabulary.inside
         self._later_texts = self._texts if later is vocabulary else TextEncoder(later)
 
-    def _texts_at(self, start: int) -> TextEncoder:
+    def _texts_at(self, start: int, part: bytes = b"") -> TextEncoder:
         """Return the encoder for a part at this offset: unless the offset is 0, the part follows a special token."""
-        return self._later_texts if start else self._texts
+        texts = self._later_texts if start else self._texts
+        return texts.after_normalization if isinstance(part, NormalizedText) else texts
 
     def encode_ordinary(self, text: Text) -> list[int]:
         """Return the ids of a text. The spelling of a special token is ordinary text."""
@@ -65,6 +66,7 @@ class EncodingMethods(VocabularyMethods):
         disallowed_special: SpecialSet = "all",
         *,
         max_tokens: int | None = None,
+        add_prefix_space: bool = False,
     ) -> list[int]:
         """Return the ids of a text, with tiktoken's rule for special tokens.
 
@@ -73,9 +75,14 @@ class EncodingMethods(VocabularyMethods):
         Any other spelling is ordinary text. If several spellings start at one position, the longest counts.
         max_tokens: return only the first ids, up to this number. The rest of the text is checked for disallowed
             special tokens but not encoded, unless the pattern is a custom regex.
+        add_prefix_space: whether to encode the text after a space, unless it is empty or begins with one. Its first
+            word then has the id of a word within a text.
         """
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
+        if add_prefix_space and data and not data.startswith(b" "):
+            with offset_by(-1):
+                return self.encode(b" " + data, allowed_special, disallowed_special, max_tokens=max_tokens)
         if max_tokens is not None:
             return self._first_ids(data, allowed, max_tokens)
         if not allowed:
@@ -83,7 +90,7 @@ class EncodingMethods(VocabularyMethods):
         ids: list[int] = []
         for start, part in self._special.parts(data, allowed):
             with offset_by(start):
-                ids += self._texts_at(start).to_list(part) if isinstance(part, bytes) else [part]
+                ids += self._texts_at(start, part).to_list(part) if isinstance(part, bytes) else [part]
         return ids
 
     def _first_ids(self, data: bytes, allowed: frozenset[str], max_tokens: int) -> list[int]:
@@ -99,7 +106,7 @@ class EncodingMethods(VocabularyMethods):
                 continue
             with offset_by(start):
                 ids += islice(
-                    self._texts_at(start).to_stream([part], max(LEAST_BYTES, BYTES_PER_TOKEN * wanted)), wanted
+                    self._texts_at(start, part).to_stream([part], max(LEAST_BYTES, BYTES_PER_TOKEN * wanted)), wanted
                 )
         return ids
 
@@ -122,7 +129,12 @@ class EncodingMethods(VocabularyMethods):
         return self._stream(map(text_bytes, pieces), *self._special.sets(allowed_special, disallowed_special))
 
     def _stream(self, pieces: Iterable[bytes], allowed: frozenset[str], disallowed: frozenset[str]) -> Iterator[int]:
-        for start, run in runs_of_text(self._special.stream(pieces, allowed, disallowed)):
+        parts = self._special.stream(pieces, allowed, disallowed)
+        if self._special.read_normalized(allowed | disallowed):
+            for start, part in parts:
+                yield from [part] if isinstance(part, int) else self._texts_at(start, part).to_stream([part])
+            return
+        for start, run in runs_of_text(parts):
             with offset_by(start):
                 yield from [run] if isinstance(run, int) else self._texts_at(start).to_stream(run)
 
@@ -138,7 +150,7 @@ class EncodingMethods(VocabularyMethods):
         number = 0
         for start, part in self._special.parts(data, allowed) if allowed else [(0, data)]:
             with offset_by(start):
-                number += self._texts_at(start).count(part) if isinstance(part, bytes) else 1
+                number += self._texts_at(start, part).count(part) if isinstance(part, bytes) else 1
         return number
 
     def encode_with_dropout(
@@ -167,7 +179,8 @@ class EncodingMethods(VocabularyMethods):
         ids: list[int] = []
         for start, part in self._special.parts(data, allowed) if allowed else [(0, data)]:
             with offset_by(start):
-                ids += [part] if isinstance(part, int) else self._texts.with_dropout(part, dropout, random)
+                texts = self._texts_at(start, part) if isinstance(part, bytes) else self._texts
+                ids += [part] if isinstance(part, int) else texts.with_dropout(part, dropout, random)
         return ids
 
     def encode_nbest(self, text: Text, n: int) -> list[tuple[list[int], float]]:
@@ -217,19 +230,25 @@ class EncodingMethods(VocabularyMethods):
         text: Text,
         allowed_special: SpecialSet = frozenset(),
         disallowed_special: SpecialSet = "all",
+        *,
+        trim_offsets: bool = False,
     ) -> tuple[list[int], list[tuple[int, int]]]:
         """Return the ids of a text as `encode` does, and the (start, end) of each id in the text.
 
         Offsets count characters if the text is a str, and bytes if it is bytes. They refer to the text before
         normalization. Tokens that are parts of one character all have the offsets of the character. The offsets of a
-        BPE token include its white space. Plain Python finds the offsets, at about a megabyte a second. Raises
-        ValueError for Unigram.
+        BPE token include its white space. Plain Python finds the offsets, at about a megabyte a second (Unigram:
+        0.2). Raises ValueError for SentencePiece models; `as_tokenizers` converts them.
+
+        trim_offsets: BPE only: whether to leave out the spaces at the ends of each token, as RoBERTa's post-processor
+            does. A token of spaces alone then has an empty span.
         """
-        from tokenizer.encoding.spans import decoded_with_starts, offsets_of
+        from tokenizer.encoding.spans import decoded_with_starts, offsets_of, without_spaces
 
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
-        if self._special.read_normalized(allowed) and nfc(data) != data:
+        normalizer = self.vocabulary.normalizer
+        if normalizer is not None and self._special.read_normalized(allowed) and normalizer.apply(data) != data:
             raise ValueError(
                 "the text is not in NFC, but allowed_special has an added token that is matched in normalized text: "
                 "normalize the text first, or leave this token out"
@@ -240,10 +259,14 @@ class EncodingMethods(VocabularyMethods):
         for (start, part), (end, _) in pairwise([*parts, (len(data), b"")]):
             with offset_by(start):
                 found, inside = (
-                    ([part], [(0, end - start)]) if isinstance(part, int) else self._texts_at(start).with_spans(part)
+                    ([part], [(0, end - start)])
+                    if isinstance(part, int)
+                    else self._texts_at(start, part).with_spans(part)
                 )
             ids += found
             spans += [(start + first, start + last) for first, last in inside]
+        if trim_offsets and self.vocabulary.kind == "bpe":
+            spans = without_spaces(data, spans)
         if not isinstance(text, str):
             return ids, spans
         _, starts = decoded_with_starts(data)
@@ -327,16 +350,17 @@ class EncodingMethods(VocabularyMethods):
 
         from tokenizer.document_blocks import block_of
 
-        token, inside, later = 0, 1, 2
+        # 0 for a token; for text, the number of its encoder.
+        encoders: dict[TextEncoder, int] = {}
         kinds = np.array(
             [
-                token if isinstance(part, int) else later if start and self._later_texts is not self._texts else inside
+                0 if isinstance(part, int) else encoders.setdefault(self._texts_at(start, part), len(encoders) + 1)
                 for _, start, part in parts
             ]
         )
         counts = np.ones(len(parts), dtype=np.int64)
-        found = {token: np.array([part for _, _, part in parts if isinstance(part, int)], dtype=np.uint32)}
-        for kind, texts in ((inside, self._texts), (later, self._later_texts)):
+        found = {0: np.array([part for _, _, part in parts if isinstance(part, int)], dtype=np.uint32)}
+        for texts, kind in encoders.items():
             places = np.flatnonzero(kinds == kind).tolist()
             if places:
                 documents: list[Any] = [parts[place][2] for place in places]

@@ -66,10 +66,6 @@ class SentencePieceVocabulary(ModelPieces, UnigramVocabulary):
         self.unknown_surface = unknown_surface
         self.source = source
 
-    @property
-    def inside(self) -> SentencePieceVocabulary:
-        return self  # text after a special token is encoded like any other text
-
     @cached_property
     def matches(self) -> dict[str, int]:
         return {

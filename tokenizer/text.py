@@ -1,4 +1,4 @@
-"""Text as bytes: UTF-8, normalized to NFC if a vocabulary asks for it."""
+"""Text as bytes: UTF-8, and the Unicode normalization forms of `tokenizers`."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from functools import cache
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import re
+    from typing import Literal
 
-# Code points that compose or are reordered only in Unicode versions after 9. The NFC of tokenizers follows Unicode 9:
-# they stay in place, and nothing composes across them.
+# Code points that normalization changes, composes or reorders only in Unicode versions after 9. `tokenizers` follows
+# Unicode 9: they stay in place, and nothing composes across them.
 _SINCE_UNICODE_9 = (
-    "5C8-5C9 7FD 897-89F 8CA-8D3 9FE C3C D3B-D3C EBA 1715 1ABF-1AF0 1DF6-1DFA A82C 105C9 105D2 105DA 105E4 10D24-10D27 "
-    "10D69-10D6D 10EAB-10EAC 10ECB-10ECF 10EF0-10EFB 10EFD-10EFF 10F46-10F50 10F82-10F85 11070 1133B 11382-11385 1138B "
-    "1138E 11390-11391 113B8 113BB 113C2 113C5 113C7-113C9 113CE-113D0 1145E 11839-1183A 11930 11935 11938 1193D-1193E "
-    "11943 119E0 11A34 11A47 11A99 11D42 11D44-11D45 11D97 11F41-11F42 1611E-16129 1612F 16D63 16D67-16D6A 16FF0-16FF1 "
-    "1D127-1D128 1D250-1D252 1D25B-1D25C 1D25F 1D280-1D281 1E08F 1E130-1E136 1E2AE 1E2EC-1E2EF 1E4EC-1E4EF 1E5EE-1E5EF "
-    "1E6E3 1E6E6 1E6EE-1E6EF 1E6F5"
+    "558 58B-58C 5C8-5C9 7FD 897-89F 8CA-8D3 9FE C3C D3B-D3C EBA 1715 1ABF-1AF0 1DF6-1DFA 209D-209F 32FF A7F1-A7F4 "
+    "A82C AB69 105C9 105D2 105DA 105E4 10781-10785 10787-107B0 107B2-107BF 10D24-10D27 10D69-10D6D 10EAB-10EAC "
+    "10ECB-10ECF 10EF0-10EFB 10EFD-10EFF 10F46-10F50 10F82-10F85 11070 1133B 11382-11385 1138B 1138E 11390-11391 "
+    "113B8 113BB 113C2 113C5 113C7-113C9 113CE-113D0 1145E 11839-1183A 11930 11935 11938 1193D-1193E 11943 119E0 "
+    "11A34 11A47 11A99 11D42 11D44-11D45 11D97 11F41-11F42 1611E-16129 1612F 16D63 16D67-16D6A 16FF0-16FF1 "
+    "1B123-1B126 1CCD6-1CCF9 1D127-1D128 1D250-1D252 1D25B-1D25C 1D25F 1D280-1D281 1D6A6 1DF95 1DFCD-1DFFF "
+    "1E030-1E06D 1E08F 1E130-1E136 1E2AE 1E2EC-1E2EF 1E4EC-1E4EF 1E5EE-1E5EF 1E6E3 1E6E6 1E6EE-1E6EF 1E6F5 1F16C "
+    "1FBF0-1FBF9"
 )
 
 
@@ -53,13 +56,18 @@ def nfc(data: bytes) -> bytes:
     """Return UTF-8 text in NFC as in tokenizers, for any Unicode version of Python. Invalid UTF-8 stays unchanged."""
     if data.isascii():
         return data
+    text = data.decode("utf-8", "surrogateescape")
+    composed = normal_form(text, "NFC")
+    return data if composed is text else composed.encode("utf-8", "surrogateescape")
+
+
+def normal_form(text: str, form: Literal["NFC", "NFD", "NFKC", "NFKD"]) -> str:
+    """Return a text in a normalization form as in tokenizers; the same object if it is in this form already."""
     import unicodedata
 
-    text = data.decode("utf-8", "surrogateescape")
-    if unicodedata.is_normalized("NFC", text):
-        return data
-    composed = _unicode_9_stretches().sub(lambda stretch: unicodedata.normalize("NFC", stretch.group()), text)
-    return composed.encode("utf-8", "surrogateescape")
+    if text.isascii() or unicodedata.is_normalized(form, text):
+        return text
+    return _unicode_9_stretches().sub(lambda stretch: unicodedata.normalize(form, stretch.group()), text)
 
 
 @cache

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Literal, Unpack
 
     from tokenizer.kinds.kind import Kind
+    from tokenizer.model_inputs import InputOptions, Inputs
     from tokenizer.splitting.bert_splitter import BertWords
     from tokenizer.splitting.splitter import Splitter
     from tokenizer.training.counting import PretokenCounts, Progress
@@ -163,7 +164,8 @@ class Tokenizer(EncodingMethods):
     ) -> Tokenizer:
         """Return the tokenizer in a folder or file.
 
-        - tokenizer.json, or a folder with one. It needs no arguments.
+        - tokenizer.json, or a folder with one; Mistral's tekken.json; CLIP's bpe_simple_vocab_16e6.txt.gz. They need no
+          arguments.
         - tiktoken ranks: `.tiktoken`, or another name such as Llama 3's tokenizer.model. They need `pattern`. Published
           files are recognised by content or name, such as cl100k_base: pattern and special tokens are then known.
         - SentencePiece models of the kinds Unigram and BPE: `.model`, `.spm`. They need no arguments. A folder of T5 or
@@ -263,6 +265,41 @@ class Tokenizer(EncodingMethods):
         from tokenizer.formats.hugging_face import ids_between
 
         return ids_between(self.vocabulary.post_processor)
+
+    def __call__(
+        self,
+        text: str | bytes | Iterable[str | bytes],
+        text_pair: str | bytes | Iterable[str | bytes] | None = None,
+        **options: Unpack[InputOptions],
+    ) -> Inputs:
+        """Return the inputs of a model for a text, a list of texts, or pairs of texts, as a tokenizer of transformers.
+
+        The result has the keys input_ids, attention_mask (1 for a token, 0 for padding) and, for WordPiece,
+        token_type_ids (1 for the second text). Each is a list for one text, a list of lists for a list of texts, and
+        with return_tensors="np" an int64 array (texts, length).
+
+        options, all by keyword:
+        add_special_tokens: whether to add tokens around texts, such as [CLS] and [SEP]; the default is True.
+        truncation: True or "longest_first" cuts texts to `max_length` ids, special tokens included, the longer text of
+            a pair first; "only_first" and "only_second" cut one text of each pair.
+        padding: True or "longest" pads to the longest row, "max_length" to `max_length`; False (the default) does not.
+        pad_to_multiple_of: makes the padded length a multiple of this number.
+        pad_token: the special token to pad with; by default that of the file, else <|pad|>, [PAD] or <pad>.
+        padding_side, truncation_side: "right" (the default) or "left".
+        return_tensors: "np" for arrays, None for lists.
+        allowed_special, disallowed_special: the rule of special tokens spelled in texts, as in `encode`; transformers
+            always reads them as special tokens (allowed_special="all").
+
+        Raises ValueError for texts of different lengths in an array, for a missing padding token, and if a text is too
+        short to cut.
+        """
+        from tokenizer.model_inputs import InputMaker
+
+        vocabulary = self.vocabulary
+        padding = vocabulary.length_settings.get("padding", {})
+        types = vocabulary.kind == "wordpiece"
+        make = InputMaker(self.encode_batch, vocabulary.post_processor, padding, self.special_tokens, types)
+        return make(text, text_pair, **options)
 
     @property
     def end_of_text(self) -> int | None:

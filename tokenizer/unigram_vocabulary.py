@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
-from tokenizer.splitting.metaspace_splitter import FIRST, NEVER
 from tokenizer.splitting.normalizers import MARK
 from tokenizer.vocabulary import Vocabulary
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from tokenizer.encoding.metaspace_decoding import UnigramDecoding
     from tokenizer.encoding.piece_tables import UnigramTables
     from tokenizer.encoding.segmentations import Segmentations
-    from tokenizer.vocabulary import Common, Encode, Part
+    from tokenizer.vocabulary import Common, Encode, EncodeWithSpans, Part
 
 UNKNOWN_PENALTY = 10.0  # nats below the lowest score
 
@@ -71,29 +70,21 @@ class UnigramVocabulary(Vocabulary):
         return UnigramTables(self)
 
     def decoding(self) -> UnigramDecoding:
-        from tokenizer.encoding.metaspace_decoding import MetaspaceDecoding
+        from tokenizer.encoding.metaspace_decoding import StepDecoding
 
-        return MetaspaceDecoding(self)
+        return StepDecoding(self)
+
+    def span_encoder(self, encode: Encode) -> EncodeWithSpans:
+        if self.source is not None:
+            raise ValueError("offsets of SentencePiece models are not supported: convert the model, as_tokenizers()")
+        from tokenizer.encoding.metaspace_spans import UnigramSpans
+
+        return UnigramSpans(self)
 
     def segmentations(self, tables: Callable[[], KernelTables]) -> Segmentations:
         from tokenizer.encoding.segmentations import Segmentations
 
         return Segmentations(self, tables)
-
-    @property
-    def inside(self) -> UnigramVocabulary:
-        """The vocabulary for text that follows a special token; itself unless only the start of a text gets a mark."""
-        if self.pattern.prepend != FIRST:
-            return self
-        return UnigramVocabulary(
-            pieces=self.pieces,
-            scores=self.scores,
-            unknown=self.unknown,
-            special_tokens=self.special_tokens,
-            pattern=self.pattern._replace(prepend=NEVER),
-            byte_fallback=self.byte_fallback,
-            decoder=self.decoder,
-        )
 
     @cached_property
     def ids(self) -> dict[str, int]:  # type: ignore[override]  # computed on first use

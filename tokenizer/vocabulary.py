@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 
 TYPE_CHECKING = False
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tokenizer.encoding.kernel_encoder import KernelTables
     from tokenizer.encoding.python_encoder import DropoutEncoder
     from tokenizer.encoding.segmentations import Segmentations
+    from tokenizer.splitting.normalizers import Normalization
     from tokenizer.splitting.splitter import Splitter
 
     Encode = Callable[[bytes], list[int]]
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
         added_flags: Mapping[str, dict[str, bool]] | None
         post_processor: dict[str, Any] | None
         length_settings: Mapping[str, Any] | None
+        normalizer: Normalization | None
 
 
 Part = tuple[str, Sequence[bytes | str]]
@@ -47,14 +50,13 @@ class Vocabulary:
     added_flags: the flags in which an added token differs from a plain special token, by spelling.
     post_processor: the field of tokenizer.json, which changes no ids, for saving.
     length_settings: the fields truncation and padding of tokenizer.json, which change no ids either.
+    normalizer: the normalization before `pattern` splits a text, if it is not a part of `pattern`.
     """
 
     kind: str
     units = "tokens"
     """The name of tokens in messages."""
     is_lossless = False
-    normalizer: str | None = None
-    """Unicode normalization before `pattern` splits a text."""
     missing_bytes = b""
     """Bytes without a token. The k-th is encoded as the id `size` + k, which callers never see."""
     prefix = ""
@@ -62,6 +64,8 @@ class Vocabulary:
     merges_characters = False
     """Whether training merges characters, not bytes."""
     ids: Mapping[Any, int]
+    unreachable: Mapping[str, int] = {}
+    """Ids of tokens that no text becomes, by spelling. They are not among `ids`."""
 
     def __init__(
         self,
@@ -72,6 +76,7 @@ class Vocabulary:
         added_flags: Mapping[str, dict[str, bool]] | None = None,
         post_processor: dict[str, Any] | None = None,
         length_settings: Mapping[str, Any] | None = None,
+        normalizer: Normalization | None = None,
     ):
         """largest: the largest id of a token that is not special."""
         self.special_tokens = special_tokens
@@ -79,6 +84,7 @@ class Vocabulary:
         self.added_flags = added_flags or {}
         self.post_processor = post_processor
         self.length_settings = length_settings or {}
+        self.normalizer = normalizer
         self.size = max([largest, *special_tokens.values()]) + 1
 
     @abstractmethod
@@ -113,7 +119,11 @@ class Vocabulary:
     @property
     def inside(self) -> Vocabulary:
         """The vocabulary for text that follows a special token; itself unless the start of a text is special."""
-        return self
+        if self.pattern.inside is self.pattern:
+            return self
+        later = copy(self)
+        later.pattern = self.pattern.inside
+        return later
 
     @property
     def merge_pairs(self) -> Sequence[tuple[bytes, bytes]]:
@@ -164,6 +174,16 @@ class Vocabulary:
     def fingerprint_parts(self) -> list[Part]:
         """The parts of the fingerprint: everything that decides ids, without pattern and special tokens."""
 
+    @property
+    def normalizer_part(self) -> list[Part]:
+        """The part of the fingerprint that names the normalizer, if there is one."""
+        return [] if self.normalizer is None else [("normalizer", [self.normalizer.identity])]
+
+    @property
+    def deciding_flags(self) -> tuple[str, ...]:
+        """The flags of added tokens that decide where they are found."""
+        return ("lstrip", "rstrip", "single_word", *(["normalized"] if self.normalizer is not None else []))
+
     @cached_property
     def fingerprint(self) -> str:
         """The hexadecimal SHA-256 of everything that decides ids. It does not depend on the file format."""
@@ -173,7 +193,8 @@ class Vocabulary:
                 *self.fingerprint_parts,
                 ("pattern", [self.pattern.identity]),
                 special_token_part(self.special_tokens),
-                *flag_parts(self.special_tokens, self.added_flags, ("lstrip", "rstrip", "single_word")),
+                *self.normalizer_part,
+                *flag_parts(self.special_tokens, self.added_flags, self.deciding_flags),
             ]
         )
 

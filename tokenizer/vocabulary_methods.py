@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 
     from tokenizer.vocabulary import Vocabulary
 
+# The replacements of clean_up_tokenization in transformers, in its order.
+_CLEANED = [(f" {end}", end) for end in ".?!,"] + [(" ' ", "'"), (" n't", "n't")]
+_CLEANED += [(f" '{end}", f"'{end}") for end in ("m", "s", "ve", "re")]
+
 
 class VocabularyMethods:
     """Tokens, ids and properties of a vocabulary, and ids to text."""
@@ -71,8 +75,8 @@ class VocabularyMethods:
 
     @property
     def normalizer(self) -> str | None:
-        """The Unicode normalization before encoding: "NFC" or None."""
-        return self.vocabulary.normalizer
+        """The normalization before encoding: "NFC", another name or the steps as JSON; None for none."""
+        return None if self.vocabulary.normalizer is None else str(self.vocabulary.normalizer)
 
     @property
     def fingerprint(self) -> str:
@@ -126,7 +130,8 @@ class VocabularyMethods:
     def _spelled_ids(self) -> dict[str, int]:
         """The ids of tokens that are not special, by spelling."""
         spelling = self.vocabulary.spelling
-        return {spelling(token): i for i, token in enumerate(self.vocabulary.tokens) if token is not None}
+        spelled = {spelling(token): i for i, token in enumerate(self.vocabulary.tokens) if token is not None}
+        return {**spelled, **self.vocabulary.unreachable}
 
     @cached_property
     def _spellings(self) -> dict[int, str]:
@@ -139,22 +144,45 @@ class VocabularyMethods:
         """
         return self._decoding.decode(ids, skip_special_tokens)
 
-    def decode(self, ids: Iterable[int], errors: str = "replace", *, skip_special_tokens: bool = False) -> str:
-        """Return the text of the ids. errors: how to handle invalid UTF-8, as in `bytes.decode`."""
-        return self._decoding.decode(ids, skip_special_tokens).decode("utf-8", errors=error_handler(errors))
+    def decode(
+        self,
+        ids: Iterable[int],
+        errors: str = "replace",
+        *,
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool = False,
+    ) -> str:
+        """Return the text of the ids. errors: how to handle invalid UTF-8, as in `bytes.decode`.
+
+        clean_up_tokenization_spaces: whether to remove the spaces before . ? ! , n't 'm 's 've 're and around a lone ',
+            as transformers does. For texts that were written with a space before each token.
+        """
+        text = self._decoding.decode(ids, skip_special_tokens).decode("utf-8", errors=error_handler(errors))
+        for spaced, closed in _CLEANED if clean_up_tokenization_spaces else ():
+            text = text.replace(spaced, closed)
+        return text
 
     def decode_batch(
-        self, batch: Iterable[Iterable[int]], errors: str = "replace", *, skip_special_tokens: bool = False
+        self,
+        batch: Iterable[Iterable[int]],
+        errors: str = "replace",
+        *,
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool = False,
     ) -> list[str]:
         """Return the text of each list of ids. `batch` may be the Arrow array that `encode_arrow` returns.
 
         Raises ValueError with the index of the list that has an unknown id.
         """
         check_iterable("batch", batch, "lists of ids")
+        options = {
+            "skip_special_tokens": skip_special_tokens,
+            "clean_up_tokenization_spaces": clean_up_tokenization_spaces,
+        }
         texts = []
         for number, ids in enumerate(batch.to_pylist() if hasattr(batch, "to_pylist") else batch):
             try:
-                texts.append(self.decode(ids, errors, skip_special_tokens=skip_special_tokens))
+                texts.append(self.decode(ids, errors, **options))
             except ValueError as error:
                 raise ValueError(f"batch[{number}]: {error}") from None
         return texts

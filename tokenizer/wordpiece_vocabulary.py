@@ -1,4 +1,4 @@
-"""The WordPiece vocabulary: BERT's words are cut into the longest tokens from left to right.
+"""The WordPiece vocabulary: words are cut into the longest tokens from left to right. WordLevel never cuts words.
 
 Source: Devlin et al., "BERT" (2019), after Schuster and Nakajima (2012).
 """
@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from tokenizer.splitting.bert_splitter import BertWords
 from tokenizer.vocabulary import Vocabulary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Unpack
+    from typing import Any, Unpack
 
-    from tokenizer.encoding.ids_to_text import PieceDecoding
+    from tokenizer.encoding.metaspace_decoding import StepDecoding
     from tokenizer.encoding.piece_tables import PieceTables
     from tokenizer.encoding.spans import PieceSpans
-    from tokenizer.splitting.bert_splitter import BertWords
+    from tokenizer.splitting.chains import Chain
     from tokenizer.vocabulary import Common, Encode, Part
 
 UNKNOWN = "[UNK]"
@@ -29,8 +30,9 @@ class WordPieceVocabulary(Vocabulary):
 
     ids: maps tokens to ids. It may contain special tokens; a word spelled like one gets its id, as in tokenizers. Other
     special tokens have the ids that follow, from the number of entries on, as tokenizers gives them.
-    unknown: the token of a word that no tokens spell. prefix: the start of tokens that continue a word.
-    longest_word: longer words, in code points, are unknown. cleanup: whether decoding joins punctuation to words.
+    unknown: the token of a word that no tokens spell. prefix: the start of tokens that continue a word; None for
+    WordLevel, where a word is one token. longest_word: longer words, in code points, are unknown.
+    decoder: the steps of decoding, in the form of tokenizer.json; by default those of BERT.
     learned_merges: the merges of training in order, as pairs of tokens. Encoding does not use them, and files do not
     keep them.
 
@@ -40,26 +42,31 @@ class WordPieceVocabulary(Vocabulary):
     kind = "wordpiece"
     merges_characters = True
     units = "WordPiece tokens"
-    pattern: BertWords
+    pattern: BertWords | Chain
 
     def __init__(
         self,
         *,
         ids: Mapping[str, int],
         unknown: str = UNKNOWN,
-        prefix: str = CONTINUATION,
+        prefix: str | None = CONTINUATION,
         longest_word: int = LONGEST_WORD,
-        cleanup: bool = True,
+        decoder: Sequence[dict[str, Any]] | None = None,
         learned_merges: Sequence[tuple[str, str]] = (),
         **common: Unpack[Common],
     ):
         super().__init__(largest=max(ids.values()), **common)
         self.ids = ids
         self.unknown = unknown
-        self.prefix = prefix
+        self.continuation = prefix
         self.longest_word = longest_word
-        self.cleanup = cleanup
+        self.decoder = decoder_of_bert(prefix or "") if decoder is None else decoder
         self.learned_merges = learned_merges
+
+    @property
+    def prefix(self) -> str:  # type: ignore[override]  # depends on the file
+        """The start of tokens that continue a word; empty for WordLevel."""
+        return self.continuation or ""
 
     def pretoken_encoder(self) -> Encode:
         from tokenizer.encoding.python_encoder import PieceEncoder
@@ -71,14 +78,16 @@ class WordPieceVocabulary(Vocabulary):
 
         return PieceTables(self)
 
-    def decoding(self) -> PieceDecoding:
-        from tokenizer.encoding.ids_to_text import PieceDecoding
+    def decoding(self) -> StepDecoding:
+        from tokenizer.encoding.metaspace_decoding import StepDecoding
 
-        return PieceDecoding(self)
+        return StepDecoding(self)
 
     def span_encoder(self, encode: Encode) -> PieceSpans:
         from tokenizer.encoding.spans import PieceSpans
 
+        if self.continuation is None or not isinstance(self.pattern, BertWords):
+            raise ValueError("offsets are only supported for WordPiece with BERT's words; encode gives the ids alone")
         return PieceSpans(self, self.pretoken_encoder())
 
     @property
@@ -94,5 +103,10 @@ class WordPieceVocabulary(Vocabulary):
         listed = sorted(self.ids.items(), key=lambda item: item[1])
         return [
             ("tokens", [f"{i} {token}" for token, i in listed]),
-            ("rules", [self.unknown, self.prefix, str(self.longest_word)]),
+            ("rules", [self.unknown, self.prefix, str(self.longest_word), *["words"] * (self.continuation is None)]),
         ]
+
+
+def decoder_of_bert(prefix: str, *, cleanup: bool = True) -> list[dict[str, Any]]:
+    """Return the step of decoding of BERT: words with spaces between them. cleanup: join punctuation to words."""
+    return [{"type": "WordPiece", "prefix": prefix, "cleanup": cleanup}]

@@ -43,7 +43,7 @@ class Imported:
 
 
 def format_of(config: ModelConfig, model_type: str | None = None) -> Format:
-    """Return the format that expresses `config`; of several, that of `model_type` or else the first.
+    """Return the format that expresses `config`. If several do, `model_type` chooses one, by default the first.
 
     Raises ValueError if there is none. The message lists the changes that each format of the architecture would need,
     except formats that need all changes of another and more.
@@ -117,7 +117,7 @@ def _new_head(chosen: Format, config: ModelConfig) -> dict[str, Tensor]:
 
 
 def _weights(chosen: Format, config: ModelConfig, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return our tensors from the format's, each of which must have a place."""
+    """Return our tensors from the format's. Raises ValueError for a tensor that our model has no place for."""
     with torch.device("meta"):
         expected = LanguageModel(config, seed=None).state_dict()
     weights: dict[str, Tensor] = {}

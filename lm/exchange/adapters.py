@@ -6,8 +6,7 @@ peft names the adapter of a matrix after it: `base_model.model.` + its layer + `
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from math import sqrt
 from typing import Any
@@ -18,6 +17,7 @@ from torch import Tensor
 from lm.config import ModelConfig
 from lm.exchange import format_of
 from lm.exchange.format import Entry, Format
+from lm.exchange.task_heads import TaskHead
 from lm.lora import A, B
 from lm.lora_config import LoraConfig
 
@@ -29,8 +29,14 @@ PLAIN: dict[str, tuple[Any, ...]] = {
     "use_dora": (False,),
     "rank_pattern": ({},),
     "alpha_pattern": ({},),
-    "modules_to_save": (None, []),
     "trainable_token_indices": (None,),
+    "alora_invocation_tokens": (None,),
+    "layer_replication": (None,),
+    "use_qalora": (False,),
+    "use_bdlora": (None,),
+    "kasa_config": (None,),
+    "arrow_config": (None,),
+    "init_lora_weights": (True, False, "gaussian", "orthogonal", "eva"),  # others change the weights of the base too
 }
 """Settings that we read in one meaning only, with their values; the first is the default"""
 
@@ -71,7 +77,7 @@ def to_peft(
 
 
 def fold_peft(
-    chosen: Format,
+    chosen: Format | TaskHead,
     config: ModelConfig,
     weights: Mapping[str, Tensor],
     settings: Mapping[str, Any],
@@ -79,8 +85,8 @@ def fold_peft(
 ) -> dict[str, Tensor]:
     """Return our `weights` with the adapters of a folder of peft folded in.
 
-    Raises ValueError, by name, for a setting that means more than an adapter beside a matrix, and for tensors without a
-    place.
+    A head that peft trained beside the adapters (`modules_to_save`) replaces ours. Raises ValueError, by name, for a
+    setting that means more than an adapter beside a matrix, and for tensors without a place.
     """
     for key, accepted in PLAIN.items():
         if settings.get(key, accepted[0]) not in accepted:
@@ -96,7 +102,12 @@ def fold_peft(
     scale = alpha / (sqrt(rank) if settings.get("use_rslora") else rank)
     result, left = dict(weights), dict(tensors)
     for entry in chosen.entries(config):
-        layer = next((layer for layer in _spellings(entry, chosen) if layer + FIRST in left), None)
+        spellings = _spellings(entry, chosen)
+        trained = next((name for name in spellings if name in left), None)
+        if trained is not None and entry.ours[0].startswith("head."):
+            result |= entry.checked(left.pop(trained), weights)
+        layers = [name.removesuffix(WEIGHT) for name in spellings]
+        layer = next((layer for layer in layers if layer + FIRST in left), None)
         if layer is None:
             continue
         a, b = left.pop(layer + FIRST).float(), left.pop(layer + SECOND, torch.empty(0)).float()
@@ -107,12 +118,13 @@ def fold_peft(
                 f"the adapter of {layer} has the shapes {tuple(a.shape)} and {tuple(b.shape)}, but the model and r "
                 f"make them {(rank, inputs)} and {(outputs, rank)}: they are of two models"
             )
-        for name, change in rows.unpack(scale * (b @ a)).items():
-            result[name] = result[name] + change
+        change = scale * (b @ a)
+        if not bool(change.isfinite().all()):
+            raise ValueError(f"the adapter of {layer} holds values that are NaN or infinite: use another copy")
+        for name, part in rows.unpack(change).items():
+            result[name] = result[name] + part
     if left:
-        raise ValueError(
-            f"the adapter has {min(left)}, for which a {chosen.name} model with this config.json has no place"
-        )
+        raise ValueError(f"the adapter has {min(left)}, for which this {chosen.name} model has no place")
     return result
 
 
@@ -126,14 +138,13 @@ def _layer(entry: Entry) -> str:
     return PREFIX + entry.theirs.removesuffix(WEIGHT)
 
 
-def _spellings(entry: Entry, chosen: Format) -> Iterator[str]:
-    """Yield the names of a layer, with and without the prefix that adapters of a bare model lack."""
-    yield _layer(entry)
-    yield re.sub(f"^{re.escape(PREFIX + chosen.prefix)}", PREFIX, _layer(entry))
+def _spellings(entry: Entry, chosen: Format | TaskHead) -> tuple[str, str]:
+    """Return the names of a tensor with and without the prefix that adapters of a bare model lack."""
+    return PREFIX + entry.theirs, PREFIX + entry.theirs.removeprefix(chosen.prefix)
 
 
 def _joined(entry: Entry, names: list[str], weights: Mapping[str, Tensor]) -> Tensor:
-    """Return the B of an entry's layers: each of ours in its own rows, and in columns of its own."""
+    """Return the joint matrix B of our layers in an entry. Each layer has its own rows and its own columns."""
     parts, like = {}, weights[_adapter(names[0])[1]]
     for name in entry.ours:
         parts[name] = like.new_zeros(len(like), len(names), like.shape[1])

@@ -56,7 +56,7 @@ def _token_types(given: Pretrained, table: str) -> int:
 
 
 def _settings(prefix: str, segments: int, *own: Setting) -> tuple[Setting, ...]:
-    """Return the `own` settings of a format, then those that BERT and RoBERTa share."""
+    """Return the `own` settings of a format, then the settings that BERT and RoBERTa share."""
     return (
         *own,
         Setting(

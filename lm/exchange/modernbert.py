@@ -21,7 +21,7 @@ FULL = "full_attention"
 
 
 def _rotary_base(given: Pretrained) -> float:
-    """Return `rotary_base`; transformers 5 writes it in the part of rope_parameters for layers with full attention."""
+    """Return `rotary_base`. transformers 5 writes it under full_attention in rope_parameters."""
     rope = given.settings.get("rope_parameters") or {}
     if not isinstance(rope, dict):
         raise ValueError(f"config.json has rope_parameters = {rope!r}, but it must be an object")
@@ -44,7 +44,7 @@ SETTINGS = (
     Setting("num_attention_heads", "heads", 12),
     Setting("hidden_activation", "activation", "gelu", names=ACTIVATIONS),
     Setting("norm_eps", "norm_eps", 1e-5),
-    # With 1, all layers have full attention. Both names are those of transformers 4, which 5 reads too.
+    # With 1, all layers have full attention. transformers 4 writes these two names, and transformers 5 reads them too.
     Setting("global_attn_every_n_layers", default=3, write=constant(1)),
     Setting("global_rope_theta", "rotary_base", 160000.0, read=_rotary_base),
     Setting("attention_bias", "bias", False),

@@ -55,6 +55,11 @@ class TaskHead:
     them. last: the last token that is no padding; in T5 the end token of the decoder's input."""
 
     @property
+    def name(self) -> str:
+        """The name of the class, as formats have one."""
+        return self.auto_class
+
+    @property
     def layers(self) -> HeadLayers:
         """The layers before the output matrix, by our name."""
         if self.activation == "gelu":

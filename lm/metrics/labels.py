@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -61,6 +62,12 @@ def calibration_error(confidences: Array, correct: Array) -> float:
     bins = np.minimum((confidences * BINS).astype(np.int64), BINS - 1)
     sums = np.bincount(bins, correct - confidences, minlength=BINS)
     return float(np.abs(sums).sum() / max(1, len(confidences)))
+
+
+def by_label(labels: Sequence[object], probabilities: Array) -> dict[str, float]:
+    """Return probabilities (L,) by label, the highest first."""
+    order = np.argsort(-probabilities, kind="stable").tolist()
+    return {str(labels[i]): float(probabilities[i]) for i in order}
 
 
 def share_interval(share: float, count: int) -> tuple[float, float]:

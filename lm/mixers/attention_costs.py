@@ -57,9 +57,9 @@ class AttentionCosts(MixerCosts):
         if not (value_embedding and (rotary or config.qk_norm)):
             numbers += q + 2 * kv  # the product
         numbers += self._norm_numbers(q, config.heads) + self._norm_numbers(kv, config.key_value_heads)
-        concatenated = rotary and config.rotary_features < config.head_features
+        concatenated = rotary and config.rotary_features < config.head_features and config.heads > 1
         # The output matrix reads a copy of selected rows, or of attention's output: it has the order of the queries,
-        # which concatenation changes.
+        # which concatenation changes if there are several heads.
         read = q if outputs < length or concatenated else 0
         return itemsize * (length * numbers + outputs * read) + FLOAT32 * config.heads * length
 

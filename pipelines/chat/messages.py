@@ -1,7 +1,10 @@
 """Messages of a conversation, from rows of files and requests of the API."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+if TYPE_CHECKING:
+    from corpora.rows import Row
 
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 ROLES: tuple[Role, ...] = get_args(Role)
@@ -17,6 +20,13 @@ class Message(NamedTuple):
 
 
 Conversation = tuple[Message, ...]
+
+
+def text_or_messages(row: "Row", name: str, required: bool = True) -> str | Conversation:
+    """Return a field of a row that holds a text or a list of messages; "" for null, unless `required`."""
+    kinds = (str, list) if required else (str, list, type(None))
+    value = row.value(name, "a text, or a list of messages", *kinds)
+    return conversation_of(value, f'"{name}" in {row.place}') if isinstance(value, list) else value or ""
 
 
 def conversation_of(value: Any, where: str) -> Conversation:

@@ -72,6 +72,12 @@ Checkpoint = Annotated[
         "the number of a step. auto: best with patience, otherwise newest.",
     ),
 ]
+Adapter = Annotated[
+    Path | None,
+    tyro.conf.arg(
+        metavar="DIR", help="Folder of a LoRA adapter for the run, as peft and bytelm export-hf write it, to merge."
+    ),
+]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], tyro.conf.arg(help="Device to compute on.")]
 Dtype = Annotated[
     Literal["auto", "float32", "bfloat16"],

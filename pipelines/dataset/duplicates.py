@@ -27,7 +27,8 @@ from corpora import Corpus
 from corpora.documents import EXACT_DUPLICATE, NEAR_DUPLICATE
 from pipelines.dataset.arrow import read_ahead
 from pipelines.dataset.shingle_kernels import BANDS, PERMUTATIONS, WORDS, common, sign, unite, write_shingles
-from tokenizer.document_blocks import Block, arrow_block, as_readonly, nfc_block
+from tokenizer.document_blocks import Block, arrow_block, as_readonly, normalized_block
+from tokenizer.splitting.normalizers import NFC
 from tokenizer.workers import share_out, thread_count
 
 Array = np.ndarray[Any, Any]
@@ -143,7 +144,7 @@ class ShingleSets:
 
         def work(task: _Task, check: Callable[[], None]) -> None:
             memory = np.empty(WORDS + 1, np.uint64)
-            block = nfc_block(task.block)
+            block = normalized_block(task.block, NFC)
             for place, candidate in zip(task.places.tolist(), task.candidates.tolist(), strict=True):
                 check()
                 out = np.empty(shingles[documents[candidate]], np.uint64)
@@ -280,7 +281,7 @@ def _read(corpus: Corpus, method: Method, threads: int | None, progress: Progres
             text, ends = block.data.data, pairwise(block.offsets.tolist())
             part.hashes = b"".join(hashlib.sha256(text[start:end]).digest() for start, end in ends)
             if method == "near":
-                composed = nfc_block(block)
+                composed = normalized_block(block, NFC)
                 sign(composed.data, composed.offsets, memory, signature, part.keys, part.shingles)
 
         return work

@@ -18,7 +18,6 @@ from pipelines.evaluation.scoring import score
 from pipelines.evaluation.split import Split
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
-from pipelines.run.manifest import manifest_sha256
 from pipelines.run.provenance import provenance
 
 
@@ -74,7 +73,7 @@ def _measured(split: Split, failures: list[ValueError]) -> SplitEvaluation:
     compared = any(isinstance(result, Comparison) for result in results)
     measured = Measured(
         checkpoint=checkpoint.name,
-        checkpoint_sha256=manifest_sha256(checkpoint),
+        checkpoint_sha256=plan.run.weights_sha256(checkpoint),
         data=dataset.source if isinstance(dataset, CorpusText) else str(dataset.place.resolve()),
         dataset_fingerprint=dataset.fingerprint,
         tokenizer_fingerprint=dataset.tokenizer_fingerprint,

@@ -235,9 +235,9 @@ class Evaluation:
 
 def add_to_file(run: "Run", added: list[SplitEvaluation]) -> Evaluation:
     """Add evaluations of splits to the run's evaluation.json; return all that it holds. A damaged file is renamed."""
-    path = run.folder / "evaluation.json"
+    path = run.results / "evaluation.json"
     try:
-        earlier = Evaluation.read(run.folder)
+        earlier = Evaluation.read(run.results)
     except ValueError:
         aside = path.replace(path.with_name("evaluation.json.damaged"))
         warn(f"{path} is damaged: renamed to {aside.name}, and a new file begun")

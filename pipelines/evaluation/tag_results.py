@@ -34,6 +34,12 @@ class TagNumbers(Result):
         4,
         default=None,
     )
+    tag_calibration: float | None = number(
+        "calibration error of tags",
+        "Expected gap between confidence and accuracy of each word's likeliest tag, over 15 equal bins of confidence.",
+        4,
+        default=None,
+    )
     words: int = number("words", "Words with a tag.", 0)
     unread_words: int | None = number(
         "words without a token",

@@ -12,7 +12,6 @@ from pipelines.evaluation.planning import TaskPlan
 from pipelines.evaluation.results import Evaluation, Measured, SplitEvaluation, add_to_file
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_model
-from pipelines.run.manifest import manifest_sha256
 from pipelines.run.predictor import Predictor, tuned_task
 from pipelines.run.provenance import provenance
 from pipelines.tasks.comparison import Comparison
@@ -40,19 +39,19 @@ def measure_task(
         task, files = tuned_task(run), replace(files, test=plan.data)
     learned, training, examples = files.read(task)
     task = task if training else learned
-    task.check(examples, " and ".join(map(str, files.test)))
+    task.check(examples)
     loaded = load_model(run, options.device, options.dtype, options.checkpoint, needs="float64")
     predictor = Predictor(run, loaded.model, task)
     encoded = task.encode(examples, predictor.reader)
     with Bar("testing", len(encoded), "examples") as bar:
-        results = task.results(predictor.outputs(encoded, bar.update), encoded, examples)
+        results = task.results(task.outputs(predictor, encoded, progress=bar.update), encoded, examples)
     cut = len({example.origin for example in encoded if example.cut})
     baselines = task.baselines(training, examples, predictor.reader) if training else {}
     others = {**baselines, **(further or {})}
     settings = TaskSettings(task.name, len(examples), cut, loaded.machine.dtype_name)
     measured = Measured(
         checkpoint=loaded.checkpoint.name,
-        checkpoint_sha256=manifest_sha256(loaded.checkpoint),
+        checkpoint_sha256=run.weights_sha256(loaded.checkpoint),
         data=" ".join(map(str, files.test or files.data)),
         dataset_fingerprint=fingerprint(examples) if plan.data else run.facts["dataset_fingerprint"],
         tokenizer_fingerprint=run.facts["tokenizer_fingerprint"],
@@ -72,7 +71,7 @@ def measure_task(
 def _earlier(run: Run, measured: Measured, kind: type[R]) -> R | None:
     """Return the result of a kind in an earlier evaluation of the same checkpoint and examples, if any."""
     try:
-        evaluation = Evaluation.read(run.folder)
+        evaluation = Evaluation.read(run.results)
     except ValueError:
         return None  # `add_to_file` warns about it
     same = (

@@ -92,8 +92,11 @@ def _start(run: Run, tok: Tokenizer) -> str:
 
 
 def _data(run: Run) -> str:
-    """Return each corpus with its share and the sizes of its splits, or the fingerprint of data that is gone or
-    damaged; of a task the names of its files."""
+    """Return sentences about the training data.
+
+    They name each corpus, its share and the sizes of its splits; for a task, its files. If the dataset is gone or
+    damaged, they give its fingerprint.
+    """
     if run.recipe.task is not None and (files := run.facts["data"]):
         held_out = run.facts.get("test") or []
         tested = ", ".join(f"`{Path(name).name}`" for name in held_out) or f"{run.facts.get('held_out', 0):.0%} of it"

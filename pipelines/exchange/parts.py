@@ -1,4 +1,4 @@
-"""What an export to `transformers` consists of."""
+"""The parts of an export to `transformers`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -17,6 +17,7 @@ from tokenizer import Tokenizer
 
 LABELS = "bytelm_labels"
 """Name in our exported config.json of labels that are whole numbers; id2label has strings only."""
+NORM_BIAS = "body.decoder.final_norm.bias"
 TEXT, SECOND = "It was a dark and stormy night.", "The sun shone."
 AUTO_CLASSES = {
     "sequence": "AutoModelForSequenceClassification",
@@ -41,16 +42,17 @@ def exported_head(recipe: Recipe, model_type: str | None) -> TaskHead:
     """
     assert recipe.head is not None
     found = expressed_head(recipe.model, recipe.head, model_type)
-    if getattr(recipe.task, "mean", 0.0) and not found.output_bias:
+    norm_bias = recipe.model.norm == "layernorm" and recipe.model.bias
+    if getattr(recipe.task, "mean", 0.0) and not (found.output_bias or norm_bias):
         raise ValueError(
-            f"the head of {found.auto_class} has no bias, so it cannot express the mean of the numbers: fine-tune an "
-            "encoder to export it"
+            f"{found.auto_class} has no bias in its head or in its last norm, so it cannot express the mean of the "
+            "numbers: fine-tune the run with `center=False` to export it"
         )
     return found
 
 
 def task_parts(run: Run, checkpoint: str, tok: Tokenizer, ids: Ids, out: str) -> Parts:
-    """Return what an export of a run with the head of a task consists of; `out` is the name of its folder.
+    """Return the parts of the export of a run with the head of a task. `out`: name of its folder.
 
     Raises ValueError, with the remedy, for a head that no class of transformers has.
     """
@@ -78,20 +80,28 @@ def task_parts(run: Run, checkpoint: str, tok: Tokenizer, ids: Ids, out: str) ->
 
 
 def _in_units_of_the_targets(task: Task, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights whose outputs are numbers in the unit of the targets; a task without units keeps its own."""
+    """Return weights whose outputs have the unit of the targets. Weights of tasks without a unit are unchanged.
+
+    The output is deviation * (w h + b) + mean. A decoder's head has no b. Its input h is the output of the last norm,
+    whose bias gets mean * v / (v v) with v = deviation * w. This adds v (mean * v / (v v)) = mean to the output.
+    """
     mean, deviation = (float(getattr(task, name, default)) for name, default in (("mean", 0.0), ("deviation", 1.0)))
     if (mean, deviation) == (0.0, 1.0):
         return weights
     scaled = {name: weights[name] * deviation for name in weights if name.startswith("head.output.")}
-    if mean:
+    if mean and "head.output.bias" in weights:
         scaled["head.output.bias"] += mean
+    elif mean:
+        [row], bias = scaled["head.output.weight"].double(), weights[NORM_BIAS].double()
+        scaled[NORM_BIAS] = (bias + mean * row / (row @ row)).float()
     return {**weights, **scaled}
 
 
 def _ids(reader: TextReader, edges: Edges, ids: Ids) -> dict[str, Any]:
-    """Return the special ids with those that decide which position a class of transformers reads.
+    """Return the special ids of config.json, with the ids that decide which position the head reads.
 
-    A decoder's is the last that is no padding, so a text must not hold the padding id. T5's is the last end.
+    A decoder's head reads the last position that is not padding, so no text may contain the padding id. T5's head reads
+    the last end token.
     """
     architecture = reader.model.architecture
     if architecture == "encoder-decoder":

@@ -35,9 +35,9 @@ class ImportedModel:
 def read_model(
     settings: Mapping[str, Any], tensors: Mapping[str, Tensor], without_head: bool, columns: tuple[str, ...]
 ) -> ImportedModel:
-    """Return the model of a config.json, `settings`, and its tensors: a fine-tuned one with its head and its task.
+    """Return the model of a config.json, `settings`, and its tensors. A fine-tuned model comes with its head and task.
 
-    without_head: return the language model of a fine-tuned one. columns: those that the task reads. Raises ValueError
+    without_head: leave the head and the task out. columns: names of the columns that the task reads. Raises ValueError
     as `from_hugging_face` does, and for a head whose task bytelm lacks.
     """
     found = published_head(settings)
@@ -88,7 +88,7 @@ def _task(model: FineTuned, settings: Mapping[str, Any], columns: tuple[str, ...
 
 
 def _labels(model: FineTuned, settings: Mapping[str, Any]) -> tuple[str | int, ...]:
-    """Return the labels, which are whole numbers in an export of such labels."""
+    """Return the labels. They are whole numbers if bytelm exported a run with such labels, otherwise strings."""
     given = settings.get(LABELS)
     if isinstance(given, list) and all(type(one) is int for one in given) and tuple(map(str, given)) == model.labels:
         return tuple(given)

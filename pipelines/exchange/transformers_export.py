@@ -81,7 +81,7 @@ def write_transformers_folder(run: Run, checkpoint: str, out: Path, replaceable:
 
 
 def _language_parts(run: Run, checkpoint: str, tok: Tokenizer, ids: Ids, out: str) -> Parts:
-    """Return what an export of a language model consists of; `out` is the name of its folder."""
+    """Return the parts of the export of a language model. `out`: name of its folder."""
     config, around = run.recipe.model, text_ids(run, tok)
     try:
         chosen = format_of(config, run.facts.get("model_type"))
@@ -105,7 +105,10 @@ def _language_parts(run: Run, checkpoint: str, tok: Tokenizer, ids: Ids, out: st
 
 
 def _edges(run: Run, tok: Tokenizer) -> Edges | None:
-    """Return the ids that an exported tokenizer adds to a text; of those of training a decoder's adds none."""
+    """Return the ids that an exported tokenizer adds around a text; None keeps the tokenizer as it was imported.
+
+    The tokenizer of a decoder adds none, although training has a start token before each text.
+    """
     architecture, around = run.recipe.model.architecture, text_ids(run, tok)
     if architecture == "decoder":
         return None if "imported_from" in run.facts else Edges()
@@ -130,7 +133,7 @@ def write_adapter_folder(run: Run, checkpoint: str, out: Path, replaceable: Call
 
 
 def _special_ids(run: Run, tok: Tokenizer) -> Ids:
-    """Return the special ids of config.json. An encoder that was not imported has no ids of a beginning and an end."""
+    """Return the special ids of config.json. Our own encoders have no start id and no end id."""
     architecture = run.recipe.model.architecture
     ids = special_ids(run.facts, tok)
     if architecture != "encoder-decoder":

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from huggingface_hub import errors, snapshot_download
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from lm.exchange import named_format
@@ -18,9 +16,10 @@ from pipelines.cli.display import quantity
 from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.text_input import file_text
 from pipelines.exchange.task_import import read_model
-from pipelines.files import read_json, refuse_special, whole_folder
+from pipelines.files import read_json, read_tensors, whole_folder
 from pipelines.recipes.config import TrainConfig
 from pipelines.recipes.recipe import Recipe, save_config
+from pipelines.run.adapter import read_adapter
 from pipelines.run.folder import Run
 from pipelines.run.provenance import provenance
 from pipelines.run.text_ids import BEFORE_TEXT, ROLES, given_roles, given_special_ids, is_known
@@ -61,7 +60,7 @@ def import_model(
     """Write a run of the model in `source`, a folder or hub:owner/name, to `out`; return lines about the result.
 
     pattern: split pattern of a tokenizer whose files have none. adapter: a folder of peft to fold into the weights.
-    without_head: make a language model of a fine-tuned one. columns: those that its task reads.
+    without_head: leave out the head of a task. columns: names of the columns that the task reads.
     """
     folder = _local_folder(source)
     settings = read_json(folder / "config.json", "import a folder that transformers' save_pretrained wrote")
@@ -72,8 +71,7 @@ def import_model(
     if adapter is not None:
         if model.task is not None:
             raise ValueError(f"{source} has the head of a task, and `adapter` is for language models: leave it out")
-        its_settings = read_json(adapter / "adapter_config.json", "fetch it again")
-        weights = fold_peft(chosen, config, weights, its_settings, _read_tensors(adapter / "adapter_model.safetensors"))
+        weights = fold_peft(chosen, config, weights, *read_adapter(adapter))
     if tok.vocab_size > config.vocab_size:
         raise ValueError(
             f"{source}: the tokenizer has {tok.vocab_size} entries, but the model only {config.vocab_size}: "
@@ -125,18 +123,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     """
     tensors: dict[str, Tensor] = {}
     for path in _weight_files(folder):
-        tensors |= _read_tensors(path)
-    return tensors
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        refuse_special(path)
-        tensors: dict[str, Tensor] = load_file(path)
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing: fetch all files again") from None
-    except SafetensorError as error:
-        raise ValueError(f"{path} is damaged ({error}): fetch it again") from None
+        tensors |= read_tensors(path)
     return tensors
 
 
@@ -186,7 +173,7 @@ def _warn_of_missing_roles(source: str, special: dict[str, int]) -> None:
 
 
 def _around_text(settings: dict[str, Any], tok: Tokenizer) -> dict[str, list[int]]:
-    """Return the ids `before` and `after` a text: those of our config.json, or else those that the tokenizer adds."""
+    """Return the ids `before` and `after` a text, from our own config.json or else from the tokenizer."""
     before, after = tok.ids_around_text
     before = settings.get(BEFORE_TEXT, before)
     if not isinstance(before, list) or not all(is_known(tok, i) for i in before):
@@ -202,7 +189,7 @@ def _truncation(settings: dict[str, Any]) -> Literal["left", "right"]:
 def _edges(tok: Tokenizer, architecture: str) -> dict[str, Any]:
     """Return the ids that the tokenizer adds before, between and after texts, as an entry of the table [run].
 
-    There is none for an encoder whose tokenizer adds none: transformers has a tokenizer's class that does.
+    If the tokenizer of an encoder adds none, the entry is left out: its class in transformers adds the usual ids.
     """
     before, after = tok.ids_around_text
     edges = [before, tok.ids_between_texts, after]
@@ -210,9 +197,9 @@ def _edges(tok: Tokenizer, architecture: str) -> dict[str, Any]:
 
 
 def _chat_template(folder: Path, config: dict[str, Any]) -> str:
-    """Return the chat template in a file of its own or in tokenizer_config.json; "" if there is none.
+    """Return the chat template from chat_template.jinja or tokenizer_config.json; "" if there is none.
 
-    Of several with names, it is the default.
+    If tokenizer_config.json has several templates, the one named "default" is used.
     """
     path = folder / "chat_template.jinja"
     if path.is_file():

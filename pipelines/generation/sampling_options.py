@@ -1,13 +1,41 @@
-"""Options of `bytelm generate` that decide how the next token is chosen."""
+"""Options of `bytelm generate` and `bytelm chat` that decide how the next token is chosen."""
 
 from dataclasses import dataclass
+from typing import Annotated, Any, TypedDict
+
+import tyro
 
 TEMPERATURE = 0.8
+SAMPLING = ("temperature top_k top_p greedy seed", "min_p repetition_penalty")
+"""Options of `SamplingArguments`: in --help, and only in --help-all"""
+
+
+def _option(help_text: str, default: str = "", **more: Any) -> Any:
+    hint = f"(default: {default})" if default else ""
+    return tyro.conf.arg(help=help_text, help_behavior_hint=hint, prefix_name=False, **more)
+
+
+class SamplingArguments(TypedDict, total=False):
+    """The arguments of verbs that become SamplingOptions."""
+
+    temperature: Annotated[
+        float | None, _option("Sampling temperature: below 1 sharper, above 1 more varied.", str(TEMPERATURE))
+    ]
+    top_k: Annotated[int | None, _option("Sample from the k likeliest tokens.", metavar="N")]
+    top_p: Annotated[float | None, _option("Sample from the fewest tokens whose probabilities add up to p.")]
+    min_p: Annotated[
+        float | None, _option("Sample from tokens with at least p times the probability of the likeliest.")
+    ]
+    repetition_penalty: Annotated[
+        float, _option("Above 1, tokens already in the text become less likely; 1 for none.", "1")
+    ]
+    greedy: Annotated[bool, _option("Always take the likeliest token.")]
+    seed: Annotated[int, _option("Seed of the sampling.", "0")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingOptions:
-    """Options of `bytelm generate`; None for an option that is not given. Raises ValueError for bad values."""
+    """Checked values of SamplingArguments; None for one that is not given. Raises ValueError for bad values."""
 
     temperature: float | None = None
     top_k: int | None = None

@@ -1,14 +1,22 @@
 """A run's folder: its configuration, tokenizer, metrics and checkpoints. One process at a time uses it."""
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.cli.display import say
-from pipelines.files import locked_file, place, read_toml
+from pipelines.files import file_sha256, locked_file, place, read_json, read_toml
 from pipelines.recipes.recipe import Recipe, load_recipe, save_config
-from pipelines.run.manifest import DamagedCheckpointError, check_run, fixed_settings, flat, read_manifest
+from pipelines.run.manifest import (
+    DamagedCheckpointError,
+    check_run,
+    fixed_settings,
+    flat,
+    manifest_sha256,
+    read_manifest,
+)
 from pipelines.run.metrics_log import read_metrics
 from pipelines.run.retention import checkpoint_folders, find_checkpoint
 from pipelines.run.sources import Sources, parse_sources
@@ -19,8 +27,11 @@ if TYPE_CHECKING:
     from corpora.object_store import AnyPath
     from pipelines.run.loaded_run import LoadedRun
 
-OPTIONS = "auto", "auto", "float32"
-"""Defaults of checkpoint, device and dtype"""
+OPTIONS = {"checkpoint": "auto", "device": "auto", "dtype": "float32", "adapter": None}
+"""Options of loading a model, with their defaults"""
+ADAPTER_CONFIG = "adapter_config.json"
+"""File of every folder that peft's save_pretrained writes"""
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 
 
 class Run:
@@ -29,8 +40,11 @@ class Run:
     loaded: "LoadedRun | None" = None
     """The loaded run that this folder belongs to, if any"""
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
+    def __init__(self, folder: str | Path, adapter: str | Path | None = None) -> None:
+        """`adapter`: folder of an adapter in the format of peft, which is folded into the weights when they load."""
+        self.folder, self.adapter = Path(folder), None if adapter is None else Path(adapter)
+        if self.adapter is not None:
+            read_json(self.adapter / ADAPTER_CONFIG, "name a folder that peft's save_pretrained wrote")
         path = self.folder / "config.toml"
         if not path.exists():
             below = [str(inner.parent) for inner in sorted(self.folder.glob("*/config.toml"))]
@@ -46,13 +60,25 @@ class Run:
         """The datasets that the run was trained on, with their weights; none if it was imported or fine-tuned"""
 
     @classmethod
-    def of(cls, run: "str | Path | LoadedRun") -> "Run":
-        """Return the run in a folder, or the folder of a loaded run."""
-        return cls(run) if isinstance(run, str | Path) else run.run
+    def of(cls, run: "str | Path | LoadedRun", adapter: Path | None = None) -> "Run":
+        """Return the run in a folder, with an adapter if it is given, or the folder of a loaded run."""
+        return cls(run, adapter) if isinstance(run, str | Path) else run.run
 
     @property
     def name(self) -> str:
         return self.folder.resolve().name
+
+    @property
+    def results(self) -> Path:
+        """The folder of evaluation.json: with an adapter the folder of the adapter."""
+        return self.adapter or self.folder
+
+    def weights_sha256(self, checkpoint: Path) -> str:
+        """Return a checksum that tells the weights of a checkpoint apart, with those of the adapter if there is one."""
+        own = manifest_sha256(checkpoint)
+        if self.adapter is None:
+            return own
+        return hashlib.sha256((own + file_sha256(self.adapter / ADAPTER_WEIGHTS)).encode()).hexdigest()
 
     @property
     def data(self) -> "AnyPath":
@@ -103,28 +129,30 @@ def opened(
     device: str = "auto",
     dtype: str = "float32",
     any_task: bool = False,
+    adapter: Path | None = None,
 ) -> Run:
     """Return the run in a folder, or of a loaded run, without importing torch.
 
     Raises ValueError if the run has no such checkpoint, for a loaded run with other options than its own, and, unless
     `any_task`, for a run with the head of a task.
     """
-    found = Run.of(run)
+    found = Run.of(run, adapter)
     if not any_task:
         found.require_language_model()
     if found.loaded is None:
         find_checkpoint(found.folder, checkpoint)
     else:
-        refuse_options(found, checkpoint, device, dtype)
+        refuse_options(found, checkpoint=checkpoint, device=device, dtype=dtype, adapter=adapter)
     return found
 
 
-def refuse_options(run: Run, checkpoint: str, device: str, dtype: str) -> None:
-    """Raise ValueError if one of the options differs from its default: a loaded run has its own."""
-    given = zip(("checkpoint", "device", "dtype"), (checkpoint, device, dtype), OPTIONS, strict=True)
-    for name, value, default in given:
-        if value != default:
-            raise ValueError(f"`{name}` is {value!r}, but {run.folder} is loaded already: give `{name}` to load_run")
+def refuse_options(run: Run, **given: Any) -> None:
+    """Raise ValueError if one of OPTIONS is given and not its default: a loaded run has its own."""
+    for name, value in given.items():
+        if value != OPTIONS[name]:
+            raise ValueError(
+                f"`{name}` is {str(value)!r}, but {run.folder} is loaded already: give `{name}` to load_run"
+            )
 
 
 def _sources(config: Path, data: str | list[str]) -> Sources:

@@ -20,6 +20,7 @@ from pipelines.cli.verbs import checks_arguments
 from pipelines.cli.waiting import doing
 from pipelines.machine import Machine, choose_machine
 from pipelines.recipes.recipe import Recipe
+from pipelines.run.adapter import with_adapter
 from pipelines.run.checkpoint_reader import check_weights, load_weights
 from pipelines.run.folder import Run, refuse_options
 from pipelines.run.retention import readable_state
@@ -306,6 +307,7 @@ def load_run(
     checkpoint: str | int = "auto",
     device: Device = "auto",
     dtype: Dtype = "float32",
+    adapter: str | Path | None = None,
 ) -> LoadedRun:
     """Return the trained model of a run's folder with its tokenizer and configuration.
 
@@ -318,12 +320,12 @@ def load_run(
             of a step. auto: best with patience, otherwise newest.
         device: auto, cpu, cuda or mps.
         dtype: Dtype of activations and matrix products: float32, bfloat16 or auto.
+        adapter: Folder of an adapter that peft saved for an export of the run, to fold into the weights.
     """
-    options = str(checkpoint), device, dtype
     if isinstance(path, LoadedRun):
-        refuse_options(path.run, *options)
+        refuse_options(path.run, checkpoint=str(checkpoint), device=device, dtype=dtype, adapter=adapter)
         return path
-    loaded = LoadedRun(Run(path), *options)
+    loaded = LoadedRun(Run(path, adapter), str(checkpoint), device, dtype)
     loaded.loaded  # noqa: B018 - loads the model
     return loaded
 
@@ -384,6 +386,8 @@ def _load(run: Run, checkpoint: str, device: str, dtype: str, needs: str = "") -
     doing("loading the model")
     machine = choose_machine(device, dtype, needs=needs)
     folder, weights = load_weights(run.folder, run.settings, checkpoint)
+    if run.adapter is not None:
+        weights = with_adapter(run, weights, run.adapter)
     model = build_model(run.recipe.model, run.recipe.head, seed=None)
     check_weights(folder, model, weights)
     model.load_state_dict(weights)

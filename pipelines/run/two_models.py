@@ -62,5 +62,5 @@ def in_batches(
 
 
 def sums_of_rows(values: Array, scored: Array) -> Array:
-    """Return the sum in each row of `values` (N,), which are those of a table where `scored` (B, P) is True: (B,)."""
+    """Return the sum of `values` in each row, (B,). `values` (N,) stand at the places where `scored` (B, P) is True."""
     return np.bincount(np.nonzero(scored)[0], values, len(scored))

@@ -100,7 +100,7 @@ class _Answer(Job):
         rows = zip(given["tokens"], given["token_logprobs"], given["top_logprobs"], strict=True)
         return {
             "content": [
-                {**_entry(token, value), "top_logprobs": [_entry(*pair) for pair in self._likeliest(top)]}
+                {**self._entry(token, value), "top_logprobs": [self._entry(*pair) for pair in self._likeliest(top)]}
                 for token, value, top in rows
                 if token not in ends
             ]
@@ -111,7 +111,6 @@ class _Answer(Job):
         ordered = sorted(top.items(), key=lambda pair: -pair[1])
         return ordered[: self.asked.logprobs or 0]
 
-
-def _entry(token: str, value: float) -> dict[str, Any]:
-    """Return a token and its log-probability. Not every token is a text of its own, so its bytes are left open."""
-    return {"token": token, "logprob": value, "bytes": None}
+    def _entry(self, token: str, value: float) -> dict[str, Any]:
+        """Return a token, its log-probability and its bytes; a token that adds no text has no bytes."""
+        return {"token": token, "logprob": value, "bytes": self.served.token_bytes.get(token)}

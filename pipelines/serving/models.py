@@ -43,6 +43,12 @@ class ServedModel:
         return token_names(self.run.tokenizer, self.run.config.model.vocab_size)
 
     @cached_property
+    def token_bytes(self) -> dict[str, list[int]]:
+        """Return the bytes that each token adds to a text, by its name. Special tokens and unused ids have none."""
+        tok = self.run.tokenizer
+        return {self.token_names[i]: [*tok.added_bytes(i)] for i in np.flatnonzero(tok.ordinary).tolist()}
+
+    @cached_property
     def known(self) -> np.ndarray:
         """Return whether each id is in use: (V,) bool. A vocabulary may be padded beyond its tokenizer."""
         known = known_ids(self.run.tokenizer, self.run.model)
@@ -98,12 +104,12 @@ class Service:
     created: int = field(kw_only=True)
     """Start of the server, in seconds since 1970"""
     tasks: Mapping[str, Predictor] = field(default_factory=dict, kw_only=True)
-    """Runs with the head of a task, which predict no tokens"""
+    """Runs that are fine-tuned for a task. Those of the task text-to-text are language models too"""
 
     @property
     def names(self) -> list[str]:
         """The names of all runs."""
-        return [*self.models, *self.tasks]
+        return [*self.models, *(name for name in self.tasks if name not in self.models)]
 
     def model(self, name: object) -> ServedModel:
         """Return the model of a request's field `model`, which may be None if there is only one.
@@ -111,7 +117,7 @@ class Service:
         Raises RequestError with status 404 for an unknown name.
         """
         names = ", ".join(self.models)
-        tuned = isinstance(name, str) and name in self.tasks
+        tuned = isinstance(name, str) and name in self.tasks and name not in self.models
         if tuned or not self.models:
             shown = f"{name} is" if tuned else "the runs served here are"
             message = f"{shown} fine-tuned for a task and no language model: use POST /api/predict"

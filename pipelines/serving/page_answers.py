@@ -49,16 +49,12 @@ class PageModel:
         self._hex = [tok.added_bytes(i).hex() if used[i] or i in self._special else None for i in range(tok.vocab_size)]
 
     def description(self) -> Json:
-        """Return the facts of the model that the page needs."""
-        config = self.run.config.model
+        """Return the facts of the model that its views need."""
+        tokens = "fill" if self.architecture == "encoder" else "write"
         return {
-            "name": self.name,
-            "architecture": self.architecture,
-            "parameters": sum(parameter.numel() for parameter in self.run.model.parameters()),
+            "views": [*(["chat"] if self.run.run.chat_template else []), "read", tokens],
             "layers": self.layers,
-            "heads": config.heads,
-            "context": config.context_length,
-            "vocabulary": self.run.tokenizer.vocab_size,
+            "heads": self.run.config.model.heads,
             "tokenizer": self.run.tokenizer.fingerprint,
             "lossless": self.run.tokenizer.is_lossless,
             "levels": LEVELS,

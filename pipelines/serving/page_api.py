@@ -16,6 +16,7 @@ from starlette.routing import Route
 from lm.decoding.generation import stream
 from lm.decoding.packed import InferenceModel, prepare
 from lm.decoding.slots import Text, choose
+from lm.task_model import TrainedModel
 from pipelines.generation.prompts import source_ids
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.text_ids import known_ids
@@ -53,9 +54,8 @@ class PageApi:
         self._writers: dict[str, InferenceModel] = {}
 
     async def models(self, request: Request) -> JSONResponse:
-        """Return the models, and the names of fine-tuned runs, for which the page has no view."""
-        models = [page.description() for page in self._pages.values()]
-        return JSONResponse({"models": models, "tasks": [*self._service.tasks]})
+        """Return the runs, each with its views. The page opens with the first view."""
+        return JSONResponse({"models": [self._description(name) for name in self._service.names]})
 
     async def score(self, request: Request) -> JSONResponse:
         """Score a text. A decoder computes only the tokens from the first change on since the last text of this `key`.
@@ -115,6 +115,25 @@ class PageApi:
             raise RequestError(400, message, param="model")
         writing = await self._writing(page, asked)
         return StreamingResponse(_events(page, writing, asked.stop), media_type="text/event-stream")
+
+    def _description(self, name: str) -> Json:
+        """Return the facts of a run; a run may have the views of a language model and that of a task."""
+        page, predictor = self._pages.get(name), self._service.tasks.get(name)
+        facts: Json = {"views": []} if page is None else page.description()
+        model: TrainedModel
+        if predictor is None:
+            model, tok = self._pages[name].run.model, self._pages[name].run.tokenizer
+        else:
+            model, tok, task = predictor.model, predictor.reader.tokenizer, predictor.task
+            inputs = (task.columns or task.usual[0])[:-1]
+            facts |= {"views": ["predict", *facts["views"]], "task": task.name, "inputs": inputs}
+        return facts | {
+            "name": name,
+            "architecture": model.config.architecture,
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
+            "context": model.config.context_length,
+            "vocabulary": tok.vocab_size,
+        }
 
     def _page(self, model: object) -> PageModel:
         return self._pages[self._service.model(model).name]

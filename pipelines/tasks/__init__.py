@@ -8,7 +8,17 @@ from pathlib import Path
 
 from pipelines.tasks.task import Task
 
-SHARED = ("comparison", "data", "examples", "seeds", "task", "text_reader", "windows")
+SHARED = (
+    "answer_pairs",
+    "comparison",
+    "data",
+    "examples",
+    "seeds",
+    "shared_boundaries",
+    "task",
+    "text_reader",
+    "windows",
+)
 """Modules that all tasks share"""
 
 

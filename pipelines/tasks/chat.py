@@ -1,10 +1,10 @@
 """Conversations: a language model learns to answer."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 
@@ -23,10 +23,9 @@ from pipelines.training.batch import Array
 from tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from pipelines.chat.messages import Conversation
     from pipelines.chat.template import ChatTemplate
+    from pipelines.run.folder import Run
     from pipelines.run.predictor import Predictor
-    from pipelines.run.text_ids import TextIds
 
 CONVERSATIONS = ("messages", "conversations")
 """Names of columns that hold lists of messages"""
@@ -101,7 +100,7 @@ class Chat(Task):
     kinds = (AnswerNumbers,)
     better = "lowest"
     used_by = "chat"
-    compares_before = True
+    compared_with = ("before", "scratch")
     settings = FinetuneConfig(epochs=3)
 
     truncate: Literal["right", "left"] = "right"
@@ -122,14 +121,15 @@ class Chat(Task):
     # Reading
 
     def example(self, row: Row, labelled: bool = True) -> Example | None:
-        from pipelines.chat.messages import Message, conversation_of  # --help does not need it
+        from pipelines.chat.messages import Message, conversation_of, text_or_messages  # --help does not need it
 
-        names = self.columns or self.usual[0]
+        names = self.names
         if len(names) == 1:
             value = row.value(names[0], "a list of messages", list)
             messages = conversation_of(value, f'"{names[0]}" in {row.place}')
         else:
-            sides = [self._side(row, name) for name in names]
+            empty = [name for name in names if name == "input" and row.fields.get(name) is None]
+            sides = ["" if name in empty else text_or_messages(row, name) for name in names]
             question, answer = sides[:-1], sides[-1]
             texts = [side for side in question if isinstance(side, str)]
             asked = (Message("user", "\n\n".join(filter(None, texts))),) if len(texts) == len(question) else question[0]
@@ -141,14 +141,6 @@ class Chat(Task):
             raise ValueError(f"{row.place} has no answer: give a message with the role assistant")
         return Example(row, messages)
 
-    def _side(self, row: Row, name: str) -> "str | Conversation":
-        from pipelines.chat.messages import conversation_of
-
-        if name == "input" and row.fields.get(name) is None:
-            return ""
-        value = row.value(name, "a text, or a list of messages", str, list)
-        return value if isinstance(value, str) else conversation_of(value, f'"{name}" in {row.place}')
-
     def rows_of_texts(self, texts: Sequence[str]) -> list[Row]:
         return [Row(f"text {n}", {CONVERSATIONS[0]: [{"role": "user", "content": t}]}) for n, t in enumerate(texts, 1)]
 
@@ -159,17 +151,16 @@ class Chat(Task):
 
     # The model
 
-    def adapt(self, facts: Mapping[str, Any], tok: Tokenizer, around: "TextIds") -> Adapted[Self]:
+    def adapt(self, run: "Run", tok: Tokenizer) -> Adapted[Self]:
         from pipelines.chat.template import CHATML, ChatTemplate
-        from pipelines.run.text_ids import special_ids
+        from pipelines.run.text_ids import special_ids, text_ids
 
-        if tok.kind == "unigram":
-            raise ValueError("the task chat needs the offsets of tokens, which a Unigram tokenizer lacks: use BPE")
-        text = _template_text(self.template) if self.template else facts.get("chat_template", CHATML)
+        around = text_ids(run, tok)
+        text = _template_text(self.template) if self.template else run.facts.get("chat_template", CHATML)
         wanted = ChatTemplate.of(text, tok, around).special_tokens()
         grown = tok.add_special_tokens([one for one in wanted if one not in tok.special_tokens])
         end = grown.special_tokens[ChatTemplate.of(text, grown, around).end_of_turn()]
-        ids = {name: i for name, i in special_ids(facts, grown).items() if i is not None}
+        ids = {name: i for name, i in special_ids(run.facts, grown).items() if i is not None}
         ids["eos_token_id"] = [end, *(i for i in around.stops if i != end)]
         return Adapted(replace(self, template=text), {"special_ids": ids, "chat_template": text}, grown)
 
@@ -230,10 +221,10 @@ class Chat(Task):
         self,
         predictor: "Predictor",
         encoded: Sequence[Encoded],
-        labelled: bool,
+        labelled: bool = True,
         progress: Callable[[int], None] | None = None,
     ) -> list[Output]:
-        from pipelines.run.predictor import task_outputs  # imports torch
+        from pipelines.run.task_outputs import task_outputs  # imports torch
 
         ended = self._ended(predictor, encoded[: self.write]) + [None] * len(encoded[self.write :])
         scores = task_outputs(predictor.model, encoded, progress)
@@ -275,9 +266,7 @@ class Chat(Task):
 
         model, reader = predictor.model, predictor.reader
         assert isinstance(model, LanguageModel)
-        prompts = [
-            one.ids[: int((one.weights > 0).argmax()) + 1].tolist() for one in encoded if one.weights is not None
-        ]
+        prompts = [one.prompt for one in encoded]
         most, allowed = reader.model.context_length // 2, known_ids(reader.tokenizer, model)
         found = continued_prompts(model, prompts, reader.around, allowed, tokens=most)
         return [len(answer) < most for answer in found]

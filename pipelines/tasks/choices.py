@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from corpora.rows import Row
-from lm.head_config import HeadConfig, Pooling, usual_pooling
+from lm.head_config import HeadConfig, Pooling, chosen_pooling
 from lm.metrics.labels import calibration_error, log_softmax, share_interval
 from pipelines.evaluation.measurement import Result, number
 from pipelines.tasks.examples import ABSENT, Encoded, batch_of
@@ -94,7 +94,7 @@ class Choices(Task):
         return self if self.columns else replace(self, columns=max(known, key=len, default=self.usual[0]))
 
     def example(self, row: Row, labelled: bool = True) -> Example | None:
-        *questions, choices, answer = self.columns or self.usual[0]
+        *questions, choices, answer = self.names
         texts = [row.text(name) for name in questions]
         if not texts[0]:
             return None
@@ -105,7 +105,7 @@ class Choices(Task):
         return Example(row, question, _answer(row, answer, given, names) if labelled else None)
 
     def rows_of_texts(self, texts: Sequence[str]) -> list[Row]:
-        *questions, choices, _ = self.columns or self.usual[0]
+        *questions, choices, _ = self.names
         if len(texts) < len(questions) + 2:
             raise ValueError(f"{len(texts)} texts are given: give {' and '.join(questions)}, and two choices or more")
         named = dict(zip(questions, texts, strict=False))
@@ -115,19 +115,14 @@ class Choices(Task):
         return repr(example.inputs.pairs)
 
     def head(self, architecture: str) -> HeadConfig:
-        pooling = usual_pooling(architecture) if self.pooling == "auto" else self.pooling
+        pooling = chosen_pooling(self.pooling, architecture)
         return HeadConfig(kind="choice", pooling=pooling)
 
     def encode(self, examples: Sequence[Example], reader: TextReader) -> list[Encoded]:
-        firsts, seconds = (
-            iter(reader.ids([pair[side] for example in examples for pair in example.inputs.pairs])) for side in (0, 1)
-        )
+        pairs = iter(reader.ids_of_each([pair for example in examples for pair in example.inputs.pairs]))
         return [
             _stacked(
-                [
-                    reader.sequence([next(firsts), next(seconds)], np.zeros(1, np.int64), i)
-                    for _ in example.inputs.choices
-                ],
+                [reader.sequence(next(pairs), np.zeros(1, np.int64), i) for _ in example.inputs.choices],
                 example.target or 0,
             )
             for i, example in enumerate(examples)

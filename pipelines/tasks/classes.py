@@ -7,9 +7,10 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 
 from corpora.rows import Row
-from lm.head_config import HeadConfig, Pooling, usual_pooling
+from lm.head_config import HeadConfig, Pooling, chosen_pooling
 from lm.metrics.baselines import NaiveBayes
 from lm.metrics.labels import (
+    by_label,
     calibration_error,
     f1_scores,
     log_softmax,
@@ -135,7 +136,7 @@ class Classes(Task):
     class_weights: Annotated[tuple[float, ...], Learned] = ()
 
     def example(self, row: Row, labelled: bool = True) -> Example | None:
-        names = self.columns or self.usual[0]
+        names = self.names
         texts = tuple(row.text(name) for name in names[:-1])
         if not texts[0]:
             return None
@@ -179,27 +180,16 @@ class Classes(Task):
         weights = len(examples) / (len(labels) * counts)
         return replace(learned, class_weights=tuple(float(weight) for weight in weights))
 
-    def check(self, examples: Sequence[Example], source: str) -> None:
-        known = set(self.labels)
-        for example in examples:
-            for label in _labels_of(example):
-                if label not in known:
-                    raise ValueError(
-                        f"{example.row.place} has the label {label!r}, which no training example has: remove it, or "
-                        "add training examples with it"
-                    )
-
     def head(self, architecture: str) -> HeadConfig:
-        pooling = usual_pooling(architecture) if self.pooling == "auto" else self.pooling
+        pooling = chosen_pooling(self.pooling, architecture)
         loss: Literal["binary", "cross-entropy"] = "binary" if self.several else "cross-entropy"
         weights = self.class_weights
         return HeadConfig(kind="sequence", outputs=len(self.labels), pooling=pooling, loss=loss, class_weights=weights)
 
     def encode(self, examples: Sequence[Example], reader: TextReader) -> list[Encoded]:
-        targets = self._targets(examples)
-        sides = [reader.ids(side) for side in zip(*(example.inputs for example in examples), strict=True)]
-        texts = zip(*sides, strict=True)
-        return [reader.sequence(ids, target, i) for i, (ids, target) in enumerate(zip(texts, targets, strict=True))]
+        texts = reader.ids_of_each([example.inputs for example in examples])
+        pairs = enumerate(zip(texts, self._targets(examples), strict=True))
+        return [reader.sequence(ids, target, i) for i, (ids, target) in pairs]
 
     def results(
         self, outputs: Sequence[Array], encoded: Sequence[Encoded], examples: Sequence[Example]
@@ -224,10 +214,7 @@ class Classes(Task):
             return {
                 "label frequencies": self._several(np.tile(constant, (len(examples), 1)), self._targets(examples) > 0)
             }
-        sides = [
-            [np.array([i for ids in reader.ids(example.inputs) for i in ids], np.int64) for example in part]
-            for part in (training, examples)
-        ]
+        sides = [reader.joined_ids([example.inputs for example in part]) for part in (training, examples)]
         labels, targets = self._indices(training), self._indices(examples)
         bayes = NaiveBayes.fit(sides[0], labels, len(self.labels), reader.tokenizer.vocab_size)
         frequent = np.log(np.bincount(labels, minlength=len(self.labels)) / len(labels))
@@ -244,7 +231,7 @@ class Classes(Task):
             return [
                 {
                     "prediction": [label for label, p in zip(self.labels, row, strict=True) if p > 0.5],
-                    "probabilities": self._by_name(row),
+                    "probabilities": by_label(self.labels, row),
                 }
                 for row in chances
             ]
@@ -253,14 +240,10 @@ class Classes(Task):
             {
                 "prediction": self.labels[int(row.argmax())],
                 "probability": float(row.max()),
-                "probabilities": self._by_name(row),
+                "probabilities": by_label(self.labels, row),
             }
             for row in rows
         ]
-
-    def _by_name(self, row: Array) -> dict[str, float]:
-        order = np.argsort(-row, kind="stable").tolist()
-        return {str(self.labels[i]): float(row[i]) for i in order}
 
     def _indices(self, examples: Iterable[Example]) -> Array:
         """Return the index of each label, (N,) int64."""

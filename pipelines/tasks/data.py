@@ -16,7 +16,7 @@ from lm.warn import warn
 from pipelines.recipes.config import FinetuneConfig
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
-from pipelines.run.text_ids import ids_of, text_ids
+from pipelines.run.text_ids import ids_of
 from pipelines.tasks.examples import Encoded
 from pipelines.tasks.task import Example, Task
 from pipelines.tasks.text_reader import TextReader
@@ -61,7 +61,7 @@ class ExampleFiles:
         else:
             training, validation = self._divide(task, training)
         task = task.learn(training)
-        task.check(validation, _named(self.test or self.data))
+        task.check(validation)
         return task, training, validation
 
     def facts(self) -> dict[str, Any]:
@@ -138,7 +138,6 @@ def check_model(run: Run, task: Task, config: FinetuneConfig, lora: LoraConfig) 
             f"{run.folder} has model.attention = {model.attention!r}, which has no dropout, but `dropout` is "
             f"{config.dropout:g}: give `dropout=0`"
         )
-    task.check_run(run)
 
 
 def _check_layers(run: Run, task: Task, config: FinetuneConfig, lora: LoraConfig) -> None:
@@ -182,7 +181,7 @@ def encode_task(
 ) -> EncodedTask:
     """Return the examples and the recipe of a fine-tuning of `run`."""
     tok = run.tokenizer()
-    adapted = task.adapt(run.facts, tok, text_ids(run, tok))
+    adapted = task.adapt(run, tok)
     task, training, validation = files.read(adapted.task)
     reader = _reader(run, task, adapted.tokenizer, {**run.facts, **adapted.facts})
     encoded, encoded_validation = (task.encode(part, reader) for part in (training, validation))

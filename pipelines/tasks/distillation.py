@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
 
@@ -17,16 +17,17 @@ from pipelines.evaluation.documents import known_byte_lengths
 from pipelines.evaluation.measurement import Result, number
 from pipelines.run.folder import Run, opened
 from pipelines.tasks.examples import Encoded
-from pipelines.tasks.task import Example, Task
+from pipelines.tasks.shared_boundaries import Reading, comparable_by_bytes, with_teacher
+from pipelines.tasks.task import Adapted, Example, Learned, Task
 from pipelines.tasks.text_reader import TextReader
 from pipelines.training.batch_objectives import MaskedToken, SpanCorruption, require_special_tokens
-from tokenizer import END_OF_TEXT
+from tokenizer import END_OF_TEXT, Tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from lm.model import LanguageModel
     from pipelines.run.predictor import Predictor
+    from pipelines.run.teacher_scores import WindowScores
 
 UNLIMITED = ("relative", "alibi", "none")
 """Kinds of positions without a maximum length"""
@@ -53,10 +54,14 @@ class DistillationNumbers(Result):
         default=None,
     )
     teacher_cross_entropy: float | None = number(
-        "cross-entropy of the teacher", "The same of the teacher, in nats per token.", 4, headline=True, default=None
+        "cross-entropy of the teacher",
+        "The same of the teacher, with the same vocabulary.",
+        4,
+        headline=True,
+        default=None,
     )
     teacher_bits_per_byte: float | None = number(
-        "bits per byte of the teacher", "The same of the teacher.", 4, default=None
+        "bits per byte of the teacher", "The same of the teacher.", 4, headline=True, default=None
     )
     teacher_kl_bits: float | None = number(
         "KL from the teacher, bits per token",
@@ -65,24 +70,27 @@ class DistillationNumbers(Result):
         headline=True,
         default=None,
     )
+    teacher_byte_kl_bits: float | None = number(
+        "KL from the teacher, bits per byte",
+        "For different vocabularies: mean of D(teacher || model) of the next byte, over the places in the text where a "
+        "token of both models ends.",
+        4,
+        headline=True,
+        default=None,
+    )
+    shared_boundaries: float | None = number(
+        "shared boundaries",
+        "For different vocabularies: share of scored tokens that begin where a token of the teacher begins.",
+        4,
+        default=None,
+    )
     tokens: int = number("tokens scored", "Tokens that the model predicted and that were scored.", 0)
     bytes: int | None = number("bytes scored", "Bytes of text in the scored tokens.", 0, default=None)
 
 
-@dataclass(frozen=True)
-class Output:
-    """Sums over the targets of a window, in nats and bits; None without the teacher."""
-
-    nats: float
-    teacher_nats: float | None
-    kl_bits: float | None
-    tokens: int
-    bytes: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Distillation(Task):
-    """Predictions of a larger run, the teacher, on a text. Both runs have the same vocabulary."""
+    """Predictions of a larger run, the teacher, on a text. Decoders may have different vocabularies."""
 
     name = "distillation"
     usual = (("text",), ("content",))
@@ -96,6 +104,8 @@ class Distillation(Task):
     """Share of the teacher's predictions in the loss; the rest is the cross-entropy of the text"""
     temperature: float = 2.0
     """Divisor of the logits of both models in the loss. A higher temperature gives unlikely tokens more weight"""
+    by_bytes: Annotated[bool, Learned] = False
+    """Whether the vocabularies differ"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,14 +121,9 @@ class Distillation(Task):
         yield from read_text_rows(path) if is_text else read_rows(path)
 
     def example(self, row: Row, labelled: bool = True) -> Example | None:
-        if not labelled:
-            raise ValueError(_NO_PREDICTIONS)
-        [name] = self.columns or self.usual[0]
+        [name] = self.names
         text = row.text(name)
         return Example(row, text) if text else None
-
-    def rows_of_texts(self, texts: Sequence[str]) -> list[Row]:
-        raise ValueError(_NO_PREDICTIONS)
 
     def learn(self, examples: Sequence[Example]) -> Self:
         """Return the task with the absolute path of the teacher, so evaluations work from any folder."""
@@ -126,44 +131,54 @@ class Distillation(Task):
 
     # The model
 
-    def check_run(self, run: Run) -> None:
+    def adapt(self, run: Run, tok: Tokenizer) -> Adapted[Self]:
         if not self.teacher:
             raise ValueError("`teacher` is missing: name the folder of the run to learn from")
         teacher = opened(self.teacher)
         ours, theirs = run.recipe.model, teacher.recipe.model
-        if (run.facts["tokenizer_fingerprint"], ours.vocab_size) != (
-            teacher.facts["tokenizer_fingerprint"],
-            theirs.vocab_size,
-        ):
-            raise ValueError(
-                f"{run.folder} and {teacher.folder} have different vocabularies, so their predictions cannot be "
-                f"compared token by token: let {teacher.folder} write a text with bytelm generate, and train on it"
-            )
         if ours.architecture != theirs.architecture:
             raise ValueError(
                 f"the architecture of {run.folder} is {ours.architecture!r} and that of {teacher.folder} "
                 f"{theirs.architecture!r}, so they predict different tokens: give a teacher of the same architecture"
             )
-        if theirs.context_length < ours.context_length and theirs.positions not in UNLIMITED:
+        differ = (run.facts["tokenizer_fingerprint"], ours.vocab_size) != (
+            teacher.facts["tokenizer_fingerprint"],
+            theirs.vocab_size,
+        )
+        if differ and not (ours.architecture == "decoder" and comparable_by_bytes(tok, teacher.tokenizer())):
+            raise ValueError(
+                f"{run.folder} and {teacher.folder} have different vocabularies. Only decoders with byte-level "
+                f"vocabularies can be compared by bytes: let {teacher.folder} write a text with bytelm generate, and "
+                "train on it"
+            )
+        if not differ and theirs.context_length < ours.context_length and theirs.positions not in UNLIMITED:
             raise ValueError(
                 f"{teacher.folder} reads {theirs.context_length:,} tokens, fewer than the {ours.context_length:,} of "
                 f"{run.folder}: give a teacher that reads as many"
             )
+        return Adapted(replace(self, by_bytes=differ), {}, tok)
 
     def encode(self, examples: Sequence[Example], reader: TextReader) -> list[Encoded]:
         """Return the windows of all texts. Masks and spans are a function of the indices of text and window."""
         window = _decoder_windows if reader.model.architecture == "decoder" else _corrupted_windows
-        texts = reader.ids([example.inputs for example in examples])
-        encoded = [one for origin, ids in enumerate(texts) for one in window(reader, ids, origin)]
+        texts = [example.inputs for example in examples]
+        encoded = [one for origin, ids in enumerate(reader.ids(texts)) for one in window(reader, ids, origin)]
+        if self.by_bytes and (teacher := self._teacher_reader()):
+            encoded = _beside_the_teacher(encoded, texts, reader, teacher)
         if not encoded:
             raise ValueError("the texts are too short to predict a token of them: give longer texts")
         return encoded
 
-    def loss(self) -> "Callable[..., Tensor]":
-        from pipelines.training.logit_losses import summed_distillation_loss  # imports torch
+    def loss(self, reader: TextReader) -> "Callable[..., Tensor]":
+        from pipelines.run.teacher_scores import load_byte_teacher, load_teacher  # imports torch
+        from pipelines.training.byte_losses import summed_byte_distillation_loss
+        from pipelines.training.logit_losses import summed_distillation_loss
 
-        teacher = load_teacher(self.teacher)
-        return partial(summed_distillation_loss, teacher=teacher, alpha=self.alpha, temperature=self.temperature)
+        options: dict[str, Any] = {"alpha": self.alpha, "temperature": self.temperature}
+        if not self.by_bytes:
+            return partial(summed_distillation_loss, teacher=load_teacher(self.teacher), **options)
+        teacher = load_byte_teacher(self.teacher, reader.tokenizer, reader.model.vocab_size)
+        return partial(summed_byte_distillation_loss, teacher=teacher, **options)
 
     # Results
 
@@ -171,37 +186,27 @@ class Distillation(Task):
         self,
         predictor: "Predictor",
         encoded: Sequence[Encoded],
-        labelled: bool,
+        labelled: bool = True,
         progress: Callable[[int], None] | None = None,
-    ) -> list[Output]:
+    ) -> list["WindowScores"]:
         from lm.model import LanguageModel
-        from pipelines.run.two_models import in_batches, sums_of_rows, target_scores
-        from pipelines.training.batch import Batch
+        from pipelines.run.teacher_scores import load_byte_teacher, load_teacher, window_scores  # imports torch
 
-        model, teacher = predictor.model, None
+        model, teacher, tok = predictor.model, None, predictor.reader.tokenizer
         assert isinstance(model, LanguageModel)
+        entries, device = model.config.vocab_size, model.embedding.weight.device
         try:
-            teacher = load_teacher(self.teacher).to(model.embedding.weight.device)
+            found = load_byte_teacher(self.teacher, tok, entries) if self.by_bytes else load_teacher(self.teacher)
+            teacher = found.to(device)
         except ValueError as error:
             say(f"numbers of the teacher are left out: {error}")
-        lengths = np.zeros(model.config.vocab_size)
+        lengths = np.zeros(entries)
         if model.config.architecture == "decoder":
-            lengths[: predictor.reader.tokenizer.vocab_size] = known_byte_lengths(predictor.reader.tokenizer)
-
-        def score(batch: Batch) -> list[Output]:
-            scored = batch.weights > 0
-            found = target_scores(model, teacher, batch, scored)
-            size = sums_of_rows(lengths[batch.targets[scored]], scored)
-            counted = (found.nats, found.other_nats, found.reverse_kl_bits)
-            sums = [None if part is None else sums_of_rows(part, scored).tolist() for part in counted]
-            columns = [[None] * len(scored) if part is None else part for part in sums]
-            rows = zip(*columns, scored.sum(axis=1).tolist(), size.astype(int).tolist(), strict=True)
-            return [Output(*row) for row in rows]
-
-        return in_batches(encoded, score, progress)
+            lengths[: tok.vocab_size] = known_byte_lengths(tok)
+        return window_scores(model, teacher, encoded, lengths, progress)
 
     def results(
-        self, outputs: Sequence[Output], encoded: Sequence[Encoded], examples: Sequence[Example]
+        self, outputs: Sequence["WindowScores"], encoded: Sequence[Encoded], examples: Sequence[Example]
     ) -> list[Result]:
         tokens, size = sum(one.tokens for one in outputs), sum(one.bytes for one in outputs)
         nats = sum(one.nats for one in outputs)
@@ -212,33 +217,37 @@ class Distillation(Task):
             tokens=tokens,
             bytes=size or None,
         )
-        theirs = [one.teacher_nats for one in outputs if one.teacher_nats is not None]
+        theirs = [one.teacher for one in outputs if one.teacher is not None]
         if not theirs:
             return [numbers]
-        return [
-            replace(
-                numbers,
-                teacher_cross_entropy=sum(theirs) / tokens,
-                teacher_bits_per_byte=bits_per_byte(sum(theirs), size),
-                teacher_kl_bits=sum(one.kl_bits for one in outputs if one.kl_bits is not None) / tokens,
-            )
-        ]
+        nats, compared = sum(one.nats for one in theirs), sum(one.compared for one in theirs)
+        kl = sum(one.kl_bits for one in theirs) / compared if compared else None
+        numbers = replace(numbers, teacher_bits_per_byte=bits_per_byte(nats, sum(one.bytes for one in theirs)))
+        if self.by_bytes:
+            return [replace(numbers, teacher_byte_kl_bits=kl, shared_boundaries=compared / tokens)]
+        return [replace(numbers, teacher_cross_entropy=nats / tokens, teacher_kl_bits=kl)]
 
-    def predictions(
-        self, outputs: Sequence[Output], encoded: Sequence[Encoded], examples: Sequence[Example]
-    ) -> list[dict[str, Any]]:
-        raise ValueError(_NO_PREDICTIONS)
+    def _teacher_reader(self) -> TextReader | None:
+        """Return the reader of the teacher; None if the run no longer exists."""
+        from pipelines.tasks.data import reader_of
 
-
-_NO_PREDICTIONS = "a run of the task distillation is a language model: use bytelm generate or bytelm score"
+        return reader_of(Run(self.teacher), self) if (Path(self.teacher) / "config.toml").exists() else None
 
 
-def load_teacher(folder: str) -> "LanguageModel":
-    """Return the model of a run on the CPU, without gradients. Raises ValueError if the run no longer exists."""
-    from pipelines.run.loaded_run import load_trained  # imports torch
-
-    teacher = load_trained(Run(folder), "cpu").model
-    return teacher.requires_grad_(False)
+def _beside_the_teacher(
+    windows: list[Encoded], texts: Sequence[str], reader: TextReader, teacher: TextReader
+) -> list[Encoded]:
+    """Return the windows of texts with the ids that the teacher reads; see `with_teacher`."""
+    of_text: dict[int, list[Encoded]] = {}
+    for one in windows:
+        of_text.setdefault(one.origin, []).append(one)
+    readings = [[Reading.of(each, ids) for ids in each.ids(texts)] for each in (reader, teacher)]
+    context = teacher.model.context_length
+    return [
+        one
+        for origin, parts in of_text.items()
+        for one in with_teacher(parts, readings[0][origin], readings[1][origin], context)
+    ]
 
 
 def _decoder_windows(reader: TextReader, ids: list[int], origin: int) -> list[Encoded]:

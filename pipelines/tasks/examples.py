@@ -30,7 +30,9 @@ class Encoded:
     extra: Array | None = None
     """(E,) float32: values for the loss or the results of the task"""
     places: Array | None = None
-    """(T,) or (T, 2) int64: the word, or the characters (start, end), of each position; ABSENT elsewhere"""
+    """(T,) or (T, 2) int64: the word, the characters (start, end), or the position in `other`; ABSENT elsewhere"""
+    other: Array | None = None
+    """(S + 1,) int64: ids of the same text in another vocabulary, S to read and one more to predict"""
     origin: int = 0
     """Index of the example. A long example may have several windows"""
     cut: bool = False
@@ -41,6 +43,13 @@ class Encoded:
         """Number of positions with a token, including the source."""
         return int((self.ids != ABSENT).sum()) + (0 if self.source is None else len(self.source))
 
+    @property
+    def prompt(self) -> list[int]:
+        """The ids of a decoder's example before its first target."""
+        assert self.weights is not None
+        prompt: list[int] = self.ids[: int((self.weights > 0).argmax()) + 1].tolist()
+        return prompt
+
 
 def batch_of(examples: Sequence[Encoded]) -> Batch:
     """Return a batch of B examples, padded to the longest. Padding has weight 0, and no position attends to padding."""
@@ -49,6 +58,8 @@ def batch_of(examples: Sequence[Encoded]) -> Batch:
     given = [np.ones(e.targets.shape, np.float32) if e.weights is None else e.weights for e in examples]
     sources = [example.source for example in examples if example.source is not None]
     source = _padded(sources, ABSENT) if sources else None
+    others = [example.other for example in examples if example.other is not None]
+    places = [example.places for example in examples if example.places is not None] if others else []
     return Batch(
         inputs=np.maximum(ids, 0),
         targets=targets,
@@ -59,6 +70,8 @@ def batch_of(examples: Sequence[Encoded]) -> Batch:
         present=_present(ids),
         types=_optional([example.types for example in examples]),
         extra=_optional([example.extra for example in examples]),
+        other=_padded(others, ABSENT) if others else None,
+        places=_padded(places, ABSENT) if places else None,
     )
 
 

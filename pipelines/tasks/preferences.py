@@ -1,9 +1,9 @@
 """The chosen one of two answers (DPO)."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 
@@ -12,18 +12,21 @@ from lm.metrics.labels import share_interval
 from pipelines.cli.display import say
 from pipelines.evaluation.measurement import Result, number
 from pipelines.recipes.config import FinetuneConfig
-from pipelines.tasks.examples import ABSENT, Encoded
-from pipelines.tasks.task import Example, Task
+from pipelines.tasks.answer_pairs import AnswerPair, conversation_pair, encoded_pair
+from pipelines.tasks.examples import Encoded
+from pipelines.tasks.task import Adapted, Example, Learned, Task
 from pipelines.tasks.text_reader import TextReader
 from pipelines.training.batch import Array
 from pipelines.training.batch_objectives import require_special_tokens
-from tokenizer import END_OF_TEXT, SEP
+from tokenizer import END_OF_TEXT, SEP, Tokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from lm.task_model import TrainedModel
+    from pipelines.chat.messages import Conversation
     from pipelines.run.answer_scores import Scores
+    from pipelines.run.folder import Run
     from pipelines.run.predictor import Predictor
 
 
@@ -85,7 +88,7 @@ class Preferences(Task):
     architectures = ("decoder",)
     usual = (("prompt", "chosen", "rejected"), ("chosen", "rejected"))
     kinds = (PreferenceNumbers,)
-    from_random = False
+    compared_with = ()
     used_by = "generate"
     settings = FinetuneConfig(epochs=1, lr=1e-4, dropout=0.0)
 
@@ -95,6 +98,8 @@ class Preferences(Task):
     """Put <|sep|> between prompt and answer, as in the task text-to-text"""
     truncate: Literal["right", "left", "middle"] = "left"
     """Where a prompt is cut if prompt and answer do not fit in the context"""
+    template: Annotated[str, Learned] = ""
+    """Chat template of the run; empty if there is none"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,13 +108,19 @@ class Preferences(Task):
 
     # Reading
 
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return self.names
+
     def example(self, row: Row, labelled: bool = True) -> Example | None:
         """Return the prompt, the chosen and the rejected answer; None without two different answers.
 
-        Without a column of prompts, the prompt is the shared beginning of both answers.
+        Each is a text. With a chat template, each is a conversation. Without a column of prompts, the prompt is the
+        shared beginning of both answers.
         """
-        names = self.columns or self.usual[0]
-        *prompts, chosen, rejected = (_side(row, name) for name in names)
+        from pipelines.chat.messages import text_or_messages  # --help does not need it
+
+        *prompts, chosen, rejected = (text_or_messages(row, name, required=False) for name in self.names)
         if prompts:
             prompt = prompts[0]
         elif isinstance(chosen, str) != isinstance(rejected, str):
@@ -117,15 +128,14 @@ class Preferences(Task):
         else:
             prompt = _shared_start(chosen, rejected)
             chosen, rejected = chosen[len(prompt) :], rejected[len(prompt) :]
-        texts = tuple(side if isinstance(side, str) else "".join(side) for side in (prompt, chosen, rejected))
-        return Example(row, texts) if all(texts[1:]) and texts[1] != texts[2] else None
-
-    def rows_of_texts(self, texts: Sequence[str]) -> list[Row]:
-        names = self.columns or self.usual[0]
-        if len(texts) % len(names):
-            raise ValueError(f"{len(texts)} texts are given, but an example has {len(names)}: {' and '.join(names)}")
-        groups = zip(*[iter(texts)] * len(names), strict=True)
-        return [Row(f"text {n}", dict(zip(names, group, strict=True))) for n, group in enumerate(groups, 1)]
+        sides: tuple[Any, ...] = prompt, chosen, rejected
+        if not self.template:
+            sides = tuple(map(_as_text, sides))
+        else:
+            sides = (_as_messages(prompt, "user"), *(_as_messages(side, "assistant") for side in sides[1:]))
+            if any(answer and all(one.role != "assistant" for one in answer) for answer in sides[1:]):
+                raise ValueError(f"{row.place} has an answer without a message of the assistant: give one")
+        return Example(row, sides) if all(sides[1:]) and sides[1] != sides[2] else None
 
     def key(self, example: Example) -> str:
         """Return the prompt, so that all its answers stay together. Without a prompt, return the answers."""
@@ -133,25 +143,49 @@ class Preferences(Task):
 
     # The model
 
+    def adapt(self, run: "Run", tok: Tokenizer) -> Adapted[Self]:
+        """Return the task with the chat template of `run`. With `separator`, rows are texts without a template."""
+        return Adapted(replace(self, template="" if self.separator else run.chat_template), {}, tok)
+
     def encode(self, examples: Sequence[Example], reader: TextReader) -> list[Encoded]:
         around = reader.around
         if not around.stops:
             require_special_tokens(f"the task {self.name}", (END_OF_TEXT,), around.special)
         if self.separator:
             require_special_tokens("`separator`", (SEP,), around.special)
+        before = [] if self.template else list(around.before)
         between = [around.special[SEP]] if self.separator else []
-        room = reader.model.context_length + 1 - max(1, len(around.before) + len(between))
-        texts = [reader.ids(side) for side in zip(*(example.inputs for example in examples), strict=True)]
+        whole = reader.model.context_length + 1 - len(before) - len(between)  # the last token is a target only
+        pairs = self._conversations(examples, reader, whole) if self.template else self._texts(examples, reader)
         encoded = []
-        for origin, (prompt, *answers) in enumerate(zip(*texts, strict=True)):
-            most = room - min(len(prompt), room // 2)
-            ends = [[*answer, around.stops[0]][:most] for answer in answers]
-            kept = reader.cut(prompt, room - max(map(len, ends)))
+        for origin, (pair, example) in enumerate(zip(pairs, examples, strict=True)):
+            room = whole if before or between or pair.prompt else whole - 1
+            most = room - min(len(pair.prompt), room // 2)
+            answers = [(ids[:most], scored[:most]) for ids, scored in pair.answers]
+            if not all(any(scored) for _, scored in answers):
+                raise ValueError(f"{example.row.place} has no answer within the context of the model: shorten it")
+            kept = reader.cut(pair.prompt, room - max(len(ids) for ids, _ in answers))
             # The first token of an answer needs one before it.
-            start = [*around.before, *kept, *between] or [around.stops[0]]
-            cut = len(kept) < len(prompt) or any(len(answer) >= most for answer in answers)
-            encoded.append(_pair(start, ends, origin, cut))
+            start = [*before, *kept, *between] or [around.stops[0]]
+            cut = pair.cut or len(kept) < len(pair.prompt) or any(len(ids) > most for ids, _ in pair.answers)
+            encoded.append(encoded_pair(start, answers, origin, cut))
         return encoded
+
+    def _texts(self, examples: Sequence[Example], reader: TextReader) -> Iterator[AnswerPair]:
+        for prompt, *answers in reader.ids_of_each([example.inputs for example in examples]):
+            ends = [[*ids, reader.around.stops[0]] for ids in answers]
+            yield AnswerPair(prompt, [(ids, [True] * len(ids)) for ids in ends])
+
+    def _conversations(self, examples: Sequence[Example], reader: TextReader, room: int) -> Iterator[AnswerPair]:
+        from pipelines.chat.template import ChatTemplate
+
+        template = ChatTemplate.of(self.template, reader.tokenizer, reader.around)
+        for example in examples:
+            try:
+                pair = conversation_pair(template, example.inputs, room if self.truncate == "left" else None)
+            except ValueError as error:
+                raise ValueError(f"{example.row.place}: {error}") from None
+            yield pair
 
     def prepare(self, encoded: list[Encoded], start: "Callable[[], TrainedModel]") -> list[Encoded]:
         """Return the pairs with ln p of their answers under the reference, so only one model stays in memory."""
@@ -159,7 +193,7 @@ class Preferences(Task):
 
         return with_reference(encoded, start())
 
-    def loss(self) -> "Callable[..., Tensor]":
+    def loss(self, reader: TextReader) -> "Callable[..., Tensor]":
         from pipelines.training.logit_losses import summed_preference_loss  # imports torch
 
         return partial(summed_preference_loss, beta=self.beta)
@@ -170,7 +204,7 @@ class Preferences(Task):
         self,
         predictor: "Predictor",
         encoded: Sequence[Encoded],
-        labelled: bool,
+        labelled: bool = True,
         progress: Callable[[int], None] | None = None,
     ) -> list["Scores"]:
         from pipelines.run.answer_scores import answer_scores, reference_of  # imports torch
@@ -209,7 +243,8 @@ class Preferences(Task):
     def baselines(
         self, training: Sequence[Example], examples: Sequence[Example], reader: TextReader
     ) -> dict[str, Result]:
-        longer = np.array([len(chosen) - len(rejected) for _, chosen, rejected in (one.inputs for one in examples)])
+        sizes = np.array([[len(_as_text(answer)) for answer in example.inputs[1:]] for example in examples])
+        longer = sizes[:, 0] - sizes[:, 1]
         return {
             "the longer answer": PreferenceNumbers(**_share_preferred(longer)),
             "the shorter answer": PreferenceNumbers(**_share_preferred(-longer)),
@@ -218,10 +253,13 @@ class Preferences(Task):
     def predictions(
         self, outputs: Sequence["Scores"], encoded: Sequence[Encoded], examples: Sequence[Example]
     ) -> list[dict[str, Any]]:
-        names = (self.columns or self.usual[0])[-2:]
+        names = self.names[-2:]
         return [
             {"prediction": names[int(margin < 0)], "reward_margin": float(margin)} for margin in self._margins(outputs)
         ]
+
+    def summary(self, example: Example, fields: dict[str, Any]) -> str:
+        return super().summary(replace(example, inputs=tuple(map(_as_text, example.inputs))), fields)
 
     def _margins(self, outputs: Sequence["Scores"]) -> Array:
         """Return the reward margin of each pair, chosen minus rejected, float64 (N,)."""
@@ -237,33 +275,21 @@ def _share_preferred(margins: Array) -> dict[str, float]:
     return {"preference_accuracy": share, "preference_low": low, "preference_high": high}
 
 
-def _pair(start: list[int], answers: list[list[int]], origin: int, cut: bool) -> Encoded:
-    """Return two rows with the same start and different answers. The weights of all answer tokens sum to 1."""
-    length = len(start) + max(map(len, answers)) - 1
-    ids, targets = np.full((2, length), ABSENT, np.int64), np.zeros((2, length), np.int64)
-    weights = np.zeros((2, length), np.float32)
-    for row, answer in enumerate(answers):
-        joined, end = [*start, *answer], len(start) + len(answer) - 1
-        ids[row, :end], targets[row, :end] = joined[:-1], joined[1:]
-        weights[row, len(start) - 1 : end] = 1 / sum(map(len, answers))
-    return Encoded(ids=ids, targets=targets, weights=weights, origin=origin, cut=cut)
-
-
 # Texts and messages
 
 
-def _side(row: Row, name: str) -> str | list[str]:
-    """Return a text, or each message as a text: `user: Hello`."""
-    value: Any = row.value(name, "a text, or a list of messages", str, list, type(None))
-    if not isinstance(value, list):
-        return row.text(name)
-    for message in value:
-        known = isinstance(message, Mapping) and all(isinstance(message.get(key), str) for key in ("role", "content"))
-        if not known:
-            raise ValueError(
-                f'"{name}" in {row.place} has {message!r:.60}, not a message: give {{"role": ..., "content": ...}}'
-            )
-    return [f"{message['role']}: {message['content']}\n\n" for message in value]
+def _as_text(side: "str | Conversation") -> str:
+    """Return a text, or the messages as a text: `user: Hello` and an empty line."""
+    return side if isinstance(side, str) else "".join(f"{role}: {content}\n\n" for role, content in side)
+
+
+def _as_messages(side: "str | Conversation", role: Literal["user", "assistant"]) -> "Conversation":
+    """Return messages, or a text as a message of `role`; no message for an empty text."""
+    from pipelines.chat.messages import Message
+
+    if not isinstance(side, str):
+        return side
+    return (Message(role, side),) if side else ()
 
 
 def _shared_start(chosen: Any, rejected: Any) -> Any:

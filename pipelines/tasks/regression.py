@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 
 from corpora.rows import Row
-from lm.head_config import HeadConfig, Pooling, usual_pooling
+from lm.head_config import HeadConfig, Pooling, chosen_pooling
 from lm.metrics.baselines import Ridge
 from lm.metrics.labels import pearson, spearman
 from pipelines.evaluation.measurement import Result, number
@@ -76,13 +76,15 @@ class Regression(Task):
     pooling: Pooling | Literal["auto"] = "auto"
     """Input of the head. first or last: this position. mean: the mean over all positions. auto: mean for encoders,
     otherwise last"""
+    center: bool = True
+    """Subtract the mean of the training numbers. The export of a decoder without biases needs --no-center"""
     mean: Annotated[float, Learned] = 0.0
-    """Mean of the training targets"""
+    """Mean of the training targets; 0 without `center`"""
     deviation: Annotated[float, Learned] = 1.0
-    """Standard deviation of the training targets. The model learns targets with mean 0 and variance 1"""
+    """Root mean square of the training targets minus `mean`. The model learns (target - mean) / deviation"""
 
     def example(self, row: Row, labelled: bool = True) -> Example | None:
-        names = self.columns or self.usual[0]
+        names = self.names
         texts = tuple(row.text(name) for name in names[:-1])
         if not texts[0]:
             return None
@@ -91,7 +93,8 @@ class Regression(Task):
     def learn(self, examples: Sequence[Example]) -> Self:
         targets = np.array([example.target for example in examples])
         with np.errstate(over="ignore", invalid="ignore"):
-            mean, deviation = float(targets.mean()), float(targets.std())
+            mean = float(targets.mean()) if self.center else 0.0
+            deviation = float(np.sqrt(((targets - mean) ** 2).mean()))
         if (targets == targets[0]).all() or not deviation:
             raise ValueError(f"all examples have the number {examples[0].target:g}: give some with another")
         if not math.isfinite(deviation):
@@ -99,17 +102,14 @@ class Regression(Task):
         return replace(self, mean=mean, deviation=deviation)
 
     def head(self, architecture: str) -> HeadConfig:
-        pooling = usual_pooling(architecture) if self.pooling == "auto" else self.pooling
+        pooling = chosen_pooling(self.pooling, architecture)
         return HeadConfig(kind="sequence", pooling=pooling, loss="squared")
 
     def encode(self, examples: Sequence[Example], reader: TextReader) -> list[Encoded]:
-        sides = [reader.ids(side) for side in zip(*(example.inputs for example in examples), strict=True)]
+        texts = reader.ids_of_each([example.inputs for example in examples])
         given = [self.mean if example.target is None else example.target for example in examples]
         targets = ((np.array(given) - self.mean) / self.deviation).astype(np.float32)[:, None]
-        return [
-            reader.sequence(texts, target, i)
-            for i, (texts, target) in enumerate(zip(zip(*sides, strict=True), targets, strict=True))
-        ]
+        return [reader.sequence(ids, target, i) for i, (ids, target) in enumerate(zip(texts, targets, strict=True))]
 
     def results(
         self, outputs: Sequence[Array], encoded: Sequence[Encoded], examples: Sequence[Example]
@@ -119,15 +119,12 @@ class Regression(Task):
     def baselines(
         self, training: Sequence[Example], examples: Sequence[Example], reader: TextReader
     ) -> dict[str, Result]:
-        texts, others = (
-            [np.array([i for ids in reader.ids(example.inputs) for i in ids], np.int64) for example in part]
-            for part in (training, examples)
-        )
+        texts, others = (reader.joined_ids([example.inputs for example in part]) for part in (training, examples))
         targets = _targets(examples)
         ridge = Ridge.fit(texts, _targets(training), reader.tokenizer.vocab_size)
         return {
             "ridge regression on tokens": RegressionNumbers.of(targets, ridge.predict(others)),
-            "training mean": RegressionNumbers.of(targets, np.full(len(targets), self.mean)),
+            "training mean": RegressionNumbers.of(targets, np.full(len(targets), _targets(training).mean())),
         }
 
     def predictions(

@@ -79,7 +79,7 @@ class Spans(Task):
         yield from read_squad(path) if is_squad_file(path) else super().read(path)
 
     def example(self, row: Row, labelled: bool = True) -> Example | None:
-        question_name, context_name, answers_name = self.columns or self.usual[0]
+        question_name, context_name, answers_name = self.names
         question, context = row.text(question_name), row.text(context_name)
         if not question and not context:
             return None

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from lm.task_model import TrainedModel
     from pipelines.run.folder import Run
     from pipelines.run.predictor import Predictor
-    from pipelines.run.text_ids import TextIds
     from pipelines.tasks.examples import Encoded
     from pipelines.tasks.text_reader import TextReader
     from tokenizer import Tokenizer
@@ -83,10 +82,8 @@ class Task:
     """Whether a higher or a lower first number of the results is better"""
     used_by: ClassVar[str] = "predict"
     """Verb for using a run of the task"""
-    from_random: ClassVar[bool] = True
-    """Whether a model with random weights can be trained for comparison"""
-    compares_before: ClassVar[bool] = False
-    """Whether the run before fine-tuning can be measured for comparison"""
+    compared_with: ClassVar[tuple[Literal["before", "scratch"], ...]] = ("scratch",)
+    """Models that are compared with the run: the run before fine-tuning, and the same model from random weights"""
     settings: ClassVar[FinetuneConfig] = FinetuneConfig()
     """Default settings of the training"""
 
@@ -103,6 +100,16 @@ class Task:
             raise ValueError(f"`columns` names {len(self.columns)}, but the task {self.name} reads {reads}")
 
     # Reading
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns that the task reads, inputs first."""
+        return self.columns or self.usual[0]
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """The names of the columns that a prediction reads."""
+        return self.names[:-1]
 
     def choose_columns(self, fields: Mapping[str, Any]) -> Self:
         """Return the task with the common `columns` that are in `fields`. Columns that are already set stay."""
@@ -130,7 +137,7 @@ class Task:
         """Return rows of `texts`. Each row has as many texts as an example has inputs."""
         from corpora.rows import Row
 
-        names = (self.columns or self.usual[0])[:-1]
+        names = self.input_names
         if len(texts) % len(names):
             raise ValueError(f"{len(texts)} texts are given, but an example has {len(names)}: {' and '.join(names)}")
         groups = zip(*[iter(texts)] * len(names), strict=True)
@@ -142,7 +149,7 @@ class Task:
         found = [example for path in files for row in self.read(path) if (example := self.example(row))]
         if not found:
             named = " and ".join(map(str, files))
-            raise ValueError(f"{named} holds no example: give rows with {' and '.join(self.columns or self.usual[0])}")
+            raise ValueError(f"{named} holds no example: give rows with {' and '.join(self.names)}")
         return found
 
     def key(self, example: Example) -> str:
@@ -150,23 +157,31 @@ class Task:
         return repr(example.inputs)
 
     def classes(self, example: Example) -> tuple[Any, ...]:
-        """Return the classes of an example. Training needs at least one example of each class."""
+        """Return the classes of an example, which `learn` stores as the field `labels`.
+
+        Training needs at least one example of each class.
+        """
         return ()
 
     def learn(self, examples: Sequence[Example]) -> Self:
         """Return the task with the facts that it takes from the training examples, such as labels."""
         return self
 
-    def check(self, examples: Sequence[Example], source: str) -> None:
-        """Raise ValueError if the examples of `source` do not fit the facts from `learn`."""
+    def check(self, examples: Sequence[Example]) -> None:
+        """Raise ValueError for an example with a class that the task has not learned."""
+        known = getattr(self, "labels", ())
+        for example in examples:
+            for label in self.classes(example):
+                if label not in known:
+                    raise ValueError(
+                        f"{example.row.place} has the label {label!r}, which no training example has: remove it, or "
+                        "add training examples with it"
+                    )
 
     # The model
 
-    def check_run(self, run: "Run") -> None:
-        """Raise ValueError if `run` cannot be trained for the task."""
-
-    def adapt(self, facts: Mapping[str, Any], tok: "Tokenizer", around: "TextIds") -> "Adapted[Self]":
-        """Return the task for a run with these `facts` (the table [run] of its config.toml), tokenizer and ids.
+    def adapt(self, run: "Run", tok: "Tokenizer") -> "Adapted[Self]":
+        """Return the task for training `run`, whose tokenizer is `tok`. Raises ValueError if the run does not fit.
 
         A task may add facts and special tokens. The embeddings of new tokens start as the mean of all others.
         """
@@ -188,8 +203,11 @@ class Task:
         """Return the examples with values that the loss needs from the initial model. `start` returns this model."""
         return encoded
 
-    def loss(self) -> "Callable[..., Tensor] | None":
-        """Return a function for the summed loss of a batch, called like `summed_loss`; None: the loss of the model."""
+    def loss(self, reader: "TextReader") -> "Callable[..., Tensor] | None":
+        """Return a function for the summed loss of a batch, called like `summed_loss`; None: the loss of the model.
+
+        `reader`: the reader of the model that is trained.
+        """
         return None
 
     # Results
@@ -202,15 +220,17 @@ class Task:
         self,
         predictor: "Predictor",
         encoded: Sequence["Encoded"],
-        labelled: bool,
+        labelled: bool = True,
         progress: Callable[[int], None] | None = None,
-    ) -> Sequence[Any] | None:
+    ) -> Sequence[Any]:
         """Return one object for each encoded example: the input of `results` and `predictions`.
 
-        None stands for the arrays of `task_outputs`. `labelled`: whether the examples have targets. `progress` is
+        By default they are the arrays of `task_outputs`. `labelled`: whether the examples have targets. `progress` is
         called with the number of examples so far.
         """
-        return None
+        from pipelines.run.task_outputs import task_outputs  # imports torch
+
+        return task_outputs(predictor.model, encoded, progress)
 
     def results(
         self, outputs: Sequence[Any], encoded: Sequence["Encoded"], examples: Sequence[Example]
@@ -227,7 +247,10 @@ class Task:
     def predictions(
         self, outputs: Sequence[Any], encoded: Sequence["Encoded"], examples: Sequence[Example]
     ) -> list[dict[str, Any]]:
-        """Return the fields that `bytelm predict` adds to the row of each example."""
+        """Return the fields that `bytelm predict` adds to the row of each example.
+
+        `bytelm predict` refuses runs of a task without this method, and names the verb `used_by`.
+        """
         raise NotImplementedError
 
     def as_text(self, example: Example, fields: dict[str, Any]) -> str:

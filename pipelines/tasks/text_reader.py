@@ -45,6 +45,15 @@ class TextReader:
         """Return the ids of each text, without surrounding special tokens."""
         return self.tokenizer.encode_batch(texts, disallowed_special=())
 
+    def ids_of_each(self, groups: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        """Return the ids of each text of each group, such as the two texts of each pair."""
+        ids = iter(self.ids([text for group in groups for text in group]))
+        return [[next(ids) for _ in group] for group in groups]
+
+    def joined_ids(self, groups: Sequence[Sequence[str]]) -> list[Array]:
+        """Return the ids of all texts of each group together, (N,) int64."""
+        return [np.array([i for ids in group for i in ids], np.int64) for group in self.ids_of_each(groups)]
+
     @cached_property
     def edges(self) -> tuple[list[int], list[int], list[int]]:
         """The ids before the first text, between two texts, and after the last text."""

@@ -160,7 +160,7 @@ class TextToText(Task):
                 raise ValueError(f"`{name}` is {getattr(self, name)}, but must be at least {least}")
 
     def example(self, row: Row, labelled: bool = True) -> Example | None:
-        source, target = self.columns or self.usual[0]
+        source, target = self.names
         text = row.text(source)
         if not labelled:
             return Example(row, text) if text else None
@@ -174,10 +174,9 @@ class TextToText(Task):
         if decoder and self.beams > 1:
             raise ValueError(f"`beams` is {self.beams}, but only an encoder-decoder is searched: leave it out")
         room, end = self._room(reader), around.stops[0]
-        sources = reader.ids([example.inputs for example in examples])
-        targets = reader.ids([example.target or "" for example in examples])
         encoded = []
-        for number_, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        texts = reader.ids_of_each([(example.inputs, example.target or "") for example in examples])
+        for number_, (source, target) in enumerate(texts):
             written = [*target, end][: room[1]]
             cut = len(source) > room[0] or len(target) + 1 > room[1]
             make = _after_the_source if decoder else _beside_the_source
@@ -202,10 +201,10 @@ class TextToText(Task):
         self,
         predictor: "Predictor",
         encoded: Sequence[Encoded],
-        labelled: bool,
+        labelled: bool = True,
         progress: Callable[[int], None] | None = None,
     ) -> list[Output]:
-        from pipelines.run.predictor import task_outputs  # imports torch
+        from pipelines.run.task_outputs import task_outputs  # imports torch
 
         if not labelled:
             return [Output(text) for text in self._written(predictor, encoded, progress)]
@@ -239,7 +238,7 @@ class TextToText(Task):
         assert isinstance(model, LanguageModel)
         tok, allowed, tokens = reader.tokenizer, known_ids(reader.tokenizer, model), self._room(reader)[1]
         if model.encoder is None:
-            prompts = [_prompt(one) for one in encoded]
+            prompts = [one.prompt for one in encoded]
             found = continued_prompts(model, prompts, reader.around, allowed, tokens=tokens, progress=progress)
         else:
             found = searched_targets(
@@ -333,13 +332,6 @@ def _after_the_source(reader: TextReader, source: list[int], target: list[int], 
     weights = np.zeros(len(joined) - 1, np.float32)
     weights[len(prompt) - 1 :] = 1
     return Encoded(ids=joined[:-1], targets=joined[1:], weights=weights, origin=origin, cut=cut)
-
-
-def _prompt(encoded: Encoded) -> list[int]:
-    """Return the ids before the target in an example of a decoder."""
-    assert encoded.weights is not None
-    prompt: list[int] = encoded.ids[: int(encoded.weights.argmax()) + 1].tolist()
-    return prompt
 
 
 TASK = TextToText

@@ -13,7 +13,7 @@ from corpora.tagged_files import SUFFIXES, is_tagged_file, read_tagged, with_tag
 from corpora.tagged_text import spans_in, splits_word, tags_of, words_of
 from lm.head_config import HeadConfig
 from lm.metrics.entities import OUTSIDE, EntityScores, entities, entity_scores, iob2, marks_entities
-from lm.metrics.labels import log_softmax, macro_f1, share_interval
+from lm.metrics.labels import by_label, calibration_error, log_softmax, macro_f1, share_interval
 from lm.warn import warn
 from pipelines.evaluation.measurement import Result
 from pipelines.evaluation.tag_results import TagNumbers, TypeScores
@@ -109,25 +109,15 @@ class Tokens(Task):
         usual_tag = OUTSIDE if OUTSIDE in labels else max(labels, key=counts.__getitem__)
         return replace(self, labels=tuple(labels), usual_tag=usual_tag)
 
-    def check(self, examples: Sequence[Example], source: str) -> None:
-        known = set(self.labels)
-        for example in examples:
-            if unknown := next((tag for tag in example.target if tag not in known), None):
-                raise ValueError(
-                    f"{example.row.place} has the tag {unknown!r}, which no training example has: remove it, or add "
-                    "training examples with it"
-                )
-
     # The model
 
     def head(self, architecture: str) -> HeadConfig:
         return HeadConfig(kind="token", outputs=len(self.labels))
 
     def encode(self, examples: Sequence[Example], reader: TextReader) -> list[Encoded]:
-        pieces = iter(reader.ids([word for example in examples for word in example.inputs]))
         encoded = []
-        for origin, example in enumerate(examples):
-            words = [next(pieces) for _ in example.inputs]
+        pieces = reader.ids_of_each([example.inputs for example in examples])
+        for origin, (example, words) in enumerate(zip(examples, pieces, strict=True)):
             targets = self._indices(example.target) if example.target else np.zeros(len(words), np.int64)
             encoded += word_windows(words, targets, origin, reader)
         return encoded
@@ -137,12 +127,19 @@ class Tokens(Task):
     def results(
         self, outputs: Sequence[Array], encoded: Sequence[Encoded], examples: Sequence[Example]
     ) -> list[Result]:
-        said, unread = self._predicted(outputs, encoded, examples)
-        logits = [rows[one.places != ABSENT] for rows, one in zip(outputs, encoded, strict=True)]
-        targets = np.concatenate([one.targets[one.places != ABSENT] for one in encoded])
-        logs = log_softmax(np.concatenate(logits))
-        nats = float(-logs[np.arange(len(targets)), targets].mean()) if len(targets) else None
-        numbers = replace(self._numbers(said, examples), tag_nats=nats, unread_words=unread, windows=len(encoded))
+        logs = self._log_probabilities(outputs, encoded, examples)
+        every = np.concatenate(logs)
+        read = ~np.isnan(every[:, 0])
+        numbers = self._numbers(said := [self._said(one) for one in logs], examples)
+        unread = int((~read).sum())
+        numbers = replace(numbers, unread_words=unread, windows=len(encoded))
+        if read.any():
+            every, targets = every[read], self._indices(tag for one in examples for tag in one.target)[read]
+            numbers = replace(
+                numbers,
+                tag_nats=float(-every[np.arange(len(targets)), targets].mean()),
+                tag_calibration=calibration_error(np.exp(every.max(axis=1)), every.argmax(axis=1) == targets),
+            )
         return [numbers, TypeScores(self._by_type(said, examples))]
 
     def baselines(
@@ -166,8 +163,8 @@ class Tokens(Task):
     def predictions(
         self, outputs: Sequence[Array], encoded: Sequence[Encoded], examples: Sequence[Example]
     ) -> list[dict[str, Any]]:
-        said, _ = self._predicted(outputs, encoded, examples)
-        return [self._fields(example, tags) for example, tags in zip(examples, said, strict=True)]
+        logs = self._log_probabilities(outputs, encoded, examples)
+        return [self._fields(example, one) for example, one in zip(examples, logs, strict=True)]
 
     def as_text(self, example: Example, fields: dict[str, Any]) -> str:
         if not example.row.lines:
@@ -183,35 +180,53 @@ class Tokens(Task):
                 (one["start"], one["end"], one["label"]) if isinstance(one, dict) else one
                 for one in fields["prediction"]
             ]
-            found = ", ".join(f"{label} {' '.join(text[start:end].split())!r}" for start, end, label in spans)
+            found = ", ".join(
+                f"{label} {' '.join(text[start:end].split())!r} {chance:.0%}"
+                for (start, end, label), chance in zip(spans, fields["probability"], strict=True)
+            )
             return f"{found or 'no entity'}: {' '.join(text.split())[:60]}"
         return " ".join(f"{word.strip()}/{tag}" for word, tag in zip(example.inputs, fields["prediction"], strict=True))
 
-    def _fields(self, example: Example, tags: list[str]) -> dict[str, Any]:
-        """Return the predicted fields of a row: spans of its text, or the tag of each word."""
-        text = self._given(example.row)
-        if not isinstance(text, str):
-            return {"prediction": tags}
-        words = words_of(text)
-        if not marks_entities(self.labels):
-            return {"words": [text[start:end] for start, end in words], "prediction": tags}
-        spans = [(words[one.start][0], words[one.end - 1][1], one.kind) for one in entities(tags)]
-        if self._names(example.row)[1] == "spans":
-            return {"prediction": [dict(zip(("start", "end", "label"), span, strict=True)) for span in spans]}
-        return {"prediction": [list(span) for span in spans]}
+    def _fields(self, example: Example, logs: Array) -> dict[str, Any]:
+        """Return the predicted fields of a row: spans of its text, or the tag of each word.
 
-    def _predicted(
+        `logs` (W, L): see `_log_probabilities`. The probability of a span is the product over its words, whose tags
+        the model predicts independently.
+        """
+        text, tags = self._given(example.row), self._said(logs)
+        words = words_of(text) if isinstance(text, str) else []
+        if isinstance(text, str) and marks_entities(self.labels):
+            found = entities(tags)
+            spans = [(words[one.start][0], words[one.end - 1][1], one.kind) for one in found]
+            objects = self._names(example.row)[1] == "spans"
+            keys = ("start", "end", "label")
+            chances = logs.max(axis=1)
+            return {
+                "prediction": [dict(zip(keys, span, strict=True)) if objects else list(span) for span in spans],
+                "probability": [float(np.exp(chances[one.start : one.end].sum())) for one in found],
+            }
+        rows = [None if np.isnan(row[0]) else np.exp(row) for row in logs]
+        return {
+            **({"words": [text[start:end] for start, end in words]} if isinstance(text, str) else {}),
+            "prediction": tags,
+            "probability": [None if row is None else float(row.max()) for row in rows],
+            "probabilities": [None if row is None else by_label(self.labels, row) for row in rows],
+        }
+
+    def _log_probabilities(
         self, outputs: Sequence[Array], encoded: Sequence[Encoded], examples: Sequence[Example]
-    ) -> tuple[list[list[str]], int]:
-        """Return the predicted tag of each word by example, and the number of words without a token."""
-        said = [[self.usual_tag] * len(example.inputs) for example in examples]
-        read = 0
+    ) -> list[Array]:
+        """Return ln p of the L tags of each example's W words, (W, L) float64; NaN for a word without a token."""
+        found = [np.full((len(example.inputs), len(self.labels)), np.nan) for example in examples]
         for logits, one in zip(outputs, encoded, strict=True):
             assert one.places is not None
-            for place in np.flatnonzero(one.places != ABSENT).tolist():
-                said[one.origin][one.places[place]] = self.labels[int(logits[place].argmax())]
-                read += 1
-        return said, sum(map(len, said)) - read
+            here = one.places != ABSENT
+            found[one.origin][one.places[here]] = log_softmax(logits[here])
+        return found
+
+    def _said(self, logs: Array) -> list[str]:
+        """Return the likeliest tag of each word; `usual_tag` for a word without a token."""
+        return [self.usual_tag if np.isnan(row[0]) else self.labels[int(row.argmax())] for row in logs]
 
     def _numbers(self, said: Sequence[Sequence[str]], examples: Sequence[Example]) -> TagNumbers:
         targets, predicted = self._flat(said, examples)
@@ -261,7 +276,7 @@ class Tokens(Task):
 
     def _names(self, row: Row) -> tuple[str, str]:
         """Return the names of the columns of words and tags. CoNLL files have fixed names."""
-        words, tags = self.columns or self.usual[0]
+        words, tags = self.names
         if not row.lines:
             return words, tags
         return "tokens", tags if tags in row.fields else "upos" if "upos" in row.fields else "tags"

@@ -51,6 +51,10 @@ class Batch:
     """(B, T) int64: token types, such as 1 in the second text of a pair; None: all 0."""
     extra: Array | None = None
     """(B, E) float32: numbers that the loss of a task reads."""
+    other: Array | None = None
+    """(B, S + 1) int64: the same texts in another vocabulary, S ids to read and one more to predict; -1 at padding."""
+    places: Array | None = None
+    """(B, P) int64: the position among `other` that has read the same bytes as each position; -1 if there is none."""
 
     def split(self, size: int) -> Iterable["Batch"]:
         """Yield micro-batches of at most `size` rows."""

@@ -105,7 +105,7 @@ def evaluate(
     """
     task, seed, further, by_seed = work.recipe.task, work.recipe.train.seed, {}, {}
     assert task is not None
-    if task.compares_before and not from_scratch:
+    if "before" in task.compared_with and not from_scratch:
         machine = choose_machine(work.recipe.train.device, "float32")
         before = initial_model(work, Source.open(run.folder).weights).to(machine.device)
         further[BEFORE] = _first_result(work, out, before.eval())
@@ -124,7 +124,8 @@ def _first_result(work: EncodedTask, out: Path, model: TrainedModel) -> Result:
     """Return the first result of a model on the validation examples. `out`: folder of the fine-tuned run."""
     task = work.recipe.task
     assert task is not None
-    outputs = Predictor(Run(out), plain_model(work.recipe, model), task).outputs(work.encoded_validation)
+    predictor = Predictor(Run(out), plain_model(work.recipe, model), task)
+    outputs = task.outputs(predictor, work.encoded_validation)
     return task.results(outputs, work.encoded_validation, work.validation)[0]
 
 
@@ -183,7 +184,7 @@ def task_data(work: EncodedTask, out: Path, shard: Shard = ALL_ROWS) -> TaskData
     """Return the batches of a fine-tuning in the run folder `out`."""
     task, config = work.recipe.task, work.recipe.finetune
     assert task is not None and config is not None
-    loss = task.loss() or summed_loss
+    loss = task.loss(work.reader) or summed_loss
     score = partial(_score, work, out) if config.patience else None
     return TaskData(work.encoded_training, work.encoded_validation, config.batch_size, config.seed, shard, loss, score)
 

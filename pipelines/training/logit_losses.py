@@ -1,4 +1,4 @@
-"""Losses that need the logits of targets: those of pairs of answers, and those beside a teacher."""
+"""Losses that need the logits of targets: preferences between answers, and distillation from a teacher."""
 
 from collections.abc import Callable
 

@@ -130,7 +130,7 @@ class Trainer:
         frozen = gc.get_freeze_count() > 0
         signals = stop_on_signals(self.at, in_job=self.parallel.kind != "none")
         try:
-            with signals, Bar(self.run.name if self.run else "", self.config.tokens, "tok") as bar:
+            with signals, Bar(self.run.name if self.run else "training", self.config.tokens, "tok") as bar:
                 bar.begin_at(self.at.tokens)
                 if not resumed:
                     self.validate()

@@ -9,17 +9,17 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 import tyro
 
 from pipelines.cli import waiting
-from pipelines.cli.arguments import AsJson, Checkpoint, Device, Dtype, RunFolder
+from pipelines.cli.arguments import Adapter, AsJson, Checkpoint, Device, Dtype, RunFolder
 from pipelines.cli.display import say, write
 from pipelines.cli.process import interrupts
 from pipelines.cli.text_input import argument_text, without_line_end
 from pipelines.cli.verbs import verb
-from pipelines.generation.sampling_options import SamplingOptions
+from pipelines.generation.sampling_options import SAMPLING, SamplingArguments, SamplingOptions
 from pipelines.run.folder import opened
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 # Options by subject: in --help, and only in --help-all.
 HELP = {
     "Conversation": ("run system message tokens", ""),
-    "Sampling": ("temperature top_k top_p greedy seed", "min_p repetition_penalty"),
-    "Model": ("checkpoint device dtype", ""),
+    "Sampling": SAMPLING,
+    "Model": ("checkpoint adapter device dtype", ""),
     "Output": ("json", ""),
 }
 
@@ -41,17 +41,12 @@ def chat(
     system: str | None = None,
     message: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="TEXT")] = (),
     tokens: int = 200,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    greedy: bool = False,
-    seed: int = 0,
     checkpoint: Checkpoint = "auto",
+    adapter: Adapter = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: AsJson = False,
+    **sampling: Unpack[SamplingArguments],
 ) -> list[dict[str, str]]:
     """Talk with a run that bytelm finetune made for the task chat, or that was imported with a chat template.
 
@@ -62,32 +57,17 @@ def chat(
         system: System message at the start of the conversation.
         message: Message to answer, instead of lines from standard input. Repeat the option for more messages.
         tokens: Maximum number of tokens of an answer. An answer also stops at the end of its turn.
-        temperature: Sampling temperature: below 1 sharper, above 1 more varied. 0.8 by default.
-        top_k: Sample from the k likeliest tokens.
-        top_p: Sample from the fewest tokens whose probabilities add up to p.
-        min_p: Sample from tokens with at least p times the probability of the likeliest.
-        repetition_penalty: Above 1, tokens already in the conversation become less likely; 1 for none.
-        greedy: Always take the likeliest token.
-        seed: Seed of the sampling.
         as_json: Print the messages as JSON at the end, instead of the answers.
     """
-    options = SamplingOptions(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        greedy=greedy,
-        seed=seed,
-    )
+    options = SamplingOptions(**sampling)
     if tokens < 1:
         raise ValueError(f"`tokens` is {tokens}, but must be at least 1")
-    opened(run, checkpoint, device, dtype).require_chat_template()
+    opened(run, checkpoint, device, dtype, adapter=adapter).require_chat_template()
     given = [argument_text(text, "`message`") for text in message]
     start = [] if system is None else [{"role": "system", "content": argument_text(system, "`system`")}]
     from pipelines.generation.answers import load_run  # imports PyTorch, which takes seconds
 
-    loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype)
+    loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype, adapter=adapter)
     said = _talk(loaded, start, iter(given) if given else _typed(loaded.run.name), tokens, options, silent=as_json)
     if as_json:
         write(json.dumps(said, ensure_ascii=False))

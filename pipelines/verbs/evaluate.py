@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import tyro
 
-from pipelines.cli.arguments import Checkpoint, Device, Dtype, OtherRun, RunFolders, check_writable
+from pipelines.cli.arguments import Adapter, Checkpoint, Device, Dtype, OtherRun, RunFolders, check_writable
 from pipelines.cli.corpus_arguments import READING, ReadingOptions
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.shell import command
@@ -36,7 +36,7 @@ HELP = {
     "Text": ("runs data corpus splits against", ""),
     "Reading a corpus": ("", " ".join(READING)),
     "Windows": ("stride", "min_context"),
-    "Model": ("checkpoint device dtype", ""),
+    "Model": ("checkpoint adapter device dtype", ""),
     "Measurements": ("breakdown compressors memorisation entropy_calibration unit", "memory beams length_penalty"),
     "Output": ("explain json", ""),
 }
@@ -54,6 +54,7 @@ def evaluate(
     stride: int | None = None,
     min_context: int = 1,
     checkpoint: Checkpoint = "auto",
+    adapter: Adapter = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
     explain: bool = False,
@@ -61,6 +62,8 @@ def evaluate(
     **reading: Unpack[ReadingOptions],
 ) -> "Evaluation | list[Evaluation]":
     """Measure runs on held-out text and add the numbers to evaluation.json in each run folder; return them.
+
+    With `adapter`, evaluation.json is in the folder of the adapter.
 
     Returns an Evaluation for one run, such as `evaluate("my/gpt").validation.bits_per_byte`, or a list for a list of
     runs.
@@ -93,8 +96,10 @@ def evaluate(
     if corpus and data:
         raise ValueError("`data` and `corpus` both name a text to score: give one of them")
     named = list(runs) if isinstance(runs, Sequence) else [runs]
-    _check_writable([Path(run) for run in named])
-    opened_runs = [opened(run, checkpoint, device, dtype, any_task=True) for run in named]
+    if adapter is not None and len(named) > 1:
+        raise ValueError(f"`adapter` is {adapter}, for one run, but {len(named)} runs are named: name one")
+    _check_writable([Path(run) for run in named], adapter)
+    opened_runs = [opened(run, checkpoint, device, dtype, any_task=True, adapter=adapter) for run in named]
     other = None if against is None else Run.of(against)
     from pipelines.cli.display import say_on_stderr, write
     from pipelines.evaluation.planning import EvaluationOptions, plans_of
@@ -127,7 +132,9 @@ def evaluate(
 
 
 def next_step(given: Mapping[str, Any], _: Any) -> str:
-    """Return the command that follows: it shows the numbers of the runs on a page."""
+    """Return the command that follows: it shows the numbers of the runs on a page, which has none of an adapter."""
+    if given.get("adapter"):
+        return ""
     return command("report", *([given["runs"]] if isinstance(given["runs"], Path) else given["runs"]))
 
 
@@ -135,12 +142,12 @@ MeasuredRuns = list[tuple["list[Plan] | list[TaskPlan]", "Evaluation"]]
 """The plans and the evaluation of each run."""
 
 
-def _check_writable(folders: list[Path]) -> None:
-    """Raise ValueError if there is no folder of a run, or if one cannot hold evaluation.json."""
-    if not folders:
+def _check_writable(runs: list[Path], adapter: Path | None) -> None:
+    """Raise ValueError if there is no folder of a run, or if the folder for the result cannot hold evaluation.json."""
+    if not runs:
         raise ValueError("name at least one run folder")
-    remedy = "change its permissions, or evaluate a copy of the run"
-    for folder in filter(Path.is_dir, folders):
+    remedy = "change its permissions, or evaluate a copy"
+    for folder in filter(Path.is_dir, runs if adapter is None else [adapter]):
         check_writable("the result", folder / "evaluation.json", remedy)
 
 
@@ -214,7 +221,7 @@ def _show(measured: MeasuredRuns, explain: bool) -> None:
     for plans, evaluation in measured:
         newest = evaluation.splits[entries_of(plans)[0]].measured
         sources = f"{newest.checkpoint}, {newest.data}, {newest.hardware}"
-        say(f"saved in {plans[0].run.folder / 'evaluation.json'} ({sources})")
+        say(f"saved in {plans[0].run.results / 'evaluation.json'} ({sources})")
     if not explain:
         say("`explain` defines the numbers")
 

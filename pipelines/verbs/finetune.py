@@ -124,7 +124,7 @@ def _finetune(
         return 0
     status = finetuning.train(run, work, files, out, parallel, from_scratch)
     if status == 0 and is_first_process():
-        compare_scratch = compare_scratch and task.from_random
+        compare_scratch = compare_scratch and "scratch" in task.compared_with
         plan, evaluation = finetuning.evaluate(run, work, out, from_scratch, compare_scratch, seeds)
         show_measured([([plan], evaluation)])
     return status

@@ -7,11 +7,12 @@ Examples:
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Annotated
+from typing import Annotated, Unpack
 
 import tyro
 
 from pipelines.cli.arguments import (
+    Adapter,
     AsJson,
     Checkpoint,
     Device,
@@ -25,7 +26,7 @@ from pipelines.cli.parsing import parse
 from pipelines.cli.text_input import argument_text, standard_input_text, without_line_end
 from pipelines.cli.verbs import verb
 from pipelines.generation.generated import Generated, Guesses, Step
-from pipelines.generation.sampling_options import SamplingOptions
+from pipelines.generation.sampling_options import SAMPLING, SamplingArguments, SamplingOptions
 from pipelines.run.folder import opened
 
 BEAMS = 4
@@ -34,9 +35,9 @@ TOKENS = 200
 # Options by subject: in --help, and only in --help-all.
 HELP = {
     "Text": ("run prompt tokens", ""),
-    "Sampling": ("temperature top_k top_p greedy seed", "min_p repetition_penalty"),
+    "Sampling": SAMPLING,
     "Beam search": ("beams", "length_penalty"),
-    "Model": ("checkpoint device dtype", ""),
+    "Model": ("checkpoint adapter device dtype", ""),
     "Output": ("probabilities json", ""),
 }
 
@@ -47,20 +48,15 @@ def generate(
     *,
     prompt: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="TEXT")] = (),
     tokens: int | None = None,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    greedy: bool = False,
     beams: int | None = None,
     length_penalty: float | None = None,
-    seed: int = 0,
     probabilities: bool = False,
     checkpoint: Checkpoint = "auto",
+    adapter: Adapter = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: AsJson = False,
+    **sampling: Unpack[SamplingArguments],
 ) -> str | list[str] | list[Guesses] | Generated | list[Generated]:
     """Continue prompts with a decoder, write targets of sources with an encoder-decoder, or fill masks with an encoder.
 
@@ -72,32 +68,17 @@ def generate(
             imported tokenizer) at each position to fill; - reads standard input without its last newline. Repeat the
             option to continue several prompts together.
         tokens: Maximum number of new tokens; a text also stops at its end token. 200 by default.
-        temperature: Sampling temperature: below 1 sharper, above 1 more varied. 0.8 by default.
-        top_k: Sample from the k likeliest tokens.
-        top_p: Sample from the fewest tokens whose probabilities add up to p.
-        min_p: Sample from tokens with at least p times the probability of the likeliest.
-        repetition_penalty: Above 1, tokens already in the text become less likely; 1 for none.
-        greedy: Always take the likeliest token.
         beams: Width of beam search, for an encoder-decoder; 0 samples, as a decoder does. 4 by default, or 0 if a
             sampling option is given.
         length_penalty: Beam search divides log-probabilities by the length to this power; 0 prefers short targets. 1 by
             default.
-        seed: Seed of the sampling.
         probabilities: Show the likeliest tokens of each step with the model's probabilities, before temperature, top-k,
             top-p and min-p.
         as_json: Print JSON.
     """
-    options = SamplingOptions(
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        greedy=greedy,
-        seed=seed,
-    )
+    options = SamplingOptions(**sampling)
     _check(options, tokens, beams, length_penalty)
-    found = opened(run, checkpoint, device, dtype)
+    found = opened(run, checkpoint, device, dtype, adapter=adapter)
     prompts = [_read(each) for each in prompt or [""]]
     architecture = found.recipe.model.architecture
     if not prompt and architecture == "encoder-decoder":
@@ -124,7 +105,7 @@ def generate(
         raise ValueError("`length_penalty` is for beam search, and this samples: leave it out, or give `beams`")
     from pipelines.generation.text_generation import filled_masks, load_run, sampled_texts, searched_texts
 
-    loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype)
+    loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype, adapter=adapter)
     if architecture == "encoder":
         return _print_guesses(filled_masks(loaded, prompts[0]), as_json)
     most = TOKENS if tokens is None else tokens

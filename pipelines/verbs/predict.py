@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from lm.warn import warn
-from pipelines.cli.arguments import Checkpoint, Device, Dtype, RunFolder
+from pipelines.cli.arguments import Adapter, Checkpoint, Device, Dtype, RunFolder
 from pipelines.cli.display import answer, say, write
 from pipelines.cli.errors import complain
 from pipelines.cli.process import read_standard_input
@@ -33,7 +33,7 @@ SUFFIXES = (".jsonl", ".csv", ".tsv", ".parquet")
 # Options by subject: in --help, and only in --help-all.
 HELP = {
     "Texts": ("run text file", ""),
-    "Model": ("checkpoint device dtype", ""),
+    "Model": ("checkpoint adapter device dtype", ""),
     "Output": ("out json", ""),
 }
 
@@ -46,6 +46,7 @@ def predict(
     file: Path | None = None,
     out: Path | None = None,
     checkpoint: Checkpoint = "auto",
+    adapter: Adapter = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
@@ -63,7 +64,7 @@ def predict(
             format of the task, such as .conll.
         as_json: Print one JSON object per example, each on its own line.
     """
-    found = opened(run, checkpoint, device, dtype, any_task=True)
+    found = opened(run, checkpoint, device, dtype, any_task=True, adapter=adapter)
     task = found.recipe.task
     if task is None:
         raise ValueError(f"{found.folder} is not fine-tuned for a task: make such a run with bytelm finetune")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from pipelines.cli.arguments import Checkpoint, Device, Dtype, RunFolders
+from pipelines.cli.arguments import Adapter, Checkpoint, Device, Dtype, RunFolders
 from pipelines.cli.display import answer
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
@@ -37,12 +37,13 @@ def serve(
     allow_origin: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="ORIGIN")] = (),
     token_file: Path | None = None,
     checkpoint: Checkpoint = "auto",
+    adapter: Adapter = None,
     device: Device = "auto",
     dtype: Dtype = "float32",
 ) -> None:
     """Serve runs until Ctrl-C: a page for browsers, and OpenAI's completions API for programs.
 
-    A model is named after its run's folder. Fine-tuned runs answer POST /api/predict. Only this machine can reach the
+    A model is named after its run's folder. Runs of a task answer POST /api/predict. Only this machine can reach the
     server, unless `host` or `allow_host` admits others. Requests then need the access token in the printed address, or
     the one in `token_file`.
 
@@ -55,13 +56,15 @@ def serve(
         token_file: File with the access token, readable only by its owner. All requests then need the token.
     """
     named = list(runs) if isinstance(runs, Sequence) else [runs]
+    if adapter is not None and len(named) > 1:
+        raise ValueError(f"`adapter` is {adapter}, for one run, but {len(named)} runs are named: name one")
     if not named:
         raise ValueError("name at least one run folder")
     if not 0 <= port < 65536:
         raise ValueError(f"`port` is {port}, but must be from 0 to 65535")
     folders = _by_name(named)
     for run in named:
-        opened(run, checkpoint, device, dtype, any_task=True)
+        opened(run, checkpoint, device, dtype, any_task=True, adapter=adapter)
     try:
         import pydantic as pydantic
         import starlette as starlette
@@ -86,11 +89,11 @@ def serve(
         from pipelines.serving.server import create_app, serve_until_interrupted
 
         loaded = {
-            name: load_run(folder, checkpoint=checkpoint, device=device, dtype=dtype)
+            name: load_run(folder, checkpoint=checkpoint, device=device, dtype=dtype, adapter=adapter)
             for name, folder in folders.items()
         }
-        tuned = {name: run for name, run in loaded.items() if run.config.head is not None}
-        texts = {name: run for name, run in loaded.items() if name not in tuned}
+        texts = {name: run for name, run in loaded.items() if run.config.head is None}
+        tuned = {name: run for name, run in loaded.items() if run.config.task and run.config.task.used_by == "predict"}
         with Engine(texts) as engine:
             models = {name: ServedModel(name, run, opening_of(run.run)) for name, run in texts.items()}
             tasks = {name: Predictor(run.run, run.loaded.model) for name, run in tuned.items()}

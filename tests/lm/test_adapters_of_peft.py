@@ -121,7 +121,7 @@ def test_a_fused_matrix_gets_the_ranks_of_its_layers_together(kind, layer):
         ({"peft_type": "IA3"}, "adapter_config.json has peft_type = 'IA3'"),
         ({"bias": "all"}, "adapter_config.json has bias = 'all'"),
         ({"rank_pattern": {"q_proj": 4}}, "adapter_config.json has rank_pattern"),
-        ({"modules_to_save": ["lm_head"]}, "adapter_config.json has modules_to_save"),
+        ({"init_lora_weights": "pissa"}, "adapter_config.json has init_lora_weights = 'pissa'"),
         ({"r": "8"}, "adapter_config.json has r = '8' and lora_alpha = 7"),
         ({"r": 4}, r"q_proj has the shapes \(3, 32\) and \(32, 3\), but the model and r make them \(4, 32\)"),
     ],
@@ -135,11 +135,23 @@ def test_settings_that_mean_more_than_an_adapter_are_named(changes, words):
         fold_peft(named_format({"model_type": "llama"}), plain.config, plain.state_dict(), settings | changes, tensors)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_an_adapter_that_is_not_finite_is_refused(value):
+    model, lora = ours_of(peer_of("llama")), LoraConfig(rank=3)
+    add_lora(model, lora)
+    settings, tensors = to_peft(model.config, lora, model.state_dict())
+    tensors[min(tensors)][0, 0] = value
+    plain = ours_of(peer_of("llama"))
+    with pytest.raises(ValueError, match="holds values that are NaN or infinite"):
+        fold_peft(named_format({"model_type": "llama"}), plain.config, plain.state_dict(), settings, tensors)
+
+
 def test_a_tensor_without_a_place_is_named():
     model, lora = ours_of(peer_of("llama")), LoraConfig(rank=3)
     add_lora(model, lora)
     settings, tensors = to_peft(model.config, lora, model.state_dict())
-    tensors["base_model.model.model.layers.7.mlp.up_proj.lora_A.weight"] = torch.zeros(3, 32)
     plain = ours_of(peer_of("llama"))
-    with pytest.raises(ValueError, match=r"the adapter has .*\.7\.mlp\.up_proj\.lora_A.weight, for which a Llama"):
-        fold_peft(named_format({"model_type": "llama"}), plain.config, plain.state_dict(), settings, tensors)
+    for name in ("model.layers.7.mlp.up_proj.lora_A.weight", "model.embed_tokens.weight"):  # modules_to_save
+        more = tensors | {f"base_model.model.{name}": torch.zeros(3, 32)}
+        with pytest.raises(ValueError, match=f"the adapter has .*{name}, for which this Llama model has no place"):
+            fold_peft(named_format({"model_type": "llama"}), plain.config, plain.state_dict(), settings, more)

@@ -20,23 +20,14 @@ from transformers import (
 )
 
 from lm.config import ModelConfig
-from lm.exchange import from_hugging_face
 from lm.head_config import HeadConfig
 from lm.model import LanguageModel
 from lm.task_heads import NEVER, task_loss
 from lm.task_model import TaskModel
+from tests.lm.task_peers import BERT, twin
 
 ENCODER = ModelConfig(architecture="encoder", vocab_size=50, context_length=12, layers=2, width=16, heads=2)
 DECODER = replace(ENCODER, architecture="decoder")
-BERT = BertConfig(
-    vocab_size=50,
-    hidden_size=16,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    intermediate_size=32,
-    max_position_embeddings=12,
-    num_labels=5,
-)
 GPT2 = GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2, n_positions=12, num_labels=5, pad_token_id=0)
 T5 = T5Config(
     vocab_size=50, d_model=16, d_kv=8, d_ff=32, num_layers=2, num_heads=2, num_labels=5, decoder_start_token_id=0
@@ -44,22 +35,6 @@ T5 = T5Config(
 LENGTHS = torch.tensor([12, 7, 3])
 PRESENT = torch.arange(12) < LENGTHS[:, None]
 IDS = torch.randint(3, 50, (3, 12), generator=torch.Generator().manual_seed(0)).where(PRESENT, 0)
-
-
-def twin(theirs, head, prefix, **parts):
-    """Return our model with the weights of a model of transformers; `parts` of our head have those of its modules."""
-    for parameter in theirs.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    tensors = {name.removeprefix(prefix): value for name, value in theirs.state_dict().items()}
-    heads = ("score.", "classifier.", "qa_outputs.", "classification_head.", "bert.pooler.")
-    imported = from_hugging_face(
-        theirs.config.to_dict(), {name: value for name, value in tensors.items() if not name.startswith(heads)}
-    )
-    ours = TaskModel(imported.config, head)
-    ours.load_body(imported.weights)
-    for name, module in parts.items():
-        getattr(ours.head, name).load_state_dict(module.state_dict())
-    return theirs.eval(), ours.eval()
 
 
 def equal(ours, theirs):

@@ -14,7 +14,7 @@ from pipelines.recipes.recipe import load_recipe
 from pipelines.run.checkpoint_reader import load_weights
 from pipelines.run.folder import Run
 from pipelines.verbs.pretrain import pretrain
-from tests.pipelines.exchange_cases import SHAPES
+from tests.pipelines.exchange_cases import SHAPES, save_peer
 from tests.tasks.files import write
 
 transformers = pytest.importorskip("transformers")
@@ -252,9 +252,57 @@ def test_numbers_are_exported_in_the_unit_of_the_targets(modernbert, tuned, tmp_
     equal(torch.tensor([one["prediction"] for one in bytelm.predict(again, TEXTS)]), expected)
 
 
-def test_a_head_without_a_bias_cannot_hold_the_mean_of_numbers(trained_gpt, tuned, tmp_path):
-    run = tuned(trained_gpt, "regression", columns=("text", "score"))
-    with pytest.raises(ValueError, match=r"head of GPTNeoXForSequenceClassification has no bias, .* an encoder"):
+@pytest.fixture(scope="module")
+def decoders(tmp_path_factory, tokenizer_folder):
+    """Return decoder(kind): the run of an imported random decoder."""
+    folder = tmp_path_factory.mktemp("decoders")
+
+    def decoder(kind):
+        if not (folder / f"{kind}-run").exists():
+            save_peer(folder / kind, kind, tokenizer_folder)
+            bytelm.import_hf(str(folder / kind), out=folder / f"{kind}-run")
+        return folder / f"{kind}-run"
+
+    return decoder
+
+
+@pytest.mark.parametrize("columns", [("text", "score"), ("text", "second", "score")])
+@pytest.mark.parametrize(
+    ("kind", "center", "name"),
+    [("gpt2", True, "GPT2"), ("gpt_neox", True, "GPTNeoX"), ("llama", False, "Llama"), ("gpt2", False, "GPT2")],
+)
+def test_numbers_of_a_decoder_are_exported_in_the_unit_of_the_targets(
+    decoders, tuned, tmp_path, kind, center, name, columns
+):
+    run = tuned(decoders(kind), "regression", columns=columns, center=center)
+    assert (run.config.task.mean > 1) == center
+    out = bytelm.export_hf(run, out=tmp_path / "out")
+    config = json.loads((out / "config.json").read_text())
+    assert config["architectures"] == [f"{name}ForSequenceClassification"] and config["problem_type"] == "regression"
+    sides = [TEXTS, TEXTS[::-1]][: len(columns) - 1]
+    given = [text for row in zip(*sides, strict=True) for text in row]
+    expected = torch.tensor([one["prediction"] for one in bytelm.predict(run, given)])
+    assert expected.std() > 1e-3
+    equal(theirs(out, *sides)[:, 0], expected)
+    again = bytelm.import_hf(str(out), out=tmp_path / "again", columns=columns)
+    equal(torch.tensor([one["prediction"] for one in bytelm.predict(again, given)]), expected)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("gpt2", "GPT2"), ("llama", "Llama")])
+@pytest.mark.parametrize("columns", [("text", "label"), ("text", "second", "label"), ("text", "tags")])
+def test_classes_of_a_decoder_keep_their_probabilities(decoders, tuned, tmp_path, kind, name, columns):
+    run = tuned(decoders(kind), columns=columns)
+    out = bytelm.export_hf(run, out=tmp_path / "out")
+    assert json.loads((out / "config.json").read_text())["architectures"] == [f"{name}ForSequenceClassification"]
+    sides = [TEXTS, TEXTS[::-1]][: len(columns) - 1]
+    expected = ours(run, [text for row in zip(*sides, strict=True) for text in row], ["code", "digits", "prose"])
+    logits = theirs(out, *sides)
+    equal(logits.sigmoid() if run.config.task.several else logits.softmax(dim=-1), expected)
+
+
+def test_a_decoder_without_a_bias_cannot_hold_the_mean_of_numbers(decoders, tuned, tmp_path):
+    run = tuned(decoders("llama"), "regression", columns=("text", "score"))
+    with pytest.raises(ValueError, match=r"LlamaForSequenceClassification has no bias in its head .* `center=False`"):
         bytelm.export_hf(run, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

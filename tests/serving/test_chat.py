@@ -4,31 +4,11 @@ import json
 
 import pytest
 
-import bytelm
 from pipelines.chat.messages import conversation_of
-from pipelines.run.loaded_run import load_run
 from tests.serving.conftest import client_of
 
 URL = "/v1/chat/completions"
 ASKED = [{"role": "system", "content": "s"}, {"role": "user", "content": "1?"}]
-
-
-@pytest.fixture(scope="module")
-def chatting(trained_gpt, tmp_path_factory):
-    """Return the loaded run of a decoder that was fine-tuned on a few answers."""
-    folder = tmp_path_factory.mktemp("chat")
-    rows = [{"prompt": f"{n}?", "completion": f"yes {n}"} for n in range(40)]
-    (folder / "chat.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    train = {"epochs": 3, "batch_size": 4, "lr": 1e-2, "device": "cpu", "dtype": "float32"}
-    bytelm.finetune(
-        trained_gpt,
-        task="chat",
-        data=folder / "chat.jsonl",
-        out=folder / "run",
-        train=train,
-        compare_scratch=False,
-    )
-    return load_run(folder / "run", device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +45,14 @@ def test_a_greedy_answer_is_that_of_the_run(chat, chatting):
     usage = answer["usage"]
     assert usage["prompt_tokens"] == len(chatting.template.prompt(conversation_of(ASKED, "messages")))
     assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+
+
+def test_the_bytes_of_the_tokens_are_those_of_the_answer(chat, chatting):
+    (choice,) = chat(temperature=1, seed=2, max_tokens=8, logprobs=True, top_logprobs=20)["choices"]
+    entries = choice["logprobs"]["content"]
+    assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == choice["message"]["content"]
+    without = {top["token"] for entry in entries for top in entry["top_logprobs"] if top["bytes"] is None}
+    assert without and without <= {*chatting.tokenizer.special_tokens}
 
 
 def test_an_answer_ends_with_its_turn_or_its_last_token(chat, chatting):

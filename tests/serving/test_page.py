@@ -3,19 +3,14 @@
 `make test-page` runs these tests with playwright and an installed Chromium.
 """
 
-import asyncio
-import os
 import re
-import shutil
-import threading
-from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
-import uvicorn
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,25 +20,13 @@ from lm.model import LanguageModel
 from pipelines.generation.text_generation import filled_masks
 from pipelines.run.folder import Run
 from pipelines.scoring.display import LEVELS
-from pipelines.serving.engine import Engine
-from pipelines.serving.models import ServedModel, Service
 from pipelines.serving.opening import opening_of
-from pipelines.serving.security import access_to, bound_socket
-from pipelines.serving.server import create_app
 from tests.loaded_runs import variant
+from tests.serving.pages import TOUCH, WIDE, bars_of, check_looks, choose, facts_of, serving, tokens_of
 from tokenizer import Tokenizer
 
-playwright = pytest.importorskip("playwright.sync_api", reason="the browser tests need playwright: make test-page")
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-CHROMIUM = os.environ.get("BYTELM_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
-if CHROMIUM is None:
-    pytest.skip(f"the browser tests need one of {', '.join(NAMES)}", allow_module_level=True)
-
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
 TEXT = "import os\n\ndef main(naïve):\n\treturn 0  # 漢 🙂 <|endoftext|>\n"
 HOSTILE = "<img src=x onerror=alert(1)>"
-WIDE = {"width": 1280, "height": 850}
 STRIP = "#strips .strip"
 
 
@@ -60,25 +43,6 @@ def runs(trained_gpt, trained_bert, trained_t5, text_folder):
     return loaded
 
 
-@contextmanager
-def serving(runs, openings=None, **options):
-    """Serve runs over HTTP in a thread, and yield the page's address and the access."""
-    openings = openings or {}
-    with Engine(runs) as engine, bound_socket("127.0.0.1", 0) as bound:
-        port = bound.getsockname()[1]
-        access = access_to("127.0.0.1", port, **options)
-        models = {name: ServedModel(name, run, openings.get(name, ("", ""))) for name, run in runs.items()}
-        app = create_app(Service(models, engine, created=0), access, asyncio.Event())
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off", ws="none"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{port}/", access
-        finally:
-            server.should_exit = True
-            thread.join(20)
-
-
 @pytest.fixture(scope="module")
 def openings(trained_gpt, trained_bert, trained_t5):
     folders = {"gpt": trained_gpt, "bert": trained_bert, "t5": trained_t5}
@@ -91,45 +55,21 @@ def address(runs, openings):
         yield address
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
 @pytest.fixture
-def visit(browser, address):
-    """Return visit(address, **options), which opens the page. No page may log an error or violate the CSP."""
-    contexts, problems = [], []
+def visit(open_page, address):
+    """Return visit(address, **options), which opens the page and waits for its first tokens."""
 
-    def visit(address=address, ready=True, **options):
-        contexts.append(context := browser.new_context(**{"viewport": WIDE, **options}))
-        context.set_default_timeout(30_000)
-        page = context.new_page()
-        page.on("console", lambda message: is_problem(message) and problems.append(message.text))
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on("dialog", lambda dialog: (problems.append(dialog.message), dialog.dismiss()))
-        page.goto(address)
-        if ready:
-            page.wait_for_selector(f"{STRIP} .token")
+    def visit(address=address, **options):
+        page = open_page(address, **options)
+        page.wait_for_selector(f"{STRIP} .token")
         return page
 
-    yield visit
-    for context in contexts:
-        context.close()
-    assert problems == []
+    return visit
 
 
 @pytest.fixture
 def page(visit):
     return visit()
-
-
-def is_problem(message):
-    """Return whether a console message is an error; the page reports refused requests in `#problem` instead."""
-    return message.type in ("error", "warning") and "status of 400" not in message.text
 
 
 def read(page, text, run="gpt"):
@@ -139,36 +79,15 @@ def read(page, text, run="gpt"):
     page.wait_for_function("([strip, text]) => document.querySelector(strip)?.textContent === text", arg=[STRIP, text])
 
 
-def tokens_of(page, strip=STRIP):
-    """Return the texts, class names and labels of the tokens in a strip."""
-    script = "spans => spans.map(span => [span.textContent, span.className.trim(), span.getAttribute('aria-label')])"
-    return page.locator(f"{strip} .token").evaluate_all(script)
-
-
-def bars_of(page, panel):
-    """Return (label, percentage) of each bar in a panel."""
-    script = "items => items.map(item => ['.piece', '.share'].map(each => item.querySelector(each).textContent))"
-    return page.locator(f"{panel} .bars li").evaluate_all(script)
-
-
-def facts_of(page, panel):
-    names, values = (page.locator(f"{panel} .facts {tag}").all_text_contents() for tag in ("dt", "dd"))
-    return dict(zip(names, values, strict=True))
-
-
 def level(bits):
     return f"level-{sum(bits >= each for each in LEVELS)}"
-
-
-def choose(page, view):
-    page.locator(f"input[value={view}] + span").click()
 
 
 def test_a_text_is_coloured_by_the_levels_of_bytelm_score(page, runs):
     text = "import os\n\ndef main(folder):\n    return 0\n"
     read(page, text)
     expected = bytelm.score_text(runs["gpt"], text)
-    got = tokens_of(page)
+    got = tokens_of(page, STRIP)
     assert [each[0] for each in got] == [piece.decode() for piece in expected.pieces]
     for (_, classes, label), bits, rank in zip(got, expected.surprisal_bits, expected.predictions.ranks, strict=True):
         if min(abs(bits - each) for each in LEVELS) > 1e-3:
@@ -209,7 +128,7 @@ def test_typing_key_by_key_ends_with_the_scores_of_the_text(page, runs):
     page.locator("#text").press_sequentially(text, delay=15)
     page.wait_for_function("([strip, text]) => document.querySelector(strip)?.textContent === text", arg=[STRIP, text])
     expected = bytelm.score_text(runs["gpt"], text)
-    labels = [label for *_, label in tokens_of(page)]
+    labels = [label for *_, label in tokens_of(page, STRIP)]
     for label, rank in zip(labels, expected.predictions.ranks, strict=True):
         assert f"rank {rank:,}" in label
 
@@ -320,7 +239,7 @@ def test_a_text_can_be_coloured_by_rank_entropy_or_token(kind, page, runs):
             (name, i) => document.querySelectorAll(`${strip} .token`)[i].classList.contains(name))""",
         arg=[STRIP, names],
     )
-    assert [classes.split()[1] for _, classes, _ in tokens_of(page)] == names
+    assert [classes.split()[1] for _, classes, _ in tokens_of(page, STRIP)] == names
 
 
 def test_two_runs_are_shown_side_by_side(page, runs):
@@ -349,7 +268,7 @@ def test_the_difference_of_two_tokenizers_is_exact_between_shared_ends_of_tokens
         np.cumsum(score.surprisal_bits)[np.searchsorted(end, shared)] for score, end in zip(scores, ends, strict=True)
     ]
     expected = np.diff(totals[1] - totals[0], prepend=0.0)
-    got = tokens_of(page)
+    got = tokens_of(page, STRIP)
     assert [len(each[0].encode()) for each in got] == np.diff(shared, prepend=0).tolist()
     for (_, classes, label), bits in zip(got, expected, strict=True):
         better = "gpt" if bits > 0 else HOSTILE
@@ -503,7 +422,7 @@ def test_an_encoder_decoder_scores_a_target_and_shows_its_attention(page, runs):
     page.fill("#target", "<|sentinel_0|>os")
     page.wait_for_function("strip => document.querySelector(strip)?.textContent.includes('os')", arg=STRIP)
     expected = bytelm.score_text(runs["t5"], "import <|sentinel_0|>\n", target="<|sentinel_0|>os")
-    assert [each[0] for each in tokens_of(page)] == [piece.decode() for piece in expected.pieces]
+    assert [each[0] for each in tokens_of(page, STRIP)] == [piece.decode() for piece in expected.pieces]
     page.select_option("#show", "attention")
     page.select_option("#kind", "cross")
     page.wait_for_selector("#strips .panel >> nth=1")
@@ -616,9 +535,6 @@ def test_attention_between_right_to_left_tokens_reads_from_the_right(page):
     assert all(first > second for first, second in pairwise(lefts))
 
 
-TOUCH = {"viewport": {"width": 360, "height": 740}, "has_touch": True, "is_mobile": True}
-
-
 def test_on_a_touch_screen_only_a_tap_opens_the_details_of_a_token(visit):
     page = visit(**TOUCH)
     shown = page.locator(".view:not([hidden]) .detail:not(.empty)")
@@ -712,15 +628,8 @@ def luminance(colour):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [WIDE, TOUCH["viewport"]], ids=["wide", "phone"])
 def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(size, scheme, visit):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="accessibility needs axe: make test-page")
     page = visit(viewport=size, color_scheme=scheme)
-
-    def check(what):
-        page.mouse.move(0, 0)
-        found = axe.Axe().run(page).response["violations"]
-        assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in found] == [], what
-        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"], what
-
+    check = partial(check_looks, page)
     check("the page at first")
     page.fill("#text", TEXT)
     page.wait_for_selector(".shared")

@@ -50,7 +50,7 @@ def test_predictions_equal_those_of_the_run(client, tuned):
     assert one["prediction"] == pytest.approx(tuned["pairs"].predict(["a 1", "b"])[0]["prediction"], abs=1e-5)
 
 
-def test_fine_tuned_runs_are_listed_with_their_task_and_the_page_names_them(client):
+def test_fine_tuned_runs_are_listed_with_their_task_and_the_page_has_a_view_for_them(client):
     entries = {entry["id"]: entry for entry in client.get("/v1/models").json()["data"]}
     assert {name: entry.get("task") for name, entry in entries.items()} == {
         "gpt": None,
@@ -58,8 +58,13 @@ def test_fine_tuned_runs_are_listed_with_their_task_and_the_page_names_them(clie
         "pairs": "regression",
     }
     assert client.get("/v1/models/labels").json() == entries["labels"]
-    answer = client.get("/api/models").json()
-    assert [model["name"] for model in answer["models"]] == ["gpt"] and answer["tasks"] == ["labels", "pairs"]
+    listed = {model["name"]: model for model in client.get("/api/models").json()["models"]}
+    assert {name: model["views"] for name, model in listed.items()} == {
+        "gpt": ["read", "write"],
+        "labels": ["predict"],
+        "pairs": ["predict"],
+    }
+    assert [listed[name]["inputs"] for name in ("labels", "pairs")] == [["text"], ["sentence1", "sentence2"]]
 
 
 @pytest.mark.parametrize(

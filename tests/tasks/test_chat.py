@@ -16,7 +16,7 @@ from pipelines.evaluation.results import Evaluation
 from pipelines.recipes.config import FinetuneConfig
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_model, load_run
-from pipelines.run.predictor import task_outputs
+from pipelines.run.task_outputs import task_outputs
 from pipelines.tasks.chat import Chat, best_fit
 from pipelines.tasks.data import ExampleFiles, encode_task
 from pipelines.tasks.examples import batch_of

@@ -175,7 +175,7 @@ def test_the_command_starts_from_the_teacher_itself(in_process, tmp_path, traine
     assert in_process("generate", "run", "--prompt", "import", "--tokens", 3).returncode == 0
     assert in_process("report", "run").returncode == 0
     refused = in_process("predict", "run", "a text")
-    assert refused.returncode != 0 and "use bytelm generate or bytelm score" in refused.stderr
+    assert refused.returncode != 0 and "use bytelm generate" in refused.stderr
 
 
 def test_without_the_teacher_its_numbers_are_left_out(in_process, tmp_path, trained_gpt, text):
@@ -196,7 +196,7 @@ def test_without_the_teacher_its_numbers_are_left_out(in_process, tmp_path, trai
     [
         ({}, "`teacher` is missing"),
         ({"teacher": "nowhere"}, "nowhere is not a run"),
-        ({"teacher": "wordpiece_run"}, "have different vocabularies, .*bytelm generate, and train on it"),
+        ({"teacher": "wordpiece_run"}, "have different vocabularies. .*bytelm generate, and train on it"),
         ({"teacher": "trained_bert"}, "of .* is 'decoder' and that of .* 'encoder'"),
         ({"teacher": "trained_gpt", "alpha": 1.5}, "`alpha` is 1.5: give a share from 0 to 1"),
         ({"teacher": "trained_gpt", "temperature": 0.0}, "`temperature` is 0.0"),

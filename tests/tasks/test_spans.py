@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import BertForQuestionAnswering
+from transformers import BertConfig, BertForQuestionAnswering
 
 from lm.metrics.answers import answer_f1, best_threshold, exact_match, normalized
 from pipelines.run.folder import Run
@@ -24,7 +24,7 @@ from pipelines.tasks.windows import TokenText, answer_windows
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.finetune import finetune
 from pipelines.verbs.predict import predict
-from tests.tasks.bert_peers import bert_pair
+from tests.lm.task_peers import BERT, twin
 from tests.tasks.files import write
 from tokenizer import Tokenizer
 
@@ -106,7 +106,8 @@ def test_no_other_threshold_scores_higher(cases):
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_logits_and_loss_are_those_of_bert_for_question_answering(padded):
-    theirs, ours = bert_pair(BertForQuestionAnswering, Spans().head("encoder"), "qa_outputs", num_labels=2)
+    peer = BertForQuestionAnswering(BertConfig(**BERT.to_dict() | {"num_labels": 2}))
+    theirs, ours = twin(peer, Spans().head("encoder"), "", output=peer.qa_outputs)
     ids, types = torch.randint(0, 40, (3, 9)), torch.randint(0, 2, (3, 9))
     present = torch.ones(3, 9, dtype=torch.bool)
     present[1, 6:] = not padded

@@ -16,7 +16,7 @@ from lm.metrics.rouge import english_words, rouge, unicode_words
 from pipelines.evaluation.results import Evaluation
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_model
-from pipelines.run.predictor import task_outputs
+from pipelines.run.task_outputs import task_outputs
 from pipelines.tasks.data import reader_of
 from pipelines.tasks.examples import batch_of
 from pipelines.tasks.task import Example
@@ -82,7 +82,7 @@ def test_the_written_texts_are_those_of_transformers(peers, kind, beams):
     )
     predictor = Predictor(run, load_model(run, "cpu").model)
     examples = encoded(run, run.recipe.task, [(source, None) for source, _ in PAIRS])
-    ours = [one.text for one in predictor.outputs(examples, labelled=False)]
+    ours = [one.text for one in predictor.task.outputs(predictor, examples, labelled=False)]
     options = {"max_new_tokens": 8, "do_sample": False, "num_beams": beams, "early_stopping": True}
     for one, text in zip(examples, ours, strict=True):
         prompt = torch.from_numpy(one.ids if kind == "gpt2" else one.source).unsqueeze(0)

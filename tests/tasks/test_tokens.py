@@ -1,6 +1,7 @@
 """Tags of words: files, windows, scores as those of conlleval, and runs that predict them."""
 
 import json
+import re
 import subprocess
 import sys
 import warnings
@@ -14,23 +15,25 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.special import softmax
 from seqeval import metrics as seqeval
 from seqeval.metrics.sequence_labeling import get_entities
 from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
-from transformers import BertForTokenClassification
+from transformers import BertConfig, BertForTokenClassification
 
 from corpora.rows import Row
 from corpora.tagged_files import read_tagged, with_tags
 from corpora.tagged_text import words_of
 from lm.metrics.entities import entities, entity_scores, iob2, marks_entities
 from pipelines.run.folder import Run
+from pipelines.run.loaded_run import load_model
 from pipelines.tasks.data import reader_of
 from pipelines.tasks.examples import ABSENT
 from pipelines.tasks.tokens import Tokens
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.finetune import finetune
 from pipelines.verbs.predict import predict
-from tests.tasks.bert_peers import bert_pair
+from tests.lm.task_peers import BERT, twin
 from tests.tasks.files import write
 
 CONLL = """-DOCSTART- -X- -X- O
@@ -101,7 +104,8 @@ def test_only_tags_with_a_position_mark_entities():
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_logits_and_loss_are_those_of_bert_for_token_classification(padded):
-    theirs, ours = bert_pair(BertForTokenClassification, Tokens(labels=("O", "B", "I")).head("encoder"), "classifier")
+    peer = BertForTokenClassification(BertConfig(**BERT.to_dict() | {"num_labels": 3}))
+    theirs, ours = twin(peer, Tokens(labels=("O", "B", "I")).head("encoder"), "", output=peer.classifier)
     ids, labels = torch.randint(0, 40, (3, 9)), torch.randint(0, 3, (3, 9))
     labels[:, ::2] = -100
     present = torch.ones(3, 9, dtype=torch.bool)
@@ -315,6 +319,34 @@ def test_numbers_of_plain_tags_are_those_of_scikit_learn(readers, sentences):
     assert by_type.by_type == {name: pytest.approx(tuple(scores)) for name, *scores in expected if scores[3]}
 
 
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=3), st.integers(0, 2**32 - 1))
+def test_probabilities_are_softmaxes_and_their_calibration_that_of_the_definition(readers, lengths, seed):
+    names, generator = ["O", "B-X", "I-X"], np.random.default_rng(seed)
+    task = Tokens(labels=tuple(names))
+    examples = [example(["", *["self"] * n], generator.choice(names, n + 1).tolist()) for n in lengths]
+    encoded = task.encode(examples, readers["bert"])
+    outputs = [3 * generator.standard_normal((len(one.ids), 3)).astype(np.float32) for one in encoded]
+    expected = {}
+    for one, logits in zip(encoded, outputs, strict=True):
+        for position in np.flatnonzero(one.weights):
+            expected[one.origin, one.places[position]] = softmax(logits[position].astype(np.float64))
+    predicted = task.predictions(outputs, encoded, examples)
+    bins = [[] for _ in range(15)]
+    for i, fields in enumerate(predicted):
+        assert (fields["probability"][0], fields["probabilities"][0]) == (None, None)  # no token, no probability
+        for place in range(1, lengths[i] + 1):
+            chances = expected[i, place]
+            assert fields["probabilities"][place] == pytest.approx(dict(zip(names, chances, strict=True)))
+            assert fields["probability"][place] == pytest.approx(chances.max())
+            assert fields["prediction"][place] == names[chances.argmax()]
+            bins[int(chances.max() * 15)].append((chances.max(), names[chances.argmax()] == examples[i].target[place]))
+    gaps = [abs(sum(right - chance for chance, right in each)) for each in bins]
+    numbers = task.results(outputs, encoded, examples)[0]
+    assert numbers.tag_calibration == pytest.approx(sum(gaps) / sum(lengths), abs=1e-9)
+    gold = [expected[i, p][names.index(examples[i].target[p])] for i, n in enumerate(lengths) for p in range(1, n + 1)]
+    assert numbers.tag_nats == pytest.approx(-np.log(gold).mean())
+
+
 # Runs
 
 
@@ -358,13 +390,35 @@ def test_a_tagger_learns_entities_and_its_predictions_have_the_f1_of_its_evaluat
     assert result.comparison.others["most frequent tag of each word"]["entity F1"] == 0.0  # x70 is unknown
 
 
+@torch.no_grad()
+def tag_probabilities(tagger, words):
+    """Return the probabilities of the tags of each word by the model itself, at the first or the last token."""
+    run = Run(tagger)
+    tok, encoder = run.tokenizer(), run.recipe.model.architecture == "encoder"
+    special = tok.special_tokens
+    ids, places = [special["<|cls|>" if encoder else "<|endoftext|>"]], []
+    for word in words:
+        pieces = tok.encode(word)
+        places.append(len(ids) if encoder else len(ids) + len(pieces) - 1)
+        ids += pieces
+    ids += [special["<|sep|>"]] if encoder else []
+    return load_model(run, "cpu").model(torch.tensor([ids]))[0, places].softmax(dim=-1).tolist()
+
+
 def test_predictions_have_the_form_of_the_rows(tagger, tmp_path):
     text = "def ( self x3 ) return self"
     given = [{"tokens": text.split(), "id": 7}, {"tokens": text}]
     rows = write(tmp_path / "rows.jsonl", given)
     found = predict(tagger, file=rows)
-    assert found[0] == {"prediction": ["O", "O", "B-ARG", "I-ARG", "O", "O", "O"]}
-    assert found[1] == {"prediction": [[6, 13, "ARG"]]}
+    chances = tag_probabilities(tagger, ["def", " (", " self", " x3", " )", " return", " self"])
+    assert found[0]["prediction"] == ["O", "O", "B-ARG", "I-ARG", "O", "O", "O"]
+    assert found[0]["probability"] == pytest.approx([max(row) for row in chances], abs=1e-5)
+    named = [pytest.approx(dict(zip(("O", "B-ARG", "I-ARG"), row, strict=True)), abs=1e-5) for row in chances]
+    assert found[0]["probabilities"] == named
+    assert found[1] == {
+        "prediction": [[6, 13, "ARG"]],
+        "probability": [pytest.approx(chances[2][1] * chances[3][2], abs=1e-5)],
+    }
     predict(tagger, file=rows, out=tmp_path / "out.jsonl")
     assert json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])["id"] == 7
     with pytest.raises(ValueError, match=r"line 1 of .*rows.jsonl has no lines of tagged words: give an `out`"):
@@ -374,7 +428,7 @@ def test_predictions_have_the_form_of_the_rows(tagger, tmp_path):
 
 def test_the_command_shows_entities(tagger, in_process):
     done = in_process("predict", tagger, "def ( self x1 ) return self")
-    assert done.stdout == "ARG 'self x1': def ( self x1 ) return self\n", done.stderr
+    assert re.fullmatch(r"ARG 'self x1' \d+%: def \( self x1 \) return self\n", done.stdout), done.stderr
 
 
 def test_tags_of_python_source_are_learned_from_the_command_line(in_process, bytelm, tmp_path, trained_bert):
@@ -395,7 +449,7 @@ def test_an_unknown_tag_of_the_test_examples_is_refused(tmp_path, trained_bert, 
     test = write(tmp_path / "b.jsonl", [{"tokens": ["c"], "tags": ["Z"]}])
     done = in_process("finetune", trained_bert, "--task", "tokens", "--data", data, "--test", test, "--out", "run")
     assert done.returncode == 1 and not (tmp_path / "run").exists()
-    assert "b.jsonl has the tag 'Z', which no training example has" in done.stderr
+    assert "b.jsonl has the label 'Z', which no training example has" in done.stderr
     one = write(tmp_path / "c.jsonl", [{"tokens": [word], "tags": ["X"]} for word in "abcdefghijklmnop"])
     done = in_process("finetune", trained_bert, "--task", "tokens", "--data", one, "--out", "run", "--held-out", "0.5")
     assert "all words have the tag 'X': give some with another" in done.stderr

@@ -178,7 +178,7 @@ def tiktoken_encodings():
 
     import tiktoken_ext.openai_public as public
 
-    names = ("r50k_base", "p50k_base", "cl100k_base", "o200k_base")
+    names = ("r50k_base", "p50k_base", "p50k_edit", "cl100k_base", "o200k_base", "o200k_harmony")
     with patch.object(public, "load_tiktoken_bpe", lambda url, expected_hash: expected_hash):
         return {name: getattr(public, name)() for name in names}
 

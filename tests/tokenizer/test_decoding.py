@@ -3,6 +3,7 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -123,3 +124,13 @@ def test_added_tokens_that_are_not_special_are_not_skipped_as_in_tokenizers(tmp_
     ids = [*range(256, len(tok)), *tok.encode("a")]
     assert tok.decode(ids, skip_special_tokens=True) == peer.decode(ids, skip_special_tokens=True)
     assert tok.decode(ids, skip_special_tokens=True) not in ("a", tok.decode(ids))
+
+
+@given(st.lists(st.sampled_from([" .", " ,", " ' ", " n't", " 'm", " 've", "a", " ", "'", "?!", " 're", "n't"])))
+def test_clean_up_is_that_of_transformers(trained, pieces):
+    text = "".join(pieces)
+    expected = transformers.PreTrainedTokenizerFast.clean_up_tokenization(None, text)
+    ids = trained["gpt2"].encode(text)
+    assert trained["gpt2"].decode(ids, clean_up_tokenization_spaces=True) == expected
+    assert trained["gpt2"].decode_batch([ids], clean_up_tokenization_spaces=True) == [expected]
+    assert trained["gpt2"].decode(ids) == text

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import pre_tokenizers
 
 from tokenizer import Tokenizer
 
@@ -127,3 +128,14 @@ def test_a_custom_regex_trains_and_encodes(stdlib_texts):
     assert tok.decode(tok.encode(text, disallowed_special=())) == text
     array = pa.array([*stdlib_texts[:5], "", "a1b2"])
     assert tok.encode_arrow(array, threads=2).to_pylist() == [tok.encode_ordinary(t) for t in array.to_pylist()]
+
+
+@given(st.text(max_size=20) | st.sampled_from(["", " a", "  a", "\na", "the"]))
+def test_a_prefix_space_is_added_as_in_tokenizers(trained, text):
+    tok = trained["gpt2"]
+    prefixed = pre_tokenizers.ByteLevel(add_prefix_space=True).pre_tokenize_str(text)
+    spelled = "".join(piece for piece, _ in prefixed)
+    ids = tok.encode(text, add_prefix_space=True, disallowed_special=())
+    assert "".join(tok.id_to_token(i) for i in ids) == spelled
+    with pytest.raises(ValueError, match="at byte 1"):
+        tok.encode("a<|endoftext|>", add_prefix_space=True)

@@ -6,7 +6,7 @@ import pytest
 import tokenizers
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, normalizers, pre_tokenizers
+from tokenizers import AddedToken, normalizers, pre_tokenizers, processors
 
 from tests.tokenizer.test_added_tokens import PIECES, hugging_face
 from tests.tokenizer.test_bert_words import hard_strings
@@ -27,6 +27,7 @@ def saved(trained, tmp_path_factory):
 
 def offsets(tok, text, **options):
     ids, found = tok.encode_with_offsets(text, **options)
+    options.pop("trim_offsets", None)
     assert ids == tok.encode(text, **options)
     return found
 
@@ -137,3 +138,13 @@ def test_a_text_not_in_nfc_has_no_offsets_around_tokens_of_the_normalized_text(t
     with pytest.raises(ValueError, match="the text is not in NFC"):
         tok.encode_with_offsets("e\u0301 <normal>", allowed_special="all")
     assert offsets(tok, "e\u0301 <plain>", allowed_special={"<plain>"})[-1] == (3, 10)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "cl100k"])
+def test_trimmed_offsets_are_those_of_tokenizers(name, saved, random_strings):
+    tok, _ = saved[name]
+    peer = tokenizers.Tokenizer.from_str(saved[name][1].to_str())
+    peer.post_processor = processors.ByteLevel(trim_offsets=True, add_prefix_space=False)
+    texts = [*random_strings(1500, seed=6), "", "   ", " a  b \n c ", "é  字 <|endoftext|>  x"]
+    for text, encoding in zip(texts, peer.encode_batch(texts), strict=True):
+        assert offsets(tok, text, allowed_special="all", trim_offsets=True) == encoding.offsets, ascii(text)

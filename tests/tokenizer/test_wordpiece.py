@@ -301,11 +301,11 @@ def test_vocab_txt_alone_does_not_say_how_text_becomes_words(vocabulary):
 @pytest.mark.parametrize(
     ("path", "value", "message"),
     [
-        (("normalizer",), None, "normalizer of type None"),
+        (("normalizer",), {"type": "NFX"}, "normalizer of type NFX"),
         (("normalizer", "lowercase"), "yes", "a normalizer with lowercase = 'yes'"),
-        (("pre_tokenizer",), {"type": "Whitespace"}, "pre_tokenizer Whitespace, not supported"),
-        (("decoder",), {"type": "ByteLevel"}, "decoder of type ByteLevel"),
-        (("decoder", "prefix"), "@@", "decoder with the prefix '@@'"),
+        (("pre_tokenizer",), {"type": "Spaces"}, "pre_tokenizer of type Spaces, which is not supported"),
+        (("decoder",), {"type": "Bytes"}, "decoder of type Bytes"),
+        (("decoder", "prefix"), 7, "a decoder WordPiece with prefix = 7"),
         (("model", "vocab"), ["a"], "model.vocab, or it is not an object"),
         (("model", "vocab"), {"a": 0}, r"no '\[UNK\]' in model.vocab"),
         (("model", "vocab"), {"[UNK]": 0, "a": 10**9}, "the id 1000000000"),

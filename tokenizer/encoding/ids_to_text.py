@@ -1,10 +1,9 @@
-"""From ids back to text: byte-level tokens are joined, WordPiece tokens become words with spaces between them."""
+"""From ids back to the bytes of their tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from itertools import chain
 from operator import index
 
 TYPE_CHECKING = False
@@ -16,17 +15,8 @@ if TYPE_CHECKING:
 
     from tokenizer.kernels.decode import Decoder
     from tokenizer.vocabulary import Vocabulary
-    from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
 MANY_IDS = 50_000  # decode longer arrays with a kernel
-# Replacements that the decoder of `tokenizers` makes in each token, in this order.
-_CLEANED = [
-    *((f" {mark}", mark) for mark in ".?!,"),
-    (" ' ", "'"),
-    *((f" {ending}", ending) for ending in ("n't", "'m")),
-    (" do not", " don't"),
-    *((f" {ending}", ending) for ending in ("'s", "'ve", "'re")),
-]
 
 
 def _list(ids: Any) -> Any:
@@ -45,10 +35,14 @@ class ByteDecoding:
     @cached_property
     def by_id(self) -> list[bytes | None]:
         """Return the bytes of each id, followed by `size` Nones, so that negative indices are unknown too."""
-        by_id = self._vocabulary.tokens + [None] * self._vocabulary.size
-        for spelling, i in self._vocabulary.special_tokens.items():
+        vocabulary = self._vocabulary
+        by_id = vocabulary.tokens + [None] * vocabulary.size
+        for spelling, i in [*vocabulary.special_tokens.items(), *vocabulary.unreachable.items()]:
             if by_id[i] is None:
                 by_id[i] = spelling.encode()
+                # As in tokenizers, a token that is found in normalized text has its normalized spelling.
+                if vocabulary.normalizer is not None and vocabulary.added_flags.get(spelling, {}).get("normalized"):
+                    by_id[i] = vocabulary.normalizer.apply(spelling.encode())
         return by_id
 
     @property
@@ -105,9 +99,13 @@ class ByteDecoding:
 
     @cached_property
     def _skipped(self) -> frozenset[int]:
-        """The ids of special tokens, without added tokens that are not special."""
+        """The ids of special tokens, without added tokens that are not special.
+
+        As in tokenizers, special tokens that are spelled otherwise in normalized text are not among them.
+        """
         special, flags = self._vocabulary.special_tokens, self._vocabulary.added_flags
-        return frozenset(i for spelling, i in special.items() if flags.get(spelling, {}).get("special", True))
+        skipped = {spelling: i for spelling, i in special.items() if flags.get(spelling, {}).get("special", True)}
+        return frozenset(i for i in skipped.values() if (self.by_id[i] or b"").decode(errors="replace") in skipped)
 
     def _decode_many(self, ids: Any, skip_special_tokens: bool) -> bytes | None:
         """Return the bytes of an array of ids, or None if an id is unknown."""
@@ -123,38 +121,3 @@ class ByteDecoding:
         from tokenizer.kernels.decode import Decoder
 
         return Decoder(self.by_id[: self._vocabulary.size])
-
-
-class PieceDecoding(ByteDecoding):
-    """Words with single spaces between them, as the WordPiece decoder of `tokenizers` writes them."""
-
-    _vocabulary: WordPieceVocabulary
-
-    def added_bytes(self, token: int) -> bytes:
-        self.token_bytes(token)  # raises for an unknown id
-        return self._later[token] or b""
-
-    @cached_property
-    def _later(self) -> list[bytes | None]:
-        """Return the bytes of each id where it is not the first id of a text."""
-        prefix = self._vocabulary.prefix.encode()
-        later = []
-        for token in self.by_id:
-            if token is not None:
-                token = token.removeprefix(prefix) if token.startswith(prefix) else b" " + token
-            later.append(self._clean(token))
-        return later
-
-    def _clean(self, token: bytes | None) -> bytes | None:
-        if token is None or not self._vocabulary.cleanup:
-            return token
-        for found, replacement in _CLEANED:
-            token = token.replace(found.encode(), replacement.encode())
-        return token
-
-    def _pieces(self, ids: list[int]) -> Iterable[bytes]:
-        first = [self._clean(self.by_id[i]) for i in ids[:1]]
-        return chain(first, map(self._later.__getitem__, ids[1:]))  # type: ignore[arg-type]
-
-    def _decode_many(self, ids: Any, skip_special_tokens: bool) -> None:
-        """Return None, so that `_pieces` decodes long arrays too: the first token of a text is decoded differently."""

@@ -1,25 +1,23 @@
-"""From ids of Unigram pieces to text, as `tokenizers` and sentencepiece decode them."""
+"""From ids to text by the steps of tokenizer.json, as `tokenizers` decodes them, and as sentencepiece does."""
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from itertools import chain
 
+from tokenizer.encoding.decoder_steps import BYTE, JOIN, bytes_of, decode_by
 from tokenizer.encoding.ids_to_text import ByteDecoding
-from tokenizer.splitting.metaspace_splitter import NEVER
-from tokenizer.splitting.normalizers import MARK, Replace, most_characters
+from tokenizer.splitting.normalizers import MARK
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from tokenizer.sentencepiece_vocabulary import SentencePieceVocabulary
-    from tokenizer.unigram_vocabulary import UnigramVocabulary
 
-_BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
+_OTHER = "\x01"  # a text that no decoder changes
 
 
 class UnigramDecoding(ByteDecoding, ABC):
@@ -44,34 +42,52 @@ class UnigramDecoding(ByteDecoding, ABC):
         """Return None, so that `_pieces` decodes long arrays too."""
 
 
-class MetaspaceDecoding(UnigramDecoding):
-    """The texts of the pieces, with spaces in place of `▁`."""
+class StepDecoding(UnigramDecoding):
+    """The texts of tokens after the steps of decoding in `vocabulary.decoder`."""
 
-    _vocabulary: UnigramVocabulary
+    _vocabulary: Any
+
+    @cached_property
+    def _kinds(self) -> list[str]:
+        return [step["type"] for step in self._vocabulary.decoder]
 
     @cached_property
     def _later(self) -> list[bytes | None]:
         """The bytes that each id adds unless it is the first of a text."""
-        falls_back = any(step["type"] == "ByteFallback" for step in self._vocabulary.decoder)
+        if self._kinds == ["ByteLevel"]:
+            return [None if token is None else bytes_of(token.decode()) for token in self.by_id]
         later: list[bytes | None] = []
         for token in self.by_id:
             if token is None:
                 later.append(None)
                 continue
             piece = token.decode()
-            byte = _BYTE.fullmatch(piece) if falls_back else None
-            later.append(bytes.fromhex(byte[1]) if byte else self._decode(["x", piece])[1:].encode())
+            byte = BYTE.fullmatch(piece) if "ByteFallback" in self._kinds else None
+            if byte:
+                later.append(bytes.fromhex(byte[1]))
+            elif "BPEDecoder" in self._kinds:  # the last token of a text loses its suffix
+                later.append(self._decode([_OTHER, piece, _OTHER])[1:-1].encode())
+            else:
+                later.append(self._decode([_OTHER, piece])[1:].encode())
         return later
 
     @cached_property
     def _is_piecewise(self) -> bool:
         """Whether each piece after the first is decoded on its own."""
-        return [step["type"] for step in self._vocabulary.decoder] == ["Metaspace"]
+        return self._kinds in (["Metaspace"], ["WordPiece"], ["ByteLevel"], [JOIN])
 
     def _pieces(self, ids: list[int]) -> Iterable[bytes]:
         """Return the bytes that each id adds; those of all ids in one item if the decoder joins pieces."""
+        if self._kinds == ["ByteLevel"]:
+            return map(self._later.__getitem__, ids)  # type: ignore[arg-type]
         first = self._decode([self._text(i) for i in (ids[:1] if self._is_piecewise else ids)]).encode()
         return chain([first], map(self._later.__getitem__, ids[1:] if self._is_piecewise else []))  # type: ignore[arg-type]
+
+    def decode_each(self, ids: Iterable[int]) -> list[bytes]:
+        listed = [*ids]
+        decoded, pieces = self.decode(listed), super().decode_each(listed)
+        # A decoder that reads several tokens at once gives the text of all to the first.
+        return pieces if b"".join(pieces) == decoded else [decoded, *[b""] * (len(pieces) - 1)]
 
     def _text(self, token: int) -> str:
         found = self.by_id[token]
@@ -80,68 +96,7 @@ class MetaspaceDecoding(UnigramDecoding):
         return found.decode()
 
     def _decode(self, pieces: list[str]) -> str:
-        most = most_characters(sum(map(len, pieces)))
-        for step in self._vocabulary.decoder:
-            if step["type"] == "Replace":
-                Replace(step["pattern"]["String"], False, step["content"]).check_growth(pieces, most)
-            pieces = _DECODERS[step["type"]](pieces, step)
-        return "".join(pieces)
-
-
-def _metaspace(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
-    decoded = [piece.replace(MARK, " ") for piece in pieces]
-    if pieces and step["prepend_scheme"] != NEVER:
-        decoded[0] = pieces[0].replace(MARK, "")
-    return decoded
-
-
-def _replace(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
-    return [piece.replace(step["pattern"]["String"], step["content"]) for piece in pieces]
-
-
-def _byte_fallback(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
-    """Decode each run of byte pieces. If it is not UTF-8, every byte of the run becomes U+FFFD."""
-    decoded: list[str] = []
-    pending = bytearray()
-    for piece in [*pieces, ""]:
-        byte = _BYTE.fullmatch(piece)
-        if byte:
-            pending.append(int(byte[1], 16))
-            continue
-        if pending:
-            try:
-                decoded.append(pending.decode())
-            except UnicodeDecodeError:
-                decoded += ["\ufffd"] * len(pending)
-            pending.clear()
-        decoded.append(piece)
-    return decoded[:-1]
-
-
-def _fuse(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
-    return ["".join(pieces)]
-
-
-def _strip(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
-    """Remove the character up to `start` times from the beginning and `stop` times from the end of each piece."""
-    stripped = []
-    for piece in pieces:
-        start, stop = 0, len(piece)
-        while start < min(step["start"], len(piece)) and piece[start] == step["content"]:
-            start += 1
-        while stop > max(start, len(piece) - step["stop"]) and piece[stop - 1] == step["content"]:
-            stop -= 1
-        stripped.append(piece[start:stop])
-    return stripped
-
-
-_DECODERS = {
-    "Metaspace": _metaspace,
-    "Replace": _replace,
-    "ByteFallback": _byte_fallback,
-    "Fuse": _fuse,
-    "Strip": _strip,
-}
+        return decode_by(self._vocabulary.decoder, pieces)
 
 
 class SentencePieceDecoding(UnigramDecoding):

@@ -71,7 +71,8 @@ class PieceTables(TrieTables):
         super().__init__(vocabulary.pattern)
         tokens = [(token.encode(), i) for token, i in vocabulary.ids.items() if token]
         units = trie_of(tokens)
-        continuation = _children_of(vocabulary.prefix.encode(), units)
+        prefix = vocabulary.continuation
+        continuation = trie.NO_CHILDREN if prefix is None else _children_of(prefix.encode(), units)
         unknown = vocabulary.ids[vocabulary.unknown]
         rules = np.array([continuation, unknown, vocabulary.longest_word], dtype=np.int64)
         self.pieces = kernel.Pieces(units, rules, np.zeros(0))

@@ -13,6 +13,8 @@ from tokenizer.text import nfc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from tokenizer.bpe_vocabulary import BytePairVocabulary
     from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
@@ -28,6 +30,10 @@ def merged_spans(
     tokens = vocabulary.tokens
     ends = list(accumulate((len(tokens[i] or b"") for i in ids), initial=0))
     spans = list(pairwise(ends))
+    if vocabulary.normalizer is not None and not vocabulary.normalizer.is_nfc:
+        raise ValueError("offsets are not supported for this vocabulary, whose normalizer is not NFC: use encode")
+    if vocabulary.pattern.drops:
+        raise ValueError("offsets are not supported for this vocabulary, whose pre-tokenizer drops text: use encode")
     if vocabulary.normalizer is None and not vocabulary.pattern.rewrites:
         return ids, spans
     of_bytes = _spans_of_bytes(vocabulary, data)
@@ -103,7 +109,8 @@ class PieceSpans:
         starts = list(accumulate((len(c.encode(errors="surrogateescape")) for c in characters), initial=0))
         ids: list[int] = []
         spans: Spans = []
-        for word, places in self._vocabulary.pattern.aligned_words(characters):
+        words: Any = self._vocabulary.pattern  # BERT's
+        for word, places in words.aligned_words(characters):
             found = self._encode(word.encode())
             first = 0
             for i in found:
@@ -117,6 +124,16 @@ class PieceSpans:
     def _length(self, token: int, continues: bool) -> int:
         """Return the number of characters of a word that a token stands for."""
         return self._lengths[token] - (len(self._vocabulary.prefix) if continues else 0)
+
+
+def without_spaces(data: bytes, spans: Spans) -> Spans:
+    """Return spans without the spaces at their ends; a span of spaces becomes the empty one at its end."""
+    trimmed = []
+    for start, end in spans:
+        part = data[start:end]
+        first = end - len(part.lstrip(b" "))
+        trimmed.append((first, max(first, start + len(part.rstrip(b" ")))))
+    return trimmed
 
 
 _MARKED = "bytelm.invalid-utf8"

@@ -6,12 +6,12 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from functools import cache, cached_property, lru_cache
 from itertools import chain, groupby
 
-from tokenizer.text import nfc
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import re
     from typing import Any, Literal
+
+    from tokenizer.splitting.normalizers import Normalization
 
     SpecialSet = Literal["all"] | Collection[str]
 
@@ -34,6 +34,10 @@ _OTHER_WORD_CHARACTERS += (("\u24b6", "\u24e9"), ("\ufe33", "\ufe34"), ("\ufe4d"
 _OTHER_WORD_CHARACTERS += (("\U0001f130", "\U0001f149"), ("\U0001f150", "\U0001f169"), ("\U0001f170", "\U0001f189"))
 
 
+class NormalizedText(bytes):
+    """A part of a text after normalization."""
+
+
 class SpecialTokens:
     """Finder of a vocabulary's special tokens in texts.
 
@@ -46,7 +50,7 @@ class SpecialTokens:
         self,
         ids: Mapping[str, int],
         flags: Mapping[str, Mapping[str, bool]] | None = None,
-        normalizer: str | None = None,
+        normalizer: Normalization | None = None,
     ):
         self._ids = ids
         self._all = frozenset(ids)
@@ -55,7 +59,7 @@ class SpecialTokens:
             for spelling, given in (flags or {}).items()
             if (set_flags := {flag for flag in FLAGS if given.get(flag)})
         }
-        self._normalizes = normalizer is not None
+        self._normalizer = normalizer
 
     def sets(self, allowed: SpecialSet, disallowed: SpecialSet) -> tuple[frozenset[str], frozenset[str]]:
         """Return the allowed and the disallowed spellings. Raises ValueError for a wrong argument."""
@@ -98,8 +102,10 @@ class SpecialTokens:
             yield start, self._ids[part] if isinstance(part, str) else part
 
     def read_normalized(self, spellings: frozenset[str]) -> bool:
-        """Return whether one of these tokens is matched in normalized text; then `parts` yields normalized parts."""
-        return self._normalizes and any("normalized" in self._flags.get(spelling, ()) for spelling in spellings)
+        """Return whether one of these tokens is matched in normalized text; then text parts are `NormalizedText`."""
+        return self._normalizer is not None and any(
+            "normalized" in self._flags.get(spelling, ()) for spelling in spellings
+        )
 
     def _first(self, data: bytes, spellings: frozenset[str]) -> tuple[int, str] | None:
         """Return the offset and spelling of the first of these special tokens in a text, None if there is none."""
@@ -115,11 +121,16 @@ class SpecialTokens:
             if not normalized or isinstance(part, str):
                 yield start, part
                 continue
-            form = nfc if self._normalizes else bytes
-            for offset, piece in self._cut_at(
-                form(part), {form(spelling.encode()): spelling for spelling in normalized}
-            ):
-                yield start + offset, piece
+            if self._normalizer is None:
+                found = self._cut_at(part, {spelling.encode(): spelling for spelling in normalized})
+                yield from ((start + offset, piece) for offset, piece in found)
+                continue
+            apply = self._normalizer.apply
+            forms = {
+                form: spelling for spelling in sorted(normalized, reverse=True) if (form := apply(spelling.encode()))
+            }
+            for offset, piece in self._cut_at(apply(part), forms):
+                yield start + offset, piece if isinstance(piece, str) else NormalizedText(piece)
 
     def _refused(self, pieces: Iterable[bytes], disallowed: frozenset[str]) -> Iterator[bytes]:
         """Yield the joined pieces. Raises ValueError when it comes to a disallowed spelling."""

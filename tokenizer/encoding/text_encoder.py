@@ -8,7 +8,6 @@ from functools import cached_property
 from itertools import pairwise
 
 from tokenizer.encoding.python_encoder import FIRST_BYTES, ShortEncoder
-from tokenizer.text import nfc
 
 # A program that encodes a short text needs none of these imports, which take longer than the encoding.
 TYPE_CHECKING = False
@@ -57,13 +56,24 @@ class TextEncoder:
 
     def __init__(self, vocabulary: Vocabulary):
         self._vocabulary = vocabulary
+        self._normalizer = vocabulary.normalizer
+        self._source: TextEncoder | None = None  # whose kernels this one uses
         self.short: ShortEncoder | None = ShortEncoder(vocabulary.pattern, vocabulary.pretoken_encoder())
         self._cold: bool | None = None  # whether the kernels are not compiled yet; None until checked
 
+    @cached_property
+    def after_normalization(self) -> TextEncoder:
+        """The encoder of text that is normalized already, with the same kernels."""
+        if self._normalizer is None:
+            return self
+        encoder = TextEncoder(self._vocabulary)
+        encoder._normalizer, encoder._source = None, self
+        return encoder
+
     def to_list(self, data: bytes) -> list[int]:
         """Return the ids of one text."""
-        if self._vocabulary.normalizer is not None:
-            data = nfc(data)
+        if self._normalizer is not None:
+            data = self._normalizer.apply(data)
         short = self.short
         if short is not None and (short.takes(len(data)) or self._before_kernels(short, len(data))):
             ids = short.encode(data)
@@ -78,10 +88,10 @@ class TextEncoder:
         from tokenizer.workers import thread_count
 
         threads = thread_count(threads)
-        if self._vocabulary.normalizer is not None:
-            from tokenizer.document_blocks import nfc_block
+        if self._normalizer is not None:
+            from tokenizer.document_blocks import normalized_block
 
-            block = nfc_block(block)
+            block = normalized_block(block, self._normalizer)
         short = self.short
         if short is not None and self._before_kernels(short, block.size):
             ids, id_offsets = _encode_shortly(short, block)
@@ -98,10 +108,10 @@ class TextEncoder:
 
     def to_parts(self, block: Block) -> Iterator[np.ndarray]:
         """Yield the ids of one document in parts, uint32. Each part is overwritten by the next."""
-        if self._vocabulary.normalizer is not None:
-            from tokenizer.document_blocks import nfc_block
+        if self._normalizer is not None:
+            from tokenizer.document_blocks import normalized_block
 
-            block = nfc_block(block)
+            block = normalized_block(block, self._normalizer)
         for ids in self._pool.parts(block):
             if self._vocabulary.missing_bytes and ids.max(initial=0) >= self._vocabulary.size:
                 self.to_arrays(block, 1)  # raises the error, which needs the ids of the whole text
@@ -126,18 +136,22 @@ class TextEncoder:
             yield from self.to_list(bytes(held))
 
     def _normalize(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the normalized text, cut before ASCII characters, because these compose with nothing before them."""
-        if self._vocabulary.normalizer is None:
+        """Yield the normalized text, cut before ASCII characters if these compose with nothing before them."""
+        if self._normalizer is None:
             yield from pieces
+            return
+        apply = self._normalizer.apply
+        if not self._normalizer.cuts_at_ascii:
+            yield apply(b"".join(pieces))
             return
         held = bytearray()
         for piece in pieces:
             last_ascii = len(piece.rstrip(_NOT_ASCII)) - 1
             if last_ascii >= 0:
-                yield nfc(bytes(held + piece[:last_ascii]))
+                yield apply(bytes(held + piece[:last_ascii]))
                 held.clear()
             held += piece[max(0, last_ascii) :]
-        yield nfc(bytes(held))
+        yield apply(bytes(held))
 
     def count(self, data: bytes) -> int:
         """Return the number of ids of one text."""
@@ -160,8 +174,8 @@ class TextEncoder:
         encoder = self._dropout
         if not dropout:
             return self.to_list(data)
-        if self._vocabulary.normalizer is not None:
-            data = nfc(data)
+        if self._normalizer is not None:
+            data = self._normalizer.apply(data)
         ids = encoder.encode(data, dropout, random)
         if self._vocabulary.missing_bytes and ids and max(ids) >= self._vocabulary.size:
             raise MissingByteError(*self._first_missing(data, ids))
@@ -211,6 +225,8 @@ class TextEncoder:
         from tokenizer.encoding.kernel_encoder import EncoderPool
 
         self.short = None
+        if self._source is not None:
+            return self._source._pool
         return EncoderPool(self._vocabulary.kernel_tables)
 
 

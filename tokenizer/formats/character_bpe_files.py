@@ -7,20 +7,25 @@ from itertools import chain
 
 from tokenizer.character_bpe_vocabulary import CharacterPairVocabulary
 from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
-from tokenizer.formats.hugging_face import parse_post_processor, type_of
+from tokenizer.formats.hugging_face import parse_post_processor
 from tokenizer.formats.length_settings import length_fields, parse_length_settings
 from tokenizer.formats.spelled_vocabulary import check_ids, expect, is_unicode, most_merges, quote
-from tokenizer.formats.unigram_files import (
-    LONGEST_PIECE,
+from tokenizer.formats.step_fields import (
+    decoder_field,
     in_sequence,
+    normalizer_field,
+    parse_chain,
     parse_decoder,
     parse_metaspace,
-    parse_normalizer,
+    parse_normalization,
     pre_tokenizer_field,
     steps_of,
+    type_of,
 )
+from tokenizer.formats.unigram_files import LONGEST_PIECE, words_field
+from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.metaspace_splitter import FIRST, NEVER, MetaspaceWords
-from tokenizer.splitting.normalizers import MARK, SPACES_TO_MARKS
+from tokenizer.splitting.normalizers import MARK, SPACES_TO_MARKS, Normalization
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,14 +38,20 @@ _NO_ENTRIES = '"vocab": {},\n    "merges": []'
 def character_bpe_json(vocabulary: CharacterPairVocabulary) -> Iterator[str]:
     """Yield the text of tokenizer.json in parts."""
     words: Any = vocabulary.pattern
+    normalizer, pre_tokenizer = normalizer_field(vocabulary.normalizer), None
+    if isinstance(words, Chain):
+        pre_tokenizer = pre_tokenizer_field(words)
+    else:
+        normalizer = in_sequence("normalizers", [step.field for step in words.normalizers])
+        pre_tokenizer = None if is_whole_text(words) else words_field(words)
     content = {
         "version": "1.0",
         **length_fields(vocabulary.length_settings),
         "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
-        "normalizer": in_sequence("normalizers", [step.field for step in words.normalizers]),
-        "pre_tokenizer": None if is_whole_text(words) else pre_tokenizer_field(words),
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
         "post_processor": vocabulary.post_processor,
-        "decoder": in_sequence("decoders", vocabulary.decoder),
+        "decoder": decoder_field(vocabulary.decoder),
         "model": {
             "type": "BPE",
             "dropout": None,
@@ -85,13 +96,9 @@ def parse_character_bpe_json(content: dict[str, Any]) -> CharacterPairVocabulary
     for name, affix in affixes.items():
         expect(isinstance(affix, str) and is_unicode(affix), f"has model.{name} = {quote(affix)}")
     prefix, suffix = affixes.values()
-    pattern = _parse_words(content)
     special, added_flags = parse_added_tokens_field(content, vocab)
-    for spelling, given in added_flags.items():
-        expect(
-            not given.get("normalized") or _stays(pattern, spelling),
-            f"has the added token {quote(spelling)} with normalized, which is not supported after these normalizers",
-        )
+    reads_normalized = any(given.get("normalized") for given in added_flags.values())
+    normalizer, pattern = _parse_splitter(content, reads_normalized)
     check_ids(vocab, special, "model.vocab")
     for token in vocab:
         expect(token != "", "has an empty token in model.vocab")
@@ -113,6 +120,7 @@ def parse_character_bpe_json(content: dict[str, Any]) -> CharacterPairVocabulary
         decoder=parse_decoder(content.get("decoder")),
         special_tokens=special,
         pattern=pattern,
+        normalizer=normalizer,
         added_flags=added_flags,
         post_processor=parse_post_processor(content.get("post_processor"), special),
         length_settings=parse_length_settings(content),
@@ -124,10 +132,6 @@ def parse_character_bpe_json(content: dict[str, Any]) -> CharacterPairVocabulary
         strange = next((token for token, i in vocab.items() if i not in known), None)
         expect(strange is None, f"has ignore_merges and {quote(strange)}, whose characters are no tokens")
     return vocabulary
-
-
-def _stays(words: MetaspaceWords, spelling: str) -> bool:
-    return words.normalize(spelling) == spelling and not words.normalizers
 
 
 def _parse_merges(merges: Any, ids: dict[str, int], prefix: str) -> list[list[str]]:
@@ -168,23 +172,28 @@ def _check_symbols(
         expect(token not in merged, f"has a merge with {quote(token)}, which is not supported")
 
 
-def _parse_words(content: dict[str, Any]) -> MetaspaceWords:
-    normalizers = [parse_normalizer(step) for step in steps_of(content.get("normalizer"), "normalizer", "normalizers")]
-    steps = steps_of(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers")
-    marked = normalizers[-1:] == [SPACES_TO_MARKS]
+def _parse_splitter(
+    content: dict[str, Any], reads_normalized: bool
+) -> tuple[Normalization | None, MetaspaceWords | Chain]:
+    """Return the normalizer and the splitter: words of Metaspace, whose splitter normalizes too, or else a chain.
+
+    reads_normalized: whether added tokens are found in normalized text.
+    """
+    normalizer = parse_normalization(content.get("normalizer"))
+    steps = normalizer.steps if normalizer is not None else ()
+    listed = steps_of(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers")
+    marked = steps[-1:] == (SPACES_TO_MARKS,)
     # Gemma's file also splits at spaces, of which the normalizers leave none.
-    steps = [step for step in steps if not (marked and _is_split_at_spaces(step))]
-    kinds = [type_of(step) for step in steps]
-    expect(
-        kinds in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]) or (kinds == [] and marked),
-        f"has the pre_tokenizer {quote(' + '.join(kinds))}; with BPE over characters, Metaspace is supported, alone or "
-        f"after WhitespaceSplit, or none after a Replace of spaces by {MARK!r}",
-    )
-    if kinds == []:
-        return MetaspaceWords(tuple(normalizers), False, NEVER, False)
-    prepend, cuts = parse_metaspace(steps[-1], "pre_tokenizer")
-    expect(prepend != FIRST or len(steps) == 1, "has WhitespaceSplit before Metaspace with prepend_scheme first")
-    return MetaspaceWords(tuple(normalizers), len(steps) == 2, prepend, cuts)
+    kept = [step for step in listed if not (marked and _is_split_at_spaces(step))]
+    kinds = [type_of(step) for step in kept]
+    if not (reads_normalized and steps):
+        if kinds == [] and marked:
+            return None, MetaspaceWords(steps, False, NEVER, False)
+        if kinds in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]):
+            replacement, prepend, cuts = parse_metaspace(kept[-1], "pre_tokenizer").values()
+            if replacement == MARK and (prepend != FIRST or len(kept) == 1):
+                return None, MetaspaceWords(steps, len(kept) == 2, prepend, cuts)
+    return normalizer, parse_chain(content.get("pre_tokenizer"), as_bytes=False)
 
 
 def _is_split_at_spaces(step: Any) -> bool:

@@ -11,18 +11,24 @@ from tokenizer.bpe_vocabulary import BytePairVocabulary
 from tokenizer.byte_level import BY_MERGES, WHOLE_FIRST, spell
 from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
 from tokenizer.formats.length_settings import length_fields, parse_length_settings
-from tokenizer.formats.other_kinds import ONLY, refuse_other_bpe, refuse_tekken
-from tokenizer.formats.spelled_vocabulary import build_vocabulary, expect, is_unicode, quote
-from tokenizer.splitting.chains import BEHAVIORS, Chain
-from tokenizer.splitting.patterns import NAMES, Pattern, refuse_misread_by_tokenizers, resolve_pattern
+from tokenizer.formats.other_kinds import ONLY
+from tokenizer.formats.spelled_vocabulary import build_vocabulary, expect, quote
+from tokenizer.formats.step_fields import (
+    normalizer_field,
+    parse_byte_level_steps,
+    parse_normalization,
+    pre_tokenizer_field,
+    steps_of,
+    type_of,
+)
+from tokenizer.splitting.chains import Chain
+from tokenizer.splitting.patterns import Pattern, refuse_misread_by_tokenizers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-LONGEST_REGEX = 10_000  # characters
-MOST_STEPS = 100
 _PART_BYTES = 1 << 20  # a longer token is spelled in parts of this size
 # The place of tokens and merges in the JSON of all other fields.
 _NO_ENTRIES = '"vocab": {},\n    "merges": []'
@@ -40,15 +46,21 @@ def is_bpe(content: Any) -> bool:
 
 
 def is_byte_level(content: dict[str, Any]) -> bool:
-    """Return whether a step of a tokenizer.json is ByteLevel, so that tokens spell bytes."""
-    fields = [content.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")]
-    for name in ("normalizers", "pretokenizers", "decoders"):
-        fields += [step for field in fields if isinstance(field, dict) for step in _list(field.get(name))]
-    return any(type_of(field) == "ByteLevel" for field in fields)
+    """Return whether text goes through one ByteLevel step and tokens spell bytes without marks, as in GPT-2.
 
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    Later steps may only cut the text in ByteLevel's alphabet.
+    """
+    normalizers = [*map(type_of, steps_of(content.get("normalizer"), "normalizer", "normalizers"))]
+    others = [*map(type_of, steps_of(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers"))]
+    decoder, model = content.get("decoder"), content["model"]
+    marks = [model.get(name) for name in ("end_of_word_suffix", "continuing_subword_prefix", "byte_fallback")]
+    return (
+        [*normalizers, *others].count("ByteLevel") == 1
+        and ("ByteLevel" in others or normalizers[-1] == "ByteLevel")
+        and "Metaspace" not in others
+        and not any(marks)
+        and (decoder is None or type_of(decoder) == "ByteLevel")
+    )
 
 
 def tokenizer_json(vocabulary: BytePairVocabulary) -> Iterator[str]:
@@ -56,13 +68,13 @@ def tokenizer_json(vocabulary: BytePairVocabulary) -> Iterator[str]:
 
     Raises ValueError if the format cannot represent the vocabulary.
     """
-    special = {i: spelling for spelling, i in vocabulary.special_tokens.items()}
+    others = {i: spelling for spelling, i in [*vocabulary.special_tokens.items(), *vocabulary.unreachable.items()]}
     content: dict[str, Any] = {
         "version": "1.0",
         **length_fields(vocabulary.length_settings),
         "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
-        "normalizer": {"type": vocabulary.normalizer} if vocabulary.normalizer else None,
-        "pre_tokenizer": {"type": "Sequence", "pretokenizers": _steps(vocabulary.pattern)},
+        "normalizer": normalizer_field(vocabulary.normalizer),
+        "pre_tokenizer": _pre_tokenizer_field(vocabulary.pattern),
         "post_processor": vocabulary.post_processor,
         "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
         "model": {
@@ -85,10 +97,10 @@ def tokenizer_json(vocabulary: BytePairVocabulary) -> Iterator[str]:
     yield f'{before}"vocab": {{'
     separator = "\n      "
     for i, token in enumerate(vocabulary.tokens):
-        if token is None and i not in special:
+        if token is None and i not in others:
             continue
         yield separator
-        yield from [encode(special[i])] if token is None else _json_string(token, encode)
+        yield from [encode(others[i])] if token is None else _json_string(token, encode)
         yield f": {i}"
         separator = ",\n      "
     yield '\n    },\n    "merges": ['
@@ -113,12 +125,15 @@ def _json_string(token: bytes, encode: Callable[[str], str]) -> Iterator[str]:
     yield '"'
 
 
-def _steps(pattern: Pattern | Chain) -> list[dict[str, Any]]:
+def _pre_tokenizer_field(pattern: Pattern | Chain) -> Any:
+    """Return the field pre_tokenizer. GPT-2's regex is that of ByteLevel, because some readers refuse it in a Split."""
     if isinstance(pattern, Chain):
-        return [step | {"trim_offsets": True} if step["type"] == "ByteLevel" else step for step in pattern.steps]
+        return pre_tokenizer_field(pattern)
+    if pattern.name == "gpt2":
+        return {"type": "Sequence", "pretokenizers": [_BYTE_LEVEL | {"use_regex": True}]}
     refuse_misread_by_tokenizers(pattern)
     split = {"type": "Split", "pattern": {"Regex": pattern.regex}, "behavior": "Isolated", "invert": False}
-    return [split, _BYTE_LEVEL]
+    return {"type": "Sequence", "pretokenizers": [split, _BYTE_LEVEL]}
 
 
 def parse_tokenizer_json(content: Any) -> BytePairVocabulary:
@@ -127,7 +142,6 @@ def parse_tokenizer_json(content: Any) -> BytePairVocabulary:
     Raises ValueError that names the field that is missing, damaged or not supported.
     """
     expect(isinstance(content, dict), "is not a JSON object")
-    refuse_tekken(content)
     model = content.get("model")
     expect(isinstance(model, dict), "has no model; is it a tokenizer.json?")
     # Checked first: files with another model differ in most other fields, too.
@@ -135,14 +149,13 @@ def parse_tokenizer_json(content: Any) -> BytePairVocabulary:
         model.get("type") == "BPE" or ("type" not in model and "merges" in model),
         f"has a model of type {quote(model.get('type'))}, which is not supported ({ONLY})",
     )
-    refuse_other_bpe(model)
     decoder = content.get("decoder")
     expect(
         decoder is None or type_of(decoder) == "ByteLevel",
         f"has a decoder of type {type_of(decoder)}, which is not supported ({ONLY})",
     )
-    normalizer = _parse_normalizer(content.get("normalizer"))
-    pattern = _parse_pre_tokenizer(content.get("pre_tokenizer"))
+    normalizer = parse_normalization(content.get("normalizer"))
+    pattern = parse_byte_level_steps(content.get("pre_tokenizer"))
     expect(not model.get("dropout"), f"has model.dropout = {quote(model.get('dropout'))}, which is not supported")
     ignore_merges = model.get("ignore_merges", False)
     expect(isinstance(ignore_merges, bool), f"has model.ignore_merges = {quote(ignore_merges)}")
@@ -156,85 +169,9 @@ def parse_tokenizer_json(content: Any) -> BytePairVocabulary:
         normalizer=normalizer,
         added_flags=flags,
         post_processor=parse_post_processor(content.get("post_processor"), special),
+        keeps_unreachable=True,
         length_settings=parse_length_settings(content),
     )
-
-
-def _parse_normalizer(normalizer: Any) -> str | None:
-    """Return "NFC" or None for the normalizer field, which may be a Sequence."""
-    steps = [normalizer]
-    if type_of(normalizer) == "Sequence":
-        steps = normalizer.get("normalizers")
-        expect(isinstance(steps, list), "has a normalizer.normalizers that is not a list")
-    kinds = {type_of(step) for step in steps if step is not None}
-    expect(
-        kinds <= {"NFC"}, f"has a normalizer of type {' + '.join(sorted(kinds))}, which is not supported (only NFC is)"
-    )
-    return "NFC" if kinds else None
-
-
-def _parse_pre_tokenizer(pre_tokenizer: Any) -> Pattern | Chain:
-    """Return the pattern for ByteLevel alone or after a Split by a regex, and a chain for all other steps."""
-    steps = [pre_tokenizer]
-    if type_of(pre_tokenizer) == "Sequence":
-        steps = pre_tokenizer.get("pretokenizers")
-        expect(isinstance(steps, list), "has pre_tokenizer.pretokenizers that are not a list")
-        expect(len(steps) <= MOST_STEPS, f"has {len(steps):,} pre_tokenizer.pretokenizers; {MOST_STEPS} are supported")
-    kinds = [type_of(step) for step in steps]
-    expect(
-        kinds.count("ByteLevel") == 1 and {*kinds} <= {"ByteLevel", "Split", "Digits", "Punctuation"},
-        f"has the pre_tokenizer {quote(' + '.join(kinds))}; supported are Split, Digits, Punctuation and one ByteLevel",
-    )
-    steps = [_parse_step(step) for step in steps]
-    byte_level = steps[kinds.index("ByteLevel")]
-    if not byte_level["add_prefix_space"]:
-        if kinds == ["ByteLevel"] and byte_level["use_regex"]:
-            return resolve_pattern("gpt2")
-        if kinds == ["Split", "ByteLevel"] and not byte_level["use_regex"] and "Regex" in steps[0]["pattern"]:
-            pattern = resolve_pattern(steps[0]["pattern"]["Regex"])
-            options = (steps[0]["behavior"], steps[0]["invert"])
-            # Named patterns match the whole text, so removing text that does not match changes nothing.
-            if options == ("Isolated", False) or (options == ("Removed", True) and pattern.name is not None):
-                return pattern
-    for step in steps:
-        expect(
-            step.get("behavior", "Isolated") in BEHAVIORS,
-            f"has a {step['type']} with behavior {quote(step.get('behavior'))}, which is not supported: it drops text",
-        )
-    chain = Chain(steps)
-    chain.check()
-    return chain
-
-
-def _parse_step(step: dict[str, Any]) -> dict[str, Any]:
-    """Return the checked fields of a pre-tokenizer step that decide how it splits."""
-    kind = step["type"]
-    flags = {"ByteLevel": ("add_prefix_space", "use_regex"), "Digits": ("individual_digits",), "Split": ("invert",)}
-    parsed: dict[str, Any] = {"type": kind}
-    for flag in flags.get(kind, ()):
-        parsed[flag] = step.get(flag, flag == "use_regex")
-        expect(isinstance(parsed[flag], bool), f"has a {kind} with {flag} = {quote(parsed[flag])}")
-    if kind in ("Split", "Punctuation"):
-        parsed["behavior"] = step.get("behavior", "Isolated")
-        expect(parsed["behavior"] in (*BEHAVIORS, "Removed"), f"has a {kind} with behavior {quote(parsed['behavior'])}")
-    if kind == "Split":
-        parsed["pattern"] = _parse_split_pattern(step.get("pattern"))
-    return parsed
-
-
-def _parse_split_pattern(pattern: Any) -> dict[str, str]:
-    """Return the checked pattern of a Split: {"Regex": regex} or {"String": text}."""
-    kind, text = _single_item(pattern)
-    expect(
-        kind in ("Regex", "String") and isinstance(text, str) and text != "",
-        "has a pre_tokenizer.pattern that is neither a Regex nor a String",
-    )
-    expect(len(text) <= LONGEST_REGEX, f"has a pre_tokenizer.pattern of {len(text)} characters")
-    expect(is_unicode(text), "has a pre_tokenizer.pattern with a lone surrogate")
-    if kind == "Regex":
-        expect(text not in NAMES, f"has the pre_tokenizer.pattern {text!r}, the name of a pattern instead of a regex")
-        refuse_misread_by_tokenizers(resolve_pattern(text))
-    return {kind: text}
 
 
 def parse_post_processor(processor: Any, special: dict[str, int]) -> dict[str, Any] | None:
@@ -336,9 +273,3 @@ def _check_template(template: dict[str, Any], special: dict[str, int]) -> None:
 def _single_item(field: Any) -> tuple[Any, Any]:
     """Return the key and value of an object with one item; otherwise (None, None)."""
     return next(iter(field.items())) if isinstance(field, dict) and len(field) == 1 else (None, None)
-
-
-def type_of(field: Any) -> str:
-    """Return a field's "type", or the field itself if it is not an object, as a short text."""
-    kind = field.get("type") if isinstance(field, dict) else field
-    return kind if isinstance(kind, str) and len(kind) <= 80 else quote(kind)

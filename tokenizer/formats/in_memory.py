@@ -10,6 +10,7 @@ from tokenizer.byte_level import BY_RANKS, spell
 from tokenizer.formats.other_kinds import refuse_marked_words
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, check_largest_id, expect, is_id, quote
 from tokenizer.special import check_special_tokens
+from tokenizer.splitting.normalizers import NFC, Normalization
 from tokenizer.splitting.patterns import Pattern, resolve_pattern
 
 TYPE_CHECKING = False
@@ -35,10 +36,13 @@ def checked_special_tokens(special_tokens: Mapping[str, int] | None) -> dict[str
     return special_tokens
 
 
-def check_normalizer(normalizer: str | None) -> None:
-    """Raise ValueError unless this is a normalizer of byte-level vocabularies."""
-    if normalizer not in (None, "NFC"):
+def normalization_named(normalizer: str | None) -> Normalization | None:
+    """Return the normalization with this name. Raises ValueError unless it is NFC or None."""
+    if normalizer is None:
+        return None
+    if normalizer != "NFC":
         raise ValueError(f"normalizer must be 'NFC' or None, not {normalizer!r}")
+    return NFC
 
 
 def vocabulary_of_ranks(
@@ -46,10 +50,11 @@ def vocabulary_of_ranks(
     pattern: str | Pattern,
     special_tokens: Mapping[str, int] | None,
     normalizer: str | None = None,
+    unreachable: Mapping[str, int] | None = None,
 ) -> BytePairVocabulary:
-    """Return the vocabulary of tiktoken's ranks, which are ids."""
+    """Return the vocabulary of tiktoken's ranks, which are ids. unreachable: as in `BytePairVocabulary`."""
     special_tokens = checked_special_tokens(special_tokens)
-    check_normalizer(normalizer)
+    normalization = normalization_named(normalizer)
     check_largest_id(max([*ranks.values(), *special_tokens.values()], default=0), len(ranks) + len(special_tokens))
     longest = max(map(len, ranks), default=0)
     if longest > LONGEST_RANKED_TOKEN:
@@ -59,7 +64,8 @@ def vocabulary_of_ranks(
         special_tokens=special_tokens,
         pattern=resolve_pattern(pattern),
         rule=BY_RANKS,
-        normalizer=normalizer,
+        unreachable=unreachable,
+        normalizer=normalization,
     )
 
 
@@ -86,7 +92,7 @@ def vocabulary_of_merges(
     """Return the vocabulary of tokens with their ids and of merges. Tokens are bytes, or spelled as in vocab.json."""
     special_tokens, pattern = checked_special_tokens(special_tokens), resolve_pattern(pattern)
     check_iterable("merges", merges, "pairs of tokens")
-    check_normalizer(normalizer)
+    normalization = normalization_named(normalizer)
     try:
         spelled = {_spell(token): i for token, i in _items(ids)}
         pairs = [[_spell(part) for part in merge] if isinstance(merge, (list, tuple)) else merge for merge in merges]
@@ -97,7 +103,7 @@ def vocabulary_of_merges(
             special_tokens,
             pattern,
             vocab_field="it",
-            normalizer=normalizer,
+            normalizer=normalization,
         )
     except ValueError as error:
         raise ValueError(f"vocabulary: {error}") from None

@@ -1,4 +1,4 @@
-"""Kinds of vocabularies that are not read. Each is recognised in all its forms, so that the error names the kind."""
+"""Kinds of vocabularies whose merges alone do not say how text is split. The error names the kind."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-ONLY = (
-    "only byte-level BPE such as GPT-2's and Llama 3's, BERT's WordPiece, and SentencePiece's Unigram and BPE such as "
-    "T5's and Llama 2's are"
-)
-_MARKS_ENDS = f"marks the end of a word, as in CLIP and OpenAI's first GPT; such BPE is not supported ({ONLY})"
-_MARKS_PARTS = f"marks tokens within words, as in WordPiece; such BPE is not supported ({ONLY})"
+ONLY = "only BPE, WordPiece, WordLevel and Unigram are"
+_MARKS_ENDS = "marks the end of a word, as in CLIP and OpenAI's first GPT; such BPE is read from tokenizer.json only"
+_MARKS_PARTS = "marks tokens within words, as in WordPiece; such BPE is read from tokenizer.json only"
 
 
 def refuse_marked_words(ids: Iterable[str], merges: Sequence[Any], special_tokens: Iterable[str]) -> None:
@@ -31,19 +28,3 @@ def refuse_marked_words(ids: Iterable[str], merges: Sequence[Any], special_token
         made = {line.replace(" ", "") for line in lines if len(line) == 2 + len(mark)}
         unmade = marked.difference(made, special_tokens)
         expect(not unmade, f"has the token {quote(min(unmade, default=''))}, which no merge makes: {mark} {meaning}")
-
-
-def refuse_other_bpe(model: dict[str, Any]) -> None:
-    """Raise ValueError if the byte-level BPE of a tokenizer.json marks words or falls back to bytes."""
-    for field, meaning in (("end_of_word_suffix", _MARKS_ENDS), ("continuing_subword_prefix", _MARKS_PARTS)):
-        expect(not model.get(field), f"has model.{field} = {quote(model.get(field))}, which {meaning}")
-    fallback = model.get("byte_fallback")
-    expect(not fallback, f"has model.byte_fallback = {quote(fallback)} with ByteLevel, whose tokens spell all bytes")
-
-
-def refuse_tekken(content: dict[str, Any]) -> None:
-    """Raise ValueError for the content of a tekken.json."""
-    expect(
-        "model" in content or not (isinstance(content.get("config"), dict) and isinstance(content.get("vocab"), list)),
-        "is Mistral's tekken.json, which is not supported: load the tokenizer.json of the same model",
-    )

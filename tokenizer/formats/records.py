@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from tokenizer.bpe_vocabulary import BytePairVocabulary, PackedPairs
+from tokenizer.splitting.normalizers import NFC
 from tokenizer.splitting.patterns import resolve_pattern
 
 TYPE_CHECKING = False
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 SMALLEST_FILE = 1 << 20  # bytes; a record would not load faster than a smaller file
 MOST_RECORDS = 16
 # Increase the version whenever the content of records or the checks of files change.
-_FORMAT = f"bytelm vocabulary 2 {sys.byteorder}\n".encode()
-_HEADER_FIELDS = ("special_tokens", "rule", "normalizer", "added_flags", "post_processor", "length_settings")
+_FORMAT = f"bytelm vocabulary 3 {sys.byteorder}\n".encode()
+_HEADER_FIELDS = ("special_tokens", "rule", "added_flags", "post_processor", "length_settings")
 
 
 def folder_of_records() -> Path | None:
@@ -85,8 +86,8 @@ def _sha256(content: bytes | memoryview) -> bytes:
 def _body(vocabulary: BytePairVocabulary) -> bytes | None:
     """Return the bytes of a record: header, spelled tokens, and the length of the left part of each merge.
 
-    None if token ids have gaps, merges are not in the order of their tokens' ids, a left part has 65,536 characters or
-    more, or the pre-tokenizer has several steps.
+    None if the normalizer is not NFC, token ids have gaps, merges are not in the order of their tokens' ids, a left
+    part has 65,536 characters or more, or the pre-tokenizer has several steps.
     """
     ids: Any = vocabulary.ids
     pairs: Any = vocabulary.pairs
@@ -94,7 +95,9 @@ def _body(vocabulary: BytePairVocabulary) -> bytes | None:
     first = next(iter(ids.values()))
     if (
         vocabulary.pattern.spelling is None
+        or (vocabulary.normalizer is not None and not vocabulary.normalizer.is_nfc)
         or first_merged is None
+        or vocabulary.unreachable
         or list(ids.values()) != list(range(first, first + len(ids)))
     ):
         return None
@@ -102,7 +105,12 @@ def _body(vocabulary: BytePairVocabulary) -> bytes | None:
     if max(lengths) >= 1 << 16:
         return None
     header = {name: getattr(vocabulary, name) for name in _HEADER_FIELDS}
-    header |= {"pattern": str(vocabulary.pattern), "first": first, "first_merged": first_merged}
+    header |= {
+        "nfc": vocabulary.normalizer is not None,
+        "pattern": str(vocabulary.pattern),
+        "first": first,
+        "first_merged": first_merged,
+    }
     parts = (json.dumps(header).encode(), "\n".join(ids).encode(), array("H", lengths).tobytes())
     return b"".join([len(part).to_bytes(8, "little") + part for part in parts])
 
@@ -127,6 +135,7 @@ def _restore(header: dict[str, Any], tokens: list[str], left_lengths: memoryview
         pairs=PackedPairs(merged, lengths),
         first_merged=first_merged,
         pattern=resolve_pattern(header["pattern"]),
+        normalizer=NFC if header["nfc"] else None,
         **{name: header[name] for name in _HEADER_FIELDS},
     )
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from tokenizer.splitting.chains import Chain
+    from tokenizer.splitting.normalizers import Normalization
 
 LARGEST_ID = 2**24
 
@@ -32,14 +33,17 @@ def build_vocabulary(
     *,
     rule: str = BY_MERGES,
     vocab_field: str = "model.vocab",
-    normalizer: str | None = None,
+    normalizer: Normalization | None = None,
     added_flags: Mapping[str, dict[str, bool]] | None = None,
     post_processor: dict[str, Any] | None = None,
     length_settings: dict[str, Any] | None = None,
+    keeps_unreachable: bool = False,
 ) -> BytePairVocabulary:
     """Return a vocabulary from spelled tokens with ids, and merges.
 
     Takes over `vocab` and removes its special tokens, except bytes and merged tokens, which text can become.
+    keeps_unreachable: whether tokens may be empty or have characters outside ByteLevel's alphabet, as in `tokenizers`.
+    No text becomes them, so their merges are left out.
     Raises ValueError that names the wrong entry. `vocab_field` is the name of `vocab` in messages.
     """
     expect(isinstance(vocab, dict), f"has no {vocab_field}, or it is not an object")
@@ -47,6 +51,9 @@ def build_vocabulary(
     check_ids(vocab, special, vocab_field)
     for spelling in [spelling for spelling in special if not _is_ordinary(spelling, vocab, merges)]:
         vocab.pop(spelling, None)
+    unreachable: dict[str, int] = {}
+    if keeps_unreachable:
+        unreachable, merges = _cut_unreachable(vocab, merges)
     _check_spellings(vocab, vocab_field)
     pairs, first_merged = _parse_merges(merges, vocab)
     return BytePairVocabulary(
@@ -54,6 +61,7 @@ def build_vocabulary(
         spelled=True,
         pairs=pairs,
         first_merged=first_merged,
+        unreachable=unreachable,
         special_tokens=special,
         pattern=pattern,
         rule=rule,
@@ -136,6 +144,21 @@ def _raise_for_id(vocab: dict[str, Any], special: dict[str, int], vocab_field: s
     for spelling, i in special.items():
         expect(taken.get(i, spelling) == spelling, f"gives the id {i} to {quote(taken.get(i))} and {quote(spelling)}")
     raise AssertionError("the bulk check of ids is stricter than the check of each entry")
+
+
+def _cut_unreachable(vocab: dict[str, int], merges: list[Any]) -> tuple[dict[str, int], list[Any]]:
+    """Take the tokens out of `vocab` that spell no bytes. Return their ids, and the merges without them."""
+    alphabet = {*BYTE_TO_CHARACTER.values()}
+    strange = [token for token in vocab if token == "" or not alphabet.issuperset(token)]
+    if not strange:
+        return {}, merges
+    unreachable = {token: vocab.pop(token) for token in strange}
+    kept = []
+    for merge in merges:
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        if not (isinstance(parts, list) and len(parts) == 2 and any(map(unreachable.__contains__, map(str, parts)))):
+            kept.append(merge)
+    return unreachable, kept
 
 
 def _check_spellings(ids: dict[str, int], vocab_field: str) -> None:

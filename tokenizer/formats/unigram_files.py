@@ -6,13 +6,21 @@ import json
 import math
 
 from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
-from tokenizer.formats.hugging_face import parse_post_processor, type_of
+from tokenizer.formats.hugging_face import parse_post_processor
 from tokenizer.formats.length_settings import length_fields, parse_length_settings
 from tokenizer.formats.number_text import number_text, read_number
 from tokenizer.formats.spelled_vocabulary import check_ids, expect, is_unicode, quote
-from tokenizer.splitting.metaspace_splitter import ALWAYS, FIRST, NEVER, MetaspaceWords
-from tokenizer.splitting.normalizers import MARK, REGEXES, Normalizer, Precompiled, Prepend, Replace, Strip
-from tokenizer.splitting.precompiled_map import CharacterMap
+from tokenizer.formats.step_fields import (
+    decoder_field,
+    in_sequence,
+    parse_decoder,
+    parse_metaspace,
+    parse_normalizer,
+    steps_of,
+    type_of,
+)
+from tokenizer.splitting.metaspace_splitter import FIRST, MetaspaceWords
+from tokenizer.splitting.normalizers import MARK
 from tokenizer.unigram_vocabulary import UnigramVocabulary
 
 TYPE_CHECKING = False
@@ -21,7 +29,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 LONGEST_PIECE = 4096  # characters
-MOST_STEPS = 100
 _NO_PIECES = '"vocab": []'
 
 
@@ -32,9 +39,9 @@ def unigram_json(vocabulary: UnigramVocabulary) -> Iterator[str]:
         **length_fields(vocabulary.length_settings),
         "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
         "normalizer": _normalizer_field(vocabulary.pattern),
-        "pre_tokenizer": pre_tokenizer_field(vocabulary.pattern),
+        "pre_tokenizer": words_field(vocabulary.pattern),
         "post_processor": vocabulary.post_processor,
-        "decoder": in_sequence("decoders", vocabulary.decoder),
+        "decoder": decoder_field(vocabulary.decoder),
         "model": {
             "type": "Unigram",
             "unk_id": vocabulary.unknown,
@@ -50,17 +57,11 @@ def unigram_json(vocabulary: UnigramVocabulary) -> Iterator[str]:
     yield f'{before}"vocab": [{",".join(entries)}\n    ]{after}\n'
 
 
-def in_sequence(name: str, steps: Any) -> Any:
-    """Return steps as a field: None, the only step, or a Sequence."""
-    steps = list(steps)
-    return {"type": "Sequence", name: steps} if len(steps) > 1 else steps[0] if steps else None
-
-
 def _normalizer_field(words: MetaspaceWords) -> Any:
     return in_sequence("normalizers", [step.field for step in words.normalizers])
 
 
-def pre_tokenizer_field(words: MetaspaceWords) -> Any:
+def words_field(words: MetaspaceWords) -> Any:
     """Return the field pre_tokenizer of words."""
     return in_sequence("pretokenizers", [*[{"type": "WhitespaceSplit"}] * words.whitespace_split, words.field])
 
@@ -90,6 +91,7 @@ def parse_unigram_json(content: dict[str, Any]) -> UnigramVocabulary:
         f"has model.unk_id = {quote(unknown)}, not the id of one of its {len(pieces):,} pieces",
     )
     check_ids(ids, special, "model.vocab")
+    expect(content.get("decoder") is not None, "has no decoder; with Unigram one is needed, such as Metaspace")
     if byte_fallback:
         # Pretokens have a space, one byte, for the mark. The mark's own three bytes would not fit in its place.
         expect(MARK in pieces and MARK not in pieces[unknown], f"has model.byte_fallback without a piece {MARK!r}")
@@ -100,7 +102,7 @@ def parse_unigram_json(content: dict[str, Any]) -> UnigramVocabulary:
         special_tokens=special,
         pattern=pattern,
         byte_fallback=byte_fallback,
-        decoder=parse_decoder(content.get("decoder")),
+        decoder=parse_decoder(content["decoder"]),
         added_flags=flags,
         post_processor=parse_post_processor(content.get("post_processor"), special),
         length_settings=parse_length_settings(content),
@@ -148,117 +150,8 @@ def _parse_words(content: dict[str, Any]) -> MetaspaceWords:
         f"has the pre_tokenizer {quote(' + '.join(kinds))}; with Unigram, Metaspace alone or after WhitespaceSplit is "
         "supported",
     )
-    prepend, cuts = parse_metaspace(steps[-1], "pre_tokenizer")
+    replacement, prepend, cuts = parse_metaspace(steps[-1], "pre_tokenizer").values()
+    expect(replacement == MARK, f"has a pre_tokenizer Metaspace with replacement = {quote(replacement)}, not supported")
     expect(prepend != FIRST or len(steps) == 1, "has WhitespaceSplit before Metaspace with prepend_scheme first")
     normalizers = steps_of(content.get("normalizer"), "normalizer", "normalizers")
     return MetaspaceWords(tuple(map(parse_normalizer, normalizers)), len(steps) == 2, prepend, cuts)
-
-
-def steps_of(field: Any, name: str, list_name: str) -> list[Any]:
-    """Return the steps of a field that is None, one step, or a Sequence."""
-    steps = [] if field is None else [field]
-    if type_of(field) == "Sequence":
-        steps = field.get(list_name)
-        expect(isinstance(steps, list), f"has {name}.{list_name} that are not a list")
-        expect(len(steps) <= MOST_STEPS, f"has {len(steps):,} {name}.{list_name}; {MOST_STEPS} are supported")
-    return steps
-
-
-def parse_metaspace(step: dict[str, Any], where: str) -> tuple[str, bool]:
-    """Return the prepend_scheme and split of a Metaspace, in the spelling of old or new files."""
-    replacement = step.get("replacement", MARK)
-    expect(
-        replacement == MARK,
-        f"has a {where} Metaspace with replacement = {quote(replacement)}; only {MARK!r} is supported",
-    )
-    old = step.get("add_prefix_space", True)
-    expect(isinstance(old, bool), f"has a {where} Metaspace with add_prefix_space = {quote(old)}")
-    prepend, cuts = step.get("prepend_scheme", ALWAYS), step.get("split", True)
-    expect(prepend in (ALWAYS, FIRST, NEVER), f"has a {where} Metaspace with prepend_scheme = {quote(prepend)}")
-    expect(
-        old or prepend == NEVER,
-        f"has a {where} Metaspace with add_prefix_space = False, but prepend_scheme is not 'never', which tokenizers "
-        "requires",
-    )
-    expect(isinstance(cuts, bool), f"has a {where} Metaspace with split = {quote(cuts)}")
-    return prepend, cuts
-
-
-def parse_normalizer(step: Any) -> Normalizer:
-    """Return a step of the field normalizer."""
-    kind = type_of(step)
-    if kind == "Precompiled":
-        return Precompiled(_parse_character_map(step.get("precompiled_charsmap")))
-    if kind == "Replace":
-        return Replace(*_parse_replace(step, "a normalizer", tuple(REGEXES)))
-    if kind == "Strip":
-        sides = step.get("strip_left"), step.get("strip_right")
-        expect({*map(type, sides)} == {bool}, f"has a normalizer Strip with {quote(sides)}")
-        return Strip(*sides)
-    if kind == "Prepend":
-        prepend = step.get("prepend")
-        expect(isinstance(prepend, str) and is_unicode(prepend), f"has a normalizer Prepend with {quote(prepend)}")
-        return Prepend(prepend)
-    raise ValueError(
-        f"has a normalizer of type {kind}, which is not supported (with words of Metaspace, Precompiled, Prepend, "
-        "Replace and Strip are)"
-    )
-
-
-def _parse_character_map(compiled: Any) -> CharacterMap:
-    from base64 import b64decode
-
-    field = "normalizer.precompiled_charsmap"
-    expect(isinstance(compiled, str), f"has {field} = {quote(compiled)}")
-    try:
-        decoded = b64decode(compiled, validate=True)
-    except ValueError:
-        raise ValueError(f"has a {field} that is not base64") from None
-    try:
-        return CharacterMap(decoded)
-    except ValueError as error:
-        raise ValueError(f"has a {field} that {error}") from None
-
-
-def _parse_replace(step: dict[str, Any], where: str, regexes: tuple[str, ...]) -> tuple[str, bool, str]:
-    """Return the pattern of a Replace, whether it is a regular expression, and the new text."""
-    pattern, content = step.get("pattern"), step.get("content")
-    expect(isinstance(pattern, dict) and len(pattern) == 1, f"has {where} Replace with pattern = {quote(pattern)}")
-    assert isinstance(pattern, dict)
-    ((kind, find),) = pattern.items()
-    expect(
-        (kind == "String" and isinstance(find, str) and find != "" and is_unicode(find))
-        or (kind == "Regex" and find in regexes),
-        f"has {where} Replace with pattern = {quote(pattern)}, which is not supported",
-    )
-    if not isinstance(content, str) or not is_unicode(content):
-        raise ValueError(f"has {where} Replace with content = {quote(content)}")
-    return find, kind == "Regex", content
-
-
-def parse_decoder(decoder: Any) -> list[dict[str, Any]]:
-    """Return the checked steps of decoding, in the spelling of new files."""
-    parsed: list[dict[str, Any]] = []
-    expect(decoder is not None, "has no decoder; with SentencePiece's tokens one is needed, such as Metaspace")
-    for step in steps_of(decoder, "decoder", "decoders"):
-        kind = type_of(step)
-        if kind == "Metaspace":
-            prepend, cuts = parse_metaspace(step, "decoder")
-            fields: dict[str, Any] = {"replacement": MARK, "prepend_scheme": prepend, "split": cuts}
-        elif kind == "Replace":
-            find, _, content = _parse_replace(step, "a decoder", ())
-            fields = {"pattern": {"String": find}, "content": content}
-        elif kind == "Strip":
-            fields = {name: step.get(name) for name in ("content", "start", "stop")}
-            expect(
-                isinstance(fields["content"], str) and len(fields["content"]) == 1 and is_unicode(fields["content"]),
-                f"has a decoder Strip with content = {quote(fields['content'])}",
-            )
-            for name in ("start", "stop"):
-                count = fields[name]
-                expect(type(count) is int and 0 <= count < 2**31, f"has a decoder Strip with {name} = {quote(count)}")
-        else:
-            expect(kind in ("ByteFallback", "Fuse"), f"has a decoder of type {kind}, which is not supported")
-            fields = {}
-        parsed.append({"type": kind} | fields)
-    return parsed

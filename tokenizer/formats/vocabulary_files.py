@@ -14,13 +14,14 @@ from operator import lt
 from pathlib import Path
 
 from tokenizer.formats.added_tokens import read_added_tokens, read_object
-from tokenizer.formats.in_memory import check_normalizer, checked_special_tokens, vocabulary_of_ranks
+from tokenizer.formats.in_memory import checked_special_tokens, normalization_named, vocabulary_of_ranks
 from tokenizer.formats.number_text import read_number
 from tokenizer.formats.other_kinds import refuse_marked_words
 from tokenizer.formats.published import PatternNeededError, recognise
 from tokenizer.formats.records import Record
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, build_vocabulary, most_merges
 from tokenizer.formats.strict_json import decode, parse_json_text, read_bytes, read_text
+from tokenizer.formats.tekken import is_tekken, parse_tekken
 from tokenizer.kinds.registry import kind_of
 from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import NAMES, Pattern, resolve_pattern
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 _IDS_BESIDE = {"vocab.bpe": "encoder.json", "merges.txt": "vocab.json"}
 # The files that a folder is searched for, in this order.
 _IN_FOLDER = ("tokenizer.json", "vocab.bpe", "merges.txt", "vocab.txt", "*.tiktoken", "tokenizer.model", "spiece.model")
-_REFUSED_IN_FOLDER = ("tekken.json", "*.model.v*")  # found last, so that their own errors name the kind
+_LAST_IN_FOLDER = ("tekken.json", "*.model.v*", "bpe_simple_vocab_16e6.txt.gz")
 # Pattern and normalizer for a tokenizer_class in tokenizer_config.json, because merges.txt contains neither.
 _CLASSES = {"GPT2Tokenizer": ("gpt2", None), "RobertaTokenizer": ("gpt2", None), "Qwen2Tokenizer": ("qwen2", "NFC")}
 # The special tokens of RoBERTa, which its merges.txt and vocab.json do not mark.
@@ -67,7 +68,7 @@ def load_vocabulary(
         raise FileNotFoundError(f"no such tokenizer: {path}")
     if special_tokens is not None:
         special_tokens = checked_special_tokens(special_tokens)
-    check_normalizer(normalizer)
+    normalization_named(normalizer)  # raises for a wrong name
     # Loading creates many objects and no garbage, so garbage collection would only take time.
     collects = gc.isenabled()
     gc.disable()
@@ -83,6 +84,11 @@ def load_vocabulary(
             whole = _load_tokenizer_json(path)  # first, because its errors matter more
             _refuse_arguments(pattern, special_tokens, normalizer)
             return whole
+        if path.name.endswith(".txt.gz"):
+            from tokenizer.formats.clip import parse_clip
+
+            _refuse_arguments(pattern, special_tokens, normalizer)
+            return parse_clip(read_bytes(path))
         if path.name.endswith("vocab.txt"):
             return _load_vocab_txt(path, pattern, special_tokens, normalizer)
         if _MODEL_NAME.search(path.name) and not _RANK_LINE.match(read_bytes(path), 0, 8192):  # Llama 3: ranks
@@ -107,7 +113,7 @@ def _refuse_arguments(*arguments: object) -> None:
 
 
 def _in_folder(folder: Path) -> Path:
-    for name in (*_IN_FOLDER, *_REFUSED_IN_FOLDER):
+    for name in (*_IN_FOLDER, *_LAST_IN_FOLDER):
         found = sorted(path for path in folder.glob(name) if not path.is_dir())
         if len(found) > 1:
             raise ValueError(f"the folder {folder} has {len(found)} {name} files; load one of them by its name")
@@ -131,8 +137,7 @@ def _load_tokenizer_json(path: Path) -> Vocabulary:
         # One variable for bytes, text and value frees each early. They take hundreds of MB if a token takes tens.
         content = decode(content)
         content = parse_json_text(content, read_number)
-        kind = kind_of(content)
-        vocabulary = kind.read(content)
+        vocabulary = parse_tekken(content) if is_tekken(content) else kind_of(content).read(content)
         record.write(vocabulary)
     return vocabulary
 
@@ -195,13 +200,14 @@ def _load_ranks(
             ".spm), nor tiktoken's ranks in base64"
         )
     ranks = _parse_ranks(content)
+    empty = {"": ranks.pop(b"")} if b"" in ranks else {}  # Whisper has one
     if pattern is None:
-        known = recognise(content, len(ranks), path.stem)
+        known = recognise(content, len(ranks) + len(empty), path.stem)
         if known is None:
             raise PatternNeededError(f"does not say how text is split; pass pattern= with one of {', '.join(NAMES)}")
         pattern = known[0]
         special_tokens = known[1] if special_tokens is None else special_tokens
-    return vocabulary_of_ranks(ranks, pattern, special_tokens, normalizer)
+    return vocabulary_of_ranks(ranks, pattern, special_tokens, normalizer, empty)
 
 
 def _parse_ranks(content: bytes) -> dict[bytes, int]:
@@ -229,10 +235,10 @@ def _parse_rank_lines(content: bytes) -> dict[bytes, int]:
     for number, line in enumerate(BytesIO(content.rstrip()), start=1):
         try:
             encoded, rank_text = line.split(None, 2)
-            token, rank = a2b_base64(encoded, strict_mode=True), int(rank_text)
+            token, rank = b"" if encoded == b"=" else a2b_base64(encoded, strict_mode=True), int(rank_text)
         except ValueError:
             raise ValueError(f"line {number} is not a token in base64 and its rank") from None
-        if not token or not rank_text.isdigit() or rank >= LARGEST_ID:
+        if (not token and encoded != b"=") or not rank_text.isdigit() or rank >= LARGEST_ID:
             raise ValueError(f"line {number} has an empty token or a rank out of range")
         if rank in taken:
             raise ValueError(f"line {number} repeats the rank {rank}")
@@ -284,7 +290,7 @@ def _load_merges(
         special_tokens,
         resolve_pattern(pattern),
         vocab_field=ids_path.name,
-        normalizer=normalizer,
+        normalizer=normalization_named(normalizer),
         added_flags=flags,
         post_processor=around,
     )

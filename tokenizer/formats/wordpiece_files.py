@@ -1,4 +1,4 @@
-"""Reading and writing WordPiece vocabularies: tokenizer.json as `tokenizers` writes it for BERT, and vocab.txt."""
+"""Reading and writing WordPiece and WordLevel vocabularies: tokenizer.json, and vocab.txt."""
 
 from __future__ import annotations
 
@@ -6,10 +6,22 @@ import json
 
 from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
-from tokenizer.formats.hugging_face import parse_post_processor, type_of
+from tokenizer.formats.hugging_face import parse_post_processor
 from tokenizer.formats.length_settings import length_fields, parse_length_settings
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, check_ids, expect, is_unicode, quote
+from tokenizer.formats.step_fields import (
+    decoder_field,
+    normalizer_field,
+    parse_chain,
+    parse_decoder,
+    parse_normalization,
+    pre_tokenizer_field,
+    steps_of,
+    type_of,
+)
 from tokenizer.splitting.bert_splitter import BertWords
+from tokenizer.splitting.chains import Chain
+from tokenizer.splitting.normalizers import BertText, Normalization
 from tokenizer.wordpiece_vocabulary import CONTINUATION, LONGEST_WORD, UNKNOWN, WordPieceVocabulary
 
 TYPE_CHECKING = False
@@ -18,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 LONGEST_TOKEN = 4096  # bytes
-_ONLY = "with WordPiece only BERT's is"
+UNKNOWN_WORD = "<unk>"  # of WordLevel
 # The fields of BertNormalizer that are the options of `BertWords`.
 _OPTIONS = {"lowercase": "lowercase", "clean_text": "clean_text", "chinese": "handle_chinese_chars"}
 # The special tokens of BERT, which vocab.txt does not mark.
@@ -27,61 +39,80 @@ BERT_SPECIAL_TOKENS = ("[PAD]", UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
 
 def wordpiece_json(vocabulary: WordPieceVocabulary) -> Iterator[str]:
     """Yield the text of tokenizer.json in one part."""
-    words = vocabulary.pattern
-    listed = sorted(vocabulary.ids.items(), key=lambda item: item[1])
+    words, normalizer = vocabulary.pattern, normalizer_field(vocabulary.normalizer)
+    if isinstance(words, BertWords):
+        normalizer = {"type": "BertNormalizer", "strip_accents": words.strip_accents}
+        normalizer |= {field: getattr(words, option) for option, field in _OPTIONS.items()}
+    model: dict[str, Any] = {"type": "WordLevel", "unk_token": vocabulary.unknown}
+    if vocabulary.continuation is not None:
+        model |= {
+            "type": "WordPiece",
+            "continuing_subword_prefix": vocabulary.continuation,
+            "max_input_chars_per_word": vocabulary.longest_word,
+        }
     content = {
         "version": "1.0",
         **length_fields(vocabulary.length_settings),
         "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
-        "normalizer": {"type": "BertNormalizer", "strip_accents": words.strip_accents}
-        | {field: getattr(words, option) for option, field in _OPTIONS.items()},
-        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "normalizer": normalizer,
+        "pre_tokenizer": {"type": "BertPreTokenizer"} if isinstance(words, BertWords) else pre_tokenizer_field(words),
         "post_processor": vocabulary.post_processor,
-        "decoder": {"type": "WordPiece", "prefix": vocabulary.prefix, "cleanup": vocabulary.cleanup},
-        "model": {
-            "type": "WordPiece",
-            "unk_token": vocabulary.unknown,
-            "continuing_subword_prefix": vocabulary.prefix,
-            "max_input_chars_per_word": vocabulary.longest_word,
-            "vocab": dict(listed),
-        },
+        "decoder": decoder_field(vocabulary.decoder),
+        "model": model | {"vocab": dict(sorted(vocabulary.ids.items(), key=lambda item: item[1]))},
     }
     yield json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 
 def parse_wordpiece_json(content: dict[str, Any]) -> WordPieceVocabulary:
-    """Return the vocabulary in the content of a tokenizer.json whose model is WordPiece.
+    """Return the vocabulary in the content of a tokenizer.json whose model is WordPiece or WordLevel.
 
     Raises ValueError that names a missing, damaged or unsupported field.
     """
     model = content["model"]
-    pattern = _parse_normalizer(content.get("normalizer"))
-    pre_tokenizer = type_of(content.get("pre_tokenizer"))
-    expect(pre_tokenizer == "BertPreTokenizer", f"has the pre_tokenizer {pre_tokenizer}, not supported ({_ONLY})")
-    prefix = model.get("continuing_subword_prefix", CONTINUATION)
-    expect(isinstance(prefix, str) and is_unicode(prefix), f"has model.continuing_subword_prefix = {quote(prefix)}")
-    longest = model.get("max_input_chars_per_word", LONGEST_WORD)
-    expect(type(longest) is int and 0 <= longest < 2**31, f"has model.max_input_chars_per_word = {quote(longest)}")
-    cleanup = _parse_decoder(content.get("decoder"), prefix)
+    rules: dict[str, Any]
+    if model["type"] == "WordLevel":
+        rules = {"prefix": None, "longest_word": 2**31 - 1}
+    else:
+        prefix = model.get("continuing_subword_prefix", CONTINUATION)
+        expect(isinstance(prefix, str) and is_unicode(prefix), f"has model.continuing_subword_prefix = {quote(prefix)}")
+        longest = model.get("max_input_chars_per_word", LONGEST_WORD)
+        expect(type(longest) is int and 0 <= longest < 2**31, f"has model.max_input_chars_per_word = {quote(longest)}")
+        expect(len(prefix) <= LONGEST_TOKEN, f"has model.continuing_subword_prefix {quote(prefix)}")
+        rules = {"prefix": prefix, "longest_word": longest}
     special, flags = parse_added_tokens_field(content, model.get("vocab"))
-    unknown = model.get("unk_token", UNKNOWN)
+    normalizer, pattern = _parse_splitter(content)
+    unknown = model.get("unk_token", UNKNOWN_WORD if model["type"] == "WordLevel" else UNKNOWN)
     expect(isinstance(unknown, str), f"has model.unk_token = {quote(unknown)}")
     return build_wordpiece(
         model.get("vocab"),
         special,
         pattern,
         unknown=unknown,
-        prefix=prefix,
-        longest_word=longest,
-        cleanup=cleanup,
+        decoder=parse_decoder(content.get("decoder")),
         added_flags=flags,
         post_processor=parse_post_processor(content.get("post_processor"), special),
         length_settings=parse_length_settings(content),
+        normalizer=normalizer,
+        **rules,
     )
 
 
+def _parse_splitter(content: dict[str, Any]) -> tuple[Normalization | None, BertWords | Chain]:
+    """Return the normalizer and the splitter: BERT's words, whose splitter normalizes too, or else a chain."""
+    normalizer = parse_normalization(content.get("normalizer"))
+    listed = steps_of(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers")
+    if [*map(type_of, listed)] == ["BertPreTokenizer"] and normalizer is not None:
+        match normalizer.steps:
+            case [BertText() as bert]:
+                strips = bert.lowercase if bert.strip_accents is None else bert.strip_accents
+                return None, BertWords(
+                    lowercase=bert.lowercase, strip_accents=strips, clean_text=bert.clean_text, chinese=bert.chinese
+                )
+    return normalizer, parse_chain(content.get("pre_tokenizer"), as_bytes=False)
+
+
 def build_wordpiece(
-    ids: Any, special: dict[str, int], pattern: BertWords, *, field: str = "model.vocab", **rules: Any
+    ids: Any, special: dict[str, int], pattern: BertWords | Chain, *, field: str = "model.vocab", **rules: Any
 ) -> WordPieceVocabulary:
     """Return a checked vocabulary. ids: the value of `field`, which should map tokens to ids.
 
@@ -92,11 +123,13 @@ def build_wordpiece(
     for token in ids:
         expect(is_unicode(token), f"has {quote(token)} in {field}, a token with a lone surrogate")
         expect(len(token) <= LONGEST_TOKEN, f"has a token of {len(token):,} characters in {field}: {quote(token)}")
-    for spelling, given in rules.get("added_flags", {}).items():
-        expect(
-            not given.get("normalized"),
-            f"has the added token {quote(spelling)} with normalized, which is not supported",
-        )
+    if isinstance(pattern, BertWords) and any(
+        given.get("normalized") for given in rules.get("added_flags", {}).values()
+    ):
+        # Such tokens are found after normalization, which is a part of these words.
+        bert = BertText(pattern.clean_text, pattern.chinese, pattern.strip_accents, pattern.lowercase)
+        rules["normalizer"] = Normalization((bert,))
+        pattern = Chain([{"type": "BertPreTokenizer"}], as_bytes=False)
     unknown = rules.get("unknown", UNKNOWN)
     expect(
         unknown in ids,
@@ -138,12 +171,6 @@ def words_of_config(config: dict[str, Any]) -> BertWords | None:
     )
 
 
-def _parse_normalizer(normalizer: Any) -> BertWords:
-    kind = type_of(normalizer)
-    expect(kind == "BertNormalizer", f"has a normalizer of type {kind}, which is not supported ({_ONLY})")
-    return _words(normalizer, "a normalizer")
-
-
 def _words(given: dict[str, Any], where: str) -> BertWords:
     """Return the words for the fields of BertNormalizer. strip_accents defaults to lowercase."""
     options = {option: given.get(field, True) for option, field in _OPTIONS.items()}
@@ -152,16 +179,3 @@ def _words(given: dict[str, Any], where: str) -> BertWords:
     for option, value in options.items():
         expect(isinstance(value, bool), f"has {where} with {_OPTIONS.get(option, option)} = {quote(value)}")
     return BertWords(**options)
-
-
-def _parse_decoder(decoder: Any, prefix: str) -> bool:
-    """Return whether decoding cleans up. The decoder must have the model's prefix."""
-    kind = type_of(decoder)
-    expect(decoder is None or kind == "WordPiece", f"has a decoder of type {kind}, which is not supported ({_ONLY})")
-    found, cleanup = (decoder or {}).get("prefix", prefix), (decoder or {}).get("cleanup", True)
-    expect(
-        found == prefix,
-        f"has a decoder with the prefix {quote(found)}, but model.continuing_subword_prefix {quote(prefix)}",
-    )
-    expect(isinstance(cleanup, bool), f"has a decoder with cleanup = {quote(cleanup)}")
-    return bool(cleanup)

@@ -1,7 +1,7 @@
 """Pre-tokenizers of several steps, as tokenizer.json lists them: each step splits the pieces of the step before.
 
-The steps are those of Hugging Face's tokenizers: Split, Digits, Punctuation and ByteLevel. They run in plain Python and
-in the `regex` module, so they are slower than the scanner of a named pattern.
+The steps are those of Hugging Face's tokenizers. They run in plain Python and in the `regex` module, so they are slower
+than the scanner of a named pattern.
 """
 
 from __future__ import annotations
@@ -10,23 +10,34 @@ import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property, partial
+from itertools import pairwise
 
 from tokenizer.byte_level import spell, unspell
-from tokenizer.splitting import unicode_classes
+from tokenizer.encoding.special_spellings import WHITE_SPACE
+from tokenizer.splitting import bert_characters, step_characters, unicode_classes
 from tokenizer.splitting.automata import Automaton
 from tokenizer.splitting.patterns import resolve_pattern
-from tokenizer.splitting.scanner import match_spans, pretokens, utf8_stretches
+from tokenizer.splitting.regex_translation import compile_regex, with_line_anchors
+from tokenizer.splitting.scanner import match_spans, pretokens, split_by_regex, utf8_stretches
 from tokenizer.splitting.splitter import Splitter
+from tokenizer.splitting.unicode_properties import ranges_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    import numpy as np
+
+    from tokenizer.document_blocks import Block
+
     # A step turns a piece of text into smaller ones. Some of these may be empty.
     Step = Callable[[str], list[str]]
 
-BEHAVIORS = ("Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
+BEHAVIORS = ("Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous", "Removed")
 
+LONGEST_CACHED = 32  # characters
+MOST_CACHED = 1 << 17  # pieces
+_INVALID = re.compile("[\udc80-\udcff]")
 # Numbers that are missing in the table of `unicode_classes`. Digits uses Rust's newer table, which has them.
 _NEW_NUMBERS = "11DE0-11DE9 16FF4-16FF6"
 # The characters that Punctuation splits off: ASCII punctuation and symbols, and the punctuation of Unicode 8.
@@ -47,45 +58,101 @@ _PUNCTUATION = (
 
 
 class Chain(Splitter):
-    """A pre-tokenizer of several steps. It replaces a `Pattern`, and has neither a name nor an automaton.
+    """A pre-tokenizer of several steps, in place of a `Pattern`. It has neither a name nor an automaton.
 
-    steps: checked steps in the form of tokenizer.json, exactly one of them a ByteLevel. Later steps read text in
-    ByteLevel's alphabet.
+    steps: checked steps in the form of tokenizer.json. Steps after ByteLevel read text in its alphabet.
+    as_bytes: whether pretokens are the bytes that this alphabet spells, for byte-level BPE. Otherwise they are UTF-8,
+    with U+FFFD for each invalid byte.
     """
 
-    def __init__(self, steps: Sequence[dict[str, Any]]):
+    def __init__(self, steps: Sequence[dict[str, Any]], *, as_bytes: bool = True):
         self.steps = tuple(steps)
+        self.as_bytes = as_bytes
+        kinds = {step["type"] for step in steps}
         # ByteLevel can put a space before a piece, so that pretokens have more bytes than the text.
-        self.rewrites = any(step.get("add_prefix_space") for step in steps)
+        self.rewrites = (
+            not (as_bytes and kinds <= {"ByteLevel", "Split", "Digits", "Punctuation"})
+            or any(step.get("add_prefix_space") for step in steps)
+            or any(step.get("behavior") == "Removed" for step in steps)
+        )
+        self.drops = not kinds <= {"ByteLevel", "Split", "Digits", "Punctuation", "Metaspace", "FixedLength"} or any(
+            step.get("behavior") == "Removed" for step in steps
+        )
 
-    def __reduce__(self) -> tuple[type[Chain], tuple[tuple[dict[str, Any], ...]]]:
-        return Chain, (self.steps,)
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        return partial(Chain, as_bytes=self.as_bytes), (self.steps,)
 
     def __str__(self) -> str:
         return json.dumps(self.steps, ensure_ascii=False, sort_keys=True)
 
     @property
     def identity(self) -> str:
-        """Return the text that fingerprints hash: the steps, and the digest of their Unicode table."""
-        return f"{self}\n{unicode_classes.classes_digest()}"
+        """Return the text that fingerprints hash: the steps, and the digests of their Unicode tables."""
+        kinds = {step["type"] for step in self.steps}
+        digests = [unicode_classes.classes_digest()]
+        if kinds & {"BertPreTokenizer", "Whitespace", "UnicodeScripts"}:
+            digests += [bert_characters.table_digest(), step_characters.table_digest()]
+        return "\n".join([str(self), *digests])
+
+    @cached_property
+    def inside(self) -> Chain:
+        """The splitter of text that follows a special token: Metaspace puts a mark only before the start of a text."""
+        if not any(step.get("prepend_scheme") == "first" for step in self.steps):
+            return self
+        steps = [step | {"prepend_scheme": "never"} if step["type"] == "Metaspace" else step for step in self.steps]
+        return Chain(steps, as_bytes=self.as_bytes)
 
     def check(self) -> None:
         """Raise ValueError for a regex that does not compile, or that `tokenizers` reads differently."""
-        assert self._functions
+        assert self._functions or not self.steps
 
     def pretokens(self, text: bytes) -> Iterator[bytes]:
         """Yield the pretokens of one text in order.
 
-        Each stretch of valid UTF-8 is split separately. Every other byte is a pretoken.
+        As bytes, each stretch of valid UTF-8 is split separately, and every other byte is a pretoken.
         """
+        if not self.as_bytes:
+            decoded = text.decode(errors="surrogateescape")
+            yield from self._split(decoded if text.isascii() else _INVALID.sub("\ufffd", decoded))
+            return
         for stretch, is_utf8 in utf8_stretches(text):
-            if not is_utf8:
+            if is_utf8:
+                yield from self._split(stretch) if self.steps else [unspell(stretch)]
+            else:
                 yield stretch.encode(errors="surrogateescape")
-                continue
-            pieces = [stretch]
-            for step in self._functions:
-                pieces = [part for piece in pieces for part in step(piece) if part]
-            yield from map(unspell, pieces)
+
+    def rewrite(self, block: Block) -> tuple[Block, np.ndarray]:
+        """Return the block of joined pretokens, and the end of each one, int64. A kernel has the steps of CLIP."""
+        from tokenizer.splitting.chain_blocks import has_kernel, is_valid, words_of_block
+
+        if has_kernel(self) and is_valid(block):
+            return words_of_block(block)
+        return super().rewrite(block)
+
+    def _split(self, piece: str, done: int = 0) -> list[bytes]:
+        """Return the pretokens of a piece that went through the first `done` steps."""
+        if not piece:
+            return []
+        if done == len(self._functions):
+            return [unspell(piece) if self.as_bytes else piece.encode()]
+        # Words repeat, so what becomes of short pieces is kept.
+        pretokens: list[bytes] = []
+        cache = self._caches[done]
+        for part in self._functions[done](piece):
+            found = cache.get(part)
+            if found is None:
+                found = self._split(part, done + 1)
+                if len(part) <= LONGEST_CACHED:
+                    if len(cache) >= MOST_CACHED:
+                        cache.clear()
+                    cache[part] = found
+            pretokens += found
+        return pretokens
+
+    @cached_property
+    def _caches(self) -> list[dict[str, list[bytes]]]:
+        """The pretokens of short pieces after each step."""
+        return [{} for _ in self.steps]
 
     @cached_property
     def _functions(self) -> list[Step]:
@@ -96,6 +163,20 @@ def _step(step: dict[str, Any]) -> Step:
     kind = step["type"]
     if kind == "ByteLevel":
         return partial(_byte_level, prefix=step["add_prefix_space"], split=step["use_regex"])
+    if kind in _FOUND:
+        return _FOUND[kind]().findall
+    if kind == "CharDelimiterSplit":
+        delimiter: str = step["delimiter"]
+        return lambda piece: piece.split(delimiter)
+    if kind == "UnicodeScripts":
+        return _scripts
+    if kind == "FixedLength":
+        length: int = step["length"]
+        return lambda piece: [piece[start : start + length] for start in range(0, len(piece), length)]
+    if kind == "Metaspace":
+        return partial(
+            _metaspace, mark=step["replacement"], prepends=step["prepend_scheme"] != "never", cuts=step["split"]
+        )
     if kind == "Digits":
         return partial(
             _split, find=partial(_spans, regex=_digits(step["individual_digits"])), behavior="Isolated", invert=False
@@ -105,14 +186,13 @@ def _step(step: dict[str, Any]) -> Step:
     options = {"behavior": step["behavior"], "invert": step["invert"]}
     if "String" in step["pattern"]:
         return partial(_split, find=partial(_spans, regex=re.compile(re.escape(step["pattern"]["String"]))), **options)
-    pattern = resolve_pattern(_line_anchors(step["pattern"]["Regex"]))
-    if pattern.automaton is not None and options == {"behavior": "Isolated", "invert": False}:
-        return partial(_scan, automaton=pattern.automaton)
-    return partial(_split, find=partial(match_spans, pattern=pattern.regex), **options)
-
-
-def _scan(piece: str, automaton: Automaton) -> list[str]:
-    return [pretoken.decode() for pretoken in pretokens(piece.encode(), automaton)]
+    pattern = resolve_pattern(with_line_anchors(step["pattern"]["Regex"]))
+    keeps = {("Isolated", False): True, ("Isolated", True): True, ("Removed", True): False}.get(
+        (step["behavior"], step["invert"])
+    )
+    if keeps is None or compile_regex(pattern.regex).groups:
+        return partial(_split, find=partial(match_spans, pattern=pattern.regex), **options)
+    return partial(split_by_regex, pattern=pattern.regex, keeps_others=keeps)
 
 
 def _byte_level(piece: str, *, prefix: bool, split: bool) -> list[str]:
@@ -143,6 +223,8 @@ def _split(piece: str, *, find: Callable[[str], Iterator[tuple[int, int]]], beha
         done = end
     if done < len(piece):
         cuts.append((done, len(piece), invert))
+    if behavior == "Removed":
+        return [piece[start:end] for start, end, is_match in cuts if not is_match]
     if behavior == "Isolated":
         return [piece[start:end] for start, end, _ in cuts]
     if behavior == "MergedWithNext":
@@ -159,11 +241,59 @@ def _split(piece: str, *, find: Callable[[str], Iterator[tuple[int, int]]], beha
     return [piece[start:end] for start, end in sorted(merged)]
 
 
-def _line_anchors(regex: str) -> str:
-    """Return a regex whose `^`, `$` and `\\Z` match at the edges of lines, as they do in `tokenizers`."""
-    edges = {"^": r"(?:\A|(?<=\n)(?!\Z))", "$": r"(?=\n|\Z)", r"\Z": r"(?=\n?\Z)", r"\z": r"\Z"}
-    parts = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\\\]])*\]|[$^]", re.DOTALL)
-    return parts.sub(lambda part: edges.get(part[0], part[0]), regex)
+def _metaspace(piece: str, *, mark: str, prepends: bool, cuts: bool) -> list[str]:
+    piece = piece.replace(" ", mark)
+    if prepends and not piece.startswith(mark):
+        piece = mark + piece
+    if not cuts:
+        return [piece]
+    first, *others = piece.split(mark)
+    return [first, *(mark + part for part in others)]
+
+
+def _scripts(piece: str) -> list[str]:
+    """Return a piece cut where the script changes, without what comes before the first character of a script."""
+    table, last, cuts = _script_table(), 0, []
+    for place, character in enumerate(piece):
+        script = table[ord(character)]
+        if script and script != last:
+            cuts.append(place)
+            last = script
+    return [piece[start:end] for start, end in pairwise([*cuts, len(piece)])]
+
+
+@cache
+def _script_table() -> bytes:
+    """Return the number of the script of each code point, 0 for any script."""
+    table = bytearray(unicode_classes.CODE_POINTS)
+    for number, gaps in enumerate(step_characters.tables().scripts, start=1):
+        for first, last in ranges_of(gaps):
+            table[first : last + 1] = bytes([number]) * (last + 1 - first)
+    return bytes(table)
+
+
+@cache
+def _words() -> re.Pattern[str]:
+    """Return the regex of Whitespace: words, and runs of what is neither a word nor white space."""
+    word = step_characters.character_class(step_characters.tables().words)
+    return re.compile(f"[{word}]+|[^{word}{WHITE_SPACE}]+")
+
+
+@cache
+def _not_space() -> re.Pattern[str]:
+    return re.compile(f"[^{WHITE_SPACE}]+")
+
+
+@cache
+def _bert_words() -> re.Pattern[str]:
+    """Return the regex of BertPreTokenizer: single punctuation marks, and words between them and white space."""
+    tables = bert_characters.stored_tables()
+    marks, space = map(step_characters.character_class, (tables.punctuation, tables.white_space))
+    return re.compile(f"[{marks}]|[^{marks}{space}]+")
+
+
+# The pre-tokenizers that keep the matches of a regex.
+_FOUND = {"Whitespace": _words, "WhitespaceSplit": _not_space, "BertPreTokenizer": _bert_words}
 
 
 @cache

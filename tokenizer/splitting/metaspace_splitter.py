@@ -16,12 +16,13 @@ from functools import cached_property
 from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.splitting.normalizers import (
     MARK,
+    REGEXES,
     SPACES_TO_MARKS,
     Normalizer,
     Precompiled,
     Prepend,
     Replace,
-    most_characters,
+    normalize_by,
     normalizer_of,
 )
 from tokenizer.splitting.splitter import Splitter
@@ -53,6 +54,11 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
     def name(self) -> str | None:
         """The name of the words without normalizers and of those that keep all spaces, None for others."""
         return {PLAIN_WORDS: _NAME, SPACED_WORDS: SPACED}.get(self)
+
+    @cached_property
+    def inside(self) -> MetaspaceWords:
+        """The words of text that follows a special token: with FIRST, no mark goes before them."""
+        return self._replace(prepend=NEVER) if self.prepend == FIRST else self
 
     @property
     def spelling(self) -> str:
@@ -97,26 +103,28 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
     @cached_property
     def splits_at_spaces(self) -> bool:
         """Whether a text can be cut between an ASCII letter and white space without changing its words."""
-        harmless = (Precompiled, Replace) if self.whitespace_split else Precompiled
-        steps = [step for step in self.normalizers if not isinstance(step, harmless)]
+        steps = [step for step in self.normalizers if not self._is_harmless(step)]
         # A line feed that does not become a space would get a mark before it at the start of a part.
         spaces = all(self.normalize(f"a{c}a") == "a a" for c in " \n")
         return self.cuts and not steps and (self.whitespace_split or (spaces and self.prepend == ALWAYS))
 
+    def _is_harmless(self, step: Normalizer) -> bool:
+        """Return whether a normalizer has no match that goes on after an ASCII letter with white space."""
+        if isinstance(step, Replace):
+            return self.whitespace_split and (
+                step.find in REGEXES or not (step.is_regex or _WHITE_SPACE.search(step.find, 1))
+            )
+        return isinstance(step, Precompiled)
+
     def normalize(self, text: str) -> str:
         """Return the normalized text. Raises ValueError if replacements make it far longer."""
-        most = most_characters(len(text))
-        for step in self.normalizers:
-            if isinstance(step, Replace):
-                step.check_growth([text], most)
-            text = step.normalize(text)
-        return text
+        return normalize_by(self.normalizers, text)
 
     def pretokens(self, text: bytes) -> Iterator[bytes]:
         """Yield the words of one text in order."""
         decoded = text.decode(errors="surrogateescape")
         if not text.isascii():
-            decoded = _INVALID.sub("\ufffd", decoded)
+            decoded = INVALID.sub("\ufffd", decoded)
         normalized = self.normalize(decoded)
         for part in _WHITE_SPACE.split(normalized) if self.whitespace_split else [normalized]:
             if not part:
@@ -164,6 +172,6 @@ def metaspace_of(spelling: str) -> MetaspaceWords | None:
         raise ValueError(f"{spelling[:80]!r} does not spell words of Metaspace: {error!r}") from None
 
 
-_INVALID = re.compile("[\udc80-\udcff]")
+INVALID = re.compile("[\udc80-\udcff]")
 _WHITE_SPACE = re.compile(f"[{WHITE_SPACE}]+")
 _BEFORE_MARK = re.compile(f"(?={MARK})")

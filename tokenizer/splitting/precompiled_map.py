@@ -11,7 +11,7 @@ from tokenizer.splitting.graphemes import BOUNDARY, CLASSES, START, code_point_c
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 MOST_UNITS = 1 << 20
 LONGEST_REPLACEMENT = 1 << 10  # bytes
@@ -125,18 +125,32 @@ class CharacterMap:
         A grapheme cluster of less than SHORT_CLUSTER bytes becomes the replacement of the shortest key that it starts
         with; the rest of the cluster is lost. Other clusters are replaced code point by code point.
         """
+        return "".join(map(self._clusters.__getitem__, self._cut(text)))
+
+    def replacements(self, text: str) -> Iterator[tuple[str, str]]:
+        """Yield each part of a text that is replaced as a whole, with its replacement."""
+        for cluster in self._cut(text):
+            if len(cluster) > 1 and not self.replaces_whole(cluster.encode()):
+                yield from ((character, self._clusters[character]) for character in cluster)
+            elif cluster:
+                yield cluster, self._clusters[cluster]
+
+    def replaces_whole(self, cluster: bytes) -> bool:
+        """Return whether a grapheme cluster is replaced as a whole."""
+        return len(cluster) < SHORT_CLUSTER and self.shortest(cluster) is not None
+
+    def _cut(self, text: str) -> Iterator[str]:
+        """Yield the grapheme clusters of a text."""
         classes, steps, width = code_point_classes(), transitions(), len(CLASSES)
-        replaced: list[str] = []
         state, cluster = START, ""
         for character in text:
             step = steps[state * width + classes[ord(character)]]
             state = step & ~BOUNDARY
             if step & BOUNDARY and cluster:
-                replaced.append(self._clusters[cluster])
+                yield cluster
                 cluster = ""
             cluster += character
-        replaced.append(self._clusters[cluster])
-        return "".join(replaced)
+        yield cluster
 
     @cached_property
     def _clusters(self) -> _Clusters:

@@ -67,7 +67,7 @@ def regex_pretokens(text: bytes, pattern: str) -> Iterator[bytes]:
 
 
 def match_spans(text: str, pattern: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each match.
+    """Yield the start and end of each match. As in Oniguruma, no empty match is where another match ends.
 
     Up to 4,096 matches are found before the first is yielded, so that only matching counts towards the time limit. The
     limit is 5 s, plus 1 s for every 100,000 remaining characters. `regex` measures the CPU time of the whole process,
@@ -78,7 +78,7 @@ def match_spans(text: str, pattern: str) -> Iterator[tuple[int, int]]:
     from tokenizer.splitting.regex_translation import compile_regex
 
     regex = compile_regex(pattern)
-    done = 0
+    done, last = 0, -1
     while True:
         seconds = (5 + (len(text) - done) / 100_000) * threading.active_count()
         try:
@@ -88,10 +88,36 @@ def match_spans(text: str, pattern: str) -> Iterator[tuple[int, int]]:
                 f"the split pattern {pattern[:80]!r} took more than {seconds:.0f} s from "
                 f"{text[done : done + 20]!r} on: it backtracks too much; use possessive quantifiers such as x++"
             ) from None
-        yield from spans
+        for start, end in spans:
+            if start < end or last < start:
+                yield start, end
+            last = end
         if len(spans) < 4096:
             return
         done = spans[-1][1]
+
+
+def split_by_regex(text: str, pattern: str, *, keeps_others: bool) -> list[str]:
+    """Return the matches of a regex without groups, and the text between them if `keeps_others`. Some may be empty.
+
+    The time limit is that of `match_spans`.
+    """
+    import threading
+
+    from tokenizer.splitting.regex_translation import compile_regex
+
+    seconds = (5 + len(text) / 100_000) * threading.active_count()
+    try:
+        if keeps_others:
+            cut: list[str] = compile_regex(f"({pattern})").split(text, timeout=seconds)
+            return cut
+        found: list[str] = compile_regex(pattern).findall(text, timeout=seconds)
+        return found
+    except TimeoutError:
+        raise ValueError(
+            f"the split pattern {pattern[:80]!r} took more than {seconds:.0f} s from {text[:20]!r} on: it backtracks "
+            "too much; use possessive quantifiers such as x++"
+        ) from None
 
 
 def utf8_stretches(text: bytes) -> Iterator[tuple[str, bool]]:

@@ -21,6 +21,8 @@ class Splitter:
 
     rewrites: bool = True
     """Whether the pretokens, joined, are not the text."""
+    drops: bool = False
+    """Whether pretokens leave out some of the text."""
     marks_spaces: bool = False
     """Whether the tokens of its pretokens spell a space as `▁`."""
 
@@ -28,6 +30,11 @@ class Splitter:
     def keeps_characters(self) -> bool:
         """Whether the pretokens, joined, are the characters of the text, perhaps with one more before them."""
         return not self.rewrites
+
+    @property
+    def inside(self) -> Splitter:
+        """The splitter of text that follows a special token; itself unless the start of a text is special."""
+        return self
 
     @property
     def spelling(self) -> str | None:

@@ -30,22 +30,24 @@ async function send(path, body, signal) {
   if (response.status === 401) {
     throw new Error("The access token is missing or wrong. Open the whole address that bytelm serve printed, with #token=TOKEN.");
   }
-  if (!response.ok) throw new Error(await reason(response));
+  if (!response.ok) throw await refusal(response);
   return response;
 }
 
 // Return an error of the server as a sentence, in which a field has the name that the page shows.
-export function sentence({ message, param }) {
+function sentence({ message, param }) {
   const name = param && message.startsWith(`${param} `) && shownName(param);
   if (name) return `“${name}”${message.slice(param.length)}`;
   return message.charAt(0).toUpperCase() + message.slice(1);
 }
 
-async function reason(response) {
+// Return an Error for a refused request, with the `code` of the server, if any.
+async function refusal(response) {
   try {
-    return sentence((await response.json()).error);
+    const { error } = await response.json();
+    return Object.assign(new Error(sentence(error)), { code: error.code });
   } catch {
-    return `The server answered with status ${response.status}.`;
+    return new Error(`The server answered with status ${response.status}.`);
   }
 }
 
@@ -54,7 +56,7 @@ export async function ask(path, body, signal) {
   return (await send(path, body, signal)).json();
 }
 
-// Yield the objects of an answer that is a stream of server-sent events.
+// Yield the objects of an answer that is a stream of server-sent events. Throw an error that the server sends.
 export async function* events(path, body, signal) {
   const reader = (await send(path, body, signal)).body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
@@ -63,6 +65,11 @@ export async function* events(path, body, signal) {
     if (done) return;
     const whole = (rest + value).split("\n\n");
     rest = whole.pop();
-    for (const event of whole) yield JSON.parse(event.replace(/^data: /, ""));
+    for (const data of whole.map((event) => event.replace(/^data: /, ""))) {
+      if (data === "[DONE]") return;
+      const event = JSON.parse(data);
+      if (event.error) throw new Error(sentence(event.error));
+      yield event;
+    }
   }
 }

@@ -31,7 +31,7 @@ export function facts(token, brief = false) {
     ["probability", token.bits === undefined ? "" : percent(2 ** -token.bits)],
     ["rank", token.rank && number(token.rank)],
     ["entropy", token.entropy !== undefined && bits(token.entropy)],
-    ["id", String(token.id)],
+    ["id", typeof token.id === "number" && String(token.id)],
     ["bytes", token.special ? "special token" : (token.hex.match(/../g) ?? []).join(" ")],
   ];
   const shown = rows.slice(0, brief ? 4 : rows.length).filter(([, value]) => value);

@@ -27,14 +27,17 @@ export function suggest(field, text) {
   dress(field);
 }
 
-// Return the label of a field of a request in the view that is shown, "" if it has none. The view that writes sends its
-// prompt as `text`.
+// Return the label of a field of a request in the view that is shown, "" if it has none.
 export function shownName(param) {
-  const view = document.querySelector(".view:not([hidden])");
-  const named = byId(param);
-  const field = view.contains(named) ? named : param === "text" ? view.querySelector("textarea") : null;
+  const field = document.querySelector(`.view:not([hidden]) [name="${CSS.escape(param)}"]`);
   const label = [...(field?.labels ?? [])].find((each) => !each.hidden);
   return label?.firstChild.textContent.trim() ?? "";
+}
+
+// Return the sampling options in the fields of a view; empty fields are left out.
+export function sampling(view) {
+  const fields = [...byId(view).querySelectorAll(".sampling input")].filter(({ value }) => value !== "");
+  return Object.fromEntries(fields.map(({ name, type, value }) => [name, type === "number" ? Number(value) : value]));
 }
 
 // Return a new element. `options` are properties (className, textContent, ...) and attributes (role, aria-...).

@@ -42,9 +42,11 @@ export class FillView {
     } else this.update();
   }
 
-  // Mask a word in the middle of the text.
+  // Mask a word in the middle of the text, unless the user has changed the text before the answer came.
   async begin() {
+    const text = byId("fill-text").value;
     await this.update();
+    if (byId("fill-text").value !== text) return;
     const words = this.tokens.flatMap((token, i) => (/\p{L}{3}/u.test(textOf([token])) ? [i] : []));
     if (words.length === 0 || this.masked.size > 0) return;
     const whole = words.filter((i) => this.wordAt(i).length === 1);

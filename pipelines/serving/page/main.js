@@ -1,8 +1,10 @@
 // The page of `bytelm serve`: chooses the run and the view.
 
 import { ask, takeToken } from "./api.js";
+import { ChatView } from "./chat.js";
 import { byId, dress, fillSelect } from "./dom.js";
 import { FillView } from "./fill.js";
+import { PredictView } from "./predict.js";
 import { ReadView } from "./read.js";
 import { WriteView } from "./write.js";
 
@@ -18,20 +20,20 @@ function chosenView() {
   return document.querySelector("input[name=view]:checked").value;
 }
 
-// The views are for language models.
-function elsewhere(tasks) {
-  return `fine-tuned for tasks, without a view here: ${tasks.join(", ")} (POST /api/predict)`;
+function chooseView(name) {
+  document.querySelector(`input[name=view][value=${name}]`).checked = true;
 }
 
-// Show the chosen view, and only the fields for the architecture of the run.
-function arrange(views, models, tasks) {
+// Show the chosen view, or else the first of the run, and only the fields for the architecture of the run.
+function arrange(views, models) {
   const model = models.find((each) => each.name === byId("run").value);
   for (const element of document.querySelectorAll("[data-for]")) {
     element.hidden = !element.dataset.for.split(" ").includes(model.architecture);
   }
-  if (document.querySelector(`input[value=${chosenView()}]`).closest("label").hidden) {
-    document.querySelector("input[value=read]").checked = true;
+  for (const input of document.querySelectorAll("input[name=view]")) {
+    input.closest("label").hidden = !model.views.includes(input.value);
   }
+  if (!model.views.includes(chosenView())) chooseView(model.views[0]);
   for (const name of Object.keys(views)) byId(name).hidden = name !== chosenView();
   const count = (value) => value.toLocaleString("en");
   byId("facts").textContent = [
@@ -39,7 +41,7 @@ function arrange(views, models, tasks) {
     `${count(model.parameters)} parameters`,
     `context of ${count(model.context)} tokens`,
     `vocabulary of ${count(model.vocabulary)}`,
-    ...(tasks.length ? [elsewhere(tasks)] : []),
+    ...(model.task ? [`fine-tuned for the task ${model.task}`] : []),
   ].join(" · ");
   report();
   views[chosenView()].open(model);
@@ -47,18 +49,20 @@ function arrange(views, models, tasks) {
 
 async function start() {
   takeToken();
-  const { models, tasks } = await ask("/api/models");
-  if (!models.length) throw new Error(elsewhere(tasks));
+  const { models } = await ask("/api/models");
   fillSelect(byId("run"), models.map(({ name }) => [name, name]));
   const views = {
-    read: new ReadView(models, report),
+    predict: new PredictView(report),
+    chat: new ChatView(report),
+    read: new ReadView(models.filter((model) => model.views.includes("read")), report),
     write: new WriteView(report),
     fill: new FillView(report),
   };
-  byId("run").addEventListener("change", () => arrange(views, models, tasks));
+  byId("run").addEventListener("change", () => arrange(views, models));
   for (const id of ["text", "prompt", "fill-text"]) byId(id).addEventListener("input", () => dress(byId(id)));
-  document.querySelector(".views").addEventListener("change", () => arrange(views, models, tasks));
-  arrange(views, models, tasks);
+  document.querySelector(".views").addEventListener("change", () => arrange(views, models));
+  chooseView(models[0].views[0]);
+  arrange(views, models);
 }
 
 start().catch((error) => report(error.message));

@@ -9,6 +9,11 @@ export function bytesOf(hex) {
   return Uint8Array.from({ length: hex.length / 2 }, (_, i) => parseInt(hex.slice(2 * i, 2 * i + 2), 16));
 }
 
+// Return the hexadecimal digits of bytes.
+export function hexOf(bytes) {
+  return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
 // Return the text of tokens, without special tokens; bytes that are not UTF-8 become U+FFFD.
 export function textOf(tokens) {
   const hex = tokens.map((token) => (token.special ? "" : token.hex)).join("");

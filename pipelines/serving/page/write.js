@@ -1,8 +1,8 @@
 // The view that generates token by token, and continues from any candidate.
 
-import { events, sentence } from "./api.js";
+import { events } from "./api.js";
 import { bars, described, facts, heading, showIn } from "./detail.js";
-import { byId, CLICK, make, POINT, suggest, touch } from "./dom.js";
+import { byId, CLICK, make, POINT, sampling, suggest, touch } from "./dom.js";
 import { drawLegend, levelsOf } from "./levels.js";
 import { Strip, shown } from "./strip.js";
 
@@ -23,8 +23,8 @@ export class WriteView {
     this.start = make("span", { className: "start", dir: "auto" });
     byId("written").append(make("div", { className: "panel" }, this.start, this.strip.element));
     byId("prompt").addEventListener("input", () => this.reset());
-    byId("go").addEventListener("click", () => (this.running ? this.running.abort() : this.write(this.options())));
-    byId("one").addEventListener("click", () => this.write({ ...this.options(), max_tokens: 1 }));
+    byId("go").addEventListener("click", () => (this.running ? this.running.abort() : this.write(sampling("write"))));
+    byId("one").addEventListener("click", () => this.write({ ...sampling("write"), max_tokens: 1 }));
     byId("clear").addEventListener("click", () => this.reset());
   }
 
@@ -35,16 +35,6 @@ export class WriteView {
       suggest(byId("prompt"), model.architecture === "decoder" ? beginning : model.opening[0]);
       this.reset();
     }
-  }
-
-  // Return the sampling options; empty fields are left out.
-  options() {
-    const values = {};
-    for (const name of ["temperature", "top_k", "top_p", "min_p", "seed", "max_tokens"]) {
-      const field = byId(name);
-      if (field.value !== "") values[name] = Number(field.value);
-    }
-    return { ...values, stop: byId("stop").value || undefined };
   }
 
   reset() {
@@ -71,7 +61,6 @@ export class WriteView {
     try {
       for await (const event of events("/api/generate", body, mine.signal)) {
         if (mine !== this.running) return;
-        if (event.error) throw new Error(sentence(event.error));
         if (event.token) this.add(event.token);
         if (event.end) this.say(ENDS[event.end] + (event.cut ? " The model no longer sees the beginning." : ""));
       }
@@ -127,6 +116,6 @@ export class WriteView {
     this.tokens = [...this.tokens.slice(0, index), chosen];
     this.strip.hold(-1);
     this.draw();
-    this.write(this.options());
+    this.write(sampling("write"));
   }
 }

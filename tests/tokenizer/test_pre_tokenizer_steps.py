@@ -1,0 +1,69 @@
+"""The pre-tokenizers of tokenizer.json split texts as those of `tokenizers` do, in any sequence."""
+
+import json
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenizer.splitting.chains import Chain
+
+BEHAVIORS = ["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
+REGEXES = [r"\s+", r"\w+|[^\w\s]+", r"\p{L}+", r"'s|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+", r"^a|b$", "x*"]
+SPLITS = [
+    {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}
+    for pattern in [*({"Regex": regex} for regex in REGEXES), {"String": " "}, {"String": "aa"}]
+    for behavior in BEHAVIORS
+    for invert in (False, True)
+]
+WORDS = [
+    *({"type": kind} for kind in ("Whitespace", "WhitespaceSplit", "BertPreTokenizer", "UnicodeScripts")),
+    {"type": "CharDelimiterSplit", "delimiter": "a"},
+    {"type": "CharDelimiterSplit", "delimiter": "\t"},
+    {"type": "FixedLength", "length": 3},
+    {"type": "Digits", "individual_digits": True},
+    {"type": "Digits", "individual_digits": False},
+    *({"type": "Punctuation", "behavior": behavior} for behavior in BEHAVIORS),
+    *(
+        {"type": "Metaspace", "replacement": mark, "prepend_scheme": scheme, "split": cuts}
+        for mark in "▁_"
+        for scheme in ("always", "never")
+        for cuts in (True, False)
+    ),
+    {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+    {"type": "ByteLevel", "add_prefix_space": True, "use_regex": True},
+    {"type": "ByteLevel", "add_prefix_space": True, "use_regex": False},
+]
+CHARACTERS = "aab xs'’1²½ \t\n\u00a0\u3000.,!?-_▁éÉ\u0301字あアーё\u200d₂٣Ⅷ🙂"
+TEXTS = st.text(st.sampled_from(CHARACTERS) | st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+def peer(steps):
+    steps = [step | {"trim_offsets": True} if step["type"] == "ByteLevel" else step for step in steps]
+    content = {"model": {"type": "WordLevel", "vocab": {}, "unk_token": "x"}, "version": "1.0"}
+    content["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": steps}
+    return tokenizers.Tokenizer.from_str(json.dumps(content)).pre_tokenizer
+
+
+@given(st.lists(st.sampled_from(WORDS) | st.sampled_from(SPLITS), min_size=1, max_size=3), TEXTS)
+@pytest.mark.filterwarnings("ignore:the split pattern")
+def test_any_sequence_of_pre_tokenizers_splits_as_in_tokenizers(steps, text):
+    expected = [piece for piece, _ in peer(steps).pre_tokenize_str(text)]
+    assert [piece.decode() for piece in Chain(steps, as_bytes=False).pretokens(text.encode())] == expected
+
+
+@pytest.mark.parametrize("step", WORDS[:4], ids=lambda step: step["type"])
+def test_every_code_point_is_split_as_in_tokenizers(step):
+    characters = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+    split, chain = peer([step]).pre_tokenize_str, Chain([step], as_bytes=False)
+    for start in range(0, len(characters), 4096):
+        text = "".join(f"a{c}" for c in characters[start : start + 4096])
+        assert [piece.decode() for piece in chain.pretokens(text.encode())] == [piece for piece, _ in split(text)]
+
+
+def test_a_mark_before_the_start_of_a_text_is_left_out_after_a_special_token():
+    chain = Chain([{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}], as_bytes=False)
+    assert list(chain.pretokens(b"a b")) == ["▁a".encode(), "▁b".encode()]
+    assert list(chain.inside.pretokens(b"a b")) == [b"a", "▁b".encode()]
+    assert chain.inside.inside is chain.inside
