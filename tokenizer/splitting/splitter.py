@@ -32,6 +32,11 @@ class Splitter:
         return self
 
     @property
+    def keeps_characters(self) -> bool:
+        """Whether the pretokens, joined, are the characters of the text, perhaps with one more before them."""
+        return not self.rewrites
+
+    @property
     def spelling(self) -> str | None:
         """The text that `resolve_splitter` reads; None if no vocabulary is trained with this splitter."""
         return None
