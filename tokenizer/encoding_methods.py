@@ -130,9 +130,9 @@ class EncodingMethods(VocabularyMethods):
 
     def _stream(self, pieces: Iterable[bytes], allowed: frozenset[str], disallowed: frozenset[str]) -> Iterator[int]:
         parts = self._special.stream(pieces, allowed, disallowed)
-        if self._special.read_normalized(allowed | disallowed):
+        if self._special.read_normalized(allowed | disallowed):  # the whole text is read at once
             for start, part in parts:
-                yield from [part] if isinstance(part, int) else self._texts_at(start, part).to_stream([part])
+                yield from [part] if isinstance(part, int) else self._texts_at(start, part).to_list(part)
             return
         for start, run in runs_of_text(parts):
             with offset_by(start):
@@ -179,7 +179,7 @@ class EncodingMethods(VocabularyMethods):
         ids: list[int] = []
         for start, part in self._special.parts(data, allowed) if allowed else [(0, data)]:
             with offset_by(start):
-                texts = self._texts_at(start, part) if isinstance(part, bytes) else self._texts
+                texts = self._texts_at(start, b"" if isinstance(part, int) else part)
                 ids += [part] if isinstance(part, int) else texts.with_dropout(part, dropout, random)
         return ids
 
@@ -247,12 +247,7 @@ class EncodingMethods(VocabularyMethods):
 
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
-        normalizer = self.vocabulary.normalizer
-        if normalizer is not None and self._special.read_normalized(allowed) and normalizer.apply(data) != data:
-            raise ValueError(
-                "the text is not in NFC, but allowed_special has an added token that is matched in normalized text: "
-                "normalize the text first, or leave this token out"
-            )
+        self._special.check_normalized(data, allowed)
         parts = list(self._special.parts(data, allowed)) if allowed else [(0, data)]
         ids: list[int] = []
         spans: list[tuple[int, int]] = []
@@ -350,19 +345,14 @@ class EncodingMethods(VocabularyMethods):
 
         from tokenizer.document_blocks import block_of
 
-        # 0 for a token; for text, the number of its encoder.
-        encoders: dict[TextEncoder, int] = {}
-        kinds = np.array(
-            [
-                0 if isinstance(part, int) else encoders.setdefault(self._texts_at(start, part), len(encoders) + 1)
-                for _, start, part in parts
-            ]
-        )
+        encoders: dict[TextEncoder | None, int] = {None: 0}  # None for tokens
+        used = [None if isinstance(part, int) else self._texts_at(start, part) for _, start, part in parts]
+        kinds = np.array([encoders.setdefault(encoder, len(encoders)) for encoder in used])
         counts = np.ones(len(parts), dtype=np.int64)
         found = {0: np.array([part for _, _, part in parts if isinstance(part, int)], dtype=np.uint32)}
         for texts, kind in encoders.items():
             places = np.flatnonzero(kinds == kind).tolist()
-            if places:
+            if places and texts is not None:
                 documents: list[Any] = [parts[place][2] for place in places]
                 try:
                     found[kind], id_offsets = texts.to_arrays(block_of(documents), threads)

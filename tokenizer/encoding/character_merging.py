@@ -57,7 +57,8 @@ class CharacterSpans:
 
     def __init__(self, vocabulary: CharacterPairVocabulary, encode: Callable[[bytes], list[int]]):
         """encode: from a text to its ids."""
-        if vocabulary.prefix or vocabulary.suffix or not vocabulary.pattern.keeps_characters:
+        affixes = vocabulary.prefix or vocabulary.suffix
+        if affixes or vocabulary.normalizer is not None or not vocabulary.pattern.keeps_characters:
             raise ValueError(
                 f"offsets of {vocabulary.units} are not supported, because {vocabulary.pattern} changes more than "
                 "spaces, or tokens mark their place in a word; encode gives the ids alone"

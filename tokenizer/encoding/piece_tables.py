@@ -71,7 +71,7 @@ class PieceTables(TrieTables):
         super().__init__(vocabulary.pattern)
         tokens = [(token.encode(), i) for token, i in vocabulary.ids.items() if token]
         units = trie_of(tokens)
-        prefix = vocabulary.continuation
+        prefix = getattr(vocabulary, "continuation", vocabulary.prefix)
         continuation = trie.NO_CHILDREN if prefix is None else _children_of(prefix.encode(), units)
         unknown = vocabulary.ids[vocabulary.unknown]
         rules = np.array([continuation, unknown, vocabulary.longest_word], dtype=np.int64)

@@ -107,6 +107,14 @@ class SpecialTokens:
             "normalized" in self._flags.get(spelling, ()) for spelling in spellings
         )
 
+    def check_normalized(self, data: bytes, spellings: frozenset[str]) -> None:
+        """Raise ValueError if one of these tokens is matched in normalized text, and the text is not normalized."""
+        if self._normalizer is not None and self.read_normalized(spellings) and self._normalizer.apply(data) != data:
+            raise ValueError(
+                "the text is not in NFC, but allowed_special has an added token that is matched in normalized text: "
+                "normalize the text first, or leave this token out"
+            )
+
     def _first(self, data: bytes, spellings: frozenset[str]) -> tuple[int, str] | None:
         """Return the offset and spelling of the first of these special tokens in a text, None if there is none."""
         if not (self._flags and spellings & self._flags.keys()):

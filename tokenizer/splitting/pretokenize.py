@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -80,9 +80,11 @@ NO_AUTOMATON: AutomatonArrays = (np.frombuffer(b"", dtype=np.uint16), _EMPTY, _E
 
 def _ends_in_python(block: Block, splitter: Splitter) -> Iterator[np.ndarray]:
     for start, end in pairwise(block.offsets.tolist()):
-        pretokens = splitter.pretokens(bytes(block.data[start:end]))
-        ends = start + np.cumsum(np.fromiter(map(len, pretokens), dtype=np.int64), dtype=np.int64)
-        yield from _cut(ends)
+        lengths = map(len, splitter.pretokens(bytes(block.data[start:end])))
+        while (some := np.fromiter(islice(lengths, CHUNK), dtype=np.int64)).size:
+            ends = start + np.cumsum(some, dtype=np.int64)
+            start = int(ends[-1])
+            yield ends
 
 
 def _cut(ends: np.ndarray) -> Iterator[np.ndarray]:
