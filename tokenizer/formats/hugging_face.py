@@ -130,7 +130,7 @@ def _pre_tokenizer_field(pattern: Pattern | Chain) -> Any:
     if isinstance(pattern, Chain):
         return pre_tokenizer_field(pattern)
     if pattern.name == "gpt2":
-        return {"type": "Sequence", "pretokenizers": [_BYTE_LEVEL | {"use_regex": True}]}
+        return _BYTE_LEVEL | {"use_regex": True}
     refuse_misread_by_tokenizers(pattern)
     split = {"type": "Split", "pattern": {"Regex": pattern.regex}, "behavior": "Isolated", "invert": False}
     return {"type": "Sequence", "pretokenizers": [split, _BYTE_LEVEL]}
