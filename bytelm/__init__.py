@@ -28,10 +28,12 @@ if TYPE_CHECKING:
     from pipelines.verbs.embed import embed
     from pipelines.verbs.entropy import entropy
     from pipelines.verbs.evaluate import evaluate
+    from pipelines.verbs.export_gguf import export_gguf
     from pipelines.verbs.export_hf import export_hf
     from pipelines.verbs.export_onnx import export_onnx
     from pipelines.verbs.finetune import finetune
     from pipelines.verbs.generate import generate
+    from pipelines.verbs.import_gguf import import_gguf
     from pipelines.verbs.import_hf import import_hf
     from pipelines.verbs.params import params
     from pipelines.verbs.predict import predict
@@ -88,10 +90,12 @@ __all__ = [
     "embed",
     "entropy",
     "evaluate",
+    "export_gguf",
     "export_hf",
     "export_onnx",
     "finetune",
     "generate",
+    "import_gguf",
     "import_hf",
     "load_recipe",
     "load_run",

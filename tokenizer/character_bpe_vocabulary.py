@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tokenizer.encoding.kernel_encoder import KernelTables
     from tokenizer.encoding.metaspace_decoding import UnigramDecoding
     from tokenizer.encoding.python_encoder import DropoutEncoder
-    from tokenizer.vocabulary import Common, Encode, Part
+    from tokenizer.vocabulary import Common, Encode, EncodeWithSpans, Part
 
 
 class CharacterPairVocabulary(Vocabulary):
@@ -42,6 +42,7 @@ class CharacterPairVocabulary(Vocabulary):
     """
 
     kind = "character-bpe"
+    merges_characters = True
     units = "tokens of characters"
     source: bytes | None = None
     """The file of a SentencePiece model."""
@@ -85,6 +86,11 @@ class CharacterPairVocabulary(Vocabulary):
         from tokenizer.encoding.metaspace_decoding import StepDecoding
 
         return StepDecoding(self)
+
+    def span_encoder(self, encode: Encode) -> EncodeWithSpans:
+        from tokenizer.encoding.character_merging import CharacterSpans
+
+        return CharacterSpans(self, encode)
 
     def dropout_encoder(self, tables: Callable[[], KernelTables]) -> DropoutEncoder:
         from tokenizer.encoding.character_merging import CharacterDropout
@@ -199,6 +205,13 @@ class CharacterPairVocabulary(Vocabulary):
     @property
     def merge_pairs(self) -> Sequence[tuple[bytes, bytes]]:
         return [(left.encode(), right.encode()) for left, right in self.pairs]
+
+    @property
+    def learned_pairs(self) -> Sequence[tuple[bytes, bytes]]:
+        return [(self.in_pretokens(left).encode(), self.in_pretokens(right).encode()) for left, right in self.pairs]
+
+    def in_pretokens(self, token: str) -> str:
+        return token.replace(MARK, " ") if self.marks_spaces else token
 
     @property
     def fingerprint_parts(self) -> list[Part]:

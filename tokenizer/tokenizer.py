@@ -46,7 +46,7 @@ class Tokenizer(EncodingMethods):
     WordPiece tokenizers give the same ids and decoded text as BERT's in `tokenizers`: the text comes back as words with
     single spaces, in lower case if uncased. `is_lossless` is therefore false, and tokens have no fixed number of bytes.
     Each byte of invalid UTF-8 is read as U+FFFD, which BERT's normalizer deletes. The same holds for Unigram tokenizers
-    such as T5's, but their normalizers keep U+FFFD or replace it by a space.
+    such as T5's and BPE over characters such as Llama 2's, but their normalizers keep U+FFFD or replace it by a space.
 
     Threads may share a tokenizer. Plain Python encodes the first short texts; the kernels are loaded on demand.
     """
@@ -71,8 +71,9 @@ class Tokenizer(EncodingMethods):
         vocab_size: number of special tokens, the 256 bytes (WordPiece: the characters) and merges together.
         pattern: a name (gpt2, cl100k, o200k, llama3, qwen2) or a regex, by default cl100k; for WordPiece bert-uncased
             (the default) or bert-cased; for Unigram metaspace (the default; words are cut at white space and begin with
-            one space), nmt_nfkc or nfkc (the same after sentencepiece's normalization of this name), or the `pattern`
-            of another Unigram vocabulary.
+            one space), nmt_nfkc or nfkc (the same after sentencepiece's normalization of this name), llama2 (every
+            space is kept), or the `pattern` of another Unigram vocabulary; for BPE over characters these, by default
+            llama2.
         progress: called as (phase, done, total). The phases are "count" (bytes), "combine" (pretokens; only if counts
             were spilled), "search" (trainings; only to choose min_frequency), "merge" (merges) and, for Unigram,
             "prune" (dropped pieces).
@@ -82,9 +83,10 @@ class Tokenizer(EncodingMethods):
             each one ends a document and is not counted.
 
         options, all by keyword:
-        kind: "bpe" (the default), "wordpiece" or "unigram".
+        kind: "bpe" (the default, byte-level), "wordpiece", "unigram" or "character-bpe" (BPE over characters).
         special_tokens: the first entries of the vocabulary, by default `DEFAULT_SPECIAL_TOKENS`. WordPiece
-            appends [UNK] if it is not among them. Unigram begins with <unk> and ends with the special tokens.
+            appends [UNK] if it is not among them. Unigram and BPE over characters begin with <unk> and end with the
+            special tokens.
             ValueError if training makes an ordinary token with the same spelling: choose spellings such as <|name|>.
         min_frequency: pairs that occur less often are not merged. By default 2; with merge_by="likelihood" the largest
             value of at least 2 that fills the vocabulary, found by repeated training.
@@ -97,7 +99,8 @@ class Tokenizer(EncodingMethods):
         merge_by: WordPiece only: the pair to merge. "frequency" (the default): the one with the largest count, as in
             `tokenizers`. "likelihood": the one with the largest count(ab) / (count(a) count(b)), compared exactly. Ties
             go to the larger count(ab), then the smaller left id, then the smaller right id.
-        limit_alphabet: WordPiece only: number of characters to keep, the most frequent. Others are left out of words.
+        limit_alphabet: WordPiece and BPE over characters only: number of characters to keep, the most frequent. Others
+            are left out of words.
         alphabet_order: WordPiece only: the order of the ids of characters within words, which breaks ties; by default
             the order of code points. With the order of a vocabulary from tokenizers, training gives that vocabulary.
         pieces: Unigram only: `PieceRules` that restrict the pieces.
@@ -165,8 +168,8 @@ class Tokenizer(EncodingMethods):
           arguments.
         - tiktoken ranks: `.tiktoken`, or another name such as Llama 3's tokenizer.model. They need `pattern`. Published
           files are recognised by content or name, such as cl100k_base: pattern and special tokens are then known.
-        - SentencePiece models of the kind Unigram: `.model`, `.spm`. They need no arguments. A folder of T5 or mT5 with
-          spiece.model gives the ids of transformers' T5Tokenizer, with its sentinels.
+        - SentencePiece models of the kinds Unigram and BPE: `.model`, `.spm`. They need no arguments. A folder of T5 or
+          mT5 with spiece.model gives the ids of transformers' T5Tokenizer, with its sentinels.
         - BERT's `vocab.txt`. It needs pattern="bert-uncased" or "bert-cased", or tokenizer_config.json beside it.
         - `vocab.bpe` with `encoder.json`, or `merges.txt` with `vocab.json`. `pattern` defaults to the one of the
           tokenizer_class in tokenizer_config.json, otherwise gpt2. Qwen 2's class also implies NFC.
@@ -327,7 +330,9 @@ class Tokenizer(EncodingMethods):
         return self if vocabulary is self.vocabulary else Tokenizer(vocabulary)
 
     def as_sentencepiece(self) -> Tokenizer:
-        """Return a tokenizer with the same pieces and ids that encodes as sentencepiece does. Unigram only.
+        """Return a tokenizer with the same pieces and ids that encodes as sentencepiece does.
+
+        For Unigram and BPE over characters.
 
         Its `save` writes tokenizer.model. A few texts are encoded differently. Special tokens become control pieces,
         and the ids that transformers adds around a text are not stored. SentencePiece models are returned unchanged.
@@ -340,6 +345,6 @@ class Tokenizer(EncodingMethods):
         """Write folder/tokenizer.json atomically, in the format of tokenizers and transformers. Ranks become merges.
 
         A SentencePiece model is written as folder/tokenizer.model, because tokenizers gives other ids for some texts.
-        `as_sentencepiece` converts other Unigram vocabularies.
+        `as_sentencepiece` converts other vocabularies of these kinds.
         """
         self._kind.save(self.vocabulary, Path(file_path("folder", folder)))

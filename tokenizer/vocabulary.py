@@ -61,6 +61,8 @@ class Vocabulary:
     """Bytes without a token. The k-th is encoded as the id `size` + k, which callers never see."""
     prefix = ""
     """Start of tokens that continue a word."""
+    merges_characters = False
+    """Whether training merges characters, not bytes."""
     ids: Mapping[Any, int]
     unreachable: Mapping[str, int] = {}
     """Ids of tokens that no text becomes, by spelling. They are not among `ids`."""
@@ -132,6 +134,10 @@ class Vocabulary:
     def learned_pairs(self) -> Sequence[tuple[bytes, bytes]]:
         """The merges of training in order, as pairs of tokens."""
         return self.merge_pairs
+
+    def in_pretokens(self, token: str) -> str:
+        """Return a token as pretokens spell it."""
+        return token
 
     @cached_property
     def tokens(self) -> list[bytes | None]:

@@ -60,7 +60,7 @@ class VocabularyMethods:
 
     @property
     def kind(self) -> str:
-        """The kind of vocabulary: "bpe", "wordpiece" or "unigram"."""
+        """The kind of vocabulary: "bpe", "wordpiece", "unigram" or "character-bpe"."""
         return self.vocabulary.kind
 
     @property

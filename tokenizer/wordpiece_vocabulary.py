@@ -40,6 +40,7 @@ class WordPieceVocabulary(Vocabulary):
     """
 
     kind = "wordpiece"
+    merges_characters = True
     units = "WordPiece tokens"
     pattern: BertWords | Chain
 

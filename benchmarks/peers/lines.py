@@ -60,6 +60,8 @@ class Bytelm(LineEncoder):
 
 
 class BytelmFile(Bytelm):
+    kinds = (WORDPIECE, UNIGRAM)  # BPE over characters keeps line ends, so a file has other ids than its lines
+
     def encode(self, lines, path):
         return self.tokenizer.encode_file(path, threads=1)
 

@@ -29,10 +29,12 @@ TRAINING_FIELDS = {"dropout", "stochastic_depth", "document_mask", "zero_project
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model as transformers saves it: config.json, with defaults filled in, and the tensors."""
+    """A model as a file of its format has it: settings, with defaults filled in, and tensors."""
 
     settings: Mapping[str, Any]
     tensors: Mapping[str, Tensor]
+    source: str = "config.json"
+    """File of the settings, for messages."""
 
 
 @dataclass(frozen=True)
@@ -70,32 +72,31 @@ class Setting:
             return {}
         value = given.settings[self.key] if self.read is None else self.read(given)
         if self.names is not None:
-            value = self._our_name(value)
+            value = self._our_name(value, given.source)
         return {self.fields: value} if isinstance(self.fields, str) else dict(zip(self.fields, value, strict=True))
 
-    def check(self, value: Any, format_name: str) -> None:
+    def check(self, value: Any, format_name: str, source: str) -> None:
         """Raise ValueError for a value of the wrong type, a number below `least`, or a meaning that we do not have."""
         if self.default is not ABSENT:
             kind = int if self.default is None else type(self.default)
             fits = type(value) is kind or (kind is float and type(value) is int) or value is self.default
             if not fits:
-                raise ValueError(f"config.json has {self.key} = {value!r}, but it must be of type {kind.__name__}")
+                raise ValueError(f"{source} has {self.key} = {value!r}, but it must be of type {kind.__name__}")
             if kind is int and value is not None and value < self.least:
-                raise ValueError(f"config.json has {self.key} = {value}, but it must be {self.least} or more")
+                raise ValueError(f"{source} has {self.key} = {value}, but it must be {self.least} or more")
         if self.allowed is not None and value not in self.allowed:
             raise ValueError(
-                f"config.json has {self.key} = {value!r}, which is not supported: {format_name} models are read with "
+                f"{source} has {self.key} = {value!r}, which is not supported: {format_name} models are read with "
                 f"{_list_text(self.allowed)}"
             )
 
-    def _our_name(self, name: str) -> str:
+    def _our_name(self, name: str, source: str) -> str:
         assert self.names is not None
         for ours, theirs in self.names.items():
             if theirs == SYNONYMS.get(name, name):
                 return ours
         raise ValueError(
-            f"config.json has {self.key} = {name!r}, which is not supported: "
-            f"known are {_list_text(self.names.values())}"
+            f"{source} has {self.key} = {name!r}, which is not supported: known are {_list_text(self.names.values())}"
         )
 
 
@@ -123,26 +124,33 @@ class Entry:
     """A tensor of the format and our tensors in it, stacked by rows.
 
     With several `groups` the rows interleave: GPT-NeoX has query, key and value of each head together. `transposed`
-    formats store (inputs, outputs).
+    formats store (inputs, outputs). With `paired_heads`, the two components that rotary positions rotate together are
+    neighbours in each head of the format, while ours are half a head apart.
     """
 
     theirs: str
     ours: tuple[str, ...]
     groups: int = 1
     transposed: bool = False
+    paired_heads: int = 0
+    """Number of heads whose components are in pairs; 0: none are"""
 
     def pack(self, weights: Mapping[str, Tensor]) -> Tensor:
         """Return the format's tensor from ours."""
         rows = torch.cat([weights[name].unflatten(0, (self.groups, -1)) for name in self.ours], dim=1).flatten(0, 1)
+        if self.paired_heads:
+            rows = rows.unflatten(0, (self.paired_heads, 2, -1)).transpose(1, 2).flatten(0, 2)
         return (rows.T if self.transposed else rows).contiguous()
 
     def unpack(self, tensor: Tensor) -> dict[str, Tensor]:
         """Return our tensors, all of one shape, from the format's."""
         rows = tensor.T if self.transposed else tensor
+        if self.paired_heads:
+            rows = rows.unflatten(0, (self.paired_heads, -1, 2)).transpose(1, 2).flatten(0, 2)
         parts = rows.unflatten(0, (self.groups, -1)).chunk(len(self.ours), dim=1)
         return {name: part.flatten(0, 1).contiguous() for name, part in zip(self.ours, parts, strict=True)}
 
-    def checked(self, tensor: Tensor, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def checked(self, tensor: Tensor, expected: Mapping[str, Tensor], source: str = "config.json") -> dict[str, Tensor]:
         """Return our tensors in float32. `expected` are tensors of our model, on any device.
 
         Raises ValueError, by name, for a tensor of another shape, not floating-point or not finite.
@@ -150,7 +158,7 @@ class Entry:
         shape = tuple(self.pack(expected).shape)
         if tuple(tensor.shape) != shape:
             raise ValueError(
-                f"{self.theirs} has the shape {tuple(tensor.shape)}, but config.json makes it {shape}: they are of two "
+                f"{self.theirs} has the shape {tuple(tensor.shape)}, but {source} makes it {shape}: they are of two "
                 "models"
             )
         if not tensor.is_floating_point():
@@ -172,7 +180,7 @@ def layer(theirs: str, *ours: str, bias: bool = True, groups: int = 1, transpose
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """One model family of `transformers`."""
+    """One model family of `transformers`, or one architecture of llama.cpp."""
 
     name: str
     model_type: str
@@ -218,7 +226,7 @@ class Format:
     def read(self, given: Pretrained) -> dict[str, Any]:
         """Return the fields of `ModelConfig`. Raises ValueError, by name, for a setting that we cannot express."""
         for setting in self.settings:
-            setting.check(given.settings.get(setting.key), self.name)
+            setting.check(given.settings.get(setting.key), self.name, given.source)
         self.check_combination(given.settings)
         decided = {name: value for setting in self.settings for name, value in setting.fields_from(given).items()}
         return {**self.fixed, **decided}

@@ -9,6 +9,7 @@ from pipelines.cli.escapes import safe
 from pipelines.evaluation.measurements.trained_text import TrainedText
 from pipelines.evaluation.numbers import in_words, rows_of
 from pipelines.evaluation.results import Evaluation
+from pipelines.exchange.possible_exports import possible_exports
 from pipelines.files import parse_json
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids
@@ -68,6 +69,9 @@ def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading:
             f"## Training\n\n{train.optimizer}, peak learning rate {train.lr:g}, {train.schedule} schedule, batches of "
             f"{train.batch_tokens:,} tokens, {train.dtype} activations, seed {train.seed}."
         )
+    if head is None:
+        lines = possible_exports(model, tok, run.facts.get("model_type"))
+        parts.append("## Formats\n\n" + "\n".join(f"- {line}" for line in lines))
     parts.append(f"## Evaluation\n\n{_evaluation(run)}")
     return safe("\n\n".join(parts)) + "\n"
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from lm.config import ModelConfig
-from lm.mixers.attention import require_attention
 from lm.model import LanguageModel
 from pipelines.cli.waiting import doing
 from pipelines.exchange.model_card import model_card
+from pipelines.exchange.possible_exports import check_onnx
 from pipelines.files import unfinished_folder
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
@@ -33,7 +33,7 @@ def write_onnx(run: Run, checkpoint: str, out: Path) -> float:
 
     Raises ValueError, and writes nothing, if the error is above TOLERANCE.
     """
-    _check(run.recipe.model)
+    check_onnx(run.recipe.model)
     # Not every runtime has counterparts of fused attention kernels.
     model = LanguageModel(replace(run.recipe.model, attention="reference"), seed=None)
     model.load_state_dict(load_trained(run, device="cpu", checkpoint=checkpoint).model.state_dict())
@@ -56,16 +56,6 @@ def write_onnx(run: Run, checkpoint: str, out: Path) -> float:
         for path in sorted(folder.iterdir(), reverse=True):
             publish(path, out.parent / path.name)
     return error
-
-
-def _check(config: ModelConfig) -> None:
-    """Raise ValueError for a mixer whose export is not tested, and a model that would be specialised to one length."""
-    require_attention(config, "export-onnx")
-    if config.context_length < 4 or config.window == config.context_length - 1:
-        raise ValueError(
-            f"model.context_length is {config.context_length} and model.window {config.window}: export-onnx needs a "
-            "context of at least 4, and a window other than the context minus 1"
-        )
 
 
 class _NamedInputs(nn.Module):

@@ -10,29 +10,18 @@ from torch import Tensor
 
 from lm.exchange import named_format
 from lm.exchange.adapters import fold_peft
-from lm.task_model import build_model
 from lm.warn import warn
 from pipelines.cli.display import quantity
 from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.text_input import file_text
+from pipelines.exchange.imported_run import DEFAULT_OBJECTIVES, Objective, warn_of_new_head, write_imported_run
 from pipelines.exchange.task_import import read_model
 from pipelines.files import read_json, read_tensors, whole_folder
-from pipelines.recipes.config import TrainConfig
-from pipelines.recipes.recipe import Recipe, save_config
+from pipelines.recipes.recipe import Recipe
 from pipelines.run.adapter import read_adapter
-from pipelines.run.folder import Run
-from pipelines.run.provenance import provenance
 from pipelines.run.text_ids import BEFORE_TEXT, ROLES, given_roles, given_special_ids, is_known
-from pipelines.training.checkpoints import take_snapshot, write_checkpoint
-from pipelines.training.progress import Progress
 from tokenizer import Tokenizer
 
-Objective = Literal["next-token", "masked-token", "sequence-pairs", "span-corruption"]
-DEFAULT_OBJECTIVES: dict[str, Objective] = {
-    "decoder": "next-token",
-    "encoder": "masked-token",
-    "encoder-decoder": "sequence-pairs",
-}
 INDEX = "model.safetensors.index.json"
 WEIGHTS = "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -100,12 +89,9 @@ def import_model(
         head_layers=model.head_layers,
     )
     with whole_folder(out, replaceable) as partial:
-        _write_run(partial, recipe, weights, tok, facts)
+        write_imported_run(partial, recipe, weights, tok, facts)
     if model.new_head:
-        warn(
-            f"{source} has no masked-token head: the run gets one with random weights. finetune does not need it; "
-            "pretraining with `init_from` trains it"
-        )
+        warn_of_new_head(source)
     parameters = sum(tensor.numel() for tensor in weights.values())
     origin = source if adapter is None else f"{source}, with the adapters of {adapter}"
     lines = [f"{out}: {quantity(parameters, '')} parameters ({config.architecture}) from {origin}"]
@@ -143,24 +129,6 @@ def _weight_files(folder: Path) -> list[Path]:
             "(transformers' save_pretrained does)"
         )
     raise ValueError(f"{folder} has no {WEIGHTS} and no {INDEX}: name a folder that save_pretrained wrote")
-
-
-def _write_run(
-    folder: Path, recipe: Recipe, weights: dict[str, Tensor], tok: Tokenizer, imported: dict[str, Any]
-) -> None:
-    """Write a run with one checkpoint, of step 0, whose optimizer has no state yet."""
-    model = build_model(recipe.model, recipe.head, seed=None)
-    model.load_state_dict(weights)
-    facts = {
-        "data": "",
-        "dataset_fingerprint": "",
-        "tokenizer_fingerprint": tok.fingerprint,
-        **provenance(),
-        **imported,
-    }
-    tok.save(folder)
-    save_config(folder / "config.toml", recipe, facts)
-    write_checkpoint(folder, take_snapshot(model), Progress().as_state(), TrainConfig(), Run(folder).settings)
 
 
 def _warn_of_missing_roles(source: str, special: dict[str, int]) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from lm.lora import add_lora
 from lm.model import LanguageModel
 from pipelines.cli.display import answer, quantity
+from pipelines.exchange.possible_exports import possible_exports
 from pipelines.machine import cores_per_operation, freed_memory_returned, without_subnormals
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.retention import checkpoint_folders
@@ -67,7 +68,8 @@ def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | No
     dataset = mixture.first
     start = find_start(recipe, dataset, out, init_from)
     recipe = fit_to_data(recipe, dataset, start.vocab_size)
-    open_training_data(recipe, mixture, Tokenizer.load(dataset.folder), facts=start.facts)  # checks special tokens
+    tok = Tokenizer.load(dataset.folder)
+    open_training_data(recipe, mixture, tok, facts=start.facts)  # checks special tokens
     train = recipe.train
     costs = model_costs(recipe.model, "float32", train.optimizer)
     available = sum(dataset.split("train").tokens for dataset in mixture.datasets)
@@ -86,7 +88,8 @@ def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | No
         f"memory: {quantity(sum(memory[part] for part in ('weights', 'gradients', 'moments')), 'B')} for weights, "
         f"gradients and optimizer, and {about} {quantity(memory['activations'], 'B')} of activations per sequence"
     )
-    for line in (*mixture.lines(train.tokens), *start.lines(recipe)):
+    exports = possible_exports(recipe.model, tok, start.facts.get("model_type"))
+    for line in (*mixture.lines(train.tokens), *start.lines(recipe), *exports):
         answer(line)
     state = "resume the run" if checkpoint_folders(out) else "make a run"
     answer(f"would {state} in {out}, with {retained} checkpoints of about {quantity(checkpoint, 'B')} each")

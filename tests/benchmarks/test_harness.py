@@ -15,6 +15,7 @@ PAGES = {
     "hard/tokenizer": report.markdown,
     "wordpiece/tokenizer": report.markdown,
     "unigram/tokenizer": report.markdown,
+    "character-bpe/tokenizer": report.markdown,
     "pretrain/cpu-float32": training_report.markdown,
     "pretrain/cpu-bfloat16": training_report.markdown,
     "attention/attention": attention.markdown,

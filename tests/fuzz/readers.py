@@ -184,6 +184,17 @@ def _weights(folder: Path) -> None:
     load_trained(Run(folder / "decoder"), "cpu", checkpoint="8")
 
 
+def _gguf(folder: Path) -> None:
+    from lm.exchange.gguf import from_gguf
+    from pipelines.exchange.gguf_file import read_gguf
+    from tokenizer.formats.gguf_fields import HF_JSON, gguf_vocabulary
+
+    content = read_gguf(folder / "model.gguf")
+    from_gguf(content.keys, content.tensors, "model.gguf")
+    gguf_vocabulary(content.keys)
+    gguf_vocabulary({key: value for key, value in content.keys.items() if key != HF_JSON})
+
+
 def _task(folder: Path) -> None:
     from pipelines.run.folder import Run
 
@@ -250,6 +261,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "config": ("decoder/config.toml", _config),
     "metrics": ("decoder/metrics.jsonl", _log),
     "evaluation": ("decoder/evaluation.json", _log),
+    "gguf": ("model.gguf", _gguf),
     "task": ("classes/config.toml", _task),
     "weights": (f"{CHECKPOINT}/model.safetensors", _weights),
     **{f"request{path.replace('/', '-')}": ("request.json", _request(path)) for path in REQUESTS},
@@ -280,6 +292,10 @@ def write_files(name: str, folder: Path) -> None:
     _write_unigram(folder)
     if name in ("range-marker", "shard-marker"):
         _begin_build(folder)
+    if name == "gguf":
+        from pipelines.verbs.export_gguf import export_gguf
+
+        export_gguf(folder / "decoder", out=folder / "model.gguf", dtype="q8_0")
     for path, body in REQUESTS.items():
         if name == f"request{path.replace('/', '-')}":
             (folder / "request.json").write_text(json.dumps(body))

@@ -86,6 +86,8 @@ def test_help_imports_no_verb():
         "report",
         "export-hf",
         "import-hf",
+        "export-gguf",
+        "import-gguf",
         "export-onnx",
     ],
 )

@@ -110,10 +110,12 @@ REQUIRED = {
     "embed": ["o", "c", "--out", "o"],
     "entropy": ["c"],
     "evaluate": ["o"],
+    "export-gguf": ["o", "--out", "o"],
     "export-hf": ["o", "--out", "o"],
     "export-onnx": ["o", "--out", "o"],
     "finetune": ["o", "--data", "d", "--out", "o"],
     "generate": ["o"],
+    "import-gguf": ["o", "--out", "o"],
     "import-hf": ["o", "--out", "o"],
     "predict": ["o", "text"],
     "pretrain": ["gpt-tiny", "--data", "d", "--out", "o", "--dry-run"],
@@ -140,7 +142,7 @@ def test_a_uri_is_refused_by_name_where_only_a_local_path_is_read_or_written(ver
     assert bool(path_options(verb)) == (verb in REQUIRED), verb
     for name, positional in path_options(verb).items():
         if positional:
-            arguments, option = ["s3://bucket/folder", *REQUIRED[verb][1:]], "(RUN|DIR|FOLDER)"
+            arguments, option = ["s3://bucket/folder", *REQUIRED[verb][1:]], "(RUN|DIR|FOLDER|FILE)"
         else:
             option = f"--{name.replace('_', '-')}"
             arguments = [*REQUIRED[verb], option, "s3://bucket/folder"]

@@ -312,7 +312,17 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize(
-    "verb", ["train-tokenizer", "build-dataset", "export-hf", "import-hf", "export-onnx", "report"]
+    "verb",
+    [
+        "train-tokenizer",
+        "build-dataset",
+        "export-hf",
+        "import-hf",
+        "export-onnx",
+        "export-gguf",
+        "import-gguf",
+        "report",
+    ],
 )
 def test_an_out_below_a_file_is_refused_before_the_work(bytelm, tmp_path, verb, text_folder, tokenizer_folder):
     (tmp_path / "file").write_text("")

@@ -161,6 +161,12 @@ export-onnx NONE --out OUT
 export-onnx RUN --out OUT --checkpoint last
 export-onnx RUN --out FOLDER
 export-onnx RUN --out FILE/x
+export-gguf NONE --out OUT
+export-gguf RUN --out OUT --checkpoint last
+export-gguf RUN --out FOLDER
+export-gguf RUN --out FILE/x
+import-gguf NONE --out OUT
+import-gguf FOLDER --out OUT
 import-hf NONE --out OUT
 import-hf DATA --out OUT
 """.strip().splitlines()

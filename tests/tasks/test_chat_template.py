@@ -12,6 +12,7 @@ from pipelines.chat.messages import Message
 from pipelines.chat.rendering import render_apart
 from pipelines.chat.template import CHATML
 from pipelines.run.loaded_run import load_run
+from tests.pipelines.llama_cpp import LlamaCpp
 from tests.tasks.conversations import SILENT, TRAIN, dicts, rows, written
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
@@ -174,3 +175,18 @@ def test_an_import_keeps_the_template_of_its_files(chat_run, tmp_path, form):
     )
     assert again.template.text == CHATML
     assert again.tokenizer.vocab_size == run.tokenizer.vocab_size
+
+
+def test_llama_cpp_formats_conversations_with_the_template_of_a_gguf_file(chat_run, template, tmp_path):
+    pytest.importorskip("xllamacpp")
+    ours, messages = template.tokenizer, [Message("system", "s"), Message("user", "a\n b"), Message("assistant", "c")]
+    with LlamaCpp(bytelm.export_gguf(chat_run, out=tmp_path / "chat.gguf")) as peer:
+        for said in (messages[:2], messages[1:2], [*messages, Message("user", "Wörter?")]):
+            prompt = peer.ask("/apply-template", messages=dicts(said))["prompt"]
+            assert peer.ids(prompt, special=True) == template.prompt(tuple(said))
+        answer = peer.ask("/v1/chat/completions", messages=dicts(messages[1:2]), temperature=0, max_tokens=40)
+    assert answer["choices"][0]["message"]["content"] is not None
+    again = load_run(bytelm.import_gguf(tmp_path / "chat.gguf", out=tmp_path / "again"))
+    assert again.template.prompt(tuple(messages[:2])) == template.prompt(tuple(messages[:2]))
+    assert again.template.end_of_turn() == template.end_of_turn()
+    assert ours.fingerprint == again.tokenizer.fingerprint

@@ -122,6 +122,32 @@ def test_ids_and_texts_are_those_of_tokenizers(both, texts, seed):
             assert [i for p in ours.vocabulary.pattern.pretokens(text.encode()) for i in plain.encode(p)] == ids
 
 
+@settings(max_examples=60, deadline=None)
+@given(text=WORDS, seed=st.integers(0, 2))
+def test_offsets_are_those_of_tokenizers(both, text, seed):
+    ours, theirs = both[seed]
+    if ours.vocabulary.prefix or ours.vocabulary.suffix:
+        with pytest.raises(ValueError, match="offsets of tokens of characters are not supported"):
+            ours.encode_with_offsets("a" + text, allowed_special="all")
+        return
+    expected = theirs.encode(text, add_special_tokens=False)
+    ids, offsets = ours.encode_with_offsets(text, allowed_special="all")
+    assert ids == expected.ids
+    if ours.vocabulary.unknown is not None:  # tokenizers counts the characters that it leaves out as none
+        assert offsets == expected.offsets
+
+
+@settings(max_examples=40, deadline=None)
+@given(text=WORDS, dropout=st.sampled_from([0.0, 0.3, 1.0]), seed=st.integers(0, 9))
+def test_dropout_keeps_the_text(both, text, dropout, seed):
+    ours, _ = both[0]
+    ids = ours.encode_with_dropout(text, dropout, seed, disallowed_special=())
+    if dropout == 0:
+        assert ids == ours.encode_ordinary(text)
+    elif not (ours.vocabulary.prefix or ours.vocabulary.suffix or ours.vocabulary.whole_first):
+        assert ours.decode(ids) == ours.decode(ours.encode_ordinary(text)) or ours.vocabulary.unknown_id in ids
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_saved_file_gives_the_same_ids(name, tmp_path):
     path = tmp_path / "tokenizer.json"

@@ -198,7 +198,7 @@ REFUSED = {
     ),
     "neither a Regex nor a String": set_at(*SPLIT, "pattern", value={"Regexp": "x"}),
     "not a valid regex": set_at(*SPLIT, "pattern", value={"Regex": "("}),
-    "model.unk_token = None": set_at("model", "type", value="WordPiece"),
+    "continuing_subword_prefix = None": set_at("model", "type", value="WordPiece"),
     "dropout": set_at("model", "dropout", value=0.1),
     "byte_fallback": set_at("model", "byte_fallback", value=True),
     "continuing_subword_prefix = 7": set_at("model", "continuing_subword_prefix", value=7),

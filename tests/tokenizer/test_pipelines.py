@@ -135,7 +135,7 @@ def loaded(content):
     return Tokenizer(kind_of(content).read(json.loads(json.dumps(content))))
 
 
-@settings(max_examples=int(os.environ.get("EX", "200")))
+@settings(max_examples=100)
 @given(
     files(),
     st.lists(

@@ -1,16 +1,27 @@
 """The pre-tokenizers of tokenizer.json split texts as those of `tokenizers` do, in any sequence."""
 
 import json
+from itertools import pairwise
 
 import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenizer.byte_level import spell
+from tokenizer.document_blocks import Block, block_of
+from tokenizer.splitting.chain_blocks import _DEEPSEEK, rewriter_of
 from tokenizer.splitting.chains import Chain
 
 BEHAVIORS = ["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
-REGEXES = [r"\s+", r"\w+|[^\w\s]+", r"\p{L}+", r"'s|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+", r"^a|b$", "x*"]
+REGEXES = [
+    r"\s+",
+    r"\w+|[^\w\s]+",
+    r"\p{L}+",
+    r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+",
+    r"^a|b$",
+    "x*",
+]
 SPLITS = [
     {"type": "Split", "pattern": pattern, "behavior": behavior, "invert": invert}
     for pattern in [*({"Regex": regex} for regex in REGEXES), {"String": " "}, {"String": "aa"}]
@@ -59,7 +70,52 @@ def test_every_code_point_is_split_as_in_tokenizers(step):
     split, chain = peer([step]).pre_tokenize_str, Chain([step], as_bytes=False)
     for start in range(0, len(characters), 4096):
         text = "".join(f"a{c}" for c in characters[start : start + 4096])
-        assert [piece.decode() for piece in chain.pretokens(text.encode())] == [piece for piece, _ in split(text)]
+        words, ends = chain.rewrite(block_of([text.encode()]))
+        found = words.data.tobytes()
+        expected = [piece for piece, _ in split(text)]
+        assert [found[a:b].decode() for a, b in pairwise([0, *ends.tolist()])] == expected
+
+
+CLIP = [
+    {"type": "Split", "pattern": {"Regex": REGEXES[3]}, "behavior": "Removed", "invert": True},
+    {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+]
+
+
+@pytest.mark.parametrize("steps", [[step] for step in WORDS[:3]] + [CLIP], ids=lambda steps: steps[0]["type"])
+@pytest.mark.filterwarnings("ignore:the split pattern")
+@given(data=st.lists(TEXTS.map(str.encode) | st.just(b"") | st.just(b"a\xffb"), max_size=5))
+def test_blocks_are_split_as_their_texts(steps, data):
+    chain, block = Chain(steps, as_bytes=False), block_of([b"before", *data, b"after"])
+    assert rewriter_of(chain) is not None
+    block = Block(block.data, block.offsets[1:-1])
+    words, ends = chain.rewrite(block)
+    expected = [[*chain.pretokens(document)] for document in data]
+    joined = words.data[: words.offsets[-1]].tobytes()
+    assert [joined[start:end] for start, end in pairwise([0, *ends.tolist()])] == [w for ws in expected for w in ws]
+    assert [joined[start:end] for start, end in pairwise(words.offsets.tolist())] == list(map(b"".join, expected))
+
+
+ISOLATED = {"type": "Split", "behavior": "Isolated", "invert": False}
+OTHERS = "ab1²٣字か\x00\x01\u0301\ue000\u0378!(-$ \n\r\t\u00a0'é"
+DEEPSEEK = [
+    *(ISOLATED | {"pattern": {"Regex": regex}} for regex in _DEEPSEEK),
+    {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+]
+
+
+@pytest.mark.filterwarnings("ignore:the split pattern")
+@given(data=st.lists(st.text(st.sampled_from(OTHERS), max_size=15) | TEXTS, max_size=4))
+def test_deepseeks_blocks_are_split_as_their_texts_and_as_in_tokenizers(data):
+    chain, block = Chain(DEEPSEEK), block_of([b"before", *map(str.encode, data), b"after"])
+    block = Block(block.data, block.offsets[1:-1])
+    ends = chain.ends_of_block(block)
+    text = block.data.tobytes()
+    found = [text[start:end] for start, end in pairwise([int(block.offsets[0]), *ends.tolist()])]
+    assert found == [pretoken for document in data for pretoken in chain.pretokens(document.encode())]
+    expected = [piece for document in data for piece, _ in peer(DEEPSEEK).pre_tokenize_str(document)]
+    assert list(map(spell, found)) == expected
+    assert chain.ends_of_block(block_of([b"a\xff"])) is None
 
 
 def test_a_mark_before_the_start_of_a_text_is_left_out_after_a_special_token():

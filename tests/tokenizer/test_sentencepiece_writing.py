@@ -115,7 +115,7 @@ def test_a_file_like_xlm_robertas_is_saved(t5, lines, tmp_path):
 def test_a_model_is_returned_unchanged_and_other_kinds_are_refused(t5):
     model = t5.as_sentencepiece()
     assert model.as_sentencepiece() is model
-    with pytest.raises(ValueError, match="only Unigram vocabularies become SentencePiece models; this one is bpe"):
+    with pytest.raises(ValueError, match="only Unigram and BPE over characters become SentencePiece models"):
         Tokenizer.train(["a b"], 256, special_tokens=()).as_sentencepiece()
 
 

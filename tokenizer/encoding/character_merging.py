@@ -1,8 +1,10 @@
-"""Encoding by BPE over characters in plain Python: the reference of the kernels, and the encoder of short texts."""
+"""BPE over characters in plain Python: the reference of the kernels, the encoder of short texts, and offsets."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from itertools import accumulate, pairwise
 
 from tokenizer.encoding.python_encoder import DropoutEncoder, merge_ids
 
@@ -48,3 +50,58 @@ def decoded(vocabulary: CharacterPairVocabulary, pretoken: bytes) -> str:
     """Return a pretoken as tokens spell it."""
     word = pretoken.decode(errors="surrogateescape")
     return vocabulary.spelled(word if pretoken.isascii() else _INVALID.sub("\ufffd", word))
+
+
+class CharacterSpans:
+    """Maps a text to its ids and the bytes that each stands for, if only spaces change before merging."""
+
+    def __init__(self, vocabulary: CharacterPairVocabulary, encode: Callable[[bytes], list[int]]):
+        """encode: from a text to its ids."""
+        if vocabulary.prefix or vocabulary.suffix or not vocabulary.pattern.keeps_characters:
+            raise ValueError(
+                f"offsets of {vocabulary.units} are not supported, because {vocabulary.pattern} changes more than "
+                "spaces, or tokens mark their place in a word; encode gives the ids alone"
+            )
+        self._vocabulary = vocabulary
+        self._encode = encode
+        self._bytes = frozenset((vocabulary.byte_ids or {}).values())
+        self._spellings = {i: token for token, i in vocabulary.ids.items()}
+
+    def __call__(self, data: bytes) -> tuple[list[int], list[tuple[int, int]]]:
+        vocabulary, ids = self._vocabulary, self._encode(data)
+        characters = data.decode(errors="surrogateescape")
+        starts = list(accumulate((len(c.encode(errors="surrogateescape")) for c in characters), initial=0))
+        places = list(pairwise(starts))
+        pretokens = [decoded(vocabulary, pretoken) for pretoken in vocabulary.pattern.pretokens(data)]
+        normalized, ends = "".join(pretokens), frozenset(accumulate(map(len, pretokens)))
+        places = places[: len(normalized) - len(places)] + places  # a mark before the text has the first character's
+        spans = []
+        place = of_character = 0
+        for i in ids:
+            if vocabulary.unknown is None:
+                place = self._after_unknown(normalized, place, frozenset())
+            first = last = place
+            spelling = self._spellings[i]
+            is_whole = (
+                (place == 0 or place in ends)
+                and place + len(spelling) in ends
+                and normalized.startswith(spelling, place)
+            )
+            if i in self._bytes and not (vocabulary.whole_first and is_whole):
+                of_character += 1
+                if of_character == len(normalized[place].encode()):
+                    place, of_character = place + 1, 0
+            elif i == vocabulary.unknown_id:
+                place = self._after_unknown(normalized, place + 1, ends) if vocabulary.fuse_unknown else place + 1
+                last = place - 1
+            else:
+                place += len(spelling)
+                last = place - 1
+            spans.append((places[first][0], places[last][1]))
+        return ids, spans
+
+    def _after_unknown(self, normalized: str, place: int, ends: frozenset[int]) -> int:
+        known = self._vocabulary.characters[0]
+        while place < len(normalized) and place not in ends and normalized[place] not in known:
+            place += 1
+        return place

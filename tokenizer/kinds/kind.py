@@ -137,7 +137,9 @@ class Kind:
 
     def as_sentencepiece(self, vocabulary: Vocabulary) -> Vocabulary:
         """Return the vocabulary with the same pieces and ids that encodes as sentencepiece does."""
-        raise ValueError(f"only Unigram vocabularies become SentencePiece models; this one is {self.name}")
+        raise ValueError(
+            f"only Unigram and BPE over characters become SentencePiece models; this vocabulary is {self.name}"
+        )
 
 
 def new_spellings(vocabulary: Vocabulary, spellings: Sequence[str]) -> list[str]:

@@ -1,8 +1,8 @@
-"""Chains over whole blocks by the kernel of the scanner: CLIP's words, which are all text but white space."""
+"""Chains over whole blocks: CLIP's words by the kernel of the scanner, and words of character classes by numpy."""
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -10,23 +10,86 @@ import numpy as np
 
 from tokenizer.byte_level import BYTE_TO_CHARACTER
 from tokenizer.document_blocks import Block, as_readonly
+from tokenizer.encoding.special_spellings import WHITE_SPACE
+from tokenizer.splitting import bert_characters, step_characters
 from tokenizer.splitting.patterns import Pattern
 from tokenizer.splitting.pretokenize import pretoken_ends
-from tokenizer.splitting.unicode_classes import SPACE, code_point_classes
+from tokenizer.splitting.unicode_classes import CODE_POINTS, SPACE, code_point_classes
+from tokenizer.splitting.unicode_properties import find_property, ranges_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tokenizer.splitting.chains import Chain
 
+    Rewrite = Callable[[Block], tuple[Block, np.ndarray]]
+
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+# DeepSeek-V3's steps. The kernel needs regexes that match everything, so each has what the published one leaves over.
+_DEEPSEEK = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+    "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+)
+_REST = (r"[^\p{N}]+", "[^\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", r"[\s\S]")
+_SPACE, _WORD, _OTHER, _ALONE = range(4)
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 
 
-def has_kernel(chain: Chain) -> bool:
-    """Return whether the steps are those of CLIP. ByteLevel's own regex cuts none of the words of the first step."""
+def rewriter_of(chain: Chain) -> Rewrite | None:
+    """Return the function that splits blocks of valid UTF-8 as the chain does; None if there is none."""
+    if chain.as_bytes:
+        return None
     match chain.steps:
+        case ({"type": "Whitespace" | "WhitespaceSplit" | "BertPreTokenizer" as kind},):
+            return partial(_words_by_class, kind=kind)
+        # ByteLevel's own regex cuts none of the words of the first step.
         case ({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Removed", "invert": True}, byte_level):
-            return bool(regex == _WORDS and byte_level == _BYTE_LEVEL) and not chain.as_bytes
-    return False
+            return _words_of_clip if (regex, byte_level) == (_WORDS, _BYTE_LEVEL) else None
+    return None
+
+
+def ends_of_deepseek(block: Block, chain: Chain) -> np.ndarray | None:
+    """Return the ends of the pretokens of DeepSeek-V3's steps, int64; None for other steps and for invalid UTF-8."""
+    isolated = {"type": "Split", "behavior": "Isolated", "invert": False}
+    splits = [isolated | {"pattern": {"Regex": regex}} for regex in _DEEPSEEK]
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+    if [*chain.steps] != [*splits, byte_level] or not is_valid(block):
+        return None
+    pieces = block
+    for regex, rest in zip(_DEEPSEEK, _REST, strict=True):
+        before = pieces.offsets
+        chunks = (chunk.copy() for chunk in pretoken_ends(pieces, Pattern(f"{regex}|{rest}")))
+        pieces = Block(block.data, np.concatenate([block.offsets[:1], *chunks]))
+    # The last regex matches nothing at these characters, and a run of them is one pretoken.
+    starts = pieces.offsets[:-1]
+    alone = _single_others(block.data, starts, np.diff(pieces.offsets))
+    joins = alone[1:] & alone[:-1] & ~np.isin(starts[1:], before)
+    kept = np.ones(len(starts), dtype=np.bool_)
+    kept[:-1] = ~joins
+    ends: np.ndarray = pieces.offsets[1:][kept]
+    return ends
+
+
+def _single_others(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return which pretokens are one character that is no letter, mark, punctuation, symbol or white space, bool."""
+    table, found = _others(), np.zeros(len(starts), dtype=np.bool_)
+    single = np.flatnonzero(lengths == 1)
+    found[single] = table[data[starts[single]]]
+    for place in np.flatnonzero((lengths > 1) & (lengths <= 4) & (data[starts] >= 0x80)).tolist():
+        text = data[starts[place] : starts[place] + lengths[place]].tobytes().decode()
+        found[place] = len(text) == 1 and table[ord(text)]
+    return found
+
+
+@cache
+def _others() -> np.ndarray:
+    table = np.ones(CODE_POINTS, dtype=np.bool_)
+    for name in ("l", "m", "p", "s", r"\s"):
+        for first, last in find_property(name) or ():
+            table[first : last + 1] = False
+    return table
 
 
 def is_valid(block: Block) -> bool:
@@ -39,7 +102,7 @@ def is_valid(block: Block) -> bool:
     return True
 
 
-def words_of_block(block: Block) -> tuple[Block, np.ndarray]:
+def _words_of_clip(block: Block) -> tuple[Block, np.ndarray]:
     """Return the block of joined words in ByteLevel's alphabet, and the end of each word, int64."""
     pattern = Pattern(rf"{_WORDS}|\s+")
     first = int(block.offsets[0])
@@ -56,6 +119,43 @@ def words_of_block(block: Block) -> tuple[Block, np.ndarray]:
         longer = lengths > k
         out[places[:-1][longer] + k] = spelled[data[longer], k]
     return Block(as_readonly(out), places[block.offsets - first]), places[ends[kept] - first]
+
+
+def _words_by_class(block: Block, kind: str) -> tuple[Block, np.ndarray]:
+    """Return the block of joined words, and the end of each word: runs of characters of one class, without spaces."""
+    first, last = int(block.offsets[0]), int(block.offsets[-1])
+    data = block.data[first:last]
+    points = np.frombuffer(str(data.data, "utf-8").encode("utf-32-le"), dtype=np.uint32)
+    sizes = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
+    places = np.concatenate([[0], np.cumsum(sizes)])  # of characters, in bytes
+    classes = _classes(kind)[points]
+    begins = np.ones(len(points), dtype=np.bool_)
+    begins[1:] = (classes[1:] != classes[:-1]) | (classes[1:] == _ALONE)
+    documents = np.searchsorted(places, block.offsets[:-1] - first)
+    begins[documents[documents < len(points)]] = True
+    starts = np.flatnonzero(begins)
+    lengths = np.diff(places[np.append(starts, len(points))])
+    kept = classes[starts] != _SPACE
+    keeps = np.repeat(kept, lengths)
+    before = np.concatenate([[0], np.cumsum(keeps)])  # bytes of words before each byte
+    return Block(as_readonly(data[keeps]), before[block.offsets - first]), np.cumsum(lengths[kept])
+
+
+@cache
+def _classes(kind: str) -> np.ndarray:
+    """Return the class of each code point for a pre-tokenizer: _SPACE, _WORD, _OTHER or _ALONE; uint8."""
+    table = np.full(CODE_POINTS, _OTHER if kind == "Whitespace" else _WORD, dtype=np.uint8)
+    bert = bert_characters.stored_tables()
+    groups = {
+        "Whitespace": [(step_characters.tables().words, _WORD)],
+        "BertPreTokenizer": [(bert.punctuation, _ALONE), (bert.white_space, _SPACE)],
+    }
+    for gaps, number in groups.get(kind, []):
+        for start, end in ranges_of(gaps):
+            table[start : end + 1] = number
+    if kind != "BertPreTokenizer":
+        table[[ord(character) for character in WHITE_SPACE]] = _SPACE
+    return table
 
 
 def _is_space(data: np.ndarray, starts: np.ndarray) -> np.ndarray:

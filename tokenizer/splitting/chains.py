@@ -122,12 +122,16 @@ class Chain(Splitter):
                 yield stretch.encode(errors="surrogateescape")
 
     def rewrite(self, block: Block) -> tuple[Block, np.ndarray]:
-        """Return the block of joined pretokens, and the end of each one, int64. A kernel has the steps of CLIP."""
-        from tokenizer.splitting.chain_blocks import has_kernel, is_valid, words_of_block
+        """Return the block of joined pretokens, and the end of each one, int64. Usual steps are not plain Python."""
+        from tokenizer.splitting.chain_blocks import is_valid, rewriter_of
 
-        if has_kernel(self) and is_valid(block):
-            return words_of_block(block)
-        return super().rewrite(block)
+        rewrite = rewriter_of(self)
+        return rewrite(block) if rewrite is not None and is_valid(block) else super().rewrite(block)
+
+    def ends_of_block(self, block: Block) -> np.ndarray | None:
+        from tokenizer.splitting.chain_blocks import ends_of_deepseek
+
+        return ends_of_deepseek(block, self)
 
     def _split(self, piece: str, done: int = 0) -> list[bytes]:
         """Return the pretokens of a piece that went through the first `done` steps."""

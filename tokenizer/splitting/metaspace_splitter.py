@@ -17,6 +17,7 @@ from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.splitting.normalizers import (
     MARK,
     REGEXES,
+    SPACES_TO_MARKS,
     Normalizer,
     Precompiled,
     Prepend,
@@ -73,6 +74,12 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
     def begins_with_mark(self) -> bool:
         """Whether words at the start of a text begin with a mark that the text need not have."""
         return self.prepends or Prepend(MARK) in self.normalizers
+
+    @property
+    def keeps_characters(self) -> bool:
+        """Whether only spaces change, and at most one mark is added."""
+        steps = [step for step in self.normalizers if step != SPACES_TO_MARKS]
+        return not self.whitespace_split and steps in ([], [Prepend(MARK)])
 
     @property
     def field(self) -> dict[str, object]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +35,8 @@ def pretoken_ends(block: Block, splitter: Splitter) -> Iterator[np.ndarray]:
     """
     tables = automaton_arrays(splitter)
     if tables is None:
-        yield from _ends_in_python(block, splitter)
+        ends = splitter.ends_of_block(block)
+        yield from _ends_in_python(block, splitter) if ends is None else _cut(ends)
         return
     from tokenizer.kernels.scan import scan
 
@@ -77,17 +79,14 @@ NO_AUTOMATON: AutomatonArrays = (np.frombuffer(b"", dtype=np.uint16), _EMPTY, _E
 
 
 def _ends_in_python(block: Block, splitter: Splitter) -> Iterator[np.ndarray]:
-    for start, end in zip(block.offsets, block.offsets[1:], strict=False):
-        lengths = []
-        for pretoken in splitter.pretokens(bytes(block.data[start:end])):
-            lengths.append(len(pretoken))
-            if len(lengths) == CHUNK:
-                ends = start + np.cumsum(lengths, dtype=np.int64)
-                start = ends[-1]
-                lengths = []
-                yield ends
-        if lengths:
-            yield start + np.cumsum(lengths, dtype=np.int64)
+    for start, end in pairwise(block.offsets.tolist()):
+        pretokens = splitter.pretokens(bytes(block.data[start:end]))
+        ends = start + np.cumsum(np.fromiter(map(len, pretokens), dtype=np.int64), dtype=np.int64)
+        yield from _cut(ends)
+
+
+def _cut(ends: np.ndarray) -> Iterator[np.ndarray]:
+    return (ends[first : first + CHUNK] for first in range(0, len(ends), CHUNK))
 
 
 def split(text: str | bytes, splitter: Splitter) -> list[bytes]:

@@ -32,6 +32,11 @@ class Splitter:
         return self
 
     @property
+    def keeps_characters(self) -> bool:
+        """Whether the pretokens, joined, are the characters of the text, perhaps with one more before them."""
+        return not self.rewrites
+
+    @property
     def spelling(self) -> str | None:
         """The text that `resolve_splitter` reads; None if no vocabulary is trained with this splitter."""
         return None
@@ -73,6 +78,10 @@ class Splitter:
             documents.append(b"".join(pretokens))
             lengths += map(len, pretokens)
         return block_of(documents), np.cumsum(lengths, dtype=np.int64)
+
+    def ends_of_block(self, block: Block) -> np.ndarray | None:
+        """Return the ends of the pretokens of a block, int64; None if they come from `pretokens`."""
+        return None
 
     def last_divider(self, data: bytes) -> int | None:
         """Return the last place in a text where a pretoken ends, whatever surrounds the text; None if unknown."""

@@ -41,6 +41,11 @@ class SentencePieceText(
     def marks_spaces(self) -> bool:  # type: ignore[override]  # an option
         return bool(self.escape_whitespaces)
 
+    @property
+    def keeps_characters(self) -> bool:
+        """Whether only spaces change, and at most one mark is added before the text."""
+        return self.characters is None and not self.remove_extra_whitespaces and not self.suffix
+
     def __str__(self) -> str:
         options = [name for name in self._fields[2:] if getattr(self, name)]
         return f"sentencepiece({', '.join(options)})"

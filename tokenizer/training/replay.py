@@ -69,16 +69,17 @@ def replay(counts: PretokenCounts, vocabulary: Vocabulary, most: int) -> list[Re
 class _Symbols:
     """The merges of a vocabulary, and a number for each token.
 
-    The number of a byte is its value. That of a WordPiece character is its code point, plus CODE_POINTS within words.
+    The number of a byte is its value. That of a character is its code point, plus CODE_POINTS within WordPiece's words.
     Merged tokens have larger numbers.
     """
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self.merges, self.prefix = vocabulary.learned_pairs, vocabulary.prefix.encode()
-        if self.prefix:
+        self._over_characters = vocabulary.merges_characters
+        if self._over_characters:
             first = len(vocabulary.prefix)
-            known = [token for token in vocabulary.ids if len(token) == 1]
-            continuing = [token for token in vocabulary.ids if token[:first] == vocabulary.prefix]
+            known = [vocabulary.in_pretokens(token) for token in vocabulary.ids if len(token) == 1]
+            continuing = [token for token in vocabulary.ids if first and token[:first] == vocabulary.prefix]
             self.kept = np.array(sorted(map(ord, known)), dtype=np.int32)
             self._tokens = {ord(token): token.encode() for token in known}
             self._tokens |= {
@@ -101,12 +102,12 @@ class _Symbols:
     def lay_out(self, data: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the first symbol of each position, and the index of its pretoken, int32 and int64."""
         words = np.repeat(np.arange(len(lengths)), lengths)
-        if not self.prefix:
+        if not self._over_characters:
             return data.astype(np.int32), words
         code_points = np.frombuffer(data.tobytes().decode().encode("utf-32-le"), dtype="<i4")
         kept = np.isin(code_points, self.kept)
         words = words[(data & 0xC0) != 0x80][kept]
-        within = np.diff(words, prepend=-1) == 0
+        within = (np.diff(words, prepend=-1) == 0) & (self.prefix != b"")
         return (code_points[kept] + CODE_POINTS * within).astype(np.int32), words
 
 
