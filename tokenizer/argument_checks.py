@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from random import Random
+
 LARGEST = 2**63 - 1
 MOST_THREADS = 1024
 
@@ -16,6 +20,13 @@ def whole_number(name: str, value: object, least: int, most: int | None = LARGES
     if most is not None and number > most:
         raise ValueError(f"{name} must be at most {most:,}, not {value!r}")
     return int(number)
+
+
+def random_of(seed: object) -> Random:
+    """Return a generator with this seed."""
+    from random import Random
+
+    return Random(whole_number("seed", seed, 0, None))
 
 
 def file_path(name: str, value: object) -> str | os.PathLike[str]:

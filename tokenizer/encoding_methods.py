@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 
-from tokenizer.argument_checks import file_path, whole_number
+from tokenizer.argument_checks import file_path, random_of, whole_number
 from tokenizer.encoding.special_spellings import NormalizedText, SpecialTokens, runs_of_text
 from tokenizer.encoding.text_encoder import MissingByteError, TextEncoder, offset_by
 from tokenizer.text import text_bytes
@@ -15,7 +15,6 @@ from tokenizer.vocabulary_methods import VocabularyMethods
 # Importing these takes longer than encoding a short text, which needs none of them.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from random import Random
     from typing import Any
 
     import numpy as np
@@ -31,13 +30,6 @@ if TYPE_CHECKING:
 # With max_tokens, the text is encoded in parts of BYTES_PER_TOKEN for each id still needed, but at least LEAST_BYTES.
 LEAST_BYTES = 1 << 12
 BYTES_PER_TOKEN = 8
-
-
-def _seed(seed: int) -> Random:
-    """Return a generator with this seed. Raises ValueError for a wrong seed."""
-    from random import Random
-
-    return Random(whole_number("seed", seed, 0, None))
 
 
 class EncodingMethods(VocabularyMethods):
@@ -173,7 +165,7 @@ class EncodingMethods(VocabularyMethods):
         """
         if not isinstance(dropout, (int, float)) or not 0 <= dropout <= 1:
             raise ValueError(f"dropout must be a probability from 0 to 1, not {dropout!r}")
-        random = _seed(seed)
+        random = random_of(seed)
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
         ids: list[int] = []
@@ -209,7 +201,7 @@ class EncodingMethods(VocabularyMethods):
         """
         if not isinstance(alpha, (int, float)) or not 0 <= alpha < float("inf"):
             raise ValueError(f"alpha must be a number of at least 0, not {alpha!r}")
-        random = _seed(seed)
+        random = random_of(seed)
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
         ids: list[int] = []
@@ -243,7 +235,7 @@ class EncodingMethods(VocabularyMethods):
         trim_offsets: BPE only: whether to leave out the spaces at the ends of each token, as RoBERTa's post-processor
             does. A token of spaces alone then has an empty span.
         """
-        from tokenizer.encoding.spans import decoded_with_starts, offsets_of, without_spaces
+        from tokenizer.encoding.spans import in_characters, without_spaces
 
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
@@ -262,12 +254,7 @@ class EncodingMethods(VocabularyMethods):
             spans += [(start + first, start + last) for first, last in inside]
         if trim_offsets and self.vocabulary.kind == "bpe":
             spans = without_spaces(data, spans)
-        if not isinstance(text, str):
-            return ids, spans
-        _, starts = decoded_with_starts(data)
-        firsts = offsets_of([first for first, _ in spans], starts)
-        lasts = offsets_of([last - 1 for _, last in spans], starts)
-        return ids, [(first, last + 1) for first, last in zip(firsts, lasts, strict=True)]
+        return ids, in_characters(data, spans) if isinstance(text, str) else spans
 
     def encode_to_numpy(
         self,

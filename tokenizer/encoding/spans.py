@@ -176,3 +176,11 @@ def offsets_of(byte_offsets: Iterable[int], starts: list[int] | range) -> list[i
     if isinstance(starts, range):
         return list(byte_offsets)
     return [bisect_right(starts, offset) - 1 for offset in byte_offsets]
+
+
+def in_characters(data: bytes, spans: Spans) -> Spans:
+    """Return spans in the characters of a text for spans in its bytes."""
+    _, starts = decoded_with_starts(data)
+    firsts = offsets_of([first for first, _ in spans], starts)
+    lasts = offsets_of([last - 1 for _, last in spans], starts)
+    return [(first, last + 1) for first, last in zip(firsts, lasts, strict=True)]

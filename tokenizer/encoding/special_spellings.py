@@ -34,6 +34,9 @@ _OTHER_WORD_CHARACTERS += (("\u24b6", "\u24e9"), ("\ufe33", "\ufe34"), ("\ufe4d"
 _OTHER_WORD_CHARACTERS += (("\U0001f130", "\U0001f149"), ("\U0001f150", "\U0001f169"), ("\U0001f170", "\U0001f189"))
 
 
+_NONE: frozenset[str] = frozenset()
+
+
 class NormalizedText(bytes):
     """A part of a text after normalization."""
 
@@ -60,13 +63,33 @@ class SpecialTokens:
             if (set_flags := {flag for flag in FLAGS if given.get(flag)})
         }
         self._normalizer = normalizer
+        self._plan = lru_cache(maxsize=8)(self._plan_of)
+
+    def _plan_of(self, spellings: frozenset[str]) -> tuple[_Spellings, _Spellings | None, bool]:
+        """Return the finders of tokens in the text and in normalized text, and whether one of them has flags.
+
+        Files list thousands of added tokens, so this is kept.
+        """
+        normalized = [s for s in sorted(spellings, reverse=True) if "normalized" in self._flags.get(s, ())]
+        apply = self._normalizer.apply if self._normalizer is not None else bytes
+        forms = {form: spelling for spelling in normalized if (form := apply(spelling.encode()))}
+        plain = {spelling.encode(): spelling for spelling in spellings.difference(normalized)}
+        has_flags = not self._flags.keys().isdisjoint(spellings)
+        return self._finder(plain), self._finder(forms) if normalized else None, has_flags
+
+    def _finder(self, spellings: dict[bytes, str]) -> _Spellings:
+        return _Spellings(spellings, any("lstrip" in self._flags.get(s, ()) for s in spellings.values()))
 
     def sets(self, allowed: SpecialSet, disallowed: SpecialSet) -> tuple[frozenset[str], frozenset[str]]:
         """Return the allowed and the disallowed spellings. Raises ValueError for a wrong argument."""
-        allowed = self._all if isinstance(allowed, str) and allowed == "all" else _as_set("allowed_special", allowed)
+        if isinstance(allowed, str) and allowed == "all":
+            allowed, others = self._all, _NONE
+        else:
+            allowed = _as_set("allowed_special", allowed) & self._all
+            others = self._all - allowed if allowed else self._all
         if isinstance(disallowed, str) and disallowed == "all":
-            return allowed & self._all, self._all - allowed if allowed else self._all
-        return allowed & self._all, _as_set("disallowed_special", disallowed)
+            return allowed, others
+        return allowed, _as_set("disallowed_special", disallowed)
 
     def allowed_in(self, data: bytes, allowed: SpecialSet, disallowed: SpecialSet) -> frozenset[str]:
         """Return the allowed spellings if the text has one, else none. ValueError if it has a disallowed spelling."""
@@ -103,9 +126,7 @@ class SpecialTokens:
 
     def read_normalized(self, spellings: frozenset[str]) -> bool:
         """Return whether one of these tokens is matched in normalized text; then text parts are `NormalizedText`."""
-        return self._normalizer is not None and any(
-            "normalized" in self._flags.get(spelling, ()) for spelling in spellings
-        )
+        return self._normalizer is not None and self._plan(spellings)[1] is not None
 
     def check_normalized(self, data: bytes, spellings: frozenset[str]) -> None:
         """Raise ValueError if one of these tokens is matched in normalized text, and the text is not normalized."""
@@ -117,28 +138,23 @@ class SpecialTokens:
 
     def _first(self, data: bytes, spellings: frozenset[str]) -> tuple[int, str] | None:
         """Return the offset and spelling of the first of these special tokens in a text, None if there is none."""
-        if not (self._flags and spellings & self._flags.keys()):
-            match = _spellings(spellings).search(data)
+        plain, _, has_flags = self._plan(spellings)
+        if not has_flags:
+            match = plain.search(data)
             return match and (match.start(), match.group().decode())
         return next(((start, part) for start, part in self._cut(data, spellings) if isinstance(part, str)), None)
 
     def _cut(self, data: bytes, spellings: frozenset[str]) -> Iterator[tuple[int, bytes | str]]:
         """Yield a text cut at special tokens: the offset of each part, and its bytes or the token's spelling."""
-        normalized = frozenset(s for s in spellings if "normalized" in self._flags.get(s, ()))
-        for start, part in self._cut_at(data, {spelling.encode(): spelling for spelling in spellings - normalized}):
-            if not normalized or isinstance(part, str):
+        plain, normalized, _ = self._plan(spellings)
+        for start, part in self._cut_at(data, plain):
+            if normalized is None or isinstance(part, str):
                 yield start, part
-                continue
-            if self._normalizer is None:
-                found = self._cut_at(part, {spelling.encode(): spelling for spelling in normalized})
-                yield from ((start + offset, piece) for offset, piece in found)
-                continue
-            apply = self._normalizer.apply
-            forms = {
-                form: spelling for spelling in sorted(normalized, reverse=True) if (form := apply(spelling.encode()))
-            }
-            for offset, piece in self._cut_at(apply(part), forms):
-                yield start + offset, piece if isinstance(piece, str) else NormalizedText(piece)
+            elif self._normalizer is None:
+                yield from ((start + offset, piece) for offset, piece in self._cut_at(part, normalized))
+            else:
+                for offset, piece in self._cut_at(self._normalizer.apply(part), normalized):
+                    yield start + offset, piece if isinstance(piece, str) else NormalizedText(piece)
 
     def _refused(self, pieces: Iterable[bytes], disallowed: frozenset[str]) -> Iterator[bytes]:
         """Yield the joined pieces. Raises ValueError when it comes to a disallowed spelling."""
@@ -149,9 +165,9 @@ class SpecialTokens:
 
     def _cut_stream(self, pieces: Iterable[bytes], spellings: frozenset[str]) -> Iterator[tuple[int, bytes | str]]:
         """As `_cut` without normalization. Text between two tokens may come in several parts."""
-        normalized = frozenset(s for s in spellings if "normalized" in self._flags.get(s, ()))
-        first = self._cut_stream_at(pieces, spellings - normalized)
-        if not normalized:
+        plain, normalized, _ = self._plan(spellings)
+        first = self._cut_stream_at(pieces, plain)
+        if normalized is None:
             yield from first
             return
         for offset, run in runs_of_text(first):
@@ -161,8 +177,7 @@ class SpecialTokens:
             for start, part in self._cut_stream_at(run, normalized):
                 yield offset + start, part
 
-    def _cut_stream_at(self, pieces: Iterable[bytes], spellings: frozenset[str]) -> Iterator[tuple[int, bytes | str]]:
-        wanted = {spelling.encode(): spelling for spelling in spellings}
+    def _cut_stream_at(self, pieces: Iterable[bytes], wanted: _Spellings) -> Iterator[tuple[int, bytes | str]]:
         held, offset, done, searched, enough = bytearray(), 0, 0, 0, 0
         for piece in pieces:
             held += piece
@@ -178,7 +193,7 @@ class SpecialTokens:
     def _cut_at(
         self,
         data: bytes,
-        spellings: dict[bytes, str],
+        wanted: _Spellings,
         offset: int = 0,
         done: int = 0,
         searched: int = 0,
@@ -190,12 +205,12 @@ class SpecialTokens:
         If the text is not complete, leave out what more text could change. Returns the new `done` and `searched`.
         """
         # With more text, a token that starts later can become a longer one, or can touch a word character.
-        end_of_decided = len(data) - (0 if complete else max(map(len, spellings), default=0) + LONGEST_CHARACTER)
-        for match in _spellings(frozenset(spellings)).finditer(data, searched):
+        end_of_decided = len(data) - (0 if complete else wanted.longest + LONGEST_CHARACTER)
+        for match in wanted.finditer(data, searched):
             start, end = match.span()
             if start > end_of_decided:
                 break
-            spelling = spellings[match.group()]
+            spelling = wanted.spellings[match.group()]
             flags = self._flags.get(spelling, ())
             if "single_word" in flags and (
                 _is_word(data[max(0, start - LONGEST_CHARACTER) : start], -1)
@@ -218,9 +233,7 @@ class SpecialTokens:
             done, searched = end, match.end()
         if not complete:
             end_of_decided = _start_of_character(data, max(0, end_of_decided))
-            if done < end_of_decided and any(
-                "lstrip" in self._flags.get(spelling, ()) for spelling in spellings.values()
-            ):
+            if done < end_of_decided and wanted.strips_left:
                 end_of_decided -= _trailing_space(data[done:end_of_decided])
         if done < end_of_decided:
             yield offset + done, data[done:end_of_decided]
@@ -282,23 +295,26 @@ def _leading_space() -> re.Pattern[bytes]:
 
 
 class _Spellings:
-    """Search for several spellings at once: the first match, and the longest spelling at that place."""
+    """Search for several spellings at once: the first match, and the longest spelling at that place.
 
-    def __init__(self, spellings: frozenset[str] | frozenset[bytes]):
-        encoded = [spelling.encode() if isinstance(spelling, str) else spelling for spelling in spellings]
-        encoded.sort(key=lambda spelling: (-len(spelling), spelling))
-        self._encoded = encoded
+    spellings: from the bytes to find to the token. strips_left: whether a token takes the white space before it.
+    """
+
+    def __init__(self, spellings: dict[bytes, str], strips_left: bool):
+        self.spellings = spellings
+        self.strips_left = strips_left
+        self.longest = max(map(len, spellings), default=0)
         # A fast check before the regex: most texts do not even have the first byte of any spelling.
-        self._beginnings = [(spelling[0], spelling) for spelling in sorted({spelling[:2] for spelling in encoded})]
+        self._beginnings = [(spelling[0], spelling) for spelling in sorted({spelling[:2] for spelling in spellings})]
 
     @cached_property
     def regex(self) -> re.Pattern[bytes]:
         import re
 
-        return re.compile(b"|".join(map(re.escape, self._encoded)))
+        return re.compile(_longest_of(sorted(self.spellings), 0, MOST_NESTED))
 
     def finditer(self, data: bytes, start: int = 0) -> Iterator[re.Match[bytes]]:
-        return self.regex.finditer(data, start) if self._encoded and self.search(data) else iter(())
+        return self.regex.finditer(data, start) if self.spellings and self.search(data) else iter(())
 
     def search(self, data: bytes) -> re.Match[bytes] | None:
         for first, beginning in self._beginnings:
@@ -307,7 +323,27 @@ class _Spellings:
         return None
 
 
-_spellings = lru_cache(maxsize=32)(_Spellings)
+MOST_NESTED = 50  # groups of a regex
+
+
+def _longest_of(spellings: list[bytes], start: int, nested: int) -> bytes:
+    """Return a regex for the longest of several spellings, which have their first `start` bytes in common.
+
+    Spellings with a common beginning are one branch, because `re` tries all branches at every place.
+    spellings: in ascending order.
+    """
+    import re
+
+    if not nested:
+        return b"|".join(re.escape(spelling[start:]) for spelling in reversed(spellings))
+    branches = []
+    for _, group in groupby(spellings, key=lambda spelling: spelling[start : start + 1]):
+        same = list(group)
+        first, last = same[0], same[-1]
+        common = next((at for at in range(start, len(first)) if first[at] != last[at]), len(first))
+        rest = b"" if len(same) == 1 else b"(?:%s)" % _longest_of(same, common, nested - 1)
+        branches.append(re.escape(first[start:common]) + rest)
+    return b"|".join(reversed(branches))
 
 
 def _as_set(name: str, value: Collection[str]) -> frozenset[str]:
