@@ -60,6 +60,7 @@ class SpecialTokens:
             if (set_flags := {flag for flag in FLAGS if given.get(flag)})
         }
         self._normalizer = normalizer
+        self._special_first = sorted(ids, key=lambda spelling: not (flags or {}).get(spelling, {}).get("special", True))
 
     def sets(self, allowed: SpecialSet, disallowed: SpecialSet) -> tuple[frozenset[str], frozenset[str]]:
         """Return the allowed and the disallowed spellings. Raises ValueError for a wrong argument."""
@@ -134,9 +135,11 @@ class SpecialTokens:
                 yield from ((start + offset, piece) for offset, piece in found)
                 continue
             apply = self._normalizer.apply
-            forms = {
-                form: spelling for spelling in sorted(normalized, reverse=True) if (form := apply(spelling.encode()))
-            }
+            # Of several tokens with one normal form, special ones come first, then those that are listed first.
+            forms: dict[bytes, str] = {}
+            for spelling in self._special_first:
+                if spelling in normalized and (form := apply(spelling.encode())):
+                    forms.setdefault(form, spelling)
             for offset, piece in self._cut_at(apply(part), forms):
                 yield start + offset, piece if isinstance(piece, str) else NormalizedText(piece)
 
