@@ -60,7 +60,6 @@ class SpecialTokens:
             if (set_flags := {flag for flag in FLAGS if given.get(flag)})
         }
         self._normalizer = normalizer
-        self._special_first = sorted(ids, key=lambda spelling: not (flags or {}).get(spelling, {}).get("special", True))
 
     def sets(self, allowed: SpecialSet, disallowed: SpecialSet) -> tuple[frozenset[str], frozenset[str]]:
         """Return the allowed and the disallowed spellings. Raises ValueError for a wrong argument."""
@@ -135,9 +134,9 @@ class SpecialTokens:
                 yield from ((start + offset, piece) for offset, piece in found)
                 continue
             apply = self._normalizer.apply
-            # Of several tokens with one normal form, special ones come first, then those that are listed first.
+            # Of several tokens with one normal form, the one that is listed first is found.
             forms: dict[bytes, str] = {}
-            for spelling in self._special_first:
+            for spelling in self._ids:
                 if spelling in normalized and (form := apply(spelling.encode())):
                     forms.setdefault(form, spelling)
             for offset, piece in self._cut_at(apply(part), forms):
