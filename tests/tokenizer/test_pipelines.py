@@ -33,6 +33,8 @@ DECODERS = [
     {"type": "Replace", "pattern": {"Regex": r"\s|a$"}, "content": "_"},
 ]
 REFUSED = ("lacks 256", "ignore_merges and", "ignore_merges with", "a merge with '<unk>'")
+# tokenizers loses its place in a text after replacements of empty matches.
+STEADY = [field for field in NORMALIZERS if field.get("pattern") != {"Regex": "x*"}]
 flags = st.booleans()
 
 
@@ -109,7 +111,7 @@ def files(draw):
     return {
         "version": "1.0",
         "added_tokens": draw(added(model["vocab"])),
-        "normalizer": sequence("normalizers", draw(st.lists(st.sampled_from(NORMALIZERS), max_size=3))),
+        "normalizer": sequence("normalizers", draw(st.lists(st.sampled_from(STEADY), max_size=3))),
         "pre_tokenizer": sequence(
             "pretokenizers", draw(st.lists(st.sampled_from(WORDS) | st.sampled_from(SPLITS), max_size=2))
         ),

@@ -321,7 +321,7 @@ def test_each_difference_between_sentencepiece_and_tokenizers_is_reproduced(t5_m
 
 def test_the_docs_list_the_differences_that_are_tested():
     page = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
-    lines = page[page.index("| | `tokenizer.json`, as in") :].partition("\n\n")[0].splitlines()[2:]
+    lines = page[page.rindex("| | `tokenizer.json`, as in") :].partition("\n\n")[0].splitlines()[2:]
     assert [line.split("|")[1].strip() for line in lines] == [*DIFFERENCES]
 
 

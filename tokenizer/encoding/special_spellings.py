@@ -70,9 +70,10 @@ class SpecialTokens:
 
         Files list thousands of added tokens, so this is kept.
         """
-        normalized = [s for s in sorted(spellings, reverse=True) if "normalized" in self._flags.get(s, ())]
+        normalized = [s for s in self._ids if s in spellings and "normalized" in self._flags.get(s, ())]
         apply = self._normalizer.apply if self._normalizer is not None else bytes
-        forms = {form: spelling for spelling in normalized if (form := apply(spelling.encode()))}
+        # Of several tokens with one normal form, the one that is listed first is found.
+        forms = {form: spelling for spelling in reversed(normalized) if (form := apply(spelling.encode()))}
         plain = {spelling.encode(): spelling for spelling in spellings.difference(normalized)}
         has_flags = not self._flags.keys().isdisjoint(spellings)
         return self._finder(plain), self._finder(forms) if normalized else None, has_flags
