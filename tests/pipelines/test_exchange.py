@@ -274,7 +274,7 @@ def with_one(value, dtype=torch.float32):
         (with_an_end_that_is_no_id, ["config.json has eos_token_id = '<|endoftext|>', which is no id"]),
         (with_a_beginning_that_is_no_id, ["config.json has bytelm_before_text = [512], which are no ids"]),
         (without_tokenizer, ["has no tokenizer.json"]),
-        (with_word_pieces, ["tokenizer.json", "WordPiece", "not supported"]),
+        (with_word_pieces, ["tokenizer.json", "has model.continuing_subword_prefix = None"]),
         (as_pickle, ["pytorch_model.bin is a pickle", "save_pretrained"]),
         (cut_weights, ["model.safetensors is damaged"]),
         (index_elsewhere, ["model.safetensors.index.json is damaged"]),
