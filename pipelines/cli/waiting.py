@@ -1,4 +1,4 @@
-"""Lines on standard error that say what a command does until its first output, and in later steps until theirs.
+"""Lines on standard error that say what a command does until its first output, and later what it imports or compiles.
 
 The first line comes after PATIENCE seconds, the next ones INTERVAL apart, and later further apart. On a terminal one
 line is updated in place.
@@ -7,7 +7,7 @@ line is updated in place.
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType
 
@@ -22,17 +22,18 @@ _lines: "_Lines | None" = None
 
 
 def doing(step: str) -> None:
-    """Name the step that the command begins, such as "drawing the figures", and write lines until its output."""
+    """Name the step that the command begins, such as "drawing the figures"."""
     global _step
     _step = step
-    _begin()
+    _begin(preparation)
 
 
-def _begin() -> None:
+def _begin(what: Callable[[], str | None]) -> None:
+    """Write lines that say `what`, unless there are some already."""
     global _lines
     if _command is not None and _lines is None:
         with suppress(RuntimeError):  # a process at its limit of memory or threads works without the lines
-            _lines = _Lines(_command)
+            _lines = _Lines(_command, what)
 
 
 def activity() -> str:
@@ -72,13 +73,16 @@ def _is_being_imported(module: ModuleType) -> bool:
 
 @contextmanager
 def explain(command: str, quiet: bool) -> Iterator[None]:
-    """Say on standard error what the command is doing, in each step until `end`; nothing if `quiet`.
+    """Say on standard error what the command is doing until `end`, then what its steps import or compile.
+
+    Says nothing if `quiet`.
 
     If torchrun started this process, only rank 0 says anything.
     """
-    global _command
+    global _command, _step
     _command = None if quiet or not is_first_process() else command
-    doing("working")
+    _step = "working"
+    _begin(activity)
     try:
         yield
     finally:
@@ -114,10 +118,10 @@ def pause_line() -> Iterator[None]:
 class _Lines:
     """A thread that writes the lines."""
 
-    def __init__(self, command: str) -> None:
+    def __init__(self, command: str, what: Callable[[], str | None]) -> None:
         from threading import Event, RLock, Thread  # slow to import for --help
 
-        self._command = command
+        self._command, self._what = command, what
         self._in_place = sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = False
         self.lock, self._ended = RLock(), Event()
@@ -128,7 +132,8 @@ class _Lines:
         while not self._ended.wait(pause):
             seconds = time.monotonic() - started
             with suppress(MemoryError):
-                self._write(f"bytelm {self._command}: {activity()}, {seconds:.0f} s ...")
+                if what := self._what():
+                    self._write(f"bytelm {self._command}: {what}, {seconds:.0f} s ...")
             if not self._in_place:
                 pause = max(INTERVAL, seconds / 10)
 
