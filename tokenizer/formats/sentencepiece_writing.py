@@ -1,4 +1,4 @@
-"""Writing Unigram vocabularies, such as those of tokenizer.json, as SentencePiece models."""
+"""Writing vocabularies, such as those of tokenizer.json, as SentencePiece models."""
 
 from __future__ import annotations
 
@@ -39,12 +39,19 @@ _NO_ID = -1
 _SQUEEZING = (Strip(False, True), Replace(" {2,}", True, MARK))
 
 
-def as_sentencepiece(vocabulary: UnigramVocabulary) -> Model:
+def as_sentencepiece(vocabulary: UnigramVocabulary | CharacterPairVocabulary) -> Model:
     """Return a vocabulary with the same pieces and ids that encodes as sentencepiece does.
 
-    Scores are rounded to float32. Special tokens become control pieces. Raises ValueError for features that a model
-    cannot express. Its message has no subject, such as "has two character maps"; the caller adds it.
+    Special tokens become control pieces. Raises ValueError for features that a model cannot express. Its message has no
+    subject, such as "has two character maps"; the caller adds it.
     """
+    if isinstance(vocabulary, UnigramVocabulary):
+        return _unigram_as_sentencepiece(vocabulary)
+    return _pairs_as_sentencepiece(vocabulary)
+
+
+def _unigram_as_sentencepiece(vocabulary: UnigramVocabulary) -> Model:
+    """Return the vocabulary of a Unigram model. Scores are rounded to float32."""
     pieces = _all_pieces(vocabulary)
     scores = [*vocabulary.scores, *[0.0] * (len(pieces) - len(vocabulary.scores))]
     types = _types(vocabulary, pieces)
@@ -52,11 +59,8 @@ def as_sentencepiece(vocabulary: UnigramVocabulary) -> Model:
     return _model(UNIGRAM, vocabulary, entries, _normalizer_of(vocabulary.pattern))
 
 
-def pairs_as_sentencepiece(vocabulary: CharacterPairVocabulary) -> Model:
-    """Return a vocabulary of BPE over characters with the same tokens and ids that encodes as sentencepiece does.
-
-    As `as_sentencepiece`. The scores are the negative ranks of the merges that make the tokens.
-    """
+def _pairs_as_sentencepiece(vocabulary: CharacterPairVocabulary) -> Model:
+    """Return the vocabulary of a BPE model. The scores are the negative ranks of the merges that make the tokens."""
     from tokenizer.encoding.character_tables import sufficient_merges
 
     words: Any = vocabulary.pattern
