@@ -10,12 +10,12 @@ import numpy as np
 
 from tokenizer.byte_level import BYTE_TO_CHARACTER
 from tokenizer.document_blocks import Block, as_readonly
-from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.splitting import bert_characters, step_characters
-from tokenizer.splitting.patterns import Pattern
+from tokenizer.splitting.patterns import CLIP_REGEX, Pattern
 from tokenizer.splitting.pretokenize import pretoken_ends
 from tokenizer.splitting.unicode_classes import CODE_POINTS, SPACE, code_point_classes
 from tokenizer.splitting.unicode_properties import find_property, ranges_of
+from tokenizer.text import WHITE_SPACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     Rewrite = Callable[[Block], tuple[Block, np.ndarray]]
 
-_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 # DeepSeek-V3's steps. The kernel needs regexes that match everything, so each has what the published one leaves over.
 _DEEPSEEK = (
     r"\p{N}{1,3}",
@@ -46,7 +45,7 @@ def rewriter_of(chain: Chain) -> Rewrite | None:
             return partial(_words_by_class, kind=kind)
         # ByteLevel's own regex cuts none of the words of the first step.
         case ({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Removed", "invert": True}, byte_level):
-            return _words_of_clip if (regex, byte_level) == (_WORDS, _BYTE_LEVEL) else None
+            return _words_of_clip if (regex, byte_level) == (CLIP_REGEX, _BYTE_LEVEL) else None
     return None
 
 
@@ -104,7 +103,7 @@ def is_valid(block: Block) -> bool:
 
 def _words_of_clip(block: Block) -> tuple[Block, np.ndarray]:
     """Return the block of joined words in ByteLevel's alphabet, and the end of each word, int64."""
-    pattern = Pattern(rf"{_WORDS}|\s+")
+    pattern = Pattern(rf"{CLIP_REGEX}|\s+")
     first = int(block.offsets[0])
     ends = np.concatenate([np.zeros(0, dtype=np.int64), *(chunk.copy() for chunk in pretoken_ends(block, pattern))])
     starts = np.concatenate([[first], ends[:-1]]) if len(ends) else ends
