@@ -10,6 +10,10 @@ if TYPE_CHECKING:
     import re
     from typing import Literal
 
+WHITE_SPACE = (
+    "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
 # Code points that normalization changes, composes or reorders only in Unicode versions after 9. `tokenizers` follows
 # Unicode 9: they stay in place, and nothing composes across them.
 _SINCE_UNICODE_9 = (

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 
-from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.encoding.unigram_lattice import Lattices
 from tokenizer.splitting.normalizers import MARK, Precompiled, Replace, Strip, most_characters
-from tokenizer.text import character_starts, read_text
+from tokenizer.text import WHITE_SPACE, character_starts, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

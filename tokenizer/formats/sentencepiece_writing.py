@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tokenizer.encoding.special_spellings import FLAGS, WHITE_SPACE
+from tokenizer.encoding.special_spellings import FLAGS
 from tokenizer.formats.sentencepiece_files import (
     BPE,
     COMMON_WHITE_SPACE,
@@ -22,6 +22,7 @@ from tokenizer.sentencepiece_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, U
 from tokenizer.splitting.metaspace_splitter import ALWAYS, NEVER, MetaspaceWords
 from tokenizer.splitting.normalizers import MARK, SPACES_TO_MARKS, Precompiled, Prepend, Replace, Strip
 from tokenizer.splitting.precompiled_map import CharacterMap
+from tokenizer.text import WHITE_SPACE
 from tokenizer.unigram_vocabulary import UnigramVocabulary
 
 TYPE_CHECKING = False

@@ -13,7 +13,6 @@ from functools import cache, cached_property, partial
 from itertools import pairwise
 
 from tokenizer.byte_level import spell, unspell
-from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.splitting import bert_characters, step_characters, unicode_classes
 from tokenizer.splitting.automata import Automaton
 from tokenizer.splitting.patterns import resolve_pattern
@@ -21,7 +20,7 @@ from tokenizer.splitting.regex_translation import compile_regex, with_line_ancho
 from tokenizer.splitting.scanner import match_spans, pretokens, split_by_regex, utf8_stretches
 from tokenizer.splitting.splitter import Splitter
 from tokenizer.splitting.unicode_properties import ranges_of
-from tokenizer.text import read_text
+from tokenizer.text import WHITE_SPACE, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from collections import namedtuple
 from collections.abc import Iterator
 from functools import cached_property
 
-from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.splitting.normalizers import (
     MARK,
     REGEXES,
@@ -26,7 +25,7 @@ from tokenizer.splitting.normalizers import (
     normalizer_of,
 )
 from tokenizer.splitting.splitter import Splitter
-from tokenizer.text import read_text
+from tokenizer.text import WHITE_SPACE, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
