@@ -84,6 +84,8 @@ def _pairs_as_sentencepiece(vocabulary: CharacterPairVocabulary) -> Model:
         expect(kind != UNUSED, f"has no token with the id {i}")
         made = kind != NORMAL or len(piece) == 1 or i in scores
         expect(made, f"has the token {quote(piece)}, which no merge makes")
+        crosses = words.cuts and kind == NORMAL and MARK in piece[1:]
+        expect(not crosses, f"has the token {quote(piece)}, which no word contains, but sentencepiece has no words")
     entries = [
         (piece, scores.get(i, lowest - i if types[i] == NORMAL else 0.0), types[i]) for i, piece in enumerate(pieces)
     ]
