@@ -274,7 +274,7 @@ def test_a_warning_is_one_line(in_process, tmp_path):
 def test_an_unknown_verb_suggests_the_nearest(in_process):
     for word, verb in (("tokenizer", "train-tokenizer"), ("build", "build-dataset"), ("sweep", "sweep-vocabulary")):
         assert_refused(in_process(word), f"did you mean '{verb}'", status=2)
-    assert_refused(in_process("export"), "did you mean 'export-hf' or 'export-onnx'?", status=2)
+    assert_refused(in_process("export"), "did you mean 'export-hf' or 'export-gguf' or 'export-onnx'?", status=2)
     assert_refused(in_process("evalute", "x"), "no verb 'evalute'", "did you mean 'evaluate'", status=2)
 
 
