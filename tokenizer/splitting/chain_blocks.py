@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Rewrite = Callable[[Block], tuple[Block, np.ndarray]]
 
 # DeepSeek-V3's steps. The kernel needs regexes that match everything, so each has what the published one leaves over.
-_DEEPSEEK = (
+DEEPSEEK_REGEXES = (
     r"\p{N}{1,3}",
     "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
@@ -52,12 +52,12 @@ def rewriter_of(chain: Chain) -> Rewrite | None:
 def ends_of_deepseek(block: Block, chain: Chain) -> np.ndarray | None:
     """Return the ends of the pretokens of DeepSeek-V3's steps, int64; None for other steps and for invalid UTF-8."""
     isolated = {"type": "Split", "behavior": "Isolated", "invert": False}
-    splits = [isolated | {"pattern": {"Regex": regex}} for regex in _DEEPSEEK]
+    splits = [isolated | {"pattern": {"Regex": regex}} for regex in DEEPSEEK_REGEXES]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
     if [*chain.steps] != [*splits, byte_level] or not is_valid(block):
         return None
     pieces = block
-    for regex, rest in zip(_DEEPSEEK, _REST, strict=True):
+    for regex, rest in zip(DEEPSEEK_REGEXES, _REST, strict=True):
         before = pieces.offsets
         chunks = (chunk.copy() for chunk in pretoken_ends(pieces, Pattern(f"{regex}|{rest}")))
         pieces = Block(block.data, np.concatenate([block.offsets[:1], *chunks]))
