@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from tokenizer.encoding.character_tables import CharacterTables
     from tokenizer.encoding.kernel_encoder import KernelTables
-    from tokenizer.encoding.metaspace_decoding import UnigramDecoding
     from tokenizer.encoding.python_encoder import DropoutEncoder
+    from tokenizer.encoding.text_decoding import TextDecoding
     from tokenizer.vocabulary import Common, Encode, EncodeWithSpans, Part
 
 
@@ -82,8 +82,8 @@ class CharacterPairVocabulary(Vocabulary):
 
         return CharacterTables(self)
 
-    def decoding(self) -> UnigramDecoding:
-        from tokenizer.encoding.metaspace_decoding import StepDecoding
+    def decoding(self) -> TextDecoding:
+        from tokenizer.encoding.text_decoding import StepDecoding
 
         return StepDecoding(self)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from tokenizer.encoding.metaspace_decoding import UnigramDecoding
+    from tokenizer.encoding.text_decoding import TextDecoding
     from tokenizer.splitting.whole_text import SentencePieceText
     from tokenizer.vocabulary import Part
 
@@ -37,8 +37,8 @@ class ModelPieces:
     source: bytes | None
     pattern: SentencePieceText
 
-    def decoding(self) -> UnigramDecoding:
-        from tokenizer.encoding.metaspace_decoding import SentencePieceDecoding
+    def decoding(self) -> TextDecoding:
+        from tokenizer.encoding.text_decoding import SentencePieceDecoding
 
         return SentencePieceDecoding(self)  # type: ignore[arg-type]  # mixed into vocabularies
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from functools import cache
+from itertools import accumulate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import re
     from typing import Literal
 
+WHITE_SPACE = (
+    "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
+    "\u2028\u2029\u202f\u205f\u3000"
+)
 # Code points that normalization changes, composes or reorders only in Unicode versions after 9. `tokenizers` follows
 # Unicode 9: they stay in place, and nothing composes across them.
 _SINCE_UNICODE_9 = (
@@ -21,6 +26,7 @@ _SINCE_UNICODE_9 = (
     "1E030-1E06D 1E08F 1E130-1E136 1E2AE 1E2EC-1E2EF 1E4EC-1E4EF 1E5EE-1E5EF 1E6E3 1E6E6 1E6EE-1E6EF 1E6F5 1F16C "
     "1FBF0-1FBF9"
 )
+_INVALID = {0xDC00 + byte: "\ufffd" for byte in range(0x80, 0x100)}  # as surrogateescape decodes them
 
 
 def text_bytes(text: str | bytes | bytearray | memoryview) -> bytes:
@@ -50,6 +56,20 @@ def _surrogates(text: str, place: int) -> str:
         f"the text has a lone surrogate (U+{high:04X}) at character {place}, "
         "which UTF-8 cannot represent; repair the text, or pass bytes"
     )
+
+
+def read_text(data: bytes) -> str:
+    """Return the text of UTF-8. Each byte of invalid UTF-8 is read as U+FFFD."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode(errors="surrogateescape").translate(_INVALID)
+
+
+def character_starts(data: bytes) -> list[int]:
+    """Return the byte offset of each character of `read_text`, and of the text's end."""
+    characters = data.decode(errors="surrogateescape")
+    return [*accumulate((len(c.encode(errors="surrogateescape")) for c in characters), initial=0)]
 
 
 def nfc(data: bytes) -> bytes:

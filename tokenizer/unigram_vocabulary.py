@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from typing import Any, Unpack
 
     from tokenizer.encoding.kernel_encoder import KernelTables
-    from tokenizer.encoding.metaspace_decoding import UnigramDecoding
     from tokenizer.encoding.piece_tables import UnigramTables
     from tokenizer.encoding.segmentations import Segmentations
+    from tokenizer.encoding.text_decoding import TextDecoding
     from tokenizer.vocabulary import Common, Encode, EncodeWithSpans, Part
 
 UNKNOWN_PENALTY = 10.0  # nats below the lowest score
@@ -69,8 +69,8 @@ class UnigramVocabulary(Vocabulary):
 
         return UnigramTables(self)
 
-    def decoding(self) -> UnigramDecoding:
-        from tokenizer.encoding.metaspace_decoding import StepDecoding
+    def decoding(self) -> TextDecoding:
+        from tokenizer.encoding.text_decoding import StepDecoding
 
         return StepDecoding(self)
 

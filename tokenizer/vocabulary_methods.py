@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 
     from tokenizer.vocabulary import Vocabulary
 
-# The replacements of clean_up_tokenization in transformers, in its order.
-_CLEANED = [(f" {end}", end) for end in ".?!,"] + [(" ' ", "'"), (" n't", "n't")]
-_CLEANED += [(f" '{end}", f"'{end}") for end in ("m", "s", "ve", "re")]
-
 
 class VocabularyMethods:
     """Tokens, ids and properties of a vocabulary, and ids to text."""
@@ -158,8 +154,10 @@ class VocabularyMethods:
             as transformers does. For texts that were written with a space before each token.
         """
         text = self._decoding.decode(ids, skip_special_tokens).decode("utf-8", errors=error_handler(errors))
-        for spaced, closed in _CLEANED if clean_up_tokenization_spaces else ():
-            text = text.replace(spaced, closed)
+        if clean_up_tokenization_spaces:
+            from tokenizer.encoding.decoder_steps import joined_to_words
+
+            return joined_to_words(text)
         return text
 
     def decode_batch(

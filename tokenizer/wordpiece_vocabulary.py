@@ -14,9 +14,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Unpack
 
-    from tokenizer.encoding.metaspace_decoding import StepDecoding
     from tokenizer.encoding.piece_tables import PieceTables
     from tokenizer.encoding.spans import PieceSpans
+    from tokenizer.encoding.text_decoding import StepDecoding
     from tokenizer.splitting.chains import Chain
     from tokenizer.vocabulary import Common, Encode, Part
 
@@ -79,7 +79,7 @@ class WordPieceVocabulary(Vocabulary):
         return PieceTables(self)
 
     def decoding(self) -> StepDecoding:
-        from tokenizer.encoding.metaspace_decoding import StepDecoding
+        from tokenizer.encoding.text_decoding import StepDecoding
 
         return StepDecoding(self)
 

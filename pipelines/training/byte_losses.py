@@ -109,10 +109,8 @@ def summed_byte_distillation_loss(
     own, theirs = shared_positions(batch)
     read = own.ravel()[parts["rows"]] if "rows" in parts else own.ravel()
     shared = np.flatnonzero(read & (parts["weights"] > 0))
-    tensors = to_device(parts | {"shared": shared}, device)
+    tensors = to_device(parts | {"shared": shared}, device, compiled)
     targets, weights, chosen = (tensors.pop(name) for name in ("targets", "weights", "shared"))
-    if compiled and "rows" in tensors:  # its size differs between batches; one compilation serves all
-        torch._dynamo.maybe_mark_dynamic(tensors["rows"], 0)
     hidden = forward(**tensors).flatten(0, -2)
     loss = model.loss(hidden, targets, weights, label_smoothing=label_smoothing, z_loss=z_loss)
     if alpha == 0 or not len(shared):

@@ -38,10 +38,8 @@ def answer_log_probabilities(
     flat = answer_rows(batch)
     scored = np.flatnonzero(flat.weights)
     own = {"rows": scored, "targets": flat.targets.ravel()[scored], "answer": scored // flat.targets.shape[1]}
-    tensors = to_device(model_inputs(flat) | own, device)
+    tensors = to_device(model_inputs(flat) | own, device, compiled)
     targets, answer = tensors.pop("targets"), tensors.pop("answer")
-    if compiled:  # the number of rows differs between batches; one compilation serves all
-        torch._dynamo.maybe_mark_dynamic(tensors["rows"], 0)
 
     def log_probabilities(hidden: Tensor, targets: Tensor) -> Tensor:
         logits = model.logits(hidden).float()
@@ -94,10 +92,8 @@ def summed_distillation_loss(
     softmax(logits / T) (Hinton et al. 2015). T^2 keeps the size of the gradient.
     """
     assert isinstance(model, LanguageModel)
-    tensors = to_device(model_inputs(batch) | loss_inputs(batch, every_position), device)
+    tensors = to_device(model_inputs(batch) | loss_inputs(batch, every_position), device, compiled)
     targets, weights = tensors.pop("targets"), tensors.pop("weights")
-    if compiled and "rows" in tensors:  # its size differs between batches; one compilation serves all
-        torch._dynamo.maybe_mark_dynamic(tensors["rows"], 0)
     hidden = forward(**tensors).flatten(0, -2)
     if alpha == 0:
         return model.loss(hidden, targets, weights, label_smoothing=label_smoothing, z_loss=z_loss)

@@ -69,7 +69,7 @@ class TaskData:
     ) -> None:
         """`loss`: summed loss of a batch, called like `summed_loss`. `score`: see `TrainingData`."""
         self.shard, self.loss, self.score, self.shares = shard, loss, score, {"validation": 1.0}
-        self._training, self._validation, self._batch_size = training, validation, batch_size
+        self._training, self._validation = training, validation
         self._tokens = np.array([example.tokens for example in training])
         self._order = ExampleOrder(self._tokens, batch_size, seed)
 

@@ -241,6 +241,16 @@ def test_llama_cpp_gives_the_ids_of_word_pieces(wordpiece_run, tmp_path):
             assert peer.ids(text) == ours.encode_ordinary(text), text
 
 
+def test_llama_cpp_gives_the_ids_of_bpe_over_characters(text_folder, tmp_path):
+    pytest.importorskip("xllamacpp")
+    ours = Tokenizer.train(sorted(text_folder.iterdir()), 600, "llama2", kind="character-bpe")
+    with in_llama_cpp(ours, tmp_path) as peer:
+        for text in (*nasty_strings(300, seed=5), *TEXTS, "<unk>", "<0x41>", "\u2581 a ", "x" * 3000):
+            assert peer.ids(text) == ours.encode_ordinary(text), text
+    again = import_gguf(tmp_path / "small.gguf", out=tmp_path / "again")
+    assert Run(again).tokenizer().fingerprint == ours.fingerprint
+
+
 # Refusals
 
 
@@ -288,6 +298,23 @@ def test_a_normalizer_and_a_regex_are_refused(text_folder, tmp_path):
         with pytest.raises(ValueError, match=r"llama\.cpp") as refusal:
             export_gguf(run, out=tmp_path / "out.gguf", approximate=True)
         assert name in str(refusal.value) or "pre-tokenizer" in str(refusal.value)
+
+
+def test_bpe_over_characters_that_llama_cpp_would_read_otherwise_is_refused(text_folder, tmp_path):
+    texts = sorted(text_folder.iterdir())
+    for number, (tok, words) in enumerate(
+        [
+            (Tokenizer.train(texts, 600, "nmt_nfkc", kind="character-bpe"), "train one with the pattern llama2"),
+            (
+                Tokenizer.train(texts, 600, "llama2", kind="character-bpe", special_tokens=(END_OF_TEXT, "es")),
+                "the text 'es'",
+            ),
+        ]
+    ):
+        run = random_run(tmp_path / str(number), tok)
+        with pytest.raises(ValueError, match=r"llama\.cpp") as refusal:
+            export_gguf(run, out=tmp_path / "out.gguf")
+        assert words in str(refusal.value)
 
 
 def test_existing_files_are_kept(tok, tmp_path):

@@ -185,8 +185,7 @@ def test_any_pattern_splits_for_bpe_over_characters(text):
         special_tokens={"<s>": 1},
         pattern=resolve_pattern("gpt2"),
     )
-    ours = Tokenizer.__new__(Tokenizer)
-    Tokenizer.__init__(ours, vocabulary)
+    ours = Tokenizer(vocabulary)
     ours.warm_up(1)
     data = text.encode() if isinstance(text, str) else text
     plain = CharacterMerging(vocabulary)

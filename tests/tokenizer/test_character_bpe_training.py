@@ -2,6 +2,7 @@
 
 import collections
 import itertools
+import json
 
 import pytest
 import sentencepiece
@@ -124,3 +125,16 @@ def test_a_sentencepiece_model_becomes_a_tokenizer_json_with_equal_ids(tmp_path)
     for text in ["", " a", "the  café\n", *TEXTS[:50]]:
         assert converted.encode(text) == peer.encode(text, add_special_tokens=False).ids == model.encode(text)
     assert converted.as_sentencepiece().encode("the café") == model.encode("the café")
+
+
+def test_a_token_that_no_word_contains_is_refused_because_sentencepiece_would_make_it(tmp_path):
+    LOSSLESS.save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["model"]["vocab"]["a▁th"] = LOSSLESS.vocab_size
+    content["model"]["merges"].append(["a", "▁th"])
+    path.write_text(json.dumps(content), encoding="utf-8")
+    ours = Tokenizer.load(tmp_path)
+    assert ours.encode("a the") == LOSSLESS.encode("a the")
+    with pytest.raises(ValueError, match="it has the token 'a▁th', which no word contains"):
+        ours.as_sentencepiece()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tokenizer.byte_level import spell
 from tokenizer.document_blocks import Block, block_of
-from tokenizer.splitting.chain_blocks import _DEEPSEEK, rewriter_of
+from tokenizer.splitting.chain_blocks import DEEPSEEK_REGEXES, rewriter_of
 from tokenizer.splitting.chains import Chain
 
 BEHAVIORS = ["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
@@ -99,7 +99,7 @@ def test_blocks_are_split_as_their_texts(steps, data):
 ISOLATED = {"type": "Split", "behavior": "Isolated", "invert": False}
 OTHERS = "ab1²٣字か\x00\x01\u0301\ue000\u0378!(-$ \n\r\t\u00a0'é"
 DEEPSEEK = [
-    *(ISOLATED | {"pattern": {"Regex": regex}} for regex in _DEEPSEEK),
+    *(ISOLATED | {"pattern": {"Regex": regex}} for regex in DEEPSEEK_REGEXES),
     {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
 ]
 

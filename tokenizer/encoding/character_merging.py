@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from itertools import accumulate, pairwise
 
 from tokenizer.encoding.python_encoder import DropoutEncoder, merge_ids
+from tokenizer.text import character_starts, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from random import Random
 
     from tokenizer.character_bpe_vocabulary import CharacterPairVocabulary
-
-_INVALID = re.compile("[\udc80-\udcff]")
 
 
 class CharacterMerging:
@@ -48,8 +46,7 @@ class CharacterDropout(DropoutEncoder):
 
 def decoded(vocabulary: CharacterPairVocabulary, pretoken: bytes) -> str:
     """Return a pretoken as tokens spell it."""
-    word = pretoken.decode(errors="surrogateescape")
-    return vocabulary.spelled(word if pretoken.isascii() else _INVALID.sub("\ufffd", word))
+    return vocabulary.spelled(read_text(pretoken))
 
 
 class CharacterSpans:
@@ -70,9 +67,7 @@ class CharacterSpans:
 
     def __call__(self, data: bytes) -> tuple[list[int], list[tuple[int, int]]]:
         vocabulary, ids = self._vocabulary, self._encode(data)
-        characters = data.decode(errors="surrogateescape")
-        starts = list(accumulate((len(c.encode(errors="surrogateescape")) for c in characters), initial=0))
-        places = list(pairwise(starts))
+        places = list(pairwise(character_starts(data)))
         pretokens = [decoded(vocabulary, pretoken) for pretoken in vocabulary.pattern.pretokens(data)]
         normalized, ends = "".join(pretokens), frozenset(accumulate(map(len, pretokens)))
         places = places[: len(normalized) - len(places)] + places  # a mark before the text has the first character's

@@ -124,7 +124,7 @@ def _whole_text_rules(vocabulary: CharacterPairVocabulary) -> tuple[bool, bool, 
 def _symbols_of(vocabulary: CharacterPairVocabulary, prepends: bool, completes: bool) -> kernel.Symbols:
     known = np.zeros(0x110000, dtype=np.uint8)
     for kind, characters in enumerate(vocabulary.characters):
-        places = [ord(_space_of(character, vocabulary)) for character in characters]
+        places = [ord(vocabulary.in_pretokens(character)) for character in characters]
         known[[place for place in places if place >= 0]] |= 1 << kind
     known[list(vocabulary.byte_ids or ())] |= kernel.HAS_BYTE
     frozen = vocabulary.frozen
@@ -179,7 +179,7 @@ class _Codes:
             for character, i in characters.items():
                 if character in vocabulary.frozen:
                     continue
-                code = _space_of(character, vocabulary).encode()
+                code = vocabulary.in_pretokens(character).encode()
                 yield code + bytes([kernel.MARKER + kind] * bool(kind)), i
         for byte, i in (vocabulary.byte_ids or {}).items():
             yield _of_byte(byte), i
@@ -206,16 +206,11 @@ class _Codes:
         """Return the code of a pretoken whose characters are known."""
         vocabulary, code, last = self._vocabulary, b"", len(token) - 1
         if not vocabulary.prefix and not vocabulary.suffix:
-            return _space_of(token, vocabulary).encode()
+            return vocabulary.in_pretokens(token).encode()
         for place, character in enumerate(token):
             kind = int(bool(vocabulary.prefix) and place > 0) | int(bool(vocabulary.suffix) and place == last) << 1
-            code += _space_of(character, vocabulary).encode() + bytes([kernel.MARKER + kind] * bool(kind))
+            code += vocabulary.in_pretokens(character).encode() + bytes([kernel.MARKER + kind] * bool(kind))
         return code
-
-
-def _space_of(text: str, vocabulary: CharacterPairVocabulary) -> str:
-    """Return a text with spaces for marks if these stand for spaces."""
-    return text.replace(MARK, " ") if vocabulary.marks_spaces else text
 
 
 def _of_byte(byte: int) -> bytes:

@@ -15,14 +15,9 @@ if TYPE_CHECKING:
 BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 JOIN = "Join"
 """The type of the step that joins tokens by spaces, which tokenizer.json spells as no decoder."""
-# Replacements that cleanup makes in each token, in this order.
-_CLEANED = [
-    *((f" {mark}", mark) for mark in ".?!,"),
-    (" ' ", "'"),
-    *((f" {ending}", ending) for ending in ("n't", "'m")),
-    (" do not", " don't"),
-    *((f" {ending}", ending) for ending in ("'s", "'ve", "'re")),
-]
+# Replacements that join punctuation and contractions to the word before, in this order.
+_JOINED = [(f" {mark}", mark) for mark in ".?!,"] + [(" ' ", "'")]
+_JOINED += [(f" {ending}", ending) for ending in ("n't", "'m", "'s", "'ve", "'re")]
 
 
 def decode_by(steps: Sequence[dict[str, Any]], pieces: Sequence[str]) -> str:
@@ -41,11 +36,16 @@ def decode_by(steps: Sequence[dict[str, Any]], pieces: Sequence[str]) -> str:
     return "".join(decoded)
 
 
-def cleaned(text: str) -> str:
-    """Return a token with punctuation joined to the word before it."""
-    for found, replacement in _CLEANED:
-        text = text.replace(found, replacement)
+def joined_to_words(text: str) -> str:
+    """Return a text with punctuation and contractions joined to the word before, as in transformers."""
+    for spaced, joined in _JOINED:
+        text = text.replace(spaced, joined)
     return text
+
+
+def _cleaned(token: str) -> str:
+    """Return a token after the cleanup of `tokenizers`, which also contracts "do not"."""
+    return joined_to_words(token).replace(" do not", " don't")
 
 
 def bytes_of(piece: str) -> bytes:
@@ -128,13 +128,13 @@ def _wordpiece(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
     prefix = step["prefix"]
     later = [piece.removeprefix(prefix) if piece.startswith(prefix) else f" {piece}" for piece in pieces[1:]]
     decoded = [*pieces[:1], *later]
-    return list(map(cleaned, decoded)) if step["cleanup"] else decoded
+    return list(map(_cleaned, decoded)) if step["cleanup"] else decoded
 
 
 def _ctc(pieces: Sequence[str], step: dict[str, Any]) -> list[str]:
     decoded = [piece.replace(step["pad_token"], "") for piece, _ in groupby(pieces)]
     if step["cleanup"]:
-        decoded = [cleaned(piece).replace(step["word_delimiter_token"], " ") for piece in decoded]
+        decoded = [_cleaned(piece).replace(step["word_delimiter_token"], " ") for piece in decoded]
     return [piece for piece in decoded if piece]
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from itertools import accumulate
 
-from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.encoding.unigram_lattice import Lattices
-from tokenizer.splitting.metaspace_splitter import INVALID
 from tokenizer.splitting.normalizers import MARK, Precompiled, Replace, Strip, most_characters
+from tokenizer.text import WHITE_SPACE, character_starts, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,9 +32,7 @@ class UnigramSpans:
                 raise ValueError(f"offsets after the normalizer {type(step).__name__} are not supported")
 
     def __call__(self, data: bytes) -> tuple[list[int], Spans]:
-        characters = data.decode(errors="surrogateescape")
-        starts = list(accumulate((len(c.encode(errors="surrogateescape")) for c in characters), initial=0))
-        text = characters if data.isascii() else INVALID.sub("\ufffd", characters)
+        text, starts = read_text(data), character_starts(data)
         ids: list[int] = []
         spans: Spans = []
         for word in self._words([(character, (at, at + 1)) for at, character in enumerate(text)]):

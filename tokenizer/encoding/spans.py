@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
-from tokenizer.text import nfc
+from tokenizer.text import character_starts, nfc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ class PieceSpans:
         self._unknown = [vocabulary.ids[vocabulary.unknown]]
 
     def __call__(self, data: bytes) -> tuple[list[int], Spans]:
-        characters = data.decode(errors="surrogateescape")
-        starts = list(accumulate((len(c.encode(errors="surrogateescape")) for c in characters), initial=0))
+        characters, starts = data.decode(errors="surrogateescape"), character_starts(data)
         ids: list[int] = []
         spans: Spans = []
         words: Any = self._vocabulary.pattern  # BERT's

@@ -6,6 +6,8 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from functools import cache, cached_property, lru_cache
 from itertools import chain, groupby
 
+from tokenizer.text import WHITE_SPACE
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import re
@@ -19,10 +21,6 @@ if TYPE_CHECKING:
 # The flags of an added token that decide where it is found.
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized")
 LONGEST_CHARACTER = 4  # bytes
-WHITE_SPACE = (
-    "\t\n\x0b\x0c\r \x85\xa0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-    "\u2028\u2029\u202f\u205f\u3000"
-)
 # Word characters besides letters, marks and numbers: connectors, joiners, letters in circles or squares.
 _OTHER_WORD_CHARACTERS: tuple[tuple[str, str], ...] = (
     ("_", "_"),

@@ -8,6 +8,7 @@ from io import BytesIO
 from tokenizer.byte_level import BYTE_TO_CHARACTER
 from tokenizer.formats.character_bpe_files import parse_character_bpe_json
 from tokenizer.formats.spelled_vocabulary import expect
+from tokenizer.splitting.patterns import CLIP_REGEX
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 _MERGES = 49_152 - 256 - 2
 _SUFFIX = "</w>"
 _SPECIAL = ("<|startoftext|>", "<|endoftext|>")
-_REGEX = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 _LARGEST = 1 << 24  # bytes of the unpacked file
 
 
@@ -55,7 +55,7 @@ def parse_clip(packed: bytes) -> CharacterPairVocabulary:
             "pre_tokenizer": {
                 "type": "Sequence",
                 "pretokenizers": [
-                    {"type": "Split", "pattern": {"Regex": _REGEX}, "behavior": "Removed", "invert": True},
+                    {"type": "Split", "pattern": {"Regex": CLIP_REGEX}, "behavior": "Removed", "invert": True},
                     {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
                 ],
             },

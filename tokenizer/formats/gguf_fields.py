@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 
 from tokenizer.bpe_vocabulary import BytePairVocabulary
 from tokenizer.byte_level import WHOLE_FIRST, spell
+from tokenizer.character_bpe_vocabulary import CharacterPairVocabulary
 from tokenizer.formats.number_text import read_number
 from tokenizer.formats.spelled_vocabulary import expect, quote
 from tokenizer.formats.strict_json import parse_json_text
 from tokenizer.kinds.registry import kind_named, kind_of
 from tokenizer.splitting.bert_splitter import BertWords
 from tokenizer.splitting.chains import Chain
-from tokenizer.splitting.metaspace_splitter import ALWAYS, MetaspaceWords
+from tokenizer.splitting.metaspace_splitter import ALWAYS, SPACED, MetaspaceWords
 from tokenizer.splitting.normalizers import MARK, Precompiled
 from tokenizer.splitting.patterns import resolve_pattern
 from tokenizer.unigram_vocabulary import UnigramVocabulary
@@ -30,7 +31,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED = range(1, 6)  # types of tokens
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of tokens
 PREFIX, HF_JSON = "tokenizer.ggml.", "tokenizer.huggingface.json"
 PRE_TOKENIZERS = {"gpt2": "gpt-2", "llama3": "dbrx", "qwen2": "qwen2", "cl100k": "dbrx", "o200k": "gpt-4o"}
 """Name in llama.cpp by our pattern. llama-bpe has the regex of dbrx, but also adds a start token by default."""
@@ -80,6 +81,8 @@ def gguf_tokenizer(vocabulary: Vocabulary, rows: int, approximate: bool = False)
         made = _word_pieces(vocabulary, approximate)
     elif isinstance(vocabulary, UnigramVocabulary):
         made = _unigram(vocabulary, approximate)
+    elif isinstance(vocabulary, CharacterPairVocabulary):
+        made = _character_pairs(vocabulary)
     else:
         raise ValueError(
             f"a vocabulary of the kind {vocabulary.kind} cannot be exported to GGUF: train one of the kind bpe"
@@ -93,6 +96,8 @@ def gguf_tokenizer(vocabulary: Vocabulary, rows: int, approximate: bool = False)
             tokens[i], types[i] = special[i], USER_DEFINED if ordinary else CONTROL
         elif token is not None:
             tokens[i], types[i] = token, NORMAL
+    for i in made.keys.pop("bytes", ()):
+        types[i] = BYTE
     if vocabulary.unknown_id is not None:
         types[vocabulary.unknown_id] = UNKNOWN
         made.keys["unknown_token_id"] = vocabulary.unknown_id
@@ -220,6 +225,32 @@ def _unigram(vocabulary: UnigramVocabulary, approximate: bool) -> GgufTokenizer:
             "remove_extra_whitespaces": True,
         },
         [UNIGRAM_NOTE],
+    )
+
+
+def _character_pairs(vocabulary: CharacterPairVocabulary) -> GgufTokenizer:
+    """Return the keys of BPE by scores, as in SentencePiece, which llama.cpp calls "llama"."""
+    if vocabulary.source is not None:
+        raise ValueError("llama.cpp cannot express a SentencePiece model of this kind: train a vocabulary instead")
+    model: Any = kind_named(vocabulary.kind).as_sentencepiece(vocabulary)
+    if not model.pattern.keeps_characters or vocabulary.byte_ids is None:
+        raise ValueError(
+            "llama.cpp needs BPE over characters that changes no character but spaces, and has tokens for all bytes: "
+            f"train one with the pattern {SPACED}"
+        )
+    others = {*vocabulary.special_tokens, *(model.pieces[i] for i in vocabulary.byte_ids.values())}
+    for piece in others:
+        if any(piece[:cut] in vocabulary.ids and piece[cut:] in vocabulary.ids for cut in range(1, len(piece))):
+            raise ValueError(f"llama.cpp would read the text {piece!r} as the token of this name: choose another")
+    return GgufTokenizer(
+        {
+            "model": "llama",
+            "pre": "default",
+            "tokens": list(model.pieces),
+            "scores": list(model.scores),
+            "bytes": list(vocabulary.byte_ids.values()),
+            "add_space_prefix": model.pattern.add_dummy_prefix,
+        }
     )
 
 

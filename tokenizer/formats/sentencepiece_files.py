@@ -157,11 +157,18 @@ def save_model(vocabulary: Model, folder: str | os.PathLike[str]) -> None:
         partial.write_bytes(vocabulary.source)
 
 
-def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
-    """Return the vocabulary that encodes as `tokenizers` does, with the normalizer and pre-tokenizer of T5's file.
+def as_tokenizers(vocabulary: Model) -> UnigramVocabulary | CharacterPairVocabulary:
+    """Return the vocabulary that encodes as `tokenizers` does.
 
     Raises ValueError, which completes a sentence about the model, for what `tokenizers` cannot express.
     """
+    if isinstance(vocabulary, SentencePiecePairs):
+        return _pairs_as_tokenizers(vocabulary)
+    return _unigram_as_tokenizers(vocabulary)
+
+
+def _unigram_as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
+    """Return the vocabulary with the normalizer and pre-tokenizer of T5's file."""
     text = vocabulary.pattern
     expect(USER_DEFINED not in vocabulary.types, "has user-defined pieces, which tokenizers would normalize")
     expect(not text.suffix, "puts marks after words (treat_whitespace_as_suffix)")
@@ -189,10 +196,10 @@ def as_tokenizers(vocabulary: SentencePieceVocabulary) -> UnigramVocabulary:
     )
 
 
-def pairs_as_tokenizers(vocabulary: SentencePiecePairs) -> CharacterPairVocabulary:
-    """Return the vocabulary that encodes as `tokenizers` does, in the form of Llama 2's file.
+def _pairs_as_tokenizers(vocabulary: SentencePiecePairs) -> CharacterPairVocabulary:
+    """Return the vocabulary in the form of Llama 2's file.
 
-    User-defined pieces become added tokens that are not special. Raises ValueError as `as_tokenizers` does.
+    User-defined pieces become added tokens that are not special.
     """
     text = vocabulary.pattern
     expect(not text.suffix, "puts marks after words (treat_whitespace_as_suffix)")
@@ -235,7 +242,7 @@ def _as_t5(vocabulary: SentencePieceVocabulary, sentinels: int) -> UnigramVocabu
     as last ids, in descending order. Raises ValueError as `as_tokenizers` does.
     """
     try:
-        plain = as_tokenizers(vocabulary)
+        plain = _unigram_as_tokenizers(vocabulary)
     except ValueError as error:
         raise ValueError(
             f"is a T5 model, which needs the ids of tokenizers, but it {error}: save a tokenizer.json beside it "

@@ -1,8 +1,8 @@
-"""Writing Unigram vocabularies, such as those of tokenizer.json, as SentencePiece models."""
+"""Writing vocabularies, such as those of tokenizer.json, as SentencePiece models."""
 
 from __future__ import annotations
 
-from tokenizer.encoding.special_spellings import FLAGS, WHITE_SPACE
+from tokenizer.encoding.special_spellings import FLAGS
 from tokenizer.formats.sentencepiece_files import (
     BPE,
     COMMON_WHITE_SPACE,
@@ -22,6 +22,7 @@ from tokenizer.sentencepiece_vocabulary import BYTE, CONTROL, NORMAL, UNKNOWN, U
 from tokenizer.splitting.metaspace_splitter import ALWAYS, NEVER, MetaspaceWords
 from tokenizer.splitting.normalizers import MARK, SPACES_TO_MARKS, Precompiled, Prepend, Replace, Strip
 from tokenizer.splitting.precompiled_map import CharacterMap
+from tokenizer.text import WHITE_SPACE
 from tokenizer.unigram_vocabulary import UnigramVocabulary
 
 TYPE_CHECKING = False
@@ -39,12 +40,19 @@ _NO_ID = -1
 _SQUEEZING = (Strip(False, True), Replace(" {2,}", True, MARK))
 
 
-def as_sentencepiece(vocabulary: UnigramVocabulary) -> Model:
+def as_sentencepiece(vocabulary: UnigramVocabulary | CharacterPairVocabulary) -> Model:
     """Return a vocabulary with the same pieces and ids that encodes as sentencepiece does.
 
-    Scores are rounded to float32. Special tokens become control pieces. Raises ValueError for features that a model
-    cannot express. Its message has no subject, such as "has two character maps"; the caller adds it.
+    Special tokens become control pieces. Raises ValueError for features that a model cannot express. Its message has no
+    subject, such as "has two character maps"; the caller adds it.
     """
+    if isinstance(vocabulary, UnigramVocabulary):
+        return _unigram_as_sentencepiece(vocabulary)
+    return _pairs_as_sentencepiece(vocabulary)
+
+
+def _unigram_as_sentencepiece(vocabulary: UnigramVocabulary) -> Model:
+    """Return the vocabulary of a Unigram model. Scores are rounded to float32."""
     pieces = _all_pieces(vocabulary)
     scores = [*vocabulary.scores, *[0.0] * (len(pieces) - len(vocabulary.scores))]
     types = _types(vocabulary, pieces)
@@ -52,11 +60,8 @@ def as_sentencepiece(vocabulary: UnigramVocabulary) -> Model:
     return _model(UNIGRAM, vocabulary, entries, _normalizer_of(vocabulary.pattern))
 
 
-def pairs_as_sentencepiece(vocabulary: CharacterPairVocabulary) -> Model:
-    """Return a vocabulary of BPE over characters with the same tokens and ids that encodes as sentencepiece does.
-
-    As `as_sentencepiece`. The scores are the negative ranks of the merges that make the tokens.
-    """
+def _pairs_as_sentencepiece(vocabulary: CharacterPairVocabulary) -> Model:
+    """Return the vocabulary of a BPE model. The scores are the negative ranks of the merges that make the tokens."""
     from tokenizer.encoding.character_tables import sufficient_merges
 
     words: Any = vocabulary.pattern
@@ -79,6 +84,8 @@ def pairs_as_sentencepiece(vocabulary: CharacterPairVocabulary) -> Model:
         expect(kind != UNUSED, f"has no token with the id {i}")
         made = kind != NORMAL or len(piece) == 1 or i in scores
         expect(made, f"has the token {quote(piece)}, which no merge makes")
+        crosses = words.cuts and kind == NORMAL and MARK in piece[1:]
+        expect(not crosses, f"has the token {quote(piece)}, which no word contains, but sentencepiece has no words")
     entries = [
         (piece, scores.get(i, lowest - i if types[i] == NORMAL else 0.0), types[i]) for i, piece in enumerate(pieces)
     ]

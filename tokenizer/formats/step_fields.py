@@ -87,17 +87,16 @@ def parse_normalizer(step: Any) -> Normalizer:
     if kind == "Prepend":
         return Prepend(_text(step, "prepend", "a normalizer Prepend"))
     expect(kind == "BertNormalizer", f"has a normalizer of type {kind}, which is not supported")
-    return parse_bert_normalizer(step)
+    return parse_bert_normalizer(step, "a normalizer")
 
 
-def parse_bert_normalizer(step: dict[str, Any]) -> BertText:
+def parse_bert_normalizer(step: dict[str, Any], where: str) -> BertText:
     """Return a BertNormalizer. strip_accents defaults to None, which means the value of lowercase."""
     flags = {
-        name: _flag(step, name, "a normalizer", default=True)
-        for name in ("clean_text", "handle_chinese_chars", "lowercase")
+        name: _flag(step, name, where, default=True) for name in ("clean_text", "handle_chinese_chars", "lowercase")
     }
     strip = step.get("strip_accents")
-    expect(strip is None or isinstance(strip, bool), f"has a normalizer with strip_accents = {quote(strip)}")
+    expect(strip is None or isinstance(strip, bool), f"has {where} with strip_accents = {quote(strip)}")
     return BertText(flags["clean_text"], flags["handle_chinese_chars"], strip, flags["lowercase"])
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
 from tokenizer.formats.hugging_face import parse_post_processor
 from tokenizer.formats.length_settings import length_fields, parse_length_settings
@@ -12,6 +11,7 @@ from tokenizer.formats.spelled_vocabulary import LARGEST_ID, check_ids, expect, 
 from tokenizer.formats.step_fields import (
     decoder_field,
     normalizer_field,
+    parse_bert_normalizer,
     parse_chain,
     parse_decoder,
     parse_normalization,
@@ -22,6 +22,7 @@ from tokenizer.formats.step_fields import (
 from tokenizer.splitting.bert_splitter import BertWords
 from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.normalizers import BertText, Normalization
+from tokenizer.text import WHITE_SPACE
 from tokenizer.wordpiece_vocabulary import CONTINUATION, LONGEST_WORD, UNKNOWN, WordPieceVocabulary
 
 TYPE_CHECKING = False
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 LONGEST_TOKEN = 4096  # bytes
 UNKNOWN_WORD = "<unk>"  # of WordLevel
-# The fields of BertNormalizer that are the options of `BertWords`.
-_OPTIONS = {"lowercase": "lowercase", "clean_text": "clean_text", "chinese": "handle_chinese_chars"}
 # The special tokens of BERT, which vocab.txt does not mark.
 BERT_SPECIAL_TOKENS = ("[PAD]", UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
 
@@ -41,8 +40,7 @@ def wordpiece_json(vocabulary: WordPieceVocabulary) -> Iterator[str]:
     """Yield the text of tokenizer.json in one part."""
     words, normalizer = vocabulary.pattern, normalizer_field(vocabulary.normalizer)
     if isinstance(words, BertWords):
-        normalizer = {"type": "BertNormalizer", "strip_accents": words.strip_accents}
-        normalizer |= {field: getattr(words, option) for option, field in _OPTIONS.items()}
+        normalizer = _normalizer_of(words).field
     model: dict[str, Any] = {"type": "WordLevel", "unk_token": vocabulary.unknown}
     if vocabulary.continuation is not None:
         model |= {
@@ -104,10 +102,7 @@ def _parse_splitter(content: dict[str, Any]) -> tuple[Normalization | None, Bert
     if [*map(type_of, listed)] == ["BertPreTokenizer"] and normalizer is not None:
         match normalizer.steps:
             case [BertText() as bert]:
-                strips = bert.lowercase if bert.strip_accents is None else bert.strip_accents
-                return None, BertWords(
-                    lowercase=bert.lowercase, strip_accents=strips, clean_text=bert.clean_text, chinese=bert.chinese
-                )
+                return None, _words_of(bert)
     return normalizer, parse_chain(content.get("pre_tokenizer"), as_bytes=False)
 
 
@@ -127,8 +122,7 @@ def build_wordpiece(
         given.get("normalized") for given in rules.get("added_flags", {}).values()
     ):
         # Such tokens are found after normalization, which is a part of these words.
-        bert = BertText(pattern.clean_text, pattern.chinese, pattern.strip_accents, pattern.lowercase)
-        rules["normalizer"] = Normalization((bert,))
+        rules["normalizer"] = Normalization((_normalizer_of(pattern),))
         pattern = Chain([{"type": "BertPreTokenizer"}], as_bytes=False)
     unknown = rules.get("unknown", UNKNOWN)
     expect(
@@ -161,21 +155,20 @@ def words_of_config(config: dict[str, Any]) -> BertWords | None:
     """Return the words for the settings in a tokenizer_config.json of BERT, or None if it lacks them."""
     if "do_lower_case" not in config:
         return None
-    return _words(
-        {
-            "lowercase": config["do_lower_case"],
-            "strip_accents": config.get("strip_accents"),
-            "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
-        },
-        "tokenizer_config.json",
-    )
+    fields = {
+        "lowercase": config["do_lower_case"],
+        "strip_accents": config.get("strip_accents"),
+        "handle_chinese_chars": config.get("tokenize_chinese_chars", True),
+    }
+    return _words_of(parse_bert_normalizer(fields, "tokenizer_config.json"))
 
 
-def _words(given: dict[str, Any], where: str) -> BertWords:
-    """Return the words for the fields of BertNormalizer. strip_accents defaults to lowercase."""
-    options = {option: given.get(field, True) for option, field in _OPTIONS.items()}
-    strip = given.get("strip_accents")
-    options["strip_accents"] = options["lowercase"] if strip is None else strip
-    for option, value in options.items():
-        expect(isinstance(value, bool), f"has {where} with {_OPTIONS.get(option, option)} = {quote(value)}")
-    return BertWords(**options)
+def _words_of(bert: BertText) -> BertWords:
+    """Return the words that BertPreTokenizer makes after a BertNormalizer."""
+    strips = bert.lowercase if bert.strip_accents is None else bert.strip_accents
+    return BertWords(lowercase=bert.lowercase, strip_accents=strips, clean_text=bert.clean_text, chinese=bert.chinese)
+
+
+def _normalizer_of(words: BertWords) -> BertText:
+    """Return the BertNormalizer of BERT's words."""
+    return BertText(words.clean_text, words.chinese, words.strip_accents, words.lowercase)

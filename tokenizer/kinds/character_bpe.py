@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
-from tokenizer.kinds.kind import Kind, new_spellings
-from tokenizer.splitting.metaspace_splitter import METASPACE_NAMES, SPACED, MetaspaceWords, metaspace_of
+from tokenizer.kinds.sentencepiece import UNKNOWN_PIECE, SentencePieceKind
+from tokenizer.splitting.metaspace_splitter import METASPACE_NAMES, SPACED
 from tokenizer.splitting.normalizers import MARK, decoder_of_marks
 
 TYPE_CHECKING = False
@@ -14,16 +13,12 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tokenizer.character_bpe_vocabulary import CharacterPairVocabulary
-    from tokenizer.splitting.splitter import Splitter
     from tokenizer.training.counting import PretokenCounts
     from tokenizer.training.train import Options
     from tokenizer.vocabulary import Vocabulary
 
 
-UNKNOWN_PIECE = "<unk>"
-
-
-class CharacterPairs(Kind):
+class CharacterPairs(SentencePieceKind):
     """BPE over characters."""
 
     name, title, entries = "character-bpe", "BPE over characters", "tokens"
@@ -31,12 +26,6 @@ class CharacterPairs(Kind):
     patterns, default_pattern, exact_pattern = (SPACED, *METASPACE_NAMES), SPACED, SPACED
     needed_splitter = f"words: {', '.join((SPACED, *METASPACE_NAMES))}"
     options = ("min_frequency", "limit_alphabet")
-
-    def splitter_of(self, spelling: str) -> Splitter | None:
-        return metaspace_of(spelling)
-
-    def accepts(self, splitter: Splitter) -> bool:
-        return isinstance(splitter, MetaspaceWords)
 
     def least_entries(self, options: Options) -> tuple[str, int]:
         return "a character, <unk>, the 256 bytes", 258
@@ -97,40 +86,6 @@ class CharacterPairs(Kind):
         from tokenizer.formats.character_bpe_files import character_bpe_json
 
         return character_bpe_json(vocabulary)
-
-    def save(self, vocabulary: Any, folder: Path) -> None:
-        """Write folder/tokenizer.json or, for a SentencePiece model, folder/tokenizer.model."""
-        if vocabulary.source is None:
-            return super().save(vocabulary, folder)
-        from tokenizer.formats.sentencepiece_files import save_model
-
-        return save_model(vocabulary, folder)
-
-    def with_special_tokens(self, vocabulary: Any, spellings: Sequence[str]) -> Vocabulary:
-        """Return the vocabulary with more special tokens. A SentencePiece model gets a control piece for each."""
-        if vocabulary.source is None:
-            return super().with_special_tokens(vocabulary, spellings)
-        from tokenizer.formats.sentencepiece_writing import with_control_pieces
-
-        return with_control_pieces(vocabulary, new_spellings(vocabulary, spellings))
-
-    def as_tokenizers(self, vocabulary: Any) -> Vocabulary:
-        if vocabulary.source is None:
-            return super().as_tokenizers(vocabulary)
-        from tokenizer.formats.sentencepiece_files import pairs_as_tokenizers
-
-        try:
-            return pairs_as_tokenizers(vocabulary)
-        except ValueError as error:
-            raise ValueError(f"tokenizers cannot express this SentencePiece model: it {error}") from None
-
-    def as_sentencepiece(self, vocabulary: Any) -> Vocabulary:
-        from tokenizer.formats.sentencepiece_writing import pairs_as_sentencepiece
-
-        try:
-            return vocabulary if vocabulary.source is not None else pairs_as_sentencepiece(vocabulary)
-        except ValueError as error:
-            raise ValueError(f"a SentencePiece model cannot express this vocabulary: it {error}") from None
 
 
 KIND = CharacterPairs()

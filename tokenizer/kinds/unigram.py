@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
-from tokenizer.kinds.kind import Kind, new_spellings
-from tokenizer.splitting.metaspace_splitter import METASPACE_NAMES, MetaspaceWords, metaspace_of
+from tokenizer.kinds.sentencepiece import UNKNOWN_PIECE, SentencePieceKind
+from tokenizer.splitting.metaspace_splitter import METASPACE_NAMES
 from tokenizer.splitting.normalizers import MARK, Prepend, decoder_of_marks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from tokenizer.splitting.splitter import Splitter
     from tokenizer.training.counting import PretokenCounts
     from tokenizer.training.train import Options
     from tokenizer.unigram_vocabulary import UnigramVocabulary
-    from tokenizer.vocabulary import Vocabulary
-
-UNKNOWN_PIECE = "<unk>"
 
 
-class Unigram(Kind):
-    """Unigram. A vocabulary with a `source` is a SentencePiece model, which is saved as it was read."""
+class Unigram(SentencePieceKind):
+    """Unigram."""
 
     name = kernels = "unigram"
     title = "Unigram"
@@ -31,12 +26,6 @@ class Unigram(Kind):
     needed_splitter = f"words: {', '.join(METASPACE_NAMES)}, or the pattern of a Unigram vocabulary"
     options = ("pieces",)
     phase = "prune"
-
-    def splitter_of(self, spelling: str) -> Splitter | None:
-        return metaspace_of(spelling)
-
-    def accepts(self, splitter: Splitter) -> bool:
-        return isinstance(splitter, MetaspaceWords)
 
     def least_entries(self, options: Options) -> tuple[str, int]:
         if options.pieces is not None and options.pieces.byte_fallback:
@@ -113,40 +102,6 @@ class Unigram(Kind):
         from tokenizer.formats.unigram_files import unigram_json
 
         return unigram_json(vocabulary)
-
-    def save(self, vocabulary: Any, folder: Path) -> None:
-        """Write folder/tokenizer.json or, for a SentencePiece model, folder/tokenizer.model."""
-        if vocabulary.source is None:
-            return super().save(vocabulary, folder)
-        from tokenizer.formats.sentencepiece_files import save_model
-
-        return save_model(vocabulary, folder)
-
-    def with_special_tokens(self, vocabulary: Any, spellings: Sequence[str]) -> Vocabulary:
-        """Return the vocabulary with more special tokens. A SentencePiece model gets a control piece for each."""
-        if vocabulary.source is None:
-            return super().with_special_tokens(vocabulary, spellings)
-        from tokenizer.formats.sentencepiece_writing import with_control_pieces
-
-        return with_control_pieces(vocabulary, new_spellings(vocabulary, spellings))
-
-    def as_tokenizers(self, vocabulary: Any) -> Vocabulary:
-        if vocabulary.source is None:
-            return super().as_tokenizers(vocabulary)
-        from tokenizer.formats.sentencepiece_files import as_tokenizers
-
-        try:
-            return as_tokenizers(vocabulary)
-        except ValueError as error:
-            raise ValueError(f"tokenizers cannot express this SentencePiece model: it {error}") from None
-
-    def as_sentencepiece(self, vocabulary: Any) -> Vocabulary:
-        from tokenizer.formats.sentencepiece_writing import as_sentencepiece
-
-        try:
-            return vocabulary if vocabulary.source is not None else as_sentencepiece(vocabulary)
-        except ValueError as error:
-            raise ValueError(f"a SentencePiece model cannot express this vocabulary: it {error}") from None
 
 
 KIND = Unigram()

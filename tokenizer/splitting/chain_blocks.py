@@ -10,12 +10,12 @@ import numpy as np
 
 from tokenizer.byte_level import BYTE_TO_CHARACTER
 from tokenizer.document_blocks import Block, as_readonly
-from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.splitting import bert_characters, step_characters
-from tokenizer.splitting.patterns import Pattern
+from tokenizer.splitting.patterns import CLIP_REGEX, Pattern
 from tokenizer.splitting.pretokenize import pretoken_ends
 from tokenizer.splitting.unicode_classes import CODE_POINTS, SPACE, code_point_classes
 from tokenizer.splitting.unicode_properties import find_property, ranges_of
+from tokenizer.text import WHITE_SPACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
     Rewrite = Callable[[Block], tuple[Block, np.ndarray]]
 
-_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 # DeepSeek-V3's steps. The kernel needs regexes that match everything, so each has what the published one leaves over.
-_DEEPSEEK = (
+DEEPSEEK_REGEXES = (
     r"\p{N}{1,3}",
     "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
@@ -46,19 +45,19 @@ def rewriter_of(chain: Chain) -> Rewrite | None:
             return partial(_words_by_class, kind=kind)
         # ByteLevel's own regex cuts none of the words of the first step.
         case ({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Removed", "invert": True}, byte_level):
-            return _words_of_clip if (regex, byte_level) == (_WORDS, _BYTE_LEVEL) else None
+            return _words_of_clip if (regex, byte_level) == (CLIP_REGEX, _BYTE_LEVEL) else None
     return None
 
 
 def ends_of_deepseek(block: Block, chain: Chain) -> np.ndarray | None:
     """Return the ends of the pretokens of DeepSeek-V3's steps, int64; None for other steps and for invalid UTF-8."""
     isolated = {"type": "Split", "behavior": "Isolated", "invert": False}
-    splits = [isolated | {"pattern": {"Regex": regex}} for regex in _DEEPSEEK]
+    splits = [isolated | {"pattern": {"Regex": regex}} for regex in DEEPSEEK_REGEXES]
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
     if [*chain.steps] != [*splits, byte_level] or not is_valid(block):
         return None
     pieces = block
-    for regex, rest in zip(_DEEPSEEK, _REST, strict=True):
+    for regex, rest in zip(DEEPSEEK_REGEXES, _REST, strict=True):
         before = pieces.offsets
         chunks = (chunk.copy() for chunk in pretoken_ends(pieces, Pattern(f"{regex}|{rest}")))
         pieces = Block(block.data, np.concatenate([block.offsets[:1], *chunks]))
@@ -104,7 +103,7 @@ def is_valid(block: Block) -> bool:
 
 def _words_of_clip(block: Block) -> tuple[Block, np.ndarray]:
     """Return the block of joined words in ByteLevel's alphabet, and the end of each word, int64."""
-    pattern = Pattern(rf"{_WORDS}|\s+")
+    pattern = Pattern(rf"{CLIP_REGEX}|\s+")
     first = int(block.offsets[0])
     ends = np.concatenate([np.zeros(0, dtype=np.int64), *(chunk.copy() for chunk in pretoken_ends(block, pattern))])
     starts = np.concatenate([[first], ends[:-1]]) if len(ends) else ends

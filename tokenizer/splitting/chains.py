@@ -13,7 +13,6 @@ from functools import cache, cached_property, partial
 from itertools import pairwise
 
 from tokenizer.byte_level import spell, unspell
-from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.splitting import bert_characters, step_characters, unicode_classes
 from tokenizer.splitting.automata import Automaton
 from tokenizer.splitting.patterns import resolve_pattern
@@ -21,6 +20,7 @@ from tokenizer.splitting.regex_translation import compile_regex, with_line_ancho
 from tokenizer.splitting.scanner import match_spans, pretokens, split_by_regex, utf8_stretches
 from tokenizer.splitting.splitter import Splitter
 from tokenizer.splitting.unicode_properties import ranges_of
+from tokenizer.text import WHITE_SPACE, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ BEHAVIORS = ("Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous", "
 
 LONGEST_CACHED = 32  # characters
 MOST_CACHED = 1 << 17  # pieces
-_INVALID = re.compile("[\udc80-\udcff]")
 # Numbers that are missing in the table of `unicode_classes`. Digits uses Rust's newer table, which has them.
 _NEW_NUMBERS = "11DE0-11DE9 16FF4-16FF6"
 # The characters that Punctuation splits off: ASCII punctuation and symbols, and the punctuation of Unicode 8.
@@ -112,8 +111,7 @@ class Chain(Splitter):
         As bytes, each stretch of valid UTF-8 is split separately, and every other byte is a pretoken.
         """
         if not self.as_bytes:
-            decoded = text.decode(errors="surrogateescape")
-            yield from self._split(decoded if text.isascii() else _INVALID.sub("\ufffd", decoded))
+            yield from self._split(read_text(text))
             return
         for stretch, is_utf8 in utf8_stretches(text):
             if is_utf8:

@@ -13,7 +13,6 @@ from collections import namedtuple
 from collections.abc import Iterator
 from functools import cached_property
 
-from tokenizer.encoding.special_spellings import WHITE_SPACE
 from tokenizer.splitting.normalizers import (
     MARK,
     REGEXES,
@@ -26,6 +25,7 @@ from tokenizer.splitting.normalizers import (
     normalizer_of,
 )
 from tokenizer.splitting.splitter import Splitter
+from tokenizer.text import WHITE_SPACE, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,10 +122,7 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
 
     def pretokens(self, text: bytes) -> Iterator[bytes]:
         """Yield the words of one text in order."""
-        decoded = text.decode(errors="surrogateescape")
-        if not text.isascii():
-            decoded = INVALID.sub("\ufffd", decoded)
-        normalized = self.normalize(decoded)
+        normalized = self.normalize(read_text(text))
         for part in _WHITE_SPACE.split(normalized) if self.whitespace_split else [normalized]:
             if not part:
                 continue
@@ -172,6 +169,5 @@ def metaspace_of(spelling: str) -> MetaspaceWords | None:
         raise ValueError(f"{spelling[:80]!r} does not spell words of Metaspace: {error!r}") from None
 
 
-INVALID = re.compile("[\udc80-\udcff]")
 _WHITE_SPACE = re.compile(f"[{WHITE_SPACE}]+")
 _BEFORE_MARK = re.compile(f"(?={MARK})")

@@ -8,8 +8,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 
-from tokenizer.encoding.special_spellings import WHITE_SPACE
-from tokenizer.text import nfc, normal_form
+from tokenizer.text import WHITE_SPACE, nfc, normal_form
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

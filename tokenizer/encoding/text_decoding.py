@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 _OTHER = "\x01"  # a text that no decoder changes
 
 
-class UnigramDecoding(ByteDecoding, ABC):
-    """What decoding by both libraries has in common: only the first token of a text is decoded differently."""
+class TextDecoding(ByteDecoding, ABC):
+    """Tokens are text, and the first one of a text is decoded differently, as in both libraries."""
 
     @cached_property
     @abstractmethod
@@ -42,7 +42,7 @@ class UnigramDecoding(ByteDecoding, ABC):
         """Return None, so that `_pieces` decodes long arrays too."""
 
 
-class StepDecoding(UnigramDecoding):
+class StepDecoding(TextDecoding):
     """The texts of tokens after the steps of decoding in `vocabulary.decoder`."""
 
     _vocabulary: Any
@@ -99,7 +99,7 @@ class StepDecoding(UnigramDecoding):
         return decode_by(self._vocabulary.decoder, pieces)
 
 
-class SentencePieceDecoding(UnigramDecoding):
+class SentencePieceDecoding(TextDecoding):
     """The texts of the pieces of a SentencePiece model, as sentencepiece gives them; control pieces give nothing."""
 
     _vocabulary: SentencePieceVocabulary
