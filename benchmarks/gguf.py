@@ -93,7 +93,7 @@ def main() -> None:
         facts = (
             f"xllamacpp {xllamacpp.__version__}. Differences are of log-probabilities, of the 50 likeliest tokens "
             f"after {PASSAGES} passages of {LENGTH} tokens. The KV cache is in float32 without flash attention; the "
-            f"usual one is in float16. Ids: of {STRINGS:,} texts, those whose ids differ."
+            f"usual one is in float16. Ids: the number of texts, of {STRINGS:,}, with other ids."
         )
         head = ("run", "dtype", "size", "largest difference", "mean", "largest, usual cache", "same greedy text", "ids")
         lines = [*heading("GGUF files in llama.cpp", command, facts), *table(head, rows), ""]

@@ -21,9 +21,9 @@ def byte_groups(first_bytes: Tensor) -> Tensor:
 def first_byte_log_probabilities(logits: Tensor, groups: Tensor) -> Tensor:
     """Return ln P(next byte = b) for each symbol b: (N, SYMBOLS) in the dtype of `logits` (N, V).
 
-    P(b) is the sum of the probabilities of the tokens that begin with b; `groups`: see `byte_groups`. A P(b) below the
-    smallest normal number of the dtype counts as this number. On a CPU, sums by index
-    would take 3 times as long as the matrix product.
+    `groups`: see `byte_groups`. P(b) is the sum of the probabilities of the tokens that begin with b. A P(b) below the
+    smallest normal number of the dtype is replaced by this number. On a CPU, sums by index would take 3 times as long
+    as the matrix product.
     """
     sums = torch.softmax(logits, dim=-1) @ groups.to(logits.dtype)
     return sums.clamp_min(torch.finfo(logits.dtype).tiny).log()

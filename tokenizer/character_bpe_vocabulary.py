@@ -29,16 +29,18 @@ class CharacterPairVocabulary(Vocabulary):
 
     ids: from each token to its id. If `pattern.marks_spaces`, tokens spell a space as `▁`.
     pairs: the merges in order, as pairs of tokens. (a, b) makes a + b without the `prefix` of b.
-    unknown: the token of characters that are no token; without one they are left out. fuse_unknown: whether a run of
-    them within a pretoken is one token.
-    byte_fallback: whether the tokens <0x00> to <0xFF> spell these characters instead.
-    prefix, suffix: the start of tokens of characters within a word, and the end of tokens of its last character.
-    whole_first: whether a pretoken that is a token is not merged (`ignore_merges`).
+    unknown: the token of characters that are no token; None leaves such characters out. fuse_unknown: whether a run of
+    such characters within a pretoken becomes one token.
+    byte_fallback: whether the tokens <0x00> to <0xFF> spell such characters instead.
+    prefix: the start of tokens within a word. suffix: the end of tokens at the end of a word, such as </w>.
+    whole_first: whether a pretoken that equals a token becomes it without merging (`ignore_merges`).
     decoder: the steps of decoding, in the form of tokenizer.json.
 
-    The caller has checked that both parts and the merged token of every pair are tokens, that no pair has a byte's
-    token or the unknown one, that `unknown` is a token, that byte_fallback comes with the tokens of all bytes and
-    without `prefix` and `suffix`, and that with `whole_first` every character of a token is a token.
+    The caller has checked that:
+    - both parts and the merged token of every pair are tokens, and no pair has a byte's token or the unknown token;
+    - `unknown` is a token;
+    - byte_fallback comes with the tokens of all bytes, and without `prefix` and `suffix`;
+    - with `whole_first`, every character of a token is a token.
     """
 
     kind = "character-bpe"
@@ -108,17 +110,17 @@ class CharacterPairVocabulary(Vocabulary):
 
     @property
     def marks_spaces(self) -> bool:
-        """Whether tokens spell a space as `▁`. Pretokens may have either."""
+        """Whether tokens spell a space as `▁`. Pretokens may spell it either way."""
         return self.pattern.marks_spaces
 
     @property
     def frozen(self) -> Mapping[str, int]:
-        """The ids of tokens that are found first, longest first, and merge with nothing."""
+        """The ids of tokens that are matched before merging, the longest first, and never merge."""
         return {}
 
     @cached_property
     def characters(self) -> tuple[dict[str, int], ...]:
-        """The ids of single characters, by class: 1 after the first character of a word, 2 at its end, 3 both."""
+        """The ids of single characters by class. Bit 0: after the first character of a word. Bit 1: at its end."""
         classes = []
         for kind in range(4):
             start, end = self.prefix * (kind & 1), self.suffix * (kind >> 1)
@@ -141,7 +143,7 @@ class CharacterPairVocabulary(Vocabulary):
         return {byte: i for byte, i in ids.items() if i is not None} or None
 
     def symbols(self, word: str) -> list[int]:
-        """Return the ids with which merging a pretoken begins. Spaces are spelled as in tokens."""
+        """Return the ids of a pretoken before merging. Spaces are spelled as in tokens."""
         ids: list[int] = []
         after_unknown = False
         last = len(word) - 1

@@ -67,8 +67,8 @@ class EncodingMethods(VocabularyMethods):
         Any other spelling is ordinary text. If several spellings start at one position, the longest counts.
         max_tokens: return only the first ids, up to this number. The rest of the text is checked for disallowed
             special tokens but not encoded, unless the pattern is a custom regex.
-        add_prefix_space: whether to encode the text after a space, unless it is empty or begins with one. Its first
-            word then has the id of a word within a text.
+        add_prefix_space: whether to put a space before the text, unless it is empty or begins with one. Its first word
+            then has the ids of a word within a text.
         """
         data = text_bytes(text)
         allowed = self._special.allowed_in(data, allowed_special, disallowed_special)
@@ -230,10 +230,11 @@ class EncodingMethods(VocabularyMethods):
         Offsets count characters if the text is a str, and bytes if it is bytes. They refer to the text before
         normalization. Tokens that are parts of one character all have the offsets of the character. The offsets of a
         BPE token include its white space. Plain Python finds the offsets, at about a megabyte a second (Unigram:
-        0.2). Raises ValueError for SentencePiece models; `as_tokenizers` converts them.
+        0.2). Raises ValueError for a vocabulary whose offsets are not supported, such as a SentencePiece model of
+        Unigram; `as_tokenizers` converts such a model.
 
-        trim_offsets: BPE only: whether to leave out the spaces at the ends of each token, as RoBERTa's post-processor
-            does. A token of spaces alone then has an empty span.
+        trim_offsets: BPE only: whether spans leave out the spaces at the ends of each token, as with RoBERTa's
+            post-processor. A token of spaces alone then has an empty span.
         """
         from tokenizer.encoding.spans import in_characters, without_spaces
 

@@ -1,6 +1,6 @@
-"""The inputs of a model from texts or pairs of texts: special tokens around them, truncation, padding, arrays.
+"""From texts or pairs of texts to the inputs of a model: special tokens, truncation, padding, arrays.
 
-Names and meanings are those of a call of a tokenizer in transformers.
+The arguments have the names and meanings of a tokenizer's call in transformers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Inputs = dict[str, list[int] | list[list[int]] | npt.NDArray[np.int64]]
 
     class InputOptions(TypedDict, total=False):
-        """The options of a call, which `Tokenizer.__call__` explains."""
+        """The options of `Tokenizer.__call__`, which explains them."""
 
         add_special_tokens: bool
         padding: bool | Literal["longest", "max_length"]
@@ -49,7 +49,7 @@ PADDING_TOKENS = ("<|pad|>", "[PAD]", "<pad>", "<|padding|>")
 
 
 def template_of(processor: dict[str, Any] | None, pair: bool) -> Template:
-    """Return what a checked post_processor makes of a text or a pair of texts.
+    """Return the template of a checked post_processor for a text or a pair of texts.
 
     Raises ValueError if several of its steps add tokens.
     """
@@ -121,7 +121,7 @@ class InputMaker:
             _choice(name, side, {"left": "left", "right": "right"})
         _choice("return_tensors", return_tensors, {None: None, "np": "np"})
         if (cuts is not None or pads == "max_length") != (max_length is not None):
-            raise ValueError("max_length is needed with truncation or padding='max_length', and only there")
+            raise ValueError("give max_length with truncation or padding='max_length', and only then")
         length = None if max_length is None else whole_number("max_length", max_length, 1)
         multiple = 1 if pad_to_multiple_of is None else whole_number("pad_to_multiple_of", pad_to_multiple_of, 1)
         if cuts and pads and length is not None and length % multiple:
@@ -159,7 +159,7 @@ class InputMaker:
         processor = self._post_processor
         if add_special_tokens:
             return template_of(processor, pair)
-        # Without their tokens, BertProcessing and RobertaProcessing do not set types; a template does.
+        # Without special tokens, a TemplateProcessing still sets token types. The other processors do not.
         by_template = any(step.get("type") == "TemplateProcessing" for step in _steps(processor))
         template = template_of(processor if by_template else None, pair)
         return [(part, kind) for part, kind in template if isinstance(part, str)]
@@ -212,16 +212,16 @@ def _choice(name: str, value: Any, choices: dict[Any, str | None]) -> str | None
 def _texts(name: str, value: Any, single: bool) -> list[Text]:
     if single:
         if not isinstance(value, (str, bytes)):
-            raise ValueError(f"{name} must be one text, because text is one, not {value!r}")
+            raise ValueError(f"{name} must be a single text, as text is, not {value!r}")
         return [value]
     check_iterable(name, value, "texts")
     return list(value)
 
 
 def _sizes(a: int, b: int, room: int, strategy: str) -> tuple[int, int]:
-    """Return the numbers of ids that are left of two texts, at most `room` together, as `tokenizers` chooses them."""
+    """Return how many ids of each of two texts stay, at most `room` together, as `tokenizers` chooses them."""
     if room < 0:
-        raise ValueError("the special tokens alone are longer")
+        raise ValueError("the special tokens alone are too long")
     over = a + b - room
     if over <= 0:
         return a, b
@@ -235,7 +235,7 @@ def _sizes(a: int, b: int, room: int, strategy: str) -> tuple[int, int]:
     cut = a if strategy == "only_first" else b
     if cut <= over:
         name = "first" if strategy == "only_first" else "second"
-        raise ValueError(f"the {name} text has {cut:,} ids, too few to cut {over:,}; use truncation='longest_first'")
+        raise ValueError(f"the {name} text has {cut:,} ids, too few to remove {over:,}; use truncation='longest_first'")
     return (a - over, b) if strategy == "only_first" else (a, b - over)
 
 
@@ -252,6 +252,8 @@ def _arrays(columns: dict[str, list[list[int]]]) -> Inputs:
 
     lengths = sorted({len(row) for row in columns["input_ids"]})
     if len(lengths) > 1:
-        raise ValueError(f"rows of {lengths[0]:,} to {lengths[-1]:,} ids make no array: pass padding=True")
+        raise ValueError(
+            f"the rows have {lengths[0]:,} to {lengths[-1]:,} ids, but an array needs equal lengths: pass padding=True"
+        )
     width = lengths[0] if lengths else 0
     return {name: np.array(lists, dtype=np.int64).reshape(len(lists), width) for name, lists in columns.items()}

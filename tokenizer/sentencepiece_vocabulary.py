@@ -100,8 +100,8 @@ class SentencePieceVocabulary(ModelPieces, UnigramVocabulary):
 class SentencePiecePairs(ModelPieces, CharacterPairVocabulary):
     """An immutable vocabulary of a BPE model.
 
-    Neighbours merge if they spell a normal piece together; the one of the highest score first, among equal ones the
-    leftmost. User-defined pieces are found first and merge with nothing.
+    Two neighbours merge if they spell a normal piece together: the piece of the highest score first, among equal
+    scores the leftmost. User-defined pieces are matched before merging and never merge.
 
     The caller has checked that there are no unused pieces, and that every character of a normal piece is a piece.
     """

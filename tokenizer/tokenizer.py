@@ -284,14 +284,15 @@ class Tokenizer(EncodingMethods):
             a pair first; "only_first" and "only_second" cut one text of each pair.
         padding: True or "longest" pads to the longest row, "max_length" to `max_length`; False (the default) does not.
         pad_to_multiple_of: makes the padded length a multiple of this number.
-        pad_token: the special token to pad with; by default that of the file, else <|pad|>, [PAD] or <pad>.
+        pad_token: the special token to pad with. The default is that of the file, else <|pad|>, [PAD], <pad> or
+            <|padding|>.
         padding_side, truncation_side: "right" (the default) or "left".
         return_tensors: "np" for arrays, None for lists.
-        allowed_special, disallowed_special: the rule of special tokens spelled in texts, as in `encode`; transformers
-            always reads them as special tokens (allowed_special="all").
+        allowed_special, disallowed_special: the rule for special tokens spelled in texts, as in `encode`.
+            transformers always reads them as special tokens (allowed_special="all").
 
-        Raises ValueError for texts of different lengths in an array, for a missing padding token, and if a text is too
-        short to cut.
+        Raises ValueError if an array would have rows of different lengths, if padding has no token, and if a text is
+        too short to cut.
         """
         from tokenizer.model_inputs import InputMaker
 

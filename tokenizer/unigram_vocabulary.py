@@ -76,7 +76,9 @@ class UnigramVocabulary(Vocabulary):
 
     def span_encoder(self, encode: Encode) -> EncodeWithSpans:
         if self.source is not None:
-            raise ValueError("offsets of SentencePiece models are not supported: convert the model, as_tokenizers()")
+            raise ValueError(
+                "offsets of SentencePiece's Unigram models are not supported: convert the model with as_tokenizers()"
+            )
         from tokenizer.encoding.metaspace_spans import UnigramSpans
 
         return UnigramSpans(self)

@@ -101,7 +101,7 @@ class Vocabulary:
 
     def span_encoder(self, encode: Encode) -> EncodeWithSpans:
         """Return a function from a text to its ids and the bytes that each stands for. encode: from a text to ids."""
-        raise ValueError(f"offsets of {self.units} are not supported; encode gives the ids alone")
+        raise ValueError(f"offsets of {self.units} are not supported: use encode")
 
     def dropout_encoder(self, tables: Callable[[], KernelTables]) -> DropoutEncoder:
         """Return the encoder that drops merges at random. tables: returns the tables of the kernels."""

@@ -65,7 +65,7 @@ class WordPieceVocabulary(Vocabulary):
 
     @property
     def prefix(self) -> str:  # type: ignore[override]  # depends on the file
-        """The start of tokens that continue a word; empty for WordLevel."""
+        """The prefix of tokens that continue a word; empty for WordLevel."""
         return self.continuation or ""
 
     def pretoken_encoder(self) -> Encode:
@@ -87,7 +87,7 @@ class WordPieceVocabulary(Vocabulary):
         from tokenizer.encoding.spans import PieceSpans
 
         if self.continuation is None or not isinstance(self.pattern, BertWords):
-            raise ValueError("offsets are only supported for WordPiece with BERT's words; encode gives the ids alone")
+            raise ValueError("offsets are only supported for WordPiece with BERT's words: use encode")
         return PieceSpans(self, self.pretoken_encoder())
 
     @property

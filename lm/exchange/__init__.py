@@ -1,7 +1,7 @@
 """Exchange of models with `transformers`, in the formats of GPT-2, GPT-NeoX, Llama, the BERT family and T5.
 
 `to_hugging_face` turns (`ModelConfig`, our tensors) into (config.json, its tensors); `from_hugging_face` goes back.
-Neither touches files or tokenizers. `lm.exchange.gguf` has the same for GGUF.
+Neither reads or writes files or tokenizers. `lm.exchange.gguf` does the same for GGUF.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models into a format and back, with the tables of the format."""
+"""Conversion of models to a format and back, by the tables of the format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Imported:
     weights: dict[str, Tensor]
     """Float32 `state_dict`"""
     left_out: list[str]
-    """Parts that our model does not have, for example the pooler"""
+    """Names of parts that our model lacks, such as the pooler"""
     new_head: bool
     """Whether the masked-token head is new, with random weights"""
 
@@ -41,7 +41,7 @@ def chosen_format(formats: Sequence[Format], config: ModelConfig, kind: str, mod
     """Return the format that expresses `config`. If several do, `model_type` chooses one, by default the first.
 
     Raises NotExpressedError if there is none. The message names the `kind` of formats and lists the changes that each
-    format of the architecture would need, fewest first, except formats that need all changes of another and more.
+    format of the architecture would need, fewest first. A format whose changes include all of another's is left out.
     """
     answers: dict[str, list[str]] = {}
     for candidate in sorted(formats, key=lambda listed: listed.model_type != model_type):
@@ -87,7 +87,7 @@ def _new_head(chosen: Format, config: ModelConfig) -> dict[str, Tensor]:
 
 
 def _weights(chosen: Format, config: ModelConfig, tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
-    """Return our tensors from the format's. Raises ValueError for a tensor that our model has no place for."""
+    """Return our tensors from the format's. Raises ValueError for a tensor that our model lacks."""
     entries = []
     for entry in chosen.entries(config):  # first: a model with the layers of a damaged file could be huge
         if entry.theirs not in tensors:

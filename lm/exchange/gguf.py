@@ -223,7 +223,7 @@ def _architecture(
     eps: str = "layer_norm_epsilon",
     **fields: Any,
 ) -> Format:
-    """Return the table of an architecture of llama.cpp; `settings` come after those that all have."""
+    """Return the table of an architecture of llama.cpp. `settings` follow the settings that all architectures have."""
     return Format(
         name=arch,
         model_type=arch,

@@ -77,10 +77,10 @@ class ChatTemplate:
     def of(cls, text: str, tok: Tokenizer, around: TextIds) -> "ChatTemplate":
         """Return the template of a run. `around`: the ids around a text.
 
-        Raises ValueError if `text` is too long, and for a Unigram tokenizer, which has no offsets of tokens.
+        Raises ValueError if `text` is too long, and for a Unigram tokenizer.
         """
         if tok.kind == "unigram":
-            raise ValueError("a chat template needs the offsets of tokens, which a Unigram tokenizer lacks: use BPE")
+            raise ValueError("a chat template is not supported with a Unigram tokenizer: use BPE")
         if len(text) > MOST_TEMPLATE:
             raise ValueError(f"the chat template has {len(text):,} characters, more than {MOST_TEMPLATE:,}: shorten it")
         spellings = {i: spelling for spelling, i in tok.special_tokens.items()}
@@ -166,7 +166,7 @@ class ChatTemplate:
             after = self._whole_text(messages[: place + 1])
             if not (whole.startswith(after) and after.startswith(before)):
                 raise ValueError(
-                    "the chat template does not write earlier messages the same when others follow, so answers cannot "
+                    "the chat template writes earlier messages differently when others follow, so answers cannot "
                     "be found: enclose them in {% generation %} and {% endgeneration %}"
                 )
             ends = [found.end() for found in self._special.finditer(after, len(before))]

@@ -75,7 +75,8 @@ Checkpoint = Annotated[
 Adapter = Annotated[
     Path | None,
     tyro.conf.arg(
-        metavar="DIR", help="Folder of a LoRA adapter for the run, as peft and bytelm export-hf write it, to merge."
+        metavar="DIR",
+        help="Folder of a LoRA adapter of the run, written by peft or export-hf --adapter, to merge into the weights.",
     ),
 ]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], tyro.conf.arg(help="Device to compute on.")]

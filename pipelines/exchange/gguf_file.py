@@ -1,6 +1,6 @@
 """GGUF files: keys and tensors, written by the package `gguf` and read here with checks of every length.
 
-The package's own reader trusts the lengths in a file, and does not end on some damaged ones.
+The package's own reader trusts the lengths in a file, and never returns for some damaged files.
 """
 
 import math
@@ -35,7 +35,7 @@ MOST_ITEMS = 1 << 24
 def write_gguf(
     path: Path, architecture: str, keys: Mapping[str, Any], tensors: Mapping[str, Tensor], dtype: GgufDtype
 ) -> None:
-    """Write a file. Matrices have `dtype`, vectors float32. A matrix whose rows no Q8_0 block divides has float16."""
+    """Write a file: matrices in `dtype`, vectors in float32. For q8_0, rows that 32 does not divide are float16."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_file_type(FILE_TYPES[dtype])
     for key, value in keys.items():
@@ -52,7 +52,7 @@ def write_gguf(
     kinds = {name: QUANTIZATIONS[_dtype_of(name, tensor, dtype)] for name, tensor in tensors.items()}
     for name, tensor in tensors.items():
         per_block, size = gguf.GGML_QUANT_SIZES[kinds[name]]
-        # The dtype given here does not matter beside `raw_dtype`, unless it is uint8.
+        # With `raw_dtype`, the package ignores this dtype unless it is uint8.
         writer.add_tensor_info(
             name, tuple(tensor.shape), np.dtype(np.float32), tensor.numel() // per_block * size, kinds[name]
         )
@@ -99,7 +99,7 @@ class _Reader:
 
     def read(self) -> GgufFile:
         if bytes(self.data[:4]) != b"GGUF":
-            raise ValueError(f"{self.path} is no GGUF file: name one that ends in .gguf")
+            raise ValueError(f"{self.path} is not a GGUF file: name one that ends in .gguf")
         self.at = 4
         version, tensors, keys = self.number("I"), self.number("Q"), self.number("Q")
         if version not in (2, 3):
@@ -108,7 +108,7 @@ class _Reader:
         for _ in self.counted(keys):
             name = self.text()
             if name in found:
-                raise self.damage(f"the key {name!r} is there twice")
+                raise self.damage(f"it has the key {name!r} twice")
             found[name] = self.value(self.number("I"))
         if found.get("split.count", 0) > 1:
             raise ValueError(f"{self.path} is one of {found['split.count']} parts: merge them with llama-gguf-split")

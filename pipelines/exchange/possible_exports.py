@@ -1,4 +1,4 @@
-"""The formats that a model can be exported in, and what each of the others would need."""
+"""The formats that can express a model, and the changes that the other formats would need."""
 
 from collections.abc import Callable, Iterator
 

@@ -82,8 +82,8 @@ def task_parts(run: Run, checkpoint: str, tok: Tokenizer, ids: Ids, out: str) ->
 def _in_units_of_the_targets(task: Task, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return weights whose outputs have the unit of the targets. Weights of tasks without a unit are unchanged.
 
-    The output is deviation * (w h + b) + mean. A decoder's head has no b. Its input h is the output of the last norm,
-    whose bias gets mean * v / (v v) with v = deviation * w. This adds v (mean * v / (v v)) = mean to the output.
+    The output is deviation * (w h + b) + mean. A decoder's head has no b. Its input h is the output of the last norm.
+    The bias of this norm grows by mean * v / (v v) with v = deviation * w, which adds mean to the output.
     """
     mean, deviation = (float(getattr(task, name, default)) for name, default in (("mean", 0.0), ("deviation", 1.0)))
     if (mean, deviation) == (0.0, 1.0):

@@ -25,7 +25,7 @@ def read_adapter(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def with_adapter(run: Run, weights: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
     """Return the `state_dict` of a run with the adapter in `folder` folded in.
 
-    The adapter is one for the export of the run. Raises ValueError for a run that transformers has no class for, and
+    The adapter belongs to the export of the run. Raises ValueError for a run that transformers has no class for, and
     for an adapter of another model.
     """
     recipe, model_type, adapter = run.recipe, run.facts.get("model_type"), read_adapter(folder)

@@ -70,11 +70,11 @@ class Run:
 
     @property
     def results(self) -> Path:
-        """The folder of evaluation.json: with an adapter the folder of the adapter."""
+        """The folder of evaluation.json: that of the adapter, if there is one, otherwise that of the run."""
         return self.adapter or self.folder
 
     def weights_sha256(self, checkpoint: Path) -> str:
-        """Return a checksum that tells the weights of a checkpoint apart, with those of the adapter if there is one."""
+        """Return a checksum of the weights of a checkpoint, and of the adapter if there is one."""
         own = manifest_sha256(checkpoint)
         if self.adapter is None:
             return own
@@ -147,7 +147,7 @@ def opened(
 
 
 def refuse_options(run: Run, **given: Any) -> None:
-    """Raise ValueError if one of OPTIONS is given and not its default: a loaded run has its own."""
+    """Raise ValueError if one of OPTIONS differs from its default, because a loaded run has its own values."""
     for name, value in given.items():
         if value != OPTIONS[name]:
             raise ValueError(

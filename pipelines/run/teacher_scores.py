@@ -35,7 +35,7 @@ class TeacherScores(NamedTuple):
 
 
 class WindowScores(NamedTuple):
-    """Sums over the targets of a window, and those of the teacher, if there is one."""
+    """Sums over the targets of a window, for the model and for its teacher, if there is one."""
 
     nats: float
     tokens: int

@@ -1,4 +1,4 @@
-"""Two answers to one prompt: which ids a model reads, and which ids count. Imports no torch."""
+"""Two answers to one prompt: the ids that a model reads, and those that count in the loss. Imports no torch."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -41,7 +41,7 @@ def conversation_pair(
         before = template.encode(kept)
         earlier = int(np.flatnonzero(before.answers).max(initial=-1)) + 1
         if not all(np.array_equal(one.ids[:earlier], before.ids[:earlier]) for one in both):
-            raise ValueError("the chat template does not write earlier messages the same when others follow")
+            raise ValueError("the chat template writes earlier messages differently when others follow")
     places = [earlier + np.flatnonzero(one.answers[earlier:]) for one in both]
     if not all(map(len, places)):
         raise ValueError("the chat template writes no answer of the assistant")

@@ -72,8 +72,8 @@ class DistillationNumbers(Result):
     )
     teacher_byte_kl_bits: float | None = number(
         "KL from the teacher, bits per byte",
-        "For different vocabularies: mean of D(teacher || model) of the next byte, over the places in the text where a "
-        "token of both models ends.",
+        "For different vocabularies: mean of D(teacher || model) of the next byte, over the places in the text where "
+        "tokens of both models end.",
         4,
         headline=True,
         default=None,

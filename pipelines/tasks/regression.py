@@ -77,7 +77,7 @@ class Regression(Task):
     """Input of the head. first or last: this position. mean: the mean over all positions. auto: mean for encoders,
     otherwise last"""
     center: bool = True
-    """Subtract the mean of the training numbers. The export of a decoder without biases needs --no-center"""
+    """Subtract the mean of the training numbers. The export of a decoder without biases needs `center=False`"""
     mean: Annotated[float, Learned] = 0.0
     """Mean of the training targets; 0 without `center`"""
     deviation: Annotated[float, Learned] = 1.0

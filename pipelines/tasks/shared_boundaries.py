@@ -1,4 +1,4 @@
-"""Positions at which two tokenizations of a text have read the same bytes. Imports no torch."""
+"""Positions at which two tokenizations of a text end at the same byte. Imports no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -69,6 +69,6 @@ def first_bytes(tok: Tokenizer, vocab_size: int) -> Array:
 
 
 def comparable_by_bytes(*tokenizers: Tokenizer) -> bool:
-    """Return whether all tokens of the tokenizers are bytes of the text, and each byte begins a token."""
+    """Return whether the tokens of all tokenizers are bytes of the text, and every byte value begins some token."""
     every = set(range(NO_BYTE + 1))
     return all(tok.is_lossless and every == set(first_bytes(tok, tok.vocab_size).tolist()) for tok in tokenizers)

@@ -106,9 +106,7 @@ class Spans(Task):
         if room < 2:
             raise ValueError(f"the model reads {max(0, room)} tokens of a question and a context: take a larger one")
         if reader.tokenizer.kind == "unigram":
-            raise ValueError(
-                "the run has a Unigram tokenizer, which gives no places in a text: take a run with another"
-            )
+            raise ValueError("spans are not supported with a Unigram tokenizer: take a run with BPE or WordPiece")
         questions = reader.ids([example.inputs[0] for example in examples])
         contexts: dict[str, TokenText] = {}
         encoded = []

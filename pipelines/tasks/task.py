@@ -83,7 +83,7 @@ class Task:
     used_by: ClassVar[str] = "predict"
     """Verb for using a run of the task"""
     compared_with: ClassVar[tuple[Literal["before", "scratch"], ...]] = ("scratch",)
-    """Models that are compared with the run: the run before fine-tuning, and the same model from random weights"""
+    """Models to compare with the fine-tuned run: the run before fine-tuning, and the same model from random weights"""
     settings: ClassVar[FinetuneConfig] = FinetuneConfig()
     """Default settings of the training"""
 

@@ -5,7 +5,7 @@ the next byte (`lm.byte_distributions`). D(teacher || student) of these distribu
 methods with the same alignment compare the probabilities of whole chunks (ALM, Minixhofer et al. 2025, arXiv
 2503.20083), or compute the next byte at every byte position (Phan et al. 2024, arXiv 2410.09303).
 
-A tokenizer's boundary tells a model something about the next byte: after the token "t", a vocabulary with the token
+The end of a token gives a model information about the next byte: after the token "t", a vocabulary with the token
 "th" excludes an "h". So the divergence of two perfect models with different vocabularies can be above 0.
 """
 
@@ -93,7 +93,7 @@ def summed_byte_distillation_loss(
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
 ) -> Tensor:
-    """Return the sum over the targets of a batch of the loss beside a teacher, in nats; see `summed_loss`.
+    """Return the loss beside a teacher in nats, summed over the targets of a batch; see `summed_loss`.
 
     The cross-entropy of a token is that of its first byte plus that of the token given this byte. At shared positions
     the first term is multiplied by 1 - a, and a T^2 D(teacher || student) of the next byte is added. Here p and q are

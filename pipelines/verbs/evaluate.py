@@ -63,7 +63,7 @@ def evaluate(
 ) -> "Evaluation | list[Evaluation]":
     """Measure runs on held-out text and add the numbers to evaluation.json in each run folder; return them.
 
-    With `adapter`, evaluation.json is in the folder of the adapter.
+    With `adapter`, evaluation.json is written to the folder of the adapter.
 
     Returns an Evaluation for one run, such as `evaluate("my/gpt").validation.bits_per_byte`, or a list for a list of
     runs.
@@ -97,7 +97,7 @@ def evaluate(
         raise ValueError("`data` and `corpus` both name a text to score: give one of them")
     named = list(runs) if isinstance(runs, Sequence) else [runs]
     if adapter is not None and len(named) > 1:
-        raise ValueError(f"`adapter` is {adapter}, for one run, but {len(named)} runs are named: name one")
+        raise ValueError(f"`adapter` {adapter} belongs to one run, but {len(named)} runs are named: name one")
     _check_writable([Path(run) for run in named], adapter)
     opened_runs = [opened(run, checkpoint, device, dtype, any_task=True, adapter=adapter) for run in named]
     other = None if against is None else Run.of(against)
@@ -132,7 +132,7 @@ def evaluate(
 
 
 def next_step(given: Mapping[str, Any], _: Any) -> str:
-    """Return the command that follows: it shows the numbers of the runs on a page, which has none of an adapter."""
+    """Return the suggested next command, the report of the runs; a report does not include adapters."""
     if given.get("adapter"):
         return ""
     return command("report", *([given["runs"]] if isinstance(given["runs"], Path) else given["runs"]))

@@ -28,8 +28,8 @@ def import_gguf(
     The architectures are gpt2, gptneox, llama, qwen3 and bert, in F32, F16, BF16 or Q8_0. The run has one checkpoint,
     of step 0, with float32 weights. Use it as any other run; to evaluate it, name a dataset with `data`.
 
-    The tokenizer is a byte-level BPE or WordPiece vocabulary of which bytelm knows the pre-tokenizer, or any tokenizer
-    that the file holds as tokenizer.json. An encoder gets a masked-token head with random weights.
+    The tokenizer is byte-level BPE with a pre-tokenizer that bytelm knows, WordPiece, or any tokenizer that the file
+    holds as tokenizer.json. An encoder gets a masked-token head with random weights.
 
     Raises ValueError, naming the key or tensor, for a file that is damaged or not supported.
 

@@ -57,7 +57,7 @@ def serve(
     """
     named = list(runs) if isinstance(runs, Sequence) else [runs]
     if adapter is not None and len(named) > 1:
-        raise ValueError(f"`adapter` is {adapter}, for one run, but {len(named)} runs are named: name one")
+        raise ValueError(f"`adapter` {adapter} belongs to one run, but {len(named)} runs are named: name one")
     if not named:
         raise ValueError("name at least one run folder")
     if not 0 <= port < 65536:

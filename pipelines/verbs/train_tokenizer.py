@@ -108,7 +108,7 @@ def train_tokenizer(
     Args:
         vocab_size: Number of entries, including special tokens and, for bpe, the 256 bytes.
         out: Folder for tokenizer.json.
-        kind: byte-level BPE, BERT's WordPiece, T5's Unigram, Llama 2's character-bpe. Only bpe keeps all text.
+        kind: bpe (byte-level), wordpiece (BERT), unigram (T5) or character-bpe (Llama 2). Only bpe keeps all text.
         pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression. For wordpiece:
             bert-uncased (the default) or bert-cased. For unigram: metaspace (the default, without
             normalization), nmt_nfkc or nfkc (both normalize as SentencePiece does).

@@ -140,7 +140,7 @@ def test_mistakes_are_named(trained_gpt, trained_bert, gpt_adapter, tmp_path, in
     with pytest.raises(ValueError, match="is loaded already: give `adapter` to load_run"):
         bytelm.generate(bytelm.load_run(trained_gpt), prompt="a", adapter=out)
     done = in_process("evaluate", trained_gpt, trained_bert, "--adapter", out)
-    assert done.returncode == 1 and "for one run, but 2 runs are named" in done.stderr
+    assert done.returncode == 1 and "to one run, but 2 runs are named" in done.stderr
     half = tmp_path / "half"
     half.mkdir()
     (half / "adapter_config.json").write_bytes((out / "adapter_config.json").read_bytes())

@@ -425,7 +425,7 @@ def test_a_file_that_names_huge_lengths_is_refused_at_once(tmp_path):
     for name, body in cases.items():
         path = tmp_path / name
         path.write_bytes((b"GGUF" + struct.pack("<I", 3) + body) if body else b"PK")
-        with pytest.raises(ValueError, match=r"damaged|no GGUF file"):
+        with pytest.raises(ValueError, match=r"damaged|not a GGUF file"):
             import_gguf(path, out=tmp_path / "run")
 
 

@@ -69,7 +69,7 @@ def test_the_answers_of_a_template_without_generation_are_the_same(template):
     assert (silent.encode(messages).answers == template.encode(messages).answers).all()
     assert silent.end_of_turn() == "<|im_end|>"
     changing = "{{ messages | length }}" + SILENT
-    with pytest.raises(ValueError, match="does not write earlier messages the same"):
+    with pytest.raises(ValueError, match="writes earlier messages differently"):
         replace(template, text=changing).encode(messages)
 
 

@@ -78,7 +78,7 @@ def test_inputs_are_those_of_transformers(
         expected = peer(texts, pairs, **options)
     except Exception as error:
         assert "too short to respect the provided max_length" in str(error)
-        with pytest.raises(ValueError, match="too few to cut"):
+        with pytest.raises(ValueError, match="too few to remove"):
             tok(texts, pairs, **options_here)
         return
     found = tok(texts, pairs, **options_here)
@@ -99,11 +99,11 @@ def test_arrays_and_single_texts_are_those_of_transformers(both):
     ("options", "said"),
     [
         ({"padding": "yes"}, "padding must be one of False, True, 'longest', 'max_length', not 'yes'"),
-        ({"truncation": True}, "max_length is needed with truncation"),
-        ({"max_length": 5}, "max_length is needed with truncation or padding='max_length', and only there"),
+        ({"truncation": True}, "give max_length with truncation"),
+        ({"max_length": 5}, "give max_length with truncation or padding='max_length', and only then"),
         ({"truncation": "only_second", "max_length": 5}, "truncation='only_second' needs text_pair"),
         ({"return_tensors": "pt"}, "return_tensors must be one of None, 'np', not 'pt'"),
-        ({"return_tensors": "np"}, "rows of 1 to 4 ids make no array: pass padding=True"),
+        ({"return_tensors": "np"}, "the rows have 1 to 4 ids, but an array needs equal lengths: pass padding=True"),
         ({"padding": True, "pad_token": "<no>"}, "pad_token must be a special token of the vocabulary, not '<no>'"),
         (
             {"padding": True, "truncation": True, "max_length": 9, "pad_to_multiple_of": 8},
@@ -122,7 +122,7 @@ def test_padding_without_a_padding_token_and_texts_too_short_to_cut_are_refused(
     with pytest.raises(ValueError, match="no padding token: pass pad_token="):
         bare(["a", "bc"], padding=True)
     assert bare(["a", "bc"], padding=True, pad_token="<s>")["input_ids"] == [[97, 256], [98, 99]]
-    with pytest.raises(ValueError, match=r"text\[0\]: the second text has 1 ids, too few to cut 3"):
+    with pytest.raises(ValueError, match=r"text\[0\]: the second text has 1 ids, too few to remove 3"):
         bare(["abcd"], ["e"], truncation="only_second", max_length=2)
     with pytest.raises(ValueError, match="special token"):
         trained["gpt2"]("a<|endoftext|>")

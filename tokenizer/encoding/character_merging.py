@@ -58,7 +58,7 @@ class CharacterSpans:
         if affixes or vocabulary.normalizer is not None or not vocabulary.pattern.keeps_characters:
             raise ValueError(
                 f"offsets of {vocabulary.units} are not supported, because {vocabulary.pattern} changes more than "
-                "spaces, or tokens mark their place in a word; encode gives the ids alone"
+                "spaces, or tokens mark their place in a word: use encode"
             )
         self._vocabulary = vocabulary
         self._encode = encode

@@ -1,7 +1,7 @@
 """The tables that the encoding kernel needs for BPE over characters.
 
-The kernel merges bytes. So `kernels.character_symbols` writes each character as bytes that UTF-8 or its own codes use,
-and the first merges, before those of the vocabulary, make one symbol of these bytes.
+The kernel merges bytes. `kernels.character_symbols` writes each symbol as UTF-8 or as a code of several bytes. The
+first merges join these bytes to one symbol. The merges of the vocabulary follow.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _sufficient(
 def _whole_text_rules(vocabulary: CharacterPairVocabulary) -> tuple[bool, bool, bool]:
     """Return whether symbols can be made of whole texts, which have the ids of their words, and the rules of spaces.
 
-    The rules are whether a space goes before every text, or before those that do not begin with one.
+    The rules are whether a space goes before every text, or only before a text without one at its start.
     """
     words = vocabulary.pattern
     if not isinstance(words, MetaspaceWords) or words.whitespace_split or vocabulary.prefix or vocabulary.suffix:

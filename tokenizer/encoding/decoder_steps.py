@@ -1,4 +1,4 @@
-"""The decoders of tokenizer.json: each turns the texts of tokens into other texts, as in `tokenizers`."""
+"""The decoders of tokenizer.json: each step maps the texts of tokens to other texts, as in `tokenizers`."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class UnigramSpans:
         self._pieces = lru_cache(maxsize=CACHED_WORDS)(self._pieces_of(Lattices(vocabulary)))
         for step in vocabulary.pattern.normalizers:
             if not isinstance(step, (Precompiled, Replace, Strip)):
-                raise ValueError(f"offsets after the normalizer {type(step).__name__} are not supported")
+                raise ValueError(f"offsets after the normalizer {type(step).__name__} are not supported: use encode")
 
     def __call__(self, data: bytes) -> tuple[list[int], Spans]:
         text, starts = read_text(data), character_starts(data)
@@ -109,7 +109,7 @@ def _normalized(text: Aligned, step: Precompiled | Replace | Strip) -> Aligned:
 def _changes(text: str, characters: CharacterMap) -> list[list[str | int]]:
     """Return the characters of the mapped text with the changes that `tokenizers` computes.
 
-    0: the character takes the place of one. 1: it is inserted. -n: it takes the place of one, and n more are removed.
+    0: the character replaces one character. 1: it is inserted. -n: it replaces one, and the n after it are removed.
     """
     changes: list[list[str | int]] = []
     for old, new in characters.replacements(text):
@@ -124,7 +124,7 @@ def _changes(text: str, characters: CharacterMap) -> list[list[str | int]]:
 
 
 def _transformed(text: Aligned, changes: Iterable[list[str | int]]) -> Aligned:
-    """Return the characters of `changes`, aligned to those that they take the place of or follow."""
+    """Return the characters of `changes`, aligned to the characters that they replace or follow."""
     transformed: Aligned = []
     at = 0
     for character, change in changes:

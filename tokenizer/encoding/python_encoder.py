@@ -216,9 +216,9 @@ def merge_ids(
 
     merge_of: from two neighbours to the rank of their merge and the merged id; None if they do not merge.
     drops: whether to drop a possible merge in this step (algorithm 1 of "BPE-Dropout"). In each step, every possible
-    merge at every position is dropped with some probability, independently of the others and of earlier steps. Of those
-    that remain, the one of lowest rank is applied, on ties the leftmost. The loop ends with the first step in which
-    none remains. Merges are drawn from lowest to highest rank until one is kept. Further draws would change nothing.
+    merge at every position is dropped with some probability, independently of the others and of earlier steps. The
+    remaining merge of lowest rank is applied, on ties the leftmost. The loop ends with the first step in which none
+    remains. Merges are drawn from lowest to highest rank until one is kept. Further draws would change nothing.
     """
     ids, end = [*ids], len(ids)
     following, preceding = list(range(1, end + 1)), list(range(-1, end - 1))

@@ -66,11 +66,11 @@ class SpecialTokens:
     def _plan_of(self, spellings: frozenset[str]) -> tuple[_Spellings, _Spellings | None, bool]:
         """Return the finders of tokens in the text and in normalized text, and whether one of them has flags.
 
-        Files list thousands of added tokens, so this is kept.
+        The result is cached, because files list thousands of added tokens.
         """
         normalized = [s for s in self._ids if s in spellings and "normalized" in self._flags.get(s, ())]
         apply = self._normalizer.apply if self._normalizer is not None else bytes
-        # Of several tokens with one normal form, the one that is listed first is found.
+        # If several tokens have the same normal form, the first in the list is found.
         forms = {form: spelling for spelling in reversed(normalized) if (form := apply(spelling.encode()))}
         plain = {spelling.encode(): spelling for spelling in spellings.difference(normalized)}
         has_flags = not self._flags.keys().isdisjoint(spellings)

@@ -137,7 +137,7 @@ def parse_character_bpe_json(content: dict[str, Any]) -> CharacterPairVocabulary
 def _parse_merges(merges: Any, ids: dict[str, int], prefix: str) -> list[list[str]]:
     """Return the merges as pairs of tokens."""
     expect(isinstance(merges, list), "has no merges, or they are not a list")
-    expect(len(merges) <= most_merges(ids), f"has {len(merges):,} merges, more than the cuts of its tokens")
+    expect(len(merges) <= most_merges(ids), f"has {len(merges):,} merges, more than its tokens can be cut in two")
     pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
     for number, pair in enumerate(pairs):
         expect(
@@ -161,7 +161,7 @@ def _parse_merges(merges: Any, ids: dict[str, int], prefix: str) -> list[list[st
 def _check_symbols(
     ids: dict[str, int], pairs: list[list[str]], unknown: str | None, byte_fallback: bool, affixes: str
 ) -> None:
-    """Raise ValueError for what `CharacterPairVocabulary` takes for granted."""
+    """Raise ValueError if a condition of `CharacterPairVocabulary` does not hold."""
     bytes_of = [f"<0x{byte:02X}>" for byte in range(256)] if byte_fallback else []
     for byte, spelling in enumerate(bytes_of):
         known = spelling in ids or (byte < 128 and chr(byte) in ids)
@@ -175,7 +175,7 @@ def _check_symbols(
 def _parse_splitter(
     content: dict[str, Any], reads_normalized: bool
 ) -> tuple[Normalization | None, MetaspaceWords | Chain]:
-    """Return the normalizer and the splitter: words of Metaspace, whose splitter normalizes too, or else a chain.
+    """Return the normalizer and the splitter: words of Metaspace, which also normalize, or else a chain.
 
     reads_normalized: whether added tokens are found in normalized text.
     """
@@ -183,7 +183,7 @@ def _parse_splitter(
     steps = normalizer.steps if normalizer is not None else ()
     listed = steps_of(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers")
     marked = steps[-1:] == (SPACES_TO_MARKS,)
-    # Gemma's file also splits at spaces, of which the normalizers leave none.
+    # Gemma's file also splits at spaces, but its normalizer leaves no spaces.
     kept = [step for step in listed if not (marked and _is_split_at_spaces(step))]
     kinds = [type_of(step) for step in kept]
     if not (reads_normalized and steps):

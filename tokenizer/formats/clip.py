@@ -26,12 +26,12 @@ def parse_clip(packed: bytes) -> CharacterPairVocabulary:
         with gzip.open(BytesIO(packed)) as file:
             text = file.read(_LARGEST).decode()
     except (OSError, EOFError, UnicodeDecodeError):
-        raise ValueError("is not a text packed by gzip: is it CLIP's file of merges?") from None
+        raise ValueError("is not a gzip file of text: is it CLIP's file of merges?") from None
     lines = text.split("\n")[1 : _MERGES + 1]
     merges = [line.split() for line in lines]
     expect(
         len(merges) == _MERGES and all(len(pair) == 2 for pair in merges),
-        f"has no {_MERGES:,} merges after its first line: is it CLIP's file of merges?",
+        f"does not have {_MERGES:,} merges after its first line: is it CLIP's file of merges?",
     )
     alphabet = list(BYTE_TO_CHARACTER.values())
     tokens = [*alphabet, *(character + _SUFFIX for character in alphabet), *map("".join, merges), *_SPECIAL]

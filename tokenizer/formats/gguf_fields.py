@@ -1,8 +1,8 @@
 """Vocabularies in GGUF files: the keys that llama.cpp's tokenizers read.
 
-llama.cpp has a fixed list of pre-tokenizers, each with its name. A vocabulary is written if one of them splits every
-text as its pattern does. `tokenizer.huggingface.json` is the vocabulary as tokenizer.json, which the GGUF specification
-defines and llama.cpp ignores.
+llama.cpp has a fixed list of named pre-tokenizers. A vocabulary is written if one of them splits every text as the
+vocabulary's pattern does. The key `tokenizer.huggingface.json` holds the vocabulary as tokenizer.json. The GGUF
+specification defines this key, and llama.cpp ignores it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # types of tokens
 PREFIX, HF_JSON = "tokenizer.ggml.", "tokenizer.huggingface.json"
 PRE_TOKENIZERS = {"gpt2": "gpt-2", "llama3": "dbrx", "qwen2": "qwen2", "cl100k": "dbrx", "o200k": "gpt-4o"}
-"""Name in llama.cpp by our pattern. llama-bpe has the regex of dbrx, but also adds a start token by default."""
+"""Names of llama.cpp, by our pattern. llama-bpe has the regex of dbrx, but also adds a start token by default."""
 WHOLE_WORDS = {"llama3": "llama-bpe"}
-"""The same if a pretoken that is a token is never merged"""
+"""The same for vocabularies in which a pretoken that equals a token is never merged"""
 APPROXIMATE = {"o200k": "llama.cpp splits accents and capital letters beyond ASCII differently"}
-NOTES = {"cl100k": "llama.cpp splits white space at the end of a text differently if a line end is in it"}
+NOTES = {"cl100k": "llama.cpp splits white space at the end of a text differently if it contains a line end"}
 WORDPIECE_NOTE = (
     "llama.cpp spells words above 100 characters, and splits at the control characters U+000B, U+000C and U+0085, "
     "unlike BERT's tokenizer"
@@ -46,7 +46,7 @@ WORDPIECE_NOTE = (
 ACCENTS_NOTE = "llama.cpp strips the accents of Hangul and Indic scripts differently, so such text becomes other ids"
 UNIGRAM_NOTE = "llama.cpp normalizes combining marks with Unigram differently"
 NO_MERGES = [""]
-"""Merges of a vocabulary of bytes: GGUF has no empty arrays"""
+"""Merges of a vocabulary without merges: GGUF has no empty arrays"""
 SUPERWORDS = (r"\p{N}+", r"(?=(\d{3})+(?!\d))")
 """Regexes of `superbpe`: numbers, cut into groups of three digits from the right; nothing else is cut"""
 READ_PRE = {
@@ -54,15 +54,15 @@ READ_PRE = {
     "llama3": "llama-bpe llama3 llama-v3 falcon3 pixtral lfm2 dbrx smaug-bpe",
     "qwen2": "qwen2 stablelm2 hunyuan megrez grok-2 solar-open",
 }
-"""Names in llama.cpp by our pattern with the same regex"""
+"""Names of llama.cpp's pre-tokenizers with the same regex, by our pattern"""
 IGNORES_MERGES = ("llama-bpe", "llama3", "llama-v3")
-"""Those after which a pretoken that is a token is never merged"""
+"""Pre-tokenizers with which a pretoken that equals a token is never merged"""
 INDIC_AND_HANGUL = "\u0900\u0dff\u1100\u11ff\u3130\u318f\uac00\ud7a3"  # first and last characters of blocks
 
 
 @dataclass(frozen=True)
 class GgufTokenizer:
-    """The keys of a vocabulary."""
+    """The keys of a GGUF file for a vocabulary."""
 
     keys: dict[str, Any]
     notes: list[str] = field(default_factory=list)
@@ -72,7 +72,7 @@ class GgufTokenizer:
 def gguf_tokenizer(vocabulary: Vocabulary, rows: int, approximate: bool = False) -> GgufTokenizer:
     """Return the keys of a vocabulary for a model with `rows` entries; those beyond the vocabulary are unused.
 
-    With `approximate`, also for a vocabulary of which llama.cpp encodes some texts differently. Raises ValueError for a
+    `approximate` also accepts a vocabulary with which llama.cpp encodes some texts differently. Raises ValueError for a
     vocabulary that llama.cpp cannot express.
     """
     if isinstance(vocabulary, BytePairVocabulary):
@@ -140,7 +140,7 @@ def _pre_tokenizer(vocabulary: BytePairVocabulary, approximate: bool) -> str:
     if isinstance(pattern, Chain):
         if _is_superwords(pattern) and not whole:
             return "superbpe"
-        raise ValueError(f"llama.cpp has no pre-tokenizer that splits as this vocabulary does ({_choices()})")
+        raise ValueError(f"llama.cpp has no pre-tokenizer that splits texts as this vocabulary does ({_choices()})")
     names = WHOLE_WORDS if whole else PRE_TOKENIZERS
     if pattern.name in APPROXIMATE and not approximate:
         raise ValueError(
@@ -178,7 +178,7 @@ def _word_pieces(vocabulary: WordPieceVocabulary, approximate: bool) -> GgufToke
         raise ValueError("llama.cpp expresses WordPiece with the prefix '##' and the words of BERT only")
     if words.strip_accents and _has_composed_letters(vocabulary):
         if not approximate:
-            raise ValueError(f"{ACCENTS_NOTE}: add `approximate` to write the vocabulary all the same")
+            raise ValueError(f"{ACCENTS_NOTE}: add `approximate` to write the vocabulary anyway")
         notes.append(ACCENTS_NOTE)
     tokens: list[str | None] = [None] * vocabulary.size
     for token, i in vocabulary.ids.items():
@@ -203,7 +203,7 @@ def _unigram(vocabulary: UnigramVocabulary, approximate: bool) -> GgufTokenizer:
     if not isinstance(words, MetaspaceWords):
         raise ValueError("llama.cpp cannot express a SentencePiece model of this kind: train a Unigram vocabulary")
     if vocabulary.byte_fallback:
-        raise ValueError("llama.cpp has no bytes for characters without a piece: train without `byte_fallback`")
+        raise ValueError("llama.cpp has no byte fallback for Unigram: train without `byte_fallback`")
     maps = [step.characters.compiled for step in words.normalizers if isinstance(step, Precompiled)]
     whole = words.whitespace_split and words.prepend == ALWAYS and words.cuts
     spaces = all(words.normalize(space) == " " for space in "\t\n\r\u3000")
@@ -213,7 +213,7 @@ def _unigram(vocabulary: UnigramVocabulary, approximate: bool) -> GgufTokenizer:
             f"{words}: train one with the pattern nmt_nfkc"
         )
     if not approximate:
-        raise ValueError(f"{UNIGRAM_NOTE}: add `approximate` to write the vocabulary all the same")
+        raise ValueError(f"{UNIGRAM_NOTE}: add `approximate` to write the vocabulary anyway")
     return GgufTokenizer(
         {
             "model": "t5",
@@ -264,12 +264,12 @@ def gguf_vocabulary(keys: Mapping[str, Any]) -> Vocabulary:
     """
     tokens = _list_of(keys, "tokens", str)
     if HF_JSON in keys:
-        expect(isinstance(keys[HF_JSON], str), f"has a {HF_JSON} that is no text")
+        expect(isinstance(keys[HF_JSON], str), f"has a {HF_JSON} that is not a text")
         try:
             content = parse_json_text(keys[HF_JSON], parse_float=read_number)
         except ValueError as error:
             raise ValueError(f"has a {HF_JSON} that {error}") from None
-        expect(isinstance(content, dict), f"has a {HF_JSON} that is no JSON object")
+        expect(isinstance(content, dict), f"has a {HF_JSON} that is not a JSON object")
     else:
         content = _as_tokenizer_json(keys, tokens)
     vocabulary = kind_of(content).read(content)

@@ -1,10 +1,10 @@
-"""The encoding of each model of OpenAI, by name. Source: tiktoken 0.14, model.py."""
+"""The names of the encodings of OpenAI's models. Source: tiktoken 0.14, model.py."""
 
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-# Names of models, or their beginning before *, for each encoding. A full name comes before a beginning.
+# The models of each encoding. A * stands for the rest of a name; an exact name takes precedence.
 _MODELS = {
     "o200k_base": "o1 o1-* o3 o3-* o4-mini o4-mini-* gpt-5* gpt-4.5-* gpt-4.1 gpt-4.1-* gpt-4o gpt-4o-* chatgpt-4o-* "
     "ft:gpt-4o*",
@@ -35,4 +35,4 @@ def encoding_name_for_model(model: str) -> str:
     for encoding, name in patterns:
         if isinstance(model, str) and name.endswith("*") and fnmatchcase(model, name):
             return encoding
-    raise ValueError(f"no encoding is known for the model {model!r}; load a vocabulary by its file")
+    raise ValueError(f"no encoding is known for the model {model!r}: load the file of a vocabulary")

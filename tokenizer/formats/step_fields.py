@@ -1,6 +1,6 @@
 """The steps of tokenizer.json: normalizers, pre-tokenizers and decoders, with full checks.
 
-Each field is None, one step or a Sequence of steps. A Sequence in a Sequence is read as its steps.
+Each field is None, one step or a Sequence of steps. Nested Sequences are flattened.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _PRE_TOKENIZERS = (
 
 
 def type_of(field: Any) -> str:
-    """Return a field's "type", or the field itself if it is not an object, as a short text."""
+    """Return a field's "type" as a short text; the field itself if it is not an object."""
     kind = field.get("type") if isinstance(field, dict) else field
     return kind if isinstance(kind, str) and len(kind) <= 80 else quote(kind)
 

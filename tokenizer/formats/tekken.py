@@ -32,7 +32,7 @@ def is_tekken(content: Any) -> bool:
 
 
 def parse_tekken(content: dict[str, Any]) -> BytePairVocabulary:
-    """Return the vocabulary of a tekken.json's value: its first entries, as many as config says.
+    """Return the vocabulary of a tekken.json's value. config gives the number of entries that count.
 
     Special tokens that the file does not list are named <SPECIAL_20> and so on, as in mistral-common. Raises ValueError
     that names the wrong field.

@@ -91,7 +91,7 @@ def parse_unigram_json(content: dict[str, Any]) -> UnigramVocabulary:
         f"has model.unk_id = {quote(unknown)}, not the id of one of its {len(pieces):,} pieces",
     )
     check_ids(ids, special, "model.vocab")
-    expect(content.get("decoder") is not None, "has no decoder; with Unigram one is needed, such as Metaspace")
+    expect(content.get("decoder") is not None, "has no decoder; a Unigram vocabulary needs one, such as Metaspace")
     if byte_fallback:
         # Pretokens have a space, one byte, for the mark. The mark's own three bytes would not fit in its place.
         expect(MARK in pieces and MARK not in pieces[unknown], f"has model.byte_fallback without a piece {MARK!r}")

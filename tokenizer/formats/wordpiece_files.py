@@ -96,7 +96,7 @@ def parse_wordpiece_json(content: dict[str, Any]) -> WordPieceVocabulary:
 
 
 def _parse_splitter(content: dict[str, Any]) -> tuple[Normalization | None, BertWords | Chain]:
-    """Return the normalizer and the splitter: BERT's words, whose splitter normalizes too, or else a chain."""
+    """Return the normalizer and the splitter: BERT's words, which also normalize, or else a chain."""
     normalizer = parse_normalization(content.get("normalizer"))
     listed = steps_of(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers")
     if [*map(type_of, listed)] == ["BertPreTokenizer"] and normalizer is not None:

@@ -4,10 +4,10 @@ A known character stays UTF-8. Bytes that UTF-8 never uses begin everything else
 
 - UNKNOWN is the unknown token.
 - LEAD | b >> 6, then 0x80 | b & 63, is the token of byte b.
-- FROZEN, then four times 0x80 | 6 bits of the id, is a piece that merges with nothing.
+- FROZEN, then four times 0x80 | 6 bits of the id, is a piece that never merges.
 - MARKER + k follows a character of class k: 1 after the first character of a word, 2 at its end, 3 both.
 
-`encoding.character_tables` has the merges that make one symbol of these bytes.
+`encoding.character_tables` has the merges that join these bytes to one symbol.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SPACE, MARK = 0x20, 0x2581
 ROOM = 32  # bytes of `out` that one step may write beyond its end
 # Indices in `options`: whether tokens spell a space as a mark; unknown characters become bytes, one token, one token
 # for a run; words have classes of characters; visible ASCII and spaces are known, and in no frozen piece; a pretoken
-# that spells the token of a byte becomes this token; a space goes before every pretoken, or before those that do not
-# begin with one.
+# that spells the token of a byte becomes this token; a space goes before every pretoken, or before a pretoken
+# without one at its start.
 MARKS, FALLS_BACK, HAS_UNKNOWN, FUSES, CONTINUES, ENDS, PLAIN_ASCII, READS_BYTES, PREPENDS, COMPLETES = range(10)
 HAS_BYTE = 16  # in `Symbols.known`: the byte of this value has a token
 _HIGH, _ONES, _SPACES = (np.uint64(0x0101010101010101 * byte) for byte in (0x80, 0x01, SPACE))
@@ -36,7 +36,7 @@ class Symbols(NamedTuple):
     """How characters become symbols."""
 
     known: np.ndarray  # uint8 (0x110000,): bit k is set if a token is the character in class k
-    frozen: np.ndarray  # uint64: a trie of the pieces that merge with nothing; empty if there are none
+    frozen: np.ndarray  # uint64: a trie of the pieces that never merge; empty if there are none
     options: np.ndarray  # bool (10,)
 
 
@@ -84,7 +84,7 @@ def _digit(byte):
 
 @inlined
 def _spelled_byte(data, start, known):
-    """Return the byte whose token is spelled <0x41> at data[start:start + 6], 256 if none is."""
+    """Return the byte whose token, such as <0x41>, is spelled at data[start:start + 6]; 256 for none."""
     if data[start] != 0x3C or data[start + 1] != 0x30 or data[start + 2] != 0x78 or data[start + 5] != 0x3E:
         return np.int64(256)
     byte = min(16 * _digit(data[start + 3]) + _digit(data[start + 4]), 256)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     Rewrite = Callable[[Block], tuple[Block, np.ndarray]]
 
-# DeepSeek-V3's steps. The kernel needs regexes that match everything, so each has what the published one leaves over.
+# DeepSeek-V3's steps. The kernel needs regexes that match the whole text, so each also matches the remaining text.
 DEEPSEEK_REGEXES = (
     r"\p{N}{1,3}",
     "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",

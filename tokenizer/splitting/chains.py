@@ -120,7 +120,7 @@ class Chain(Splitter):
                 yield stretch.encode(errors="surrogateescape")
 
     def rewrite(self, block: Block) -> tuple[Block, np.ndarray]:
-        """Return the block of joined pretokens, and the end of each one, int64. Usual steps are not plain Python."""
+        """Return the block of joined pretokens, and the end of each, int64. Common steps run in numpy or a kernel."""
         from tokenizer.splitting.chain_blocks import is_valid, rewriter_of
 
         rewrite = rewriter_of(self)
@@ -137,7 +137,7 @@ class Chain(Splitter):
             return []
         if done == len(self._functions):
             return [unspell(piece) if self.as_bytes else piece.encode()]
-        # Words repeat, so what becomes of short pieces is kept.
+        # Words repeat, so the results of short pieces are cached.
         pretokens: list[bytes] = []
         cache = self._caches[done]
         for part in self._functions[done](piece):
@@ -254,7 +254,7 @@ def _metaspace(piece: str, *, mark: str, prepends: bool, cuts: bool) -> list[str
 
 
 def _scripts(piece: str) -> list[str]:
-    """Return a piece cut where the script changes, without what comes before the first character of a script."""
+    """Return a piece cut where the script changes. The text before the first character with a script is left out."""
     table, last, cuts = _script_table(), 0, []
     for place, character in enumerate(piece):
         script = table[ord(character)]
@@ -276,7 +276,7 @@ def _script_table() -> bytes:
 
 @cache
 def _words() -> re.Pattern[str]:
-    """Return the regex of Whitespace: words, and runs of what is neither a word nor white space."""
+    """Return the regex of Whitespace: words, and runs of other characters that are not white space."""
     word = step_characters.character_class(step_characters.tables().words)
     return re.compile(f"[{word}]+|[^{word}{WHITE_SPACE}]+")
 

@@ -109,7 +109,7 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
         return self.cuts and not steps and (self.whitespace_split or (spaces and self.prepend == ALWAYS))
 
     def _is_harmless(self, step: Normalizer) -> bool:
-        """Return whether a normalizer has no match that goes on after an ASCII letter with white space."""
+        """Return whether no match of a normalizer continues after an ASCII letter with white space."""
         if isinstance(step, Replace):
             return self.whitespace_split and (
                 step.find in REGEXES or not (step.is_regex or _WHITE_SPACE.search(step.find, 1))

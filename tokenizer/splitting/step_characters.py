@@ -1,4 +1,4 @@
-"""Sets of characters that normalizers and pre-tokenizers of `tokenizers` tell apart.
+"""Sets of characters that normalizers and pre-tokenizers of `tokenizers` distinguish.
 
 They were probed from `tokenizers`, because they follow several Unicode versions, and committed as
 `step_characters.bin`: JSON compressed by zlib. A test checks every code point.
@@ -24,7 +24,7 @@ class Tables(NamedTuple):
 
     accents: list[int]  # that StripAccents deletes
     words: list[int]  # that Whitespace joins to words
-    scripts: list[list[int]]  # that UnicodeScripts tells apart; the rest belongs to any script
+    scripts: list[list[int]]  # that UnicodeScripts distinguishes; other characters belong to any script
 
 
 @cache

@@ -72,7 +72,7 @@ def learn_pieces(
 ) -> Learned:
     """Return up to `wanted` merged tokens in the order of their merges.
 
-    continuation: the start of tokens within words; if it is empty, characters are the same everywhere in a word.
+    continuation: the prefix of tokens within words. If it is empty, a character has one token everywhere in a word.
     known: existing tokens. A merge that makes a known or an earlier token adds none. min_count: least count of a pair,
     None for the largest one with which the corpus gives `wanted` tokens. memory: limit in bytes for the counts and the
     arrays of merging. Raises ValueError before they exceed it.

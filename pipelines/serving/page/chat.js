@@ -52,7 +52,7 @@ function button(name, label, onClick) {
   return made;
 }
 
-// A message, and its element of the conversation. `view` is told what the user does with it.
+// A message and its element of the conversation. It calls `view` for the actions of the user.
 class Turn {
   constructor(view, role, content, author) {
     this.view = view;
