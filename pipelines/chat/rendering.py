@@ -7,7 +7,6 @@ other module of the project.
 
 import atexit
 import json
-import resource
 import signal
 import subprocess
 import sys
@@ -133,6 +132,8 @@ def _compiled(template: str) -> jinja2.Template:
 
 def _answer_lines() -> None:
     """Answer each line of standard input."""
+    import resource  # only Unix has it
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     with suppress(ValueError, OSError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
