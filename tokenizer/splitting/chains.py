@@ -13,13 +13,11 @@ from functools import cache, cached_property, partial
 from itertools import pairwise
 
 from tokenizer.byte_level import spell, unspell
-from tokenizer.splitting import bert_characters, step_characters, unicode_classes
+from tokenizer.splitting import unicode_classes
 from tokenizer.splitting.automata import Automaton
 from tokenizer.splitting.patterns import resolve_pattern
-from tokenizer.splitting.regex_translation import compile_regex, with_line_anchors
 from tokenizer.splitting.scanner import match_spans, pretokens, split_by_regex, utf8_stretches
 from tokenizer.splitting.splitter import Splitter
-from tokenizer.splitting.unicode_properties import ranges_of
 from tokenizer.text import WHITE_SPACE, read_text
 
 TYPE_CHECKING = False
@@ -90,6 +88,8 @@ class Chain(Splitter):
         kinds = {step["type"] for step in self.steps}
         digests = [unicode_classes.classes_digest()]
         if kinds & {"BertPreTokenizer", "Whitespace", "UnicodeScripts"}:
+            from tokenizer.splitting import bert_characters, step_characters
+
             digests += [bert_characters.table_digest(), step_characters.table_digest()]
         return "\n".join([str(self), *digests])
 
@@ -188,6 +188,8 @@ def _step(step: dict[str, Any]) -> Step:
     options = {"behavior": step["behavior"], "invert": step["invert"]}
     if "String" in step["pattern"]:
         return partial(_split, find=partial(_spans, regex=re.compile(re.escape(step["pattern"]["String"]))), **options)
+    from tokenizer.splitting.regex_translation import compile_regex, with_line_anchors
+
     pattern = resolve_pattern(with_line_anchors(step["pattern"]["Regex"]))
     keeps = {("Isolated", False): True, ("Isolated", True): True, ("Removed", True): False}.get(
         (step["behavior"], step["invert"])
@@ -267,6 +269,9 @@ def _scripts(piece: str) -> list[str]:
 @cache
 def _script_table() -> bytes:
     """Return the number of the script of each code point, 0 for any script."""
+    from tokenizer.splitting import step_characters
+    from tokenizer.splitting.unicode_properties import ranges_of
+
     table = bytearray(unicode_classes.CODE_POINTS)
     for number, gaps in enumerate(step_characters.tables().scripts, start=1):
         for first, last in ranges_of(gaps):
@@ -277,6 +282,8 @@ def _script_table() -> bytes:
 @cache
 def _words() -> re.Pattern[str]:
     """Return the regex of Whitespace: words, and runs of other characters that are not white space."""
+    from tokenizer.splitting import step_characters
+
     word = step_characters.character_class(step_characters.tables().words)
     return re.compile(f"[{word}]+|[^{word}{WHITE_SPACE}]+")
 
@@ -289,6 +296,8 @@ def _not_space() -> re.Pattern[str]:
 @cache
 def _bert_words() -> re.Pattern[str]:
     """Return the regex of BertPreTokenizer: single punctuation marks, and words between them and white space."""
+    from tokenizer.splitting import bert_characters, step_characters
+
     tables = bert_characters.stored_tables()
     marks, space = map(step_characters.character_class, (tables.punctuation, tables.white_space))
     return re.compile(f"[{marks}]|[^{marks}{space}]+")
