@@ -76,7 +76,7 @@ Adapter = Annotated[
     Path | None,
     tyro.conf.arg(
         metavar="DIR",
-        help="Folder of a LoRA adapter of the run, written by peft or export-hf --adapter, to merge into the weights.",
+        help="Folder of a LoRA adapter of the run, in the format of peft, to merge into the weights.",
     ),
 ]
 Device = Annotated[Literal["auto", "cpu", "cuda", "mps"], tyro.conf.arg(help="Device to compute on.")]
