@@ -225,6 +225,8 @@ def _sizes(a: int, b: int, room: int, strategy: str) -> tuple[int, int]:
     over = a + b - room
     if over <= 0:
         return a, b
+    if room == 0:  # `tokenizers` then empties both texts, whatever the strategy
+        return 0, 0
     if strategy == "longest_first":
         short, long = min(a, b), max(a, b)
         long = max(short, room - short)

@@ -85,6 +85,12 @@ def test_inputs_are_those_of_transformers(
     assert {name: found[name] for name in expected} == dict(expected)
 
 
+def test_texts_are_emptied_where_special_tokens_fill_the_length(both):
+    room_for_specials = both[1].num_special_tokens_to_add(pair=True)
+    if room_for_specials:
+        check(both, "the ", "the ", truncation="only_first", max_length=room_for_specials)
+
+
 def test_arrays_and_single_texts_are_those_of_transformers(both):
     both[1].padding_side = both[1].truncation_side = "right"
     texts = ["Déjà vu", "", "the 42 and more"]
