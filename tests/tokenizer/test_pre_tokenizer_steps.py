@@ -1,6 +1,8 @@
-"""The pre-tokenizers of tokenizer.json split texts as those of `tokenizers` do, in any sequence."""
+"""The pre-tokenizers of tokenizer.json split texts as in `tokenizers`, in any sequence."""
 
 import json
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 
 from tokenizer.byte_level import spell
 from tokenizer.document_blocks import Block, block_of
-from tokenizer.splitting.chain_blocks import DEEPSEEK_REGEXES, rewriter_of
+from tokenizer.splitting.chain_blocks import rewriter_of
 from tokenizer.splitting.chains import Chain
+from tokenizer.splitting.patterns import DEEPSEEK_REGEXES
 
 BEHAVIORS = ["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
 REGEXES = [
@@ -123,3 +126,10 @@ def test_a_mark_before_the_start_of_a_text_is_left_out_after_a_special_token():
     assert list(chain.pretokens(b"a b")) == ["▁a".encode(), "▁b".encode()]
     assert list(chain.inside.pretokens(b"a b")) == [b"a", "▁b".encode()]
     assert chain.inside.inside is chain.inside
+
+
+@pytest.mark.parametrize(("steps", "slow"), [(CLIP, False), (DEEPSEEK, False), (DEEPSEEK[1:], True)])
+def test_only_regexes_without_a_kernel_warn(steps, slow):
+    script = f"from tokenizer.splitting.chains import Chain; Chain({steps!r}).check()"
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr
+    assert ("exactly but slower" in said) is slow

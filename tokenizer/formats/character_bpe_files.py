@@ -6,12 +6,13 @@ import json
 from itertools import chain
 
 from tokenizer.character_bpe_vocabulary import CharacterPairVocabulary
-from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
-from tokenizer.formats.hugging_face import parse_post_processor
-from tokenizer.formats.length_settings import length_fields, parse_length_settings
+from tokenizer.formats.added_tokens import parse_added_tokens_field
+from tokenizer.formats.hugging_face import BPE_MODEL, NO_ENTRIES, parse_post_processor
+from tokenizer.formats.length_settings import parse_length_settings
 from tokenizer.formats.spelled_vocabulary import check_ids, expect, is_unicode, most_merges, quote
 from tokenizer.formats.step_fields import (
     decoder_field,
+    file_fields,
     in_sequence,
     normalizer_field,
     parse_chain,
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-_NO_ENTRIES = '"vocab": {},\n    "merges": []'
-
 
 def character_bpe_json(vocabulary: CharacterPairVocabulary) -> Iterator[str]:
     """Yield the text of tokenizer.json in parts."""
@@ -44,29 +43,23 @@ def character_bpe_json(vocabulary: CharacterPairVocabulary) -> Iterator[str]:
     else:
         normalizer = in_sequence("normalizers", [step.field for step in words.normalizers])
         pre_tokenizer = None if is_whole_text(words) else words_field(words)
-    content = {
-        "version": "1.0",
-        **length_fields(vocabulary.length_settings),
-        "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
-        "normalizer": normalizer,
-        "pre_tokenizer": pre_tokenizer,
-        "post_processor": vocabulary.post_processor,
-        "decoder": decoder_field(vocabulary.decoder),
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": vocabulary.unknown,
-            "continuing_subword_prefix": vocabulary.prefix or None,
-            "end_of_word_suffix": vocabulary.suffix or None,
-            "fuse_unk": vocabulary.fuse_unknown,
-            "byte_fallback": vocabulary.byte_fallback,
-            "ignore_merges": vocabulary.whole_first,
-            "vocab": {},
-            "merges": [],
-        },
+    model = {
+        "unk_token": vocabulary.unknown,
+        "continuing_subword_prefix": vocabulary.prefix or None,
+        "end_of_word_suffix": vocabulary.suffix or None,
+        "fuse_unk": vocabulary.fuse_unknown,
+        "byte_fallback": vocabulary.byte_fallback,
+        "ignore_merges": vocabulary.whole_first,
     }
+    content = file_fields(
+        vocabulary,
+        normalizer=normalizer,
+        pre_tokenizer=pre_tokenizer,
+        decoder=decoder_field(vocabulary.decoder),
+        model=BPE_MODEL | model,
+    )
     encode = json.JSONEncoder(ensure_ascii=False).encode
-    before, after = json.dumps(content, ensure_ascii=False, indent=2).rsplit(_NO_ENTRIES, 1)
+    before, after = json.dumps(content, ensure_ascii=False, indent=2).rsplit(NO_ENTRIES, 1)
     tokens = sorted(vocabulary.ids.items(), key=lambda item: item[1])
     yield before + '"vocab": {\n      '
     yield ",\n      ".join(f"{encode(token)}: {i}" for token, i in tokens)

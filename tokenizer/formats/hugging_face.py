@@ -9,11 +9,12 @@ import json
 
 from tokenizer.bpe_vocabulary import BytePairVocabulary
 from tokenizer.byte_level import BY_MERGES, WHOLE_FIRST, spell
-from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
-from tokenizer.formats.length_settings import length_fields, parse_length_settings
+from tokenizer.formats.added_tokens import parse_added_tokens_field
+from tokenizer.formats.length_settings import parse_length_settings
 from tokenizer.formats.other_kinds import ONLY
 from tokenizer.formats.spelled_vocabulary import build_vocabulary, expect, quote
 from tokenizer.formats.step_fields import (
+    file_fields,
     normalizer_field,
     parse_byte_level_steps,
     parse_normalization,
@@ -30,8 +31,21 @@ if TYPE_CHECKING:
     from typing import Any
 
 _PART_BYTES = 1 << 20  # a longer token is spelled in parts of this size
+BPE_MODEL: dict[str, Any] = {
+    "type": "BPE",
+    "dropout": None,
+    "unk_token": None,
+    "continuing_subword_prefix": None,
+    "end_of_word_suffix": None,
+    "fuse_unk": False,
+    "byte_fallback": False,
+    "ignore_merges": False,
+    "vocab": {},
+    "merges": [],
+}
+"""The field model, without tokens and merges"""
 # The place of tokens and merges in the JSON of all other fields.
-_NO_ENTRIES = '"vocab": {},\n    "merges": []'
+NO_ENTRIES = '"vocab": {},\n    "merges": []'
 
 _NOT_ADDED = "is not an added token with the id that tokenizers gives it"
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
@@ -69,29 +83,15 @@ def tokenizer_json(vocabulary: BytePairVocabulary) -> Iterator[str]:
     Raises ValueError if the format cannot represent the vocabulary.
     """
     others = {i: spelling for spelling, i in [*vocabulary.special_tokens.items(), *vocabulary.unreachable.items()]}
-    content: dict[str, Any] = {
-        "version": "1.0",
-        **length_fields(vocabulary.length_settings),
-        "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
-        "normalizer": normalizer_field(vocabulary.normalizer),
-        "pre_tokenizer": _pre_tokenizer_field(vocabulary.pattern),
-        "post_processor": vocabulary.post_processor,
-        "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": vocabulary.semantics == WHOLE_FIRST,
-            "vocab": {},
-            "merges": [],
-        },
-    }
+    content = file_fields(
+        vocabulary,
+        normalizer=normalizer_field(vocabulary.normalizer),
+        pre_tokenizer=_pre_tokenizer_field(vocabulary.pattern),
+        decoder={"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+        model=BPE_MODEL | {"ignore_merges": vocabulary.semantics == WHOLE_FIRST},
+    )
     encode = json.JSONEncoder(ensure_ascii=False, indent=2).encode
-    before, after = encode(content).rsplit(_NO_ENTRIES, 1)
+    before, after = encode(content).rsplit(NO_ENTRIES, 1)
     tokens: Any = vocabulary.tokens  # merges refer to tokens that are not None
     merges = vocabulary.merges.tolist()
     yield f'{before}"vocab": {{'

@@ -1,4 +1,4 @@
-"""The steps of tokenizer.json: normalizers, pre-tokenizers and decoders, with full checks.
+"""The fields of tokenizer.json that all kinds share: normalizers, pre-tokenizers and decoders, with full checks.
 
 Each field is None, one step or a Sequence of steps. Nested Sequences are flattened.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tokenizer.encoding.decoder_steps import JOIN
+from tokenizer.formats.added_tokens import added_tokens_field
+from tokenizer.formats.length_settings import length_fields
 from tokenizer.formats.spelled_vocabulary import expect, is_unicode, quote
 from tokenizer.splitting.chains import BEHAVIORS, Chain
 from tokenizer.splitting.normalizers import (
@@ -22,11 +24,13 @@ from tokenizer.splitting.normalizers import (
     Replace,
     Strip,
 )
-from tokenizer.splitting.patterns import NAMES, Pattern, refuse_misread_by_tokenizers, resolve_pattern
+from tokenizer.splitting.patterns import NAMES, Pattern, pattern_of, refuse_misread_by_tokenizers, warn_if_slow
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
+
+    from tokenizer.vocabulary import Vocabulary
 
 LONGEST_REGEX = 10_000  # characters
 LONGEST_TEXT = 4096  # characters of a text in a step
@@ -54,6 +58,22 @@ def steps_of(field: Any, name: str, list_name: str) -> list[Any]:
     steps = [step for inner in listed for step in steps_of(inner, name, list_name)]
     expect(len(steps) <= MOST_STEPS, f"has {len(steps):,} {name}.{list_name}; {MOST_STEPS} are supported")
     return steps
+
+
+def file_fields(
+    vocabulary: Vocabulary, *, normalizer: Any, pre_tokenizer: Any, decoder: Any, model: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the content of the tokenizer.json of a vocabulary from the fields that depend on its kind."""
+    return {
+        "version": "1.0",
+        **length_fields(vocabulary.length_settings),
+        "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
+        "normalizer": normalizer,
+        "pre_tokenizer": pre_tokenizer,
+        "post_processor": vocabulary.post_processor,
+        "decoder": decoder,
+        "model": model,
+    }
 
 
 def in_sequence(name: str, steps: Any) -> Any:
@@ -154,12 +174,13 @@ def parse_byte_level_steps(field: Any) -> Pattern | Chain:
     kinds = [step["type"] for step in steps]
     if kinds in (["ByteLevel"], ["Split", "ByteLevel"]) and not steps[-1]["add_prefix_space"]:
         if kinds == ["ByteLevel"] and steps[0]["use_regex"]:
-            return resolve_pattern("gpt2")
+            return pattern_of("gpt2")
         if len(kinds) == 2 and not steps[1]["use_regex"] and "Regex" in steps[0]["pattern"]:
-            pattern = resolve_pattern(steps[0]["pattern"]["Regex"])
+            pattern = pattern_of(steps[0]["pattern"]["Regex"])
             options = (steps[0]["behavior"], steps[0]["invert"])
             # Named patterns match the whole text, so removing text that does not match changes nothing.
             if options == ("Isolated", False) or (options == ("Removed", True) and pattern.name is not None):
+                warn_if_slow(pattern)
                 return pattern
     chain = Chain(steps)
     chain.check()
@@ -225,7 +246,7 @@ def _parse_split_pattern(pattern: Any, where: str) -> dict[str, str]:
     if kind == "Regex":
         named = field.replace("a pre_tokenizer", "the pre_tokenizer")
         expect(text not in NAMES, f"has {named} {text!r}, the name of a pattern instead of a regex")
-        refuse_misread_by_tokenizers(resolve_pattern(text))
+        refuse_misread_by_tokenizers(pattern_of(text))
     return {kind: text}
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 
-from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
+from tokenizer.formats.added_tokens import parse_added_tokens_field
 from tokenizer.formats.hugging_face import parse_post_processor
-from tokenizer.formats.length_settings import length_fields, parse_length_settings
+from tokenizer.formats.length_settings import parse_length_settings
 from tokenizer.formats.number_text import number_text, read_number
 from tokenizer.formats.spelled_vocabulary import check_ids, expect, is_unicode, quote
 from tokenizer.formats.step_fields import (
     decoder_field,
+    file_fields,
     in_sequence,
     parse_decoder,
     parse_metaspace,
@@ -34,21 +35,19 @@ _NO_PIECES = '"vocab": []'
 
 def unigram_json(vocabulary: UnigramVocabulary) -> Iterator[str]:
     """Yield the text of tokenizer.json in parts."""
-    content = {
-        "version": "1.0",
-        **length_fields(vocabulary.length_settings),
-        "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
-        "normalizer": _normalizer_field(vocabulary.pattern),
-        "pre_tokenizer": words_field(vocabulary.pattern),
-        "post_processor": vocabulary.post_processor,
-        "decoder": decoder_field(vocabulary.decoder),
-        "model": {
-            "type": "Unigram",
-            "unk_id": vocabulary.unknown,
-            "vocab": [],
-            "byte_fallback": vocabulary.byte_fallback,
-        },
+    model = {
+        "type": "Unigram",
+        "unk_id": vocabulary.unknown,
+        "vocab": [],
+        "byte_fallback": vocabulary.byte_fallback,
     }
+    content = file_fields(
+        vocabulary,
+        normalizer=_normalizer_field(vocabulary.pattern),
+        pre_tokenizer=words_field(vocabulary.pattern),
+        decoder=decoder_field(vocabulary.decoder),
+        model=model,
+    )
     before, after = json.dumps(content, ensure_ascii=False, indent=2).rsplit(_NO_PIECES, 1)
     entries = [
         f"\n      [\n        {json.dumps(piece, ensure_ascii=False)},\n        {number_text(score)}\n      ]"

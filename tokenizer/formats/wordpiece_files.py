@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 
-from tokenizer.formats.added_tokens import added_tokens_field, parse_added_tokens_field
+from tokenizer.formats.added_tokens import parse_added_tokens_field
 from tokenizer.formats.hugging_face import parse_post_processor
-from tokenizer.formats.length_settings import length_fields, parse_length_settings
+from tokenizer.formats.length_settings import parse_length_settings
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, check_ids, expect, is_unicode, quote
 from tokenizer.formats.step_fields import (
     decoder_field,
+    file_fields,
     normalizer_field,
     parse_bert_normalizer,
     parse_chain,
@@ -48,16 +49,13 @@ def wordpiece_json(vocabulary: WordPieceVocabulary) -> Iterator[str]:
             "continuing_subword_prefix": vocabulary.continuation,
             "max_input_chars_per_word": vocabulary.longest_word,
         }
-    content = {
-        "version": "1.0",
-        **length_fields(vocabulary.length_settings),
-        "added_tokens": added_tokens_field(vocabulary.special_tokens, vocabulary.added_flags),
-        "normalizer": normalizer,
-        "pre_tokenizer": {"type": "BertPreTokenizer"} if isinstance(words, BertWords) else pre_tokenizer_field(words),
-        "post_processor": vocabulary.post_processor,
-        "decoder": decoder_field(vocabulary.decoder),
-        "model": model | {"vocab": dict(sorted(vocabulary.ids.items(), key=lambda item: item[1]))},
-    }
+    content = file_fields(
+        vocabulary,
+        normalizer=normalizer,
+        pre_tokenizer={"type": "BertPreTokenizer"} if isinstance(words, BertWords) else pre_tokenizer_field(words),
+        decoder=decoder_field(vocabulary.decoder),
+        model=model | {"vocab": dict(sorted(vocabulary.ids.items(), key=lambda item: item[1]))},
+    )
     yield json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from tokenizer.byte_level import BYTE_TO_CHARACTER
 from tokenizer.document_blocks import Block, as_readonly
 from tokenizer.splitting import bert_characters, step_characters
-from tokenizer.splitting.patterns import CLIP_REGEX, Pattern
+from tokenizer.splitting.patterns import CLIP_REGEX, CLIP_STEPS, DEEPSEEK_REGEXES, DEEPSEEK_STEPS, Pattern
 from tokenizer.splitting.pretokenize import pretoken_ends
 from tokenizer.splitting.unicode_classes import CODE_POINTS, SPACE, code_point_classes
 from tokenizer.splitting.unicode_properties import find_property, ranges_of
@@ -24,37 +24,26 @@ if TYPE_CHECKING:
 
     Rewrite = Callable[[Block], tuple[Block, np.ndarray]]
 
-# DeepSeek-V3's steps. The kernel needs regexes that match the whole text, so each also matches the remaining text.
-DEEPSEEK_REGEXES = (
-    r"\p{N}{1,3}",
-    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
-    "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
-)
+# The kernel needs regexes that match the whole text, so each of DeepSeek's also matches the remaining text.
 _REST = (r"[^\p{N}]+", "[^\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", r"[\s\S]")
 _SPACE, _WORD, _OTHER, _ALONE = range(4)
-_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 
 
 def rewriter_of(chain: Chain) -> Rewrite | None:
     """Return the function that splits blocks of valid UTF-8 as the chain does; None if there is none."""
     if chain.as_bytes:
         return None
+    if chain.steps == CLIP_STEPS:
+        return _words_of_clip
     match chain.steps:
         case ({"type": "Whitespace" | "WhitespaceSplit" | "BertPreTokenizer" as kind},):
             return partial(_words_by_class, kind=kind)
-        # ByteLevel's own regex cuts none of the words of the first step.
-        case ({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Removed", "invert": True}, byte_level):
-            return _words_of_clip if (regex, byte_level) == (CLIP_REGEX, _BYTE_LEVEL) else None
     return None
 
 
 def ends_of_deepseek(block: Block, chain: Chain) -> np.ndarray | None:
     """Return the ends of the pretokens of DeepSeek-V3's steps, int64; None for other steps and for invalid UTF-8."""
-    isolated = {"type": "Split", "behavior": "Isolated", "invert": False}
-    splits = [isolated | {"pattern": {"Regex": regex}} for regex in DEEPSEEK_REGEXES]
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
-    if [*chain.steps] != [*splits, byte_level] or not is_valid(block):
+    if chain.steps != DEEPSEEK_STEPS or not is_valid(block):
         return None
     pieces = block
     for regex, rest in zip(DEEPSEEK_REGEXES, _REST, strict=True):

@@ -15,7 +15,7 @@ from itertools import pairwise
 from tokenizer.byte_level import spell, unspell
 from tokenizer.splitting import unicode_classes
 from tokenizer.splitting.automata import Automaton
-from tokenizer.splitting.patterns import resolve_pattern
+from tokenizer.splitting.patterns import CLIP_STEPS, DEEPSEEK_STEPS, pattern_of, warn_if_slow
 from tokenizer.splitting.scanner import match_spans, pretokens, split_by_regex, utf8_stretches
 from tokenizer.splitting.splitter import Splitter
 from tokenizer.text import WHITE_SPACE, read_text
@@ -102,8 +102,11 @@ class Chain(Splitter):
         return Chain(steps, as_bytes=self.as_bytes)
 
     def check(self) -> None:
-        """Raise ValueError for a regex that does not compile, or that `tokenizers` reads differently."""
+        """Raise ValueError for a regex that does not compile, and warn once about a regex that runs slower."""
         assert self._functions or not self.steps
+        for step in self.steps if self.steps not in (CLIP_STEPS, DEEPSEEK_STEPS) else ():
+            if regex := step.get("pattern", {}).get("Regex"):
+                warn_if_slow(pattern_of(regex))
 
     def pretokens(self, text: bytes) -> Iterator[bytes]:
         """Yield the pretokens of one text in order.
@@ -190,7 +193,7 @@ def _step(step: dict[str, Any]) -> Step:
         return partial(_split, find=partial(_spans, regex=re.compile(re.escape(step["pattern"]["String"]))), **options)
     from tokenizer.splitting.regex_translation import compile_regex, with_line_anchors
 
-    pattern = resolve_pattern(with_line_anchors(step["pattern"]["Regex"]))
+    pattern = pattern_of(with_line_anchors(step["pattern"]["Regex"]))
     keeps = {("Isolated", False): True, ("Isolated", True): True, ("Removed", True): False}.get(
         (step["behavior"], step["invert"])
     )
@@ -207,7 +210,7 @@ def _byte_level(piece: str, *, prefix: bool, split: bool) -> list[str]:
 
 
 def _gpt2() -> Automaton:
-    automaton = resolve_pattern("gpt2").automaton
+    automaton = pattern_of("gpt2").automaton
     assert automaton is not None
     return automaton
 

@@ -103,6 +103,24 @@ O200K_REGEX = (
 )
 # No named pattern: the words that CLIP keeps. White space between them is dropped.
 CLIP_REGEX = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+# DeepSeek-V3's regexes.
+DEEPSEEK_REGEXES = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+    "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+)
+_SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
+_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+# The steps with regexes that `chain_blocks` runs in kernels. ByteLevel's own regex cuts none of CLIP's words.
+CLIP_STEPS: tuple[dict[str, object], ...] = (
+    _SPLIT | {"pattern": {"Regex": CLIP_REGEX}, "behavior": "Removed", "invert": True},
+    _BYTE_LEVEL | {"use_regex": True},
+)
+DEEPSEEK_STEPS: tuple[dict[str, object], ...] = (
+    *(_SPLIT | {"pattern": {"Regex": regex}} for regex in DEEPSEEK_REGEXES),
+    _BYTE_LEVEL,
+)
 
 NAMES = {
     "gpt2": "gpt2",
@@ -153,11 +171,19 @@ SPELLINGS = {regex: name for name, regex in _REGEX_OF.items()} | {
 
 
 def resolve_pattern(pattern: str | Pattern) -> Pattern:
+    """Return the pattern for a name in `NAMES` or for a regex, as `pattern_of`; warn once if it runs slower."""
+    found = pattern_of(pattern)
+    if found is not pattern:
+        warn_if_slow(found)
+    return found
+
+
+def pattern_of(pattern: str | Pattern) -> Pattern:
     """Return the pattern for a name in `NAMES` or for a regex in `regex` syntax.
 
-    A regex in `SPELLINGS` gives the named pattern. A regex without an automaton warns once, because it runs slower. The
-    Unicode properties and case of a regex mean what they mean in `tokenizers`. Raises ValueError, which names the
-    cause, for a regex that is empty, invalid or too large, or that `regex_parsing` refuses.
+    A regex in `SPELLINGS` gives the named pattern. The Unicode properties and case of a regex mean what they mean in
+    `tokenizers`. Raises ValueError, which names the cause, for a regex that is empty, invalid or too large, or that
+    `regex_parsing` refuses.
     """
     if isinstance(pattern, Pattern):
         return pattern
@@ -166,19 +192,23 @@ def resolve_pattern(pattern: str | Pattern) -> Pattern:
     name = NAMES.get(pattern) or SPELLINGS.get(pattern)
     if name:
         return Pattern(_REGEX_OF[name], name)
-    if automaton_of(pattern) is not None:
-        return Pattern(pattern)
-    from tokenizer.splitting.regex_translation import compile_regex
+    if automaton_of(pattern) is None:
+        from tokenizer.splitting.regex_translation import compile_regex
 
-    compile_regex(pattern)
-    if pattern not in _warned:
-        _warned.add(pattern)
-        hint = f" (named patterns: {', '.join(NAMES)})" if pattern.isalnum() else ""
+        compile_regex(pattern)
+    return Pattern(pattern)
+
+
+def warn_if_slow(pattern: Pattern) -> None:
+    """Warn once about a pattern without an automaton, which the `regex` module runs."""
+    regex = pattern.regex
+    if pattern.automaton is None and regex not in _warned:
+        _warned.add(regex)
+        hint = f" (named patterns: {', '.join(NAMES)})" if regex.isalnum() else ""
         warn(
-            f"the split pattern {pattern[:80]!r} is not a named pattern: "
+            f"the split pattern {regex[:80]!r} is not a named pattern: "
             f"it runs through the regex module, exactly but slower{hint}"
         )
-    return Pattern(pattern)
 
 
 _warned: set[str] = set()
