@@ -65,6 +65,8 @@ class Base:
     entries: int = 4096
     settings: Mapping[str, object] = field(default_factory=dict)
     """Changes of the model"""
+    tokenizer_of: str = ""
+    """Another base whose tokenizer it takes, by default its own"""
 
 
 @dataclass(frozen=True)
@@ -77,8 +79,8 @@ class Case:
     what: str
     """What the model learns, for the table"""
     train: Mapping[str, object] = field(default_factory=dict)
-    options: Mapping[str, object] = field(default_factory=dict)
-    suffix: str = "jsonl"
+    teacher: str = ""
+    """Base that teaches it"""
 
 
 def rows(path: Path) -> Iterator[Row]:
@@ -106,10 +108,12 @@ def languages(corpora: Path) -> dict[str, str]:
 
 
 def first_part(text: str) -> str:
+    """Return the part for training."""
     return text[: len(text) * 4 // 5]
 
 
 def last_part(text: str) -> str:
+    """Return the part for tests."""
     return text[len(text) * 4 // 5 :]
 
 
@@ -155,7 +159,7 @@ def facts(corpora: Path) -> Iterable[str]:
 
 
 def language_examples(corpora: Path, folder: Path) -> None:
-    """Passages of 60 characters with their language; 12 of the 24 languages' texts are translations of one book."""
+    """Passages of 60 characters with their language. Most texts are translations of one handbook."""
     random_ = random.Random(0)
     both: list[list[Row]] = [[], []]
     for language, text in languages(corpora).items():
@@ -289,16 +293,17 @@ def _both_parts(documents: list[str]) -> tuple[list[str], list[str]]:
     return documents[:cut], documents[cut:]
 
 
-BYTES = {"layers": 4}
 BASES = {
     "multilingual-bert": Base("bert-tiny", multilingual_text, 1_000_000),
     "books-bert": Base("bert-tiny", training_books, 1_000_000),
     "code-bert": Base("bert-tiny", python_modules, 1_000_000),
     "wiki-bert": Base("bert-tiny", training_articles, 1_000_000),
     "pairs-t5": Base("t5-tiny", sentence_pairs, 1_000_000),
-    "facts-gpt": Base("gpt-tiny", facts, 1_500_000, entries=261, settings=BYTES),
+    "facts-gpt": Base("gpt-tiny", facts, 1_500_000, entries=261, settings={"layers": 4}),
     "books-gpt": Base("gpt-tiny", training_books, 1_000_000),
-    "small-gpt": Base("gpt-tiny", training_books, 500_000, settings={"layers": 1, "width": 64}),
+    "small-gpt": Base(
+        "gpt-tiny", training_books, 500_000, settings={"layers": 1, "width": 64}, tokenizer_of="books-gpt"
+    ),
 }
 CASES = {
     "classes": Case("multilingual-bert", language_examples, "language of 60 characters, 24 languages", {"epochs": 8}),
@@ -309,27 +314,27 @@ CASES = {
     "text-to-text": Case("pairs-t5", translation_examples, "German to English (Multi30k)", {"epochs": 2}),
     "chat": Case("facts-gpt", conversation_examples, "sums, dates, copying, spelling", {"epochs": 3}),
     "preferences": Case("chat", preference_examples, "right answers over wrong ones", {"epochs": 1}),
-    "distillation": Case("small-gpt", book_pieces, "a quarter of the width from gpt-tiny", {"epochs": 2}),
+    "distillation": Case(
+        "small-gpt", book_pieces, "half the width of gpt-tiny, its teacher", {"epochs": 2}, "books-gpt"
+    ),
 }
 
 
 def base_run(name: str, options: Options) -> Path:
-    """Return the folder of a pretrained run, trained if it does not exist."""
+    """Return the folder of a pretrained run. Steps that an earlier call finished are not repeated."""
     base, folder = BASES[name], options.work / "bases" / name
-    out = folder / "run"
-    if (out / "evaluation.json").exists() or (out / "done").exists():
-        return out
+    out, tok, data, text = (folder / part for part in ("run", "tok", "data", "text.jsonl"))
     folder.mkdir(parents=True, exist_ok=True)
-    text = folder / "text.jsonl"
-    text.write_text("".join(json.dumps({"text": one}) + "\n" for one in base.texts(options.corpora)), encoding="utf-8")
-    tok, data, sentinels = folder / "tok", folder / "data", 100 if base.recipe == "t5-tiny" else 0
-    source = options.work / "bases" / "books-gpt" / "tok" if name == "small-gpt" else tok
-    if source == tok and not tok.exists():
-        train_tokenizer([str(text)], vocab_size=base.entries, sentinels=sentinels, out=tok)
     if not data.exists():
-        build_dataset([str(text)], tokenizer=source, context_length=256, out=data)
+        documents = (json.dumps({"text": document}) + "\n" for document in base.texts(options.corpora))
+        text.write_text("".join(documents), encoding="utf-8")
+        if base.tokenizer_of:
+            tok = base_run(base.tokenizer_of, options)
+        elif not tok.exists():
+            sentinels = 100 if base.recipe == "t5-tiny" else 0
+            train_tokenizer([str(text)], vocab_size=base.entries, sentinels=sentinels, out=tok)
+        build_dataset([str(text)], tokenizer=tok, context_length=256, out=data)
     pretrain(base.recipe, data=data, out=out, model=base.settings, train={"tokens": base.tokens})
-    (out / "done").touch()
     return out
 
 
@@ -337,9 +342,7 @@ def measure(name: str, options: Options) -> Row:
     """Return the numbers of a task: the run's by seed, the baselines', and the minutes of fine-tuning."""
     case, folder = CASES[name], options.work / name
     base = options.work / case.base / "run" if case.base in CASES else base_run(case.base, options)
-    task = dict(case.options)
-    if name == "distillation":
-        task["teacher"] = str(base_run("books-gpt", options))
+    task = {"teacher": str(base_run(case.teacher, options))} if case.teacher else {}
     if not folder.exists():
         folder.mkdir(parents=True)
         case.examples(options.corpora, folder)
@@ -379,7 +382,7 @@ def page(result: Mapping[str, Any]) -> str:
     for row in result["rows"]:
         values = [value for value in row["by_seed"][row["number"]] if value is not None]
         own = f"{fmean(values):.3f} ± {stdev(values):.3f}" if len(values) > 1 else f"{values[0]:.3f}"
-        others = [f"{name} {number(numbers.get(row['number']))}" for name, numbers in row["others"].items()]
+        others = [f"{name} {rounded(numbers.get(row['number']))}" for name, numbers in row["others"].items()]
         examples = f"{row['train']:,} / {row['test']:,}"
         lines.append(
             (row["task"], row["what"], examples, row["number"], own, "; ".join(others), f"{row['minutes']:.1f}")
@@ -390,7 +393,7 @@ def page(result: Mapping[str, Any]) -> str:
     return "\n".join([*heading("One result for each task", result["command"], on), *table(head, lines)]) + "\n"
 
 
-def number(value: float | None) -> str:
+def rounded(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
