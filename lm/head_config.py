@@ -41,8 +41,8 @@ class HeadConfig:
 def usual_layers(config: ModelConfig, kind: HeadKind, model_type: str = "") -> HeadLayers:
     """Return the layers that transformers has in a head for a model in the format `model_type`.
 
-    An encoder with rotary positions and a norm of the embedding has the layers of ModernBERT, other encoders those of
-    BERT.
+    An encoder with rotary positions and a norm of the embedding has the layers of ModernBERT, other encoders have
+    the layers of BERT.
     """
     if config.architecture == "encoder" and config.positions == "rotary" and config.embedding_norm:
         return "gelu-norm"

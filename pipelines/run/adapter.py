@@ -46,7 +46,7 @@ def with_adapter(run: Run, weights: Mapping[str, Tensor], folder: Path) -> dict[
 
 
 def _in_units(weights: Mapping[str, Tensor], mean: float, deviation: float) -> dict[str, Tensor]:
-    """Return weights whose outputs are `deviation` times as large, plus `mean`, as those of an export are."""
+    """Return weights whose outputs are scaled by `deviation` and shifted by `mean`, as in an export."""
     changed = {name: weights[name] * deviation for name in (WEIGHT, BIAS) if name in weights}
     if BIAS in changed:
         changed[BIAS] += mean

@@ -104,7 +104,7 @@ class Service:
     created: int = field(kw_only=True)
     """Start of the server, in seconds since 1970"""
     tasks: Mapping[str, Predictor] = field(default_factory=dict, kw_only=True)
-    """Runs that are fine-tuned for a task. Those of the task text-to-text are language models too"""
+    """Runs that are fine-tuned for a task. Runs of the task text-to-text are language models too"""
 
     @property
     def names(self) -> list[str]:

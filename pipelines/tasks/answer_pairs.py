@@ -1,4 +1,4 @@
-"""Two answers to one prompt: the ids that a model reads, and those that count in the loss. Imports no torch."""
+"""Two answers to one prompt: the ids that a model reads, and which of them count in the loss. Imports no torch."""
 
 from collections.abc import Sequence
 from functools import cache

@@ -1,4 +1,4 @@
-"""llama.cpp as a peer: runs a GGUF file in a process of its own, because a failed assertion ends the process.
+"""llama.cpp as a peer: runs a GGUF file in a separate process, because a failed assertion ends the process.
 
 `python llama_cpp.py FILE` reads {"path": request} lines from standard input and answers each with a line.
 """

@@ -1,4 +1,4 @@
-"""The page talks with a run: answers and their numbers are those of the run, and every turn can be changed."""
+"""The page talks with a run: it shows the run's answers and their numbers, and every turn can be changed."""
 
 import json
 import re

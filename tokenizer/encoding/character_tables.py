@@ -148,7 +148,7 @@ def _symbols_of(vocabulary: CharacterPairVocabulary, prepends: bool, completes: 
 class _Codes:
     """The bytes of symbols and tokens, as `kernels.character_symbols` writes them.
 
-    byte_ids: int32 (256,). merges: int32 (n, 3), those that make symbols of their bytes. parts: the codes of
+    byte_ids: int32 (256,). merges: int32 (n, 3), the merges that make symbols of their bytes. parts: the codes of
     the ids from the vocabulary's size on, which are parts of symbols.
     """
 

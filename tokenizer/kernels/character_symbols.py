@@ -158,7 +158,7 @@ def _write_pretoken(data, start, end, symbols, out, at):
 
 @kernel
 def write_symbols(data, offsets, ends, known, frozen, options, out, out_offsets, out_ends):
-    """Write the symbols of all pretokens to `out`, uint8, and the ends of those that are not empty to `out_ends`.
+    """Write the symbols of all pretokens to `out`, uint8, and the ends of the non-empty ones to `out_ends`.
 
     data: uint8; document d is data[offsets[d]:offsets[d + 1]], and out[out_offsets[d]:out_offsets[d + 1]] afterwards.
     ends: int64, the end of each pretoken in `data`. Return the number of pretokens written.

@@ -52,7 +52,7 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
 
     @property
     def name(self) -> str | None:
-        """The name of the words without normalizers and of those that keep all spaces, None for others."""
+        """The name of the words without normalizers and of the words that keep all spaces, None for others."""
         return {PLAIN_WORDS: _NAME, SPACED_WORDS: SPACED}.get(self)
 
     @cached_property
