@@ -102,8 +102,9 @@ class Distillation(Task):
     """Folder of the run to learn from"""
     alpha: float = 0.5
     """Share of the teacher's predictions in the loss; the rest is the cross-entropy of the text"""
-    temperature: float = 2.0
-    """Divisor of the logits of both models in the loss. A higher temperature gives unlikely tokens more weight"""
+    temperature: float = 0.0
+    """Divisor of the logits of both models in the loss; 0: 2, or 1 if the vocabularies differ. A higher temperature
+    gives unlikely tokens more weight"""
     by_bytes: Annotated[bool, Learned] = False
     """Whether the vocabularies differ"""
 
@@ -111,8 +112,8 @@ class Distillation(Task):
         super().__post_init__()
         if not 0 <= self.alpha <= 1:
             raise ValueError(f"`alpha` is {self.alpha}: give a share from 0 to 1")
-        if not 0.1 <= self.temperature <= 100:
-            raise ValueError(f"`temperature` is {self.temperature}, but must be from 0.1 to 100")
+        if self.temperature and not 0.1 <= self.temperature <= 100:
+            raise ValueError(f"`temperature` is {self.temperature}: give 0.1 to 100, or 0 for the default")
 
     # Reading
 
@@ -174,7 +175,8 @@ class Distillation(Task):
         from pipelines.training.byte_losses import summed_byte_distillation_loss
         from pipelines.training.logit_losses import summed_distillation_loss
 
-        options: dict[str, Any] = {"alpha": self.alpha, "temperature": self.temperature}
+        temperature = self.temperature or (1.0 if self.by_bytes else 2.0)
+        options: dict[str, Any] = {"alpha": self.alpha, "temperature": temperature}
         if not self.by_bytes:
             return partial(summed_distillation_loss, teacher=load_teacher(self.teacher), **options)
         teacher = load_byte_teacher(self.teacher, reader.tokenizer, reader.model.vocab_size)

@@ -241,6 +241,14 @@ def test_without_the_teachers_share_the_loss_is_that_of_plain_training(pair):
     )
 
 
+def test_the_default_temperature_is_1_across_vocabularies_and_2_otherwise(trained_gpt, byte_gpt):
+    used = []
+    for teacher in (byte_gpt, trained_gpt):
+        task = adapted(trained_gpt, teacher)
+        used.append(task.loss(reader_of(Run(trained_gpt), task)).keywords["temperature"])
+    assert used == [1.0, 2.0]
+
+
 def test_rows_without_a_weight_and_rows_without_a_shared_position_do_not_count(pair):
     (student, teacher), examples = models(pair), windows(*pair, TEXTS[:1])
     options = {"teacher": teacher, "alpha": 0.7, "temperature": 1.5, "device": CPU}
