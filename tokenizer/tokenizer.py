@@ -302,6 +302,38 @@ class Tokenizer(EncodingMethods):
         make = InputMaker(self.encode_batch, vocabulary.post_processor, padding, self.special_tokens, types)
         return make(text, text_pair, **options)
 
+    def grow(
+        self,
+        corpus: object,
+        entries: int,
+        *,
+        min_frequency: int = 2,
+        max_token_length: int | None = None,
+        threads: int | None = None,
+        progress: Progress | None = None,
+        memory: int | None = None,
+    ) -> Tokenizer:
+        """Return a new tokenizer with up to `entries` entries, for which training goes on from the present merges.
+
+        For byte-level BPE; other kinds raise ValueError. All ids and merges stay as they are. A text is encoded as
+        before, except that neighbouring tokens can be joined. New ids follow the largest one.
+
+        corpus, min_frequency, max_token_length, threads, progress and memory: as in `train`. entries: size of the new
+        vocabulary with its special tokens: the largest id plus 1. Special tokens spelled in the corpus are ordinary
+        text; no new token has the spelling of one. Warns if the corpus runs out of pairs.
+        """
+        from tokenizer.training.growing import Growth, grow
+
+        growth = Growth(
+            entries=entries,
+            min_frequency=min_frequency,
+            max_token_length=max_token_length,
+            threads=threads,
+            progress=progress,
+            memory=memory,
+        )
+        return Tokenizer(grow(self.vocabulary, corpus, growth))
+
     @property
     def end_of_text(self) -> int | None:
         """The id of the token that ends texts; None if there is none.

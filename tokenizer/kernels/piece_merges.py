@@ -112,6 +112,19 @@ def lay_out(data, offsets, first_symbols, later_symbols, merging):
     return used
 
 
+@kernel
+def lay_out_symbols(offsets, merging):
+    """Lay out words whose symbols are in `merging.symbols`; word w is at offsets[w] to offsets[w + 1]."""
+    for word in range(len(offsets) - 1):
+        start = offsets[word]
+        end = offsets[word + 1]
+        for position in range(start, end):
+            merging.words[position] = word
+            merging.preceding[position] = position - 1 if position > start else NONE
+            merging.following[position] = position + 1 if position + 1 < end else NONE
+            merging.pair_at[position] = NONE
+
+
 @inlined
 def _record(merging, left, right):
     """Return the record of a pair; add it if it is new."""

@@ -36,6 +36,8 @@ class Kind:
     default_pattern: str
     exact_pattern: str
     """Name of the splitter that loses the least text."""
+    grows = False
+    """Whether training can go on from the merges of a vocabulary."""
     takes_regex = False
     """Whether a regular expression is a splitter, too."""
     needed_splitter: str
@@ -114,21 +116,12 @@ class Kind:
 
         Tokens of the vocabulary, such as [unused1], keep their ids. Other new spellings get ids after the largest one.
         """
-        from inspect import signature
-
-        from tokenizer.vocabulary import Vocabulary
-
         special, size = dict(vocabulary.special_tokens), vocabulary.size
         for spelling in new_spellings(vocabulary, spellings):
             known = vocabulary.spelled_id(spelling)
             special[spelling] = size if known is None else known
             size += known is None
-        make = type(vocabulary)
-        names = {*signature(make).parameters}
-        if "common" in names:
-            names = names - {"common"} | {*signature(Vocabulary).parameters} - {"largest"}
-        fields = {name: getattr(vocabulary, name) for name in names}
-        extended: Vocabulary = make(**fields | {"special_tokens": special})
+        extended: Vocabulary = changed(vocabulary, special_tokens=special)
         return extended
 
     def as_tokenizers(self, vocabulary: Vocabulary) -> Vocabulary:
@@ -145,3 +138,16 @@ class Kind:
 def new_spellings(vocabulary: Vocabulary, spellings: Sequence[str]) -> list[str]:
     """Return the spellings that are not special tokens yet. Raises ValueError for a spelling that is not allowed."""
     return [spelling for spelling in check_special_tokens(spellings) if spelling not in vocabulary.special_tokens]
+
+
+def changed(vocabulary: Any, **changes: object) -> Any:
+    """Return a vocabulary that differs in the given arguments of its class."""
+    from inspect import signature
+
+    from tokenizer.vocabulary import Vocabulary
+
+    make = type(vocabulary)
+    names = {*signature(make).parameters}
+    if "common" in names:
+        names = names - {"common"} | {*signature(Vocabulary).parameters} - {"largest"}
+    return make(**{name: getattr(vocabulary, name) for name in names} | changes)

@@ -111,25 +111,15 @@ def _learn(
 ) -> Learned:
     merging = _lay_out(counts, alphabet, later if continuation else None, spare)
     texts = [*alphabet, *(continuation + character for character in later if continuation)]
-    ranking = _ranking(merging, len(texts) + wanted + len(known), spare) if score == "likelihood" else None
+    loop = MergeLoop(merging, min_count, spare)
+    if score == "likelihood":
+        loop.ranking = _ranking(merging, len(texts) + wanted + len(known), spare)
     symbol_of = {text: symbol for symbol, text in enumerate(texts)}
     made: list[str] = []
     merges: list[tuple[str, str]] = []
     new = 0
-    while len(made) < wanted:
-        if ranking is None:
-            outcome = kernel.merge_and_find(merging, new, min_count)
-        else:
-            outcome = likelihood.merge_and_find(merging, ranking, new, min_count)
-        if outcome == kernel.FINISHED:
-            break
-        if outcome == kernel.GROW:
-            merging = _grown(merging, spare, len(made))
-            ranking = ranking and _with_places(ranking, merging, spare, len(made))
-            continue
-        left, right = divmod(int(merging.keys[merging.state[kernel.CURRENT]]), 1 << 32)
-        if left == right:
-            _sort_positions(merging)
+    while len(made) < wanted and (pair := loop.find(new)):
+        left, right = pair
         text = texts[left] + texts[right].removeprefix(continuation)
         merges.append((texts[left], texts[right]))
         symbol = symbol_of.get(text)
@@ -138,10 +128,49 @@ def _learn(
             texts.append(text)
             if text not in known:
                 made.append(text)
+                loop.made += 1
         new = symbol
         if progress is not None and (len(made) % PROGRESS_STEP == 0 or len(made) == wanted):
             progress("merge", len(made), wanted)
     return Learned(made, merges)
+
+
+class MergeLoop:
+    """Finds the pair to merge next, and replaces it.
+
+    spare: bytes that the arrays may take, None for no limit. Raises ValueError before they exceed it.
+    """
+
+    def __init__(self, merging: kernel.Merging, min_count: int, spare: int | None) -> None:
+        self.merging, self.min_count, self.spare = merging, min_count, spare
+        self.ranking: likelihood.Ranking | None = None
+        """Of training by likelihood"""
+        self.made = 0
+        """Tokens made so far, for messages"""
+
+    def find(self, new: int) -> tuple[int, int] | None:
+        """Replace the pair found last, if any, by the symbol `new`. Return the symbols of the next pair, if any."""
+        while True:
+            if self.ranking is None:
+                outcome = kernel.merge_and_find(self.merging, new, self.min_count)
+            else:
+                outcome = likelihood.merge_and_find(self.merging, self.ranking, new, self.min_count)
+            if outcome == kernel.FINISHED:
+                return None
+            if outcome == kernel.GROW:
+                self.merging = _grown(self.merging, self.spare, self.made)
+                self.ranking = self.ranking and _with_places(self.ranking, self.merging, self.spare, self.made)
+                continue
+            left, right = divmod(int(self.merging.keys[self.merging.state[kernel.CURRENT]]), 1 << 32)
+            if left == right:
+                _sort_positions(self.merging)
+            return left, right
+
+    def refuse(self) -> None:
+        """Leave out the pair found last. It is found again if its count changes."""
+        record = self.merging.state[kernel.CURRENT]
+        self.merging.heads[record], self.merging.sizes[record] = kernel.NONE, 0
+        self.merging.state[kernel.CURRENT] = kernel.NONE
 
 
 def compile_merging(counts: PretokenCounts, alphabet: str, later: str) -> None:
@@ -164,18 +193,37 @@ def _lay_out(counts: PretokenCounts, alphabet: str, later: str | None, spare: in
     else:
         later_symbols[list(map(ord, later))] = len(alphabet) + np.arange(len(later))
     positions = int(np.count_nonzero((counts.data & 0xC0) != 0x80))
+    merging = _empty_merging(positions, counts.counts, spare)
+    used = kernel.lay_out(counts.data, counts.offsets, first_symbols, later_symbols, merging)
+    return _with_pairs(merging._replace(symbols=merging.symbols[:used]), spare)
+
+
+def lay_out_symbols(
+    symbols: np.ndarray, offsets: np.ndarray, word_counts: np.ndarray, spare: int | None
+) -> kernel.Merging:
+    """Return the data of the merge loop for words of any symbols.
+
+    symbols: int32 (n,), the joined symbols of the words. offsets: int64 (words + 1,). word_counts: int64 (words,).
+    """
+    merging = _empty_merging(len(symbols), word_counts, spare)
+    merging.symbols[:] = symbols
+    kernel.lay_out_symbols(offsets, merging)
+    return _with_pairs(merging, spare)
+
+
+def _empty_merging(positions: int, word_counts: np.ndarray, spare: int | None) -> kernel.Merging:
     if positions >= 2**31:
-        raise ValueError(f"the words have {positions:,} characters, more than 2**31: leave out rare words")
+        raise ValueError(f"the words have {positions:,} symbols, more than 2**31: leave out rare words")
     check_spare(POSITION_BYTES * positions, spare, 0)
     records = 1 << 14
     symbols, words, following, preceding, pair_at = np.empty((5, positions), dtype=np.int32)
-    merging = kernel.Merging(
+    return kernel.Merging(
         symbols=symbols,
         words=words,
         following=following,
         preceding=preceding,
         pair_at=pair_at,
-        word_counts=counts.counts,
+        word_counts=word_counts,
         places=np.empty(positions + 1024, dtype=np.int32),
         nexts=np.empty(positions + 1024, dtype=np.int32),
         keys=np.empty(records, dtype=np.int64),
@@ -189,9 +237,11 @@ def _lay_out(counts: PretokenCounts, alphabet: str, later: str | None, spare: in
         touched=np.empty(records, dtype=np.int32),
         state=np.array([0, 0, kernel.NONE, 0, 0, kernel.NONE], dtype=np.int64),
     )
-    used = kernel.lay_out(counts.data, counts.offsets, first_symbols, later_symbols, merging)
-    merging = merging._replace(symbols=symbols[:used])
-    first = 0
+
+
+def _with_pairs(merging: kernel.Merging, spare: int | None) -> kernel.Merging:
+    """Return the data with the records of all pairs."""
+    first, used = 0, len(merging.symbols)
     while (first := kernel.list_pairs(merging, first, used)) < used:
         merging = _with_records(merging, spare)
     return merging

@@ -1,0 +1,167 @@
+"""Grow a byte-level BPE vocabulary: training goes on from its merges.
+
+Each distinct pretoken of the new text is encoded with the present merges. Its tokens are the first symbols, and
+ordinary training merges them further. The new merges rank after all present ones. So every text is encoded as before,
+except that some neighbouring tokens are joined (Purason et al. 2025, arXiv 2512.03989).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tokenizer.argument_checks import check_callable, whole_number
+from tokenizer.bpe_vocabulary import BytePairVocabulary
+from tokenizer.byte_level import BY_RANKS
+from tokenizer.document_blocks import Block
+from tokenizer.encoding.text_encoder import TextEncoder
+from tokenizer.kinds.kind import changed
+from tokenizer.kinds.registry import kind_named
+from tokenizer.splitting.splitter import Splitter
+from tokenizer.training.counting import PretokenCounts, Progress, count_pretokens
+from tokenizer.training.train import DEFAULT_MIN_FREQUENCY, LARGEST_VOCABULARY
+from tokenizer.training.wordpiece_training import PROGRESS_STEP, MergeLoop, lay_out_symbols
+from tokenizer.vocabulary import Vocabulary
+from tokenizer.warn import warn
+from tokenizer.workers import thread_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class Growth:
+    """The options of `Tokenizer.grow`. Raises ValueError, which names the argument, for a wrong one.
+
+    entries: size of the grown vocabulary with special tokens: its largest id plus 1. memory: limit in bytes.
+    """
+
+    entries: int
+    min_frequency: int = DEFAULT_MIN_FREQUENCY
+    max_token_length: int | None = None
+    threads: int | None = None
+    progress: Progress | None = None
+    memory: int | None = None
+
+    def __post_init__(self) -> None:
+        thread_count(self.threads)
+        check_callable("progress", self.progress)
+        for name, least in (("entries", 1), ("min_frequency", 0), ("max_token_length", 1), ("memory", 1)):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
+        if self.entries > LARGEST_VOCABULARY:
+            raise ValueError(f"entries is {self.entries:,}: give at most {LARGEST_VOCABULARY:,}")
+
+    def check(self, vocabulary: Vocabulary) -> None:
+        """Raise ValueError unless the vocabulary can grow to this size."""
+        kind = kind_named(vocabulary.kind)
+        if not kind.grows:
+            raise ValueError(
+                f"{kind.title} cannot grow: more {kind.entries} would change how texts are cut into the present ones. "
+                "Grow a byte-level BPE vocabulary, or train a new one"
+            )
+        if self.entries <= vocabulary.size:
+            raise ValueError(
+                f"entries is {self.entries:,}, but the vocabulary has {vocabulary.size:,} already: give a larger number"
+            )
+
+
+def grow(vocabulary: Vocabulary, corpus: object, growth: Growth) -> Vocabulary:
+    """Return the vocabulary that `Tokenizer.grow` describes."""
+    growth.check(vocabulary)
+    assert isinstance(vocabulary, BytePairVocabulary)
+    counts = count_pretokens(
+        corpus,
+        vocabulary.pattern,
+        threads=growth.threads,
+        progress=growth.progress,
+        memory=growth.memory,
+        normalizer=vocabulary.normalizer,
+    )
+    grown = grow_byte_pairs(vocabulary, counts, growth)
+    if grown.size < growth.entries:
+        warn(
+            f"the corpus ran out of pairs that occur at least {max(1, growth.min_frequency)} times: the vocabulary has "
+            f"{grown.size} entries, not {growth.entries}"
+        )
+    return grown
+
+
+class _Pretokens(Splitter):
+    """Every document is one pretoken."""
+
+    rewrites = False
+    identity = "pretokens"
+
+    def pretokens(self, text: bytes) -> Iterator[bytes]:
+        yield text
+
+    def ends_of_block(self, block: Block) -> np.ndarray:
+        return np.unique(block.offsets[1:])
+
+
+def grow_byte_pairs(vocabulary: BytePairVocabulary, counts: PretokenCounts, options: Growth) -> BytePairVocabulary:
+    """Return the vocabulary with further merges, learned from pretokens.
+
+    Present ids and merges stay. New tokens get the ids from `vocabulary.size` on. A merge that makes a present token
+    keeps its id. Among pairs of equal count, the smallest left id, then right id is merged first. Pairs that spell a
+    special token are left out. The result is smaller than wanted if no pair is frequent enough.
+    """
+    symbols, offsets = _segmented(vocabulary, counts, options.threads)
+    spare = None if options.memory is None else options.memory - counts.data.nbytes - symbols.nbytes
+    loop = MergeLoop(lay_out_symbols(symbols, offsets, counts.counts, spare), max(1, options.min_frequency), spare)
+    tokens: list[Any] = list(vocabulary.tokens)
+    ids = {token: i for i, token in enumerate(tokens) if token is not None}
+    special = {spelling.encode() for spelling in vocabulary.special_tokens} - ids.keys()
+    wanted, pairs = options.entries - vocabulary.size, []
+    longest = options.max_token_length or 2**62
+    new = 0
+    while loop.made < wanted and (pair := loop.find(new)):
+        left, right = tokens[pair[0]], tokens[pair[1]]
+        token = left + right
+        if token in special or len(token) > longest:
+            loop.refuse()
+            continue
+        pairs.append((left, right))
+        if token not in ids:
+            ids[token] = len(tokens)
+            tokens.append(token)
+            loop.made += 1
+            if options.progress is not None and (loop.made % PROGRESS_STEP == 0 or loop.made == wanted):
+                options.progress("merge", loop.made, wanted)
+        new = ids[token]
+    return _with_merges(vocabulary, pairs, tokens[vocabulary.size :])
+
+
+def _segmented(
+    vocabulary: BytePairVocabulary, counts: PretokenCounts, threads: int | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ids of all pretokens, int32, and the offset of each pretoken's ids, int64 (n + 1,)."""
+    whole = copy(vocabulary)
+    pattern: Any = _Pretokens()
+    whole.pattern, whole.normalizer = pattern, None
+    ids, offsets = TextEncoder(whole).to_arrays(Block(counts.data, counts.offsets), threads)
+    return ids.view(np.int32), offsets
+
+
+def _with_merges(
+    vocabulary: BytePairVocabulary, added: list[tuple[bytes, bytes]], tokens: list[bytes]
+) -> BytePairVocabulary:
+    """Return the vocabulary with more merges, and with new tokens, whose ids follow the largest one."""
+    by_ranks = vocabulary.rule == BY_RANKS
+    present: Any = vocabulary.merge_pairs if vocabulary.pairs is None else vocabulary.pairs
+    written = vocabulary.written
+    ids = {**vocabulary.ids, **{written(token): vocabulary.size + k for k, token in enumerate(tokens)}}
+    first, merged = vocabulary.first_merged, len(present)
+    follows = first is not None and first + merged == vocabulary.size and len(tokens) == len(added)
+    if vocabulary.pairs is None and vocabulary.spelled:
+        present = [(written(left), written(right)) for left, right in present]
+    grown: BytePairVocabulary = changed(
+        vocabulary,
+        ids=ids,
+        pairs=[*present, *((written(left), written(right)) for left, right in added)],
+        first_merged=first if follows else None,
+        rule=vocabulary.semantics if by_ranks else vocabulary.rule,
+    )
+    return grown
