@@ -334,6 +334,20 @@ class Tokenizer(EncodingMethods):
         )
         return Tokenizer(grow(self.vocabulary, corpus, growth))
 
+    def trim(self, corpus: object, entries: int | None = None, *, threads: int | None = None) -> Tokenizer:
+        """Return a new tokenizer with fewer entries: those that a corpus uses, renumbered in the order of their ids.
+
+        For all kinds but SentencePiece models. Special tokens, bytes and single characters stay. A text is encoded into
+        the same tokens as before if all of these stay.
+
+        corpus and threads: as in `train`. entries: number of entries with special tokens; by default all that are used,
+        and the parts that merges join to them. With fewer, BPE leaves out the least used token that is no part of
+        another one, again and again. Its count then passes to its parts. Other kinds leave out the least used tokens.
+        """
+        from tokenizer.trimming import trim
+
+        return Tokenizer(trim(self.vocabulary, corpus, entries, threads))
+
     @property
     def end_of_text(self) -> int | None:
         """The id of the token that ends texts; None if there is none.

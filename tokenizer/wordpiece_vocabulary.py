@@ -30,7 +30,7 @@ class WordPieceVocabulary(Vocabulary):
 
     ids: maps tokens to ids. It may contain special tokens; a word spelled like one gets its id, as in tokenizers. Other
     special tokens have the ids that follow, from the number of entries on, as tokenizers gives them.
-    unknown: the token of a word that no tokens spell. prefix: the start of tokens that continue a word; None for
+    unknown: the token of a word that no tokens spell. continuation: the start of tokens that continue a word; None for
     WordLevel, where a word is one token. longest_word: longer words, in code points, are unknown.
     decoder: the steps of decoding, in the form of tokenizer.json; by default those of BERT.
     learned_merges: the merges of training in order, as pairs of tokens. Encoding does not use them, and files do not
@@ -49,7 +49,7 @@ class WordPieceVocabulary(Vocabulary):
         *,
         ids: Mapping[str, int],
         unknown: str = UNKNOWN,
-        prefix: str | None = CONTINUATION,
+        continuation: str | None = CONTINUATION,
         longest_word: int = LONGEST_WORD,
         decoder: Sequence[dict[str, Any]] | None = None,
         learned_merges: Sequence[tuple[str, str]] = (),
@@ -58,9 +58,9 @@ class WordPieceVocabulary(Vocabulary):
         super().__init__(largest=max(ids.values()), **common)
         self.ids = ids
         self.unknown = unknown
-        self.continuation = prefix
+        self.continuation = continuation
         self.longest_word = longest_word
-        self.decoder = decoder_of_bert(prefix or "") if decoder is None else decoder
+        self.decoder = decoder_of_bert(continuation or "") if decoder is None else decoder
         self.learned_merges = learned_merges
 
     @property

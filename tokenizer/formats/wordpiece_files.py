@@ -67,14 +67,14 @@ def parse_wordpiece_json(content: dict[str, Any]) -> WordPieceVocabulary:
     model = content["model"]
     rules: dict[str, Any]
     if model["type"] == "WordLevel":
-        rules = {"prefix": None, "longest_word": 2**31 - 1}
+        rules = {"continuation": None, "longest_word": 2**31 - 1}
     else:
         prefix = model.get("continuing_subword_prefix", CONTINUATION)
         expect(isinstance(prefix, str) and is_unicode(prefix), f"has model.continuing_subword_prefix = {quote(prefix)}")
         longest = model.get("max_input_chars_per_word", LONGEST_WORD)
         expect(type(longest) is int and 0 <= longest < 2**31, f"has model.max_input_chars_per_word = {quote(longest)}")
         expect(len(prefix) <= LONGEST_TOKEN, f"has model.continuing_subword_prefix {quote(prefix)}")
-        rules = {"prefix": prefix, "longest_word": longest}
+        rules = {"continuation": prefix, "longest_word": longest}
     special, flags = parse_added_tokens_field(content, model.get("vocab"))
     normalizer, pattern = _parse_splitter(content)
     unknown = model.get("unk_token", UNKNOWN_WORD if model["type"] == "WordLevel" else UNKNOWN)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from tokenizer.kinds.kind import Kind
+from tokenizer.byte_level import BY_RANKS
+from tokenizer.kinds.kind import Kind, changed
 from tokenizer.splitting.patterns import NAMES, Pattern
 
 TYPE_CHECKING = False
@@ -69,6 +70,23 @@ class BytePairs(Kind):
             progress=options.progress,
         )
         return trained_vocabulary(merges, order, special_tokens, pattern)
+
+    def required_ids(self, vocabulary: BytePairVocabulary) -> set[int]:
+        return {i for i in vocabulary.byte_ids.tolist() if i < vocabulary.size}
+
+    def with_ids(self, vocabulary: BytePairVocabulary, ids: Mapping[int, int], **changes: Any) -> BytePairVocabulary:
+        tokens: Any = [token if token is None else vocabulary.written(token) for token in vocabulary.tokens]
+        merges = [merge for merge in vocabulary.merges.tolist() if ids.keys() >= {*merge}]
+        trimmed: BytePairVocabulary = changed(
+            vocabulary,
+            ids={tokens[old]: new for old, new in ids.items() if tokens[old] is not None},
+            pairs=[(tokens[left], tokens[right]) for left, right, _ in merges],
+            rule=vocabulary.semantics if vocabulary.rule == BY_RANKS else vocabulary.rule,
+            first_merged=None,
+            unreachable=None,
+            **changes,
+        )
+        return trimmed
 
     def shortage(self, vocabulary: Vocabulary, options: Options) -> str:
         return f"the corpus ran out of pairs that occur at least {options.min_count} times"

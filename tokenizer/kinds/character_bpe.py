@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from tokenizer.kinds.sentencepiece import UNKNOWN_PIECE, SentencePieceKind
+from tokenizer.kinds.kind import changed
+from tokenizer.kinds.sentencepiece import UNKNOWN_PIECE, SentencePieceKind, refuse_model
 from tokenizer.splitting.metaspace_splitter import METASPACE_NAMES, SPACED
 from tokenizer.splitting.normalizers import MARK, decoder_of_marks
 
@@ -68,6 +69,27 @@ class CharacterPairs(SentencePieceKind):
             special_tokens={spelling: ids[spelling] for spelling in (UNKNOWN_PIECE, *later)},
             pattern=words,
         )
+
+    def required_ids(self, vocabulary: CharacterPairVocabulary) -> set[int]:
+        """Return the ids of single characters, with and without prefix and suffix, of bytes and of unknown text."""
+        refuse_model(vocabulary)
+        prefix, suffix = vocabulary.prefix, vocabulary.suffix
+        ids, unknown = vocabulary.ids, vocabulary.unknown
+        kept = {i for token, i in ids.items() if len(token.removeprefix(prefix).removesuffix(suffix)) == 1}
+        kept |= {*(vocabulary.byte_ids or {}).values()}
+        return kept if unknown is None else kept | {ids[unknown]}
+
+    def with_ids(
+        self, vocabulary: CharacterPairVocabulary, ids: Mapping[int, int], **changes: Any
+    ) -> CharacterPairVocabulary:
+        merges = zip(vocabulary.pairs, vocabulary.merges.tolist(), strict=True)
+        trimmed: CharacterPairVocabulary = changed(
+            vocabulary,
+            ids={token: ids[old] for token, old in vocabulary.ids.items() if old in ids},
+            pairs=[pair for pair, merge in merges if ids.keys() >= {*merge}],
+            **changes,
+        )
+        return trimmed
 
     def shortage(self, vocabulary: Vocabulary, options: Options) -> str:
         return f"the corpus ran out of pairs that occur at least {options.min_count} times"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -123,6 +123,14 @@ class Kind:
             size += known is None
         extended: Vocabulary = changed(vocabulary, special_tokens=special)
         return extended
+
+    def required_ids(self, vocabulary: Any) -> set[int]:
+        """Return the ids without which some texts could not be encoded. ValueError if no vocabulary can be trimmed."""
+        raise ValueError(f"{self.title} cannot be trimmed")
+
+    def with_ids(self, vocabulary: Any, ids: Mapping[int, int], **changes: Any) -> Vocabulary:
+        """Return the vocabulary of some ids, given with their new numbers from 0 on, and with other `changes`."""
+        raise NotImplementedError
 
     def as_tokenizers(self, vocabulary: Vocabulary) -> Vocabulary:
         """Return the vocabulary that encodes as `tokenizers` does."""

@@ -60,3 +60,9 @@ class SentencePieceKind(Kind):
             return vocabulary if vocabulary.source is not None else as_sentencepiece(vocabulary)
         except ValueError as error:
             raise ValueError(f"a SentencePiece model cannot express this vocabulary: it {error}") from None
+
+
+def refuse_model(vocabulary: Any) -> None:
+    """Raise ValueError for a SentencePiece model."""
+    if vocabulary.source is not None:
+        raise ValueError("a SentencePiece model cannot be trimmed: convert it with as_tokenizers() first")

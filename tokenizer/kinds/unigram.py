@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from tokenizer.kinds.sentencepiece import UNKNOWN_PIECE, SentencePieceKind
+from tokenizer.kinds.kind import changed
+from tokenizer.kinds.sentencepiece import UNKNOWN_PIECE, SentencePieceKind, refuse_model
 from tokenizer.splitting.metaspace_splitter import METASPACE_NAMES
 from tokenizer.splitting.normalizers import MARK, Prepend, decoder_of_marks
 
@@ -71,6 +72,24 @@ class Unigram(SentencePieceKind):
             if Prepend(MARK) in words.normalizers
             else [*([{"type": "ByteFallback"}] if rules.byte_fallback else []), words.field],
         )
+
+    def required_ids(self, vocabulary: UnigramVocabulary) -> set[int]:
+        """Return the ids of characters, of bytes, of unknown text, and of the lowest score, on which its score depends."""
+        refuse_model(vocabulary)
+        kept = {i for i, piece in enumerate(vocabulary.pieces) if len(piece) == 1}
+        kept |= {*(vocabulary.byte_ids or ())} - {-1}
+        return kept | {vocabulary.unknown, vocabulary.scores.index(min(vocabulary.scores))}
+
+    def with_ids(self, vocabulary: UnigramVocabulary, ids: Mapping[int, int], **changes: Any) -> UnigramVocabulary:
+        pieces = [old for old in ids if old < len(vocabulary.pieces)]
+        trimmed: UnigramVocabulary = changed(
+            vocabulary,
+            pieces=[vocabulary.pieces[old] for old in pieces],
+            scores=[vocabulary.scores[old] for old in pieces],
+            unknown=ids[vocabulary.unknown],
+            **changes,
+        )
+        return trimmed
 
     def shortage(self, vocabulary: Any, options: Options) -> str:
         from tokenizer.training.piece_rules import PieceRules

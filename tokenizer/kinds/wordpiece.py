@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from tokenizer.kinds.kind import Kind
+from tokenizer.kinds.kind import Kind, changed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,6 +71,17 @@ class WordPiece(Kind):
             pattern=words,
             learned_merges=learned.merges,
         )
+
+    def required_ids(self, vocabulary: WordPieceVocabulary) -> set[int]:
+        """Return the ids of single characters, at the start of words and within, and of unknown words."""
+        prefix, ids = vocabulary.prefix, vocabulary.ids
+        single = {i for token, i in ids.items() if len(token.removeprefix(prefix)) == 1}
+        return single | {ids[vocabulary.unknown]}
+
+    def with_ids(self, vocabulary: WordPieceVocabulary, ids: Mapping[int, int], **changes: Any) -> WordPieceVocabulary:
+        kept = {token: ids[old] for token, old in vocabulary.ids.items() if old in ids}
+        trimmed: WordPieceVocabulary = changed(vocabulary, ids=kept, learned_merges=(), **changes)
+        return trimmed
 
     def shortage(self, vocabulary: Vocabulary, options: Options) -> str:
         return f"the corpus ran out of pairs that occur at least {options.min_count} times"
