@@ -107,16 +107,26 @@ DEEPSEEK = [
 ]
 
 
+DIGITS_APART = [
+    [
+        {"type": "Digits", "individual_digits": alone},
+        {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+    ]
+    for alone in (True, False)
+]
+
+
 @pytest.mark.filterwarnings("ignore:the split pattern")
-@given(data=st.lists(st.text(st.sampled_from(OTHERS), max_size=15) | TEXTS, max_size=4))
-def test_deepseeks_blocks_are_split_as_their_texts_and_as_in_tokenizers(data):
-    chain, block = Chain(DEEPSEEK), block_of([b"before", *map(str.encode, data), b"after"])
+@pytest.mark.parametrize("steps", [DEEPSEEK, *DIGITS_APART], ids=["deepseek", "digit", "digits"])
+@given(data=st.lists(st.text(st.sampled_from(OTHERS + "\U00011de3"), max_size=15) | TEXTS, max_size=4))
+def test_blocks_are_split_by_the_scanner_as_their_texts_and_as_in_tokenizers(steps, data):
+    chain, block = Chain(steps), block_of([b"before", *map(str.encode, data), b"after"])
     block = Block(block.data, block.offsets[1:-1])
     ends = chain.ends_of_block(block)
     text = block.data.tobytes()
     found = [text[start:end] for start, end in pairwise([int(block.offsets[0]), *ends.tolist()])]
     assert found == [pretoken for document in data for pretoken in chain.pretokens(document.encode())]
-    expected = [piece for document in data for piece, _ in peer(DEEPSEEK).pre_tokenize_str(document)]
+    expected = [piece for document in data for piece, _ in peer(steps).pre_tokenize_str(document)]
     assert list(map(spell, found)) == expected
     assert chain.ends_of_block(block_of([b"a\xff"])) is None
 

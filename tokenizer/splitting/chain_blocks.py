@@ -11,14 +11,14 @@ import numpy as np
 from tokenizer.byte_level import BYTE_TO_CHARACTER
 from tokenizer.document_blocks import Block, as_readonly
 from tokenizer.splitting import bert_characters, step_characters
-from tokenizer.splitting.patterns import CLIP_REGEX, CLIP_STEPS, DEEPSEEK_REGEXES, DEEPSEEK_STEPS, Pattern
+from tokenizer.splitting.patterns import CLIP_REGEX, CLIP_STEPS, DEEPSEEK_REGEXES, DEEPSEEK_STEPS, Pattern, pattern_of
 from tokenizer.splitting.pretokenize import pretoken_ends
 from tokenizer.splitting.unicode_classes import CODE_POINTS, SPACE, code_point_classes
 from tokenizer.splitting.unicode_properties import find_property, ranges_of
 from tokenizer.text import WHITE_SPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tokenizer.splitting.chains import Chain
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # The kernel needs regexes that match the whole text, so each of DeepSeek's also matches the remaining text.
 _REST = (r"[^\p{N}]+", "[^\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", r"[\s\S]")
+# Numbers: those of `unicode_classes`, and those that only Rust's newer table has, which Digits uses.
+DIGITS = r"\p{N}\U00011DE0-\U00011DE9\U00016FF4-\U00016FF6"
 _SPACE, _WORD, _OTHER, _ALONE = range(4)
 
 
@@ -41,10 +43,31 @@ def rewriter_of(chain: Chain) -> Rewrite | None:
     return None
 
 
-def ends_of_deepseek(block: Block, chain: Chain) -> np.ndarray | None:
-    """Return the ends of the pretokens of DeepSeek-V3's steps, int64; None for other steps and for invalid UTF-8."""
-    if chain.steps != DEEPSEEK_STEPS or not is_valid(block):
-        return None
+def ends_of(block: Block, chain: Chain) -> np.ndarray | None:
+    """Return the ends of the pretokens of a block, int64; None if the scanner cannot run these steps.
+
+    It runs the steps of DeepSeek-V3, and digits before GPT-2's regex, as in Command R and StarCoder.
+    """
+    match chain.steps:
+        case ({"type": "Digits", "individual_digits": alone}, {"type": "ByteLevel", "use_regex": True}) if (
+            not chain.rewrites
+        ):
+            digits = Pattern(f"[{DIGITS}]|[^{DIGITS}]+" if alone else f"[{DIGITS}]+|[^{DIGITS}]+")
+            return _ends_of_patterns(block, (digits, pattern_of("gpt2"))) if is_valid(block) else None
+    return _ends_of_deepseek(block) if chain.steps == DEEPSEEK_STEPS and is_valid(block) else None
+
+
+def _ends_of_patterns(block: Block, patterns: Sequence[Pattern]) -> np.ndarray:
+    """Return the ends of the pretokens that each pattern cuts from those of the one before."""
+    pieces = block
+    for pattern in patterns:
+        chunks = (chunk.copy() for chunk in pretoken_ends(pieces, pattern))
+        pieces = Block(block.data, np.concatenate([block.offsets[:1], *chunks]))
+    ends: np.ndarray = pieces.offsets[1:]
+    return ends
+
+
+def _ends_of_deepseek(block: Block) -> np.ndarray:
     pieces = block
     for regex, rest in zip(DEEPSEEK_REGEXES, _REST, strict=True):
         before = pieces.offsets

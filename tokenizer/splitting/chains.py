@@ -130,9 +130,9 @@ class Chain(Splitter):
         return rewrite(block) if rewrite is not None and is_valid(block) else super().rewrite(block)
 
     def ends_of_block(self, block: Block) -> np.ndarray | None:
-        from tokenizer.splitting.chain_blocks import ends_of_deepseek
+        from tokenizer.splitting.chain_blocks import ends_of
 
-        return ends_of_deepseek(block, self)
+        return ends_of(block, self)
 
     def _split(self, piece: str, done: int = 0) -> list[bytes]:
         """Return the pretokens of a piece that went through the first `done` steps."""
