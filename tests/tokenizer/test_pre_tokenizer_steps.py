@@ -152,17 +152,18 @@ SCANNED = [
         for invert in (False, True)
     ),
 ]
+SLOW = [split for split in SPLITS if split["pattern"].get("Regex") == "^a|b$" and split["behavior"] != "Removed"]
 
 
 @given(
-    st.lists(st.sampled_from(SCANNED), min_size=1, max_size=3),
+    st.lists(st.sampled_from([*SCANNED, *SLOW]), min_size=1, max_size=3),
     st.sampled_from([[], [BYTES], [BYTES | {"use_regex": True}]]),
     st.lists(TEXTS, max_size=4),
 )
 def test_any_sequence_of_splits_runs_in_the_scanner_as_in_tokenizers(splits, last, data):
     steps = [*splits, *last]
     chain, block = Chain(steps, as_bytes=False), block_of([b"before", *map(str.encode, data), b"after"])
-    assert chain.scans is not None
+    assert chain.scans is not None or all(split in SLOW for split in splits)
     block = Block(block.data, block.offsets[1:-1])
     words, ends = chain.rewrite(block)
     text = words.data.tobytes()

@@ -14,7 +14,7 @@ from tokenizer.document_blocks import Block, as_readonly
 from tokenizer.splitting import bert_characters, step_characters
 from tokenizer.splitting.automata import END, MULTIBYTE, NO_ASCII_RULES
 from tokenizer.splitting.patterns import pattern_of
-from tokenizer.splitting.pretokenize import AutomatonArrays, arrays_of, automaton_arrays, scanned_ends
+from tokenizer.splitting.pretokenize import NO_AUTOMATON, AutomatonArrays, arrays_of, automaton_arrays, scanned_ends
 from tokenizer.splitting.regex_translation import with_line_anchors
 from tokenizer.splitting.unicode_classes import CODE_POINTS
 from tokenizer.splitting.unicode_properties import ranges_of
@@ -25,28 +25,38 @@ if TYPE_CHECKING:
     from tokenizer.splitting.regex_compilation import Gaps
 
     Rewrite = Callable[[Block], tuple[Block, np.ndarray]]
+    Split = Callable[[str], list[str]]
 
 _SPACE, _WORD, _OTHER, _ALONE = range(4)
 
 
 class Scan(NamedTuple):
-    """A Split that the scanner runs. `gaps` is None if every pretoken is a match."""
+    """A Split that the scanner runs.
+
+    gaps: None if every pretoken is a match. split: the Split in plain Python, if its regex has no automaton.
+    """
 
     arrays: AutomatonArrays
     gaps: Gaps | None
     behavior: str = "Isolated"
     invert: bool = False
+    split: Split | None = None
 
 
-def scans_of(splits: Iterable[dict[str, Any]]) -> list[Scan] | None:
-    """Return the scans of Splits by regexes, None if the scanner cannot run all of them."""
+def scans_of(steps: Iterable[tuple[dict[str, Any], Split]]) -> list[Scan] | None:
+    """Return the scans of Splits by regexes, each given with the function that runs it in plain Python.
+
+    None if no regex has an automaton, or if a Split that has none drops text.
+    """
     scans = []
-    for split in splits:
-        found = _automaton_with_gaps(split["pattern"]["Regex"])
-        if found is None:
+    for step, split in steps:
+        if found := _automaton_with_gaps(step["pattern"]["Regex"]):
+            scans.append(Scan(*found, step["behavior"], step["invert"]))
+        elif step["behavior"] == "Removed":
             return None
-        scans.append(Scan(*found, split["behavior"], split["invert"]))
-    return scans
+        else:
+            scans.append(Scan(NO_AUTOMATON, None, split=split))
+    return scans if any(scan.split is None for scan in scans) or not scans else None
 
 
 @lru_cache(maxsize=64)
@@ -83,8 +93,7 @@ def _cut(block: Block, scans: list[Scan]) -> tuple[np.ndarray, np.ndarray]:
     bounds, kept = block.offsets, np.ones(len(block.offsets) - 1, dtype=np.bool_)
     for scan in scans:
         before = bounds
-        chunks = (chunk.copy() for chunk in scanned_ends(Block(block.data, before), scan.arrays))
-        bounds = np.concatenate([before[:1], *chunks])
+        bounds = _cut_once(Block(block.data, before), scan)
         kept = kept[np.searchsorted(before, bounds[:-1], side="right") - 1]
         if scan.gaps is None and scan.behavior == "Isolated":
             continue
@@ -97,6 +106,23 @@ def _cut(block: Block, scans: list[Scan]) -> tuple[np.ndarray, np.ndarray]:
         kept = kept[first]
         bounds = np.append(bounds[:-1][first], bounds[-1])
     return bounds, kept
+
+
+def _cut_once(pieces: Block, scan: Scan) -> np.ndarray:
+    """Return the bounds of the parts of pieces, int64. In plain Python, each distinct piece is split once."""
+    if scan.split is None:
+        chunks = (chunk.copy() for chunk in scanned_ends(pieces, scan.arrays))
+        return np.concatenate([pieces.offsets[:1], *chunks])
+    first = int(pieces.offsets[0])
+    data = pieces.data[first : int(pieces.offsets[-1])].tobytes()
+    known: dict[bytes, list[int]] = {}
+    lengths = [first]
+    for start, end in pairwise((pieces.offsets - first).tolist()):
+        piece = data[start:end]
+        if piece not in known:
+            known[piece] = [len(part.encode()) for part in scan.split(piece.decode()) if part]
+        lengths += known[piece]
+    return np.cumsum(lengths, dtype=np.int64)
 
 
 def _gaps(data: np.ndarray, bounds: np.ndarray, begins: np.ndarray, scan: Scan) -> np.ndarray:

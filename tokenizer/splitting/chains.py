@@ -106,8 +106,9 @@ class Chain(Splitter):
     def check(self) -> None:
         """Raise ValueError for a regex that does not compile, and warn once about a regex that runs slower."""
         assert self._functions or not self.steps
-        for step in self.steps if self.scans is None else ():
-            if regex := step.get("pattern", {}).get("Regex"):
+        for place, step in enumerate(self.steps):
+            regex = step.get("pattern", {}).get("Regex")
+            if regex and (self.scans is None or self.scans[place].split):
                 warn_if_slow(pattern_of(regex))
 
     def pretokens(self, text: bytes) -> Iterator[bytes]:
@@ -131,14 +132,15 @@ class Chain(Splitter):
 
     @cached_property
     def scans(self) -> list[Scan] | None:
-        """The steps as the scanner runs them over blocks, None if it cannot run all of them."""
+        """The steps as the scanner runs them over blocks, None if it can run none or they are no Splits."""
         from tokenizer.splitting.chain_blocks import scans_of
 
         splits = [_as_splits(step) for step in self.steps]
         is_spelled = [step["type"] == "ByteLevel" for step in self.steps]
         if None in splits or any(is_spelled[:-1]) or (self.as_bytes and not any(is_spelled)):
             return None
-        return scans_of(split for some in splits if some for split in some)
+        steps = zip(splits, self._functions, strict=True)
+        return scans_of((split, function) for some, function in steps for split in some or [])
 
     def rewrite(self, block: Block) -> tuple[Block, np.ndarray]:
         """Return the block of joined pretokens, and the end of each, int64. Most steps run in numpy or a kernel."""
