@@ -2,6 +2,7 @@
 
 Examples:
     bytelm carry-over runs/gpt my-text/ --tokenizer other --out runs/carried
+    bytelm carry-over my/gpt web.jsonl --tokenizer cl100k.tiktoken --out my/big
 """
 
 from pathlib import Path
