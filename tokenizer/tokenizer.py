@@ -309,22 +309,25 @@ class Tokenizer(EncodingMethods):
         *,
         min_frequency: int = 2,
         max_token_length: int | None = None,
+        superwords: int | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
         memory: int | None = None,
     ) -> Tokenizer:
         """Return a new tokenizer with up to `entries` entries, for which training goes on from the present merges.
 
-        For byte-level BPE; other kinds raise ValueError. All ids and merges stay. A text is encoded as before, except
-        that neighbouring tokens can be joined. New ids follow the largest one. No new token spells a special token.
-        Warns if the corpus runs out of pairs.
+        For byte-level BPE. All ids and merges stay. A text is encoded as before, except that neighbouring tokens can be
+        joined. New ids follow the largest one. No new token spells a special token. Warns if pairs run out.
 
-        entries: the largest id plus 1, special tokens included. All other arguments: as in `train`.
+        entries: the largest id plus 1, special tokens included. superwords: let new tokens hold up to this many words
+            (SuperBPE, Liu et al. 2025, arXiv 2503.13423). From then on only numbers are cut from a text before merging.
+        All other arguments: as in `train`.
         """
         from tokenizer.training.growing import Growth, grow
 
-        limits: Any = {"threads": threads, "progress": progress, "memory": memory}
-        growth = Growth(entries=entries, min_frequency=min_frequency, max_token_length=max_token_length, **limits)
+        limits: Any = {"max_token_length": max_token_length, "superwords": superwords}
+        limits |= {"threads": threads, "progress": progress, "memory": memory}
+        growth = Growth(entries=entries, min_frequency=min_frequency, **limits)
         return Tokenizer(grow(self.vocabulary, corpus, growth))
 
     def trim(

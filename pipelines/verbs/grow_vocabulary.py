@@ -18,7 +18,7 @@ from tokenizer import Tokenizer
 HELP = {
     "Text": ("source corpus split", ""),
     "Reading files": READING,
-    "Vocabulary": ("add entries", "min_frequency max_token_length pattern"),
+    "Vocabulary": ("add entries superwords", "superword_words min_frequency max_token_length pattern"),
     "Memory and time": ("threads", ""),
     "Output": ("out overwrite json", ""),
 }
@@ -32,6 +32,8 @@ def grow_vocabulary(
     out: Path,
     add: int | None = None,
     entries: int | None = None,
+    superwords: bool = False,
+    superword_words: int = 4,
     min_frequency: int = 2,
     max_token_length: int | None = None,
     pattern: TokenizerPattern = None,
@@ -53,6 +55,9 @@ def grow_vocabulary(
         out: Folder of the new tokenizer or run.
         add: Number of entries to add.
         entries: Number of entries of the new vocabulary, special tokens included, instead of `add`.
+        superwords: Let new tokens hold several words (SuperBPE). From then on, only numbers are cut from a text before
+            merging, and texts can become other tokens than before.
+        superword_words: Most words in a token with `superwords`.
         min_frequency: Least count of a pair to merge.
         max_token_length: Maximum length of a new token in bytes.
         threads: Threads that count; all cores by default.
@@ -65,7 +70,9 @@ def grow_vocabulary(
 
     changing = VocabularyChange(source, out, pattern, overwrite)
     wanted = changing.old.vocab_size + (add or 0) if entries is None else entries
-    options: Any = {"min_frequency": min_frequency, "max_token_length": max_token_length, "threads": threads}
+    words = superword_words if superwords else None
+    options: Any = {"min_frequency": min_frequency, "max_token_length": max_token_length, "superwords": words}
+    options["threads"] = threads
     Growth(entries=wanted, **options).check(changing.old.vocabulary)
     from corpora import open_corpus
 

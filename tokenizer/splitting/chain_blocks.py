@@ -11,7 +11,15 @@ import numpy as np
 from tokenizer.byte_level import BYTE_TO_CHARACTER
 from tokenizer.document_blocks import Block, as_readonly
 from tokenizer.splitting import bert_characters, step_characters
-from tokenizer.splitting.patterns import CLIP_REGEX, CLIP_STEPS, DEEPSEEK_REGEXES, DEEPSEEK_STEPS, Pattern, pattern_of
+from tokenizer.splitting.patterns import (
+    CLIP_REGEX,
+    CLIP_STEPS,
+    DEEPSEEK_REGEXES,
+    DEEPSEEK_STEPS,
+    SUPERWORD_STEPS,
+    Pattern,
+    pattern_of,
+)
 from tokenizer.splitting.pretokenize import pretoken_ends
 from tokenizer.splitting.unicode_classes import CODE_POINTS, SPACE, code_point_classes
 from tokenizer.splitting.unicode_properties import find_property, ranges_of
@@ -54,6 +62,8 @@ def ends_of(block: Block, chain: Chain) -> np.ndarray | None:
         ):
             digits = Pattern(f"[{DIGITS}]|[^{DIGITS}]+" if alone else f"[{DIGITS}]+|[^{DIGITS}]+")
             return _ends_of_patterns(block, (digits, pattern_of("gpt2"))) if is_valid(block) else None
+    if chain.steps == SUPERWORD_STEPS and is_valid(block):
+        return _ends_of_superwords(block, chain)
     return _ends_of_deepseek(block) if chain.steps == DEEPSEEK_STEPS and is_valid(block) else None
 
 
@@ -65,6 +75,20 @@ def _ends_of_patterns(block: Block, patterns: Sequence[Pattern]) -> np.ndarray:
         pieces = Block(block.data, np.concatenate([block.offsets[:1], *chunks]))
     ends: np.ndarray = pieces.offsets[1:]
     return ends
+
+
+def _ends_of_superwords(block: Block, chain: Chain) -> np.ndarray:
+    """Return the ends of numbers and of the text between them. Long numbers are rare, so plain Python cuts them."""
+    ends = _ends_of_patterns(block, (Pattern(r"\p{N}+|[^\p{N}]+"),))
+    starts = np.concatenate([block.offsets[:1], ends[:-1]])
+    first = block.data[np.minimum(starts, len(block.data) - 1)]
+    numbers = np.flatnonzero((ends - starts > 3) & (((first >= 0x30) & (first <= 0x39)) | (first >= 0x80)))
+    further = [ends]
+    for place in numbers.tolist():
+        start, end = int(starts[place]), int(ends[place])
+        lengths = [len(pretoken) for pretoken in chain.pretokens(block.data[start:end].tobytes())]
+        further.append(start + np.cumsum(lengths[:-1], dtype=np.int64))
+    return np.unique(np.concatenate(further))
 
 
 def _ends_of_deepseek(block: Block) -> np.ndarray:
