@@ -5,7 +5,6 @@ import re
 from collections import Counter
 from itertools import pairwise
 
-import bpe_continue
 import pytest
 import tokenizers
 from hypothesis import given
@@ -18,6 +17,7 @@ from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.patterns import SUPERWORD_REGEXES, SUPERWORD_STEPS
 from tokenizer.training.growing import UpToColons
 
+bpe_continue = pytest.importorskip("bpe_continue")
 PIECES = st.sampled_from(["of the ", "in a: b", ": ", " ", "12", "1234567", "²", "٣٤٥٦", "\n", "don't", "字", ":", "x"])
 TEXTS = st.lists(PIECES, max_size=12).map("".join)
 
