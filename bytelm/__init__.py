@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pipelines.scoring.choices import rank_choices
     from pipelines.scoring.texts import score_text
     from pipelines.verbs.build_dataset import build_dataset
+    from pipelines.verbs.carry_over import carry_over
     from pipelines.verbs.chat import chat
     from pipelines.verbs.dataset import verify_dataset
     from pipelines.verbs.demo import demo
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from pipelines.verbs.export_onnx import export_onnx
     from pipelines.verbs.finetune import finetune
     from pipelines.verbs.generate import generate
+    from pipelines.verbs.grow_vocabulary import grow_vocabulary
     from pipelines.verbs.import_gguf import import_gguf
     from pipelines.verbs.import_hf import import_hf
     from pipelines.verbs.params import params
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from pipelines.verbs.tokenize import tokenize
     from pipelines.verbs.train import train
     from pipelines.verbs.train_tokenizer import train_tokenizer
+    from pipelines.verbs.trim_vocabulary import trim_vocabulary
     from tokenizer import Tokenizer
 
     __version__: str
@@ -85,6 +88,7 @@ __all__ = [
     "Tokenizer",
     "answer",
     "build_dataset",
+    "carry_over",
     "chat",
     "demo",
     "embed",
@@ -95,6 +99,7 @@ __all__ = [
     "export_onnx",
     "finetune",
     "generate",
+    "grow_vocabulary",
     "import_gguf",
     "import_hf",
     "load_recipe",
@@ -113,6 +118,7 @@ __all__ = [
     "tokenize",
     "train",
     "train_tokenizer",
+    "trim_vocabulary",
     "verify_dataset",
 ]
 

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from lm.config import GATED, ModelConfig
+from lm.initialization import Initializer, deepnorm_scales
 from lm.layers import ACTIVATIONS, Component, LayerNorm, Linear, RMSNorm, build_norm
 from lm.mixers.attention import Attention, CrossAttend
 from lm.mixers.mixer import Mix, Mixer, mixer_class, select_rows
+from lm.norm_places import NormPlaces
 from lm.positions import Rotary
 
 Norm = LayerNorm | RMSNorm | nn.Identity
@@ -24,18 +26,20 @@ class MLP(Component):
 
     component = "mlp"
 
-    def __init__(self, config: ModelConfig, residual_writes: int = 1) -> None:
+    def __init__(self, config: ModelConfig, residual_writes: int = 1, gain: float = 1.0) -> None:
+        """`residual_writes` and `gain`: as in `Initializer.matrix`."""
         super().__init__()
+        width, hidden = config.width, config.hidden_width
         self.activation = ACTIVATIONS[config.activation]
-        self.up = Linear(config.width, config.hidden_width, config.bias)
-        self.gate = Linear(config.width, config.hidden_width, config.bias) if config.activation in GATED else None
-        self.down = Linear(config.hidden_width, config.width, config.bias, residual_writes)
+        self.up = Linear(width, hidden, config.bias, gain=gain)
+        self.gate = Linear(width, hidden, config.bias, gain=gain) if config.activation in GATED else None
+        self.down = Linear(config.hidden_width, config.width, config.bias, residual_writes, gain)
+        self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., width) to (..., width), in the dtype of x."""
-        if self.gate is None:
-            return self.down(self.activation(self.up(x)))
-        return self.down(self.activation(self.gate(x)) * self.up(x))
+        hidden = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
+        return self.down(self.dropout(hidden))
 
     def flops(self, rows: float) -> float:
         """Return the training FLOPs of `rows` positions."""
@@ -46,9 +50,12 @@ class MLP(Component):
 class Block(Component):
     """Mixer, cross-attention in a decoder with an encoder, and MLP, each added to the residual stream.
 
-    With `config.residual` parallel, the MLP reads the stream before the mixer (Wang and Komatsuzaki 2021). The mixer
-    and its norm are registered, and saved, under the mixer's name: `attention` and `attention_norm`.
+    `config.norm_position` places the norms (`lm.config.NormPlaces`). With `config.residual` parallel, the MLP reads the
+    stream before the mixer (Wang and Komatsuzaki 2021). A sub-layer's parts are registered, and saved, under its name:
+    `attention`, `attention_norm`, and with some norm positions `attention_branch_norm` or `attention_scale`.
     """
+
+    own_component = "norms"  # ReZero has scales instead
 
     def __init__(
         self,
@@ -62,21 +69,33 @@ class Block(Component):
     ) -> None:
         """`skip`: the probability that a sequence skips a sub-layer in training.
 
-        `normalized`: whether the stream comes from a norm, so that the mixer of a pre-norm block needs none.
+        `normalized`: whether the stream comes from a norm, so that the mixer needs none before it.
         """
         super().__init__()
-        self.pre_norm = config.norm_position == "pre"
-        self.parallel = config.residual == "parallel"
+        self.places = config.norm_places
+        self.residual = config.residual
+        self.stream_scale, gain = deepnorm_scales(config, cross)
         self.mixer_name = config.mixer
-        unneeded = normalized and self.pre_norm
-        self.add_module(f"{config.mixer}_norm", nn.Identity() if unneeded else build_norm(config))
-        self.add_module(config.mixer, mixer_class(config)(config, residual_writes, value_embedding))
-        self.cross_norm = build_norm(config) if cross else None
-        self.cross_attention = Attention(config, residual_writes) if cross else None
-        self.mlp_norm = build_norm(config) if config.mlp else None
-        self.mlp = MLP(config, residual_writes) if config.mlp else None
+        self._add_norms(config, config.mixer, self.places._replace(before=self.places.before and not normalized))
+        self.add_module(config.mixer, mixer_class(config)(config, residual_writes, value_embedding, gain))
+        self.cross_attention = self.mlp = None
+        if cross:
+            self._add_norms(config, "cross", self.places)
+            self.cross_attention = Attention(config, residual_writes, gain=gain)
+        if config.mlp:
+            self._add_norms(config, "mlp", self.places if config.mlp_norm else NormPlaces())
+            self.mlp = MLP(config, residual_writes, gain)
         self.dropout = nn.Dropout(config.dropout)
         self.skip = skip
+
+    def _add_norms(self, config: ModelConfig, name: str, places: NormPlaces) -> None:
+        """Register the norms of a sub-layer, which may have fewer `places` than others, and its scale."""
+        second = places.branch and self.places.before
+        first = places.before or places.after or (places.branch and not second)
+        self.add_module(f"{name}_norm", build_norm(config) if first else nn.Identity())
+        self.add_module(f"{name}_branch_norm", build_norm(config) if second else nn.Identity())
+        rezero = config.norm_position == "rezero"
+        self.register_parameter(f"{name}_scale", nn.Parameter(torch.empty(1)) if rezero else None)
 
     @property
     def mixer(self) -> Mixer:
@@ -85,7 +104,7 @@ class Block(Component):
 
     @property
     def mixer_norm(self) -> Norm:
-        """The norm before the mixer, or after it in post-norm models."""
+        """The norm before the mixer, or the norm that its position gives instead."""
         return cast("Norm", getattr(self, f"{self.mixer_name}_norm"))
 
     def forward(
@@ -107,28 +126,34 @@ class Block(Component):
             # Not self(...): FSDP would gather the block once more, out of step with the other ranks.
             return select_rows(self.forward(x, rotary, mix, cross_attend, value_embedding), rows)
         self_rows = rows if self.cross_attention is None else None
-        norm = self.mixer_norm
-        update = self.mixer(self._normalize(x, norm), rotary, mix, value_embedding, self_rows)
+        update = self.mixer(self._normalize(x, self.mixer_name), rotary, mix, value_embedding, self_rows)
         before = select_rows(x, self_rows)
-        x = self._add_residual(before, update, norm)
+        x = self._add_residual(before, update, self.mixer_name)
         if self.cross_attention is not None:
-            assert self.cross_norm is not None and cross_attend is not None
-            update = self.cross_attention.cross(self._normalize(x, self.cross_norm), cross_attend, rows)
-            x = self._add_residual(select_rows(x, rows), update, self.cross_norm)
+            assert cross_attend is not None
+            update = self.cross_attention.cross(self._normalize(x, "cross"), cross_attend, rows)
+            x = self._add_residual(select_rows(x, rows), update, "cross")
         if self.mlp is not None:
-            assert self.mlp_norm is not None
-            read = before if self.parallel else x
-            x = self._add_residual(x, self.mlp(self._normalize(read, self.mlp_norm)), self.mlp_norm)
+            read = before if self.residual == "parallel" else x
+            x = self._add_residual(x, self.mlp(self._normalize(read, "mlp")), "mlp")
         return x
 
-    def _normalize(self, x: Tensor, norm: Norm) -> Tensor:
-        """Return x as a sub-layer reads it: normalized with pre-norm, else unchanged."""
-        return norm(x) if self.pre_norm else x
+    def _normalize(self, x: Tensor, name: str) -> Tensor:
+        """Return x as the sub-layer reads it: with its norm, or unchanged."""
+        return getattr(self, f"{name}_norm")(x) if self.places.before else x
 
-    def _add_residual(self, x: Tensor, update: Tensor, norm: Norm) -> Tensor:
+    def _add_residual(self, x: Tensor, update: Tensor, name: str) -> Tensor:
         """Return the residual stream after a sub-layer's update."""
-        x = x + self._drop(update)
-        return x if self.pre_norm else norm(x)
+        if self.places.branch:
+            update = getattr(self, f"{name}_branch_norm" if self.places.before else f"{name}_norm")(update)
+        update = self._drop(update)
+        scale = getattr(self, f"{name}_scale")
+        if scale is not None:
+            update = scale.to(update.dtype) * update
+        if self.stream_scale != 1.0:
+            x = self.stream_scale * x
+        x = update if self.residual == "none" else x + update
+        return getattr(self, f"{name}_norm")(x) if self.places.after else x
 
     def _drop(self, update: Tensor) -> Tensor:
         """Apply dropout and stochastic depth (Huang et al. 2016).
@@ -140,6 +165,10 @@ class Block(Component):
             return update
         survives = torch.rand(len(update), 1, 1, device=update.device) >= self.skip
         return update * (survives / (1.0 - self.skip)).to(update.dtype)
+
+    def reset_parameters(self, initializer: Initializer) -> None:
+        for scale in self.parameters(recurse=False):  # ReZero starts as the identity (Bachlechner et al. 2020)
+            scale.zero_()
 
     def flops(self, length: float, visible: float, source_length: float, outputs: float) -> float:
         """Return the training FLOPs of one sequence of `length` positions, of which each sees `visible`.

@@ -6,14 +6,15 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from lm.norm_places import NORM_PLACES, NormPlaces, NormPosition
+from lm.position_checks import check_positions, fitting_width
 from lm.values import check_fields
 
 Architecture = Literal["decoder", "encoder", "encoder-decoder"]
 Positions = Literal["rotary", "learned", "sinusoidal", "relative", "alibi", "none"]
 RotaryScaling = Literal["none", "linear", "yarn", "llama3"]
 Norm = Literal["layernorm", "rmsnorm"]
-NormPosition = Literal["pre", "post"]
-Residual = Literal["sequential", "parallel"]
+Residual = Literal["sequential", "parallel", "none"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "swiglu", "geglu", "geglu_tanh"]
 Initialization = Literal["gpt2", "xavier", "t5"]
 MixerKind = Literal["attention"]
@@ -38,9 +39,9 @@ SUBJECTS = {
         "positions rotary_base rotary_width rotary_scaling rotary_factor rotary_original_length "
         "relative_buckets relative_distance position_offset",
     ),
-    "blocks": ("", "norm norm_position embedding_norm norm_eps residual activation bias"),
-    "embedding and output": ("", "tied_head scaled_head soft_cap token_types embedding_skips"),
-    "initialization and regularization": ("dropout", "stochastic_depth initialization zero_projections"),
+    "blocks": ("", "norm norm_position mlp_norm embedding_norm norm_eps residual activation bias"),
+    "embedding and output": ("", "tied_head scaled_embedding scaled_head soft_cap token_types embedding_skips"),
+    "initialization and regularization": ("dropout", "hidden_dropout stochastic_depth initialization zero_projections"),
 }
 
 
@@ -112,13 +113,17 @@ class ModelConfig:
     norm: Norm = "layernorm"
     """Normalisation layer"""
     norm_position: NormPosition = "pre"
-    """pre: before each sub-layer (GPT-2). post: after the residual sum (original Transformer, BERT)"""
+    """pre: before each sub-layer (GPT-2). post: after the residual sum (BERT). branch: before the sum (OLMo 2).
+    sandwich: pre and branch. deepnorm: post, with a larger stream. rezero: none, sub-layers times a learned scale"""
+    mlp_norm: bool = True
+    """The MLP has a norm like other sub-layers"""
     embedding_norm: bool = False
-    """Normalise an encoder's embedding (BERT). With pre-norm, the first attention then has no norm (ModernBERT)"""
+    """Normalise an encoder's embedding (BERT). The first attention then has no norm before it (ModernBERT)"""
     norm_eps: float = 1e-5
     """Added to the variance inside the root"""
     residual: Residual = "sequential"
-    """sequential: the MLP reads the stream after attention. parallel: both read the same stream (GPT-NeoX)"""
+    """sequential: the MLP reads the stream after attention. parallel: both read the same stream (GPT-NeoX). none: no
+    residual connections, to see what they do"""
     activation: Activation = "gelu"
     """gelu: exact (BERT). gelu_tanh: GPT-2. relu2: squared. Gated: swiglu (Llama), geglu (exact), geglu_tanh (T5)"""
     bias: bool = True
@@ -127,6 +132,8 @@ class ModelConfig:
     # Embedding and output
     tied_head: bool = True
     """Use the token embedding as output matrix"""
+    scaled_embedding: bool = False
+    """Multiply token embeddings by the root of the width; always so with sinusoidal positions"""
     scaled_head: bool = False
     """Divide hidden states by the root of the width before the head, as in T5"""
     soft_cap: float = 0.0
@@ -143,6 +150,8 @@ class ModelConfig:
     """Start the matrices that write to the residual stream at zero"""
     dropout: float = 0.0
     """Dropout probability. Applies to embeddings, attention weights and sub-layer outputs"""
+    hidden_dropout: float = 0.0
+    """Dropout probability of the MLP's hidden units (original Transformer, T5)"""
     stochastic_depth: float = 0.0
     """Probability that a sequence skips a sub-layer of the last block in training; falls linearly to the first block"""
 
@@ -151,7 +160,7 @@ class ModelConfig:
         self._check_counts()
         self._check_numbers()
         self._check_heads()
-        self._check_positions()
+        check_positions(self)
         self._check_architecture()
         self._check_initialization()
         self._check_attention()
@@ -171,7 +180,7 @@ class ModelConfig:
                 raise ValueError(f"model.{field} is {value}: give at most {most:,}")
 
     def _check_numbers(self) -> None:
-        for field in ("dropout", "stochastic_depth"):
+        for field in ("dropout", "hidden_dropout", "stochastic_depth"):
             value = getattr(self, field)
             if not 0.0 <= value < 1.0:
                 raise ValueError(f"model.{field} is {value}: give a probability from 0 to below 1")
@@ -187,95 +196,13 @@ class ModelConfig:
     def _check_heads(self) -> None:
         if self.width % self.heads and not self.head_width:
             raise ValueError(
-                f"model.width is {self.width}, which model.heads={self.heads} does not divide: {self._fitting_width()}"
+                f"model.width is {self.width}, which model.heads={self.heads} does not divide: {fitting_width(self)}"
             )
         if self.heads % self.key_value_heads:
             fitting = max(count for count in range(1, min(self.kv_heads, self.heads) + 1) if self.heads % count == 0)
             raise ValueError(
                 f"model.kv_heads is {self.kv_heads}, which does not divide model.heads={self.heads}: "
                 f"try model.kv_heads={fitting}"
-            )
-
-    def _fitting_width(self) -> str:
-        """Return advice: the next width that heads divide, into even parts if positions pair features."""
-        multiple = self.heads * (2 if self.positions in ("rotary", "sinusoidal") else 1)
-        return f"try model.width={-(-self.width // multiple) * multiple}"
-
-    def _check_positions(self) -> None:
-        if self.positions == "rotary" and self.rotary_features % 2:
-            if self.rotary_width:
-                raise ValueError(
-                    f"model.rotary_width is {self.rotary_width}, but rotary positions rotate pairs: try "
-                    f"model.rotary_width={max(2, self.rotary_width - 1)}"
-                )
-            if self.head_width:
-                raise ValueError(
-                    f"model.head_width is {self.head_width}, and rotary positions rotate pairs: try "
-                    f"model.head_width={self.head_width + 1}"
-                )
-            raise ValueError(
-                f"model.width={self.width} over model.heads={self.heads} gives heads of {self.head_features} "
-                f"components, and rotary positions rotate pairs: {self._fitting_width()}"
-            )
-        if self.positions == "sinusoidal" and self.width % 2:
-            raise ValueError(
-                f"model.width is {self.width}, and sinusoidal positions pair a sine with a cosine: "
-                f"{self._fitting_width()}"
-            )
-        for positions, names in _OF_POSITIONS.items():
-            for field in names if self.positions != positions else ():
-                value, default = getattr(self, field), getattr(type(self), field)
-                if value != default:
-                    raise ValueError(
-                        f"model.{field} is {value!r}, but model.positions is {self.positions!r}: leave it at "
-                        f"{default!r}, or give model.positions={positions}"
-                    )
-        if self.positions == "rotary":
-            self._check_rotary()
-        if self.positions == "relative":
-            self._check_relative()
-
-    def _check_rotary(self) -> None:
-        if self.rotary_width > self.head_features:
-            raise ValueError(
-                f"model.rotary_width is {self.rotary_width}, more than the {self.head_features} components of a head: "
-                f"give at most model.rotary_width={self.head_features}"
-            )
-        if not self.rotary_base > 1.0:
-            raise ValueError(f"model.rotary_base is {self.rotary_base}: give a number above 1, such as 10000")
-        if not self.rotary_factor >= 1.0:
-            raise ValueError(f"model.rotary_factor is {self.rotary_factor}: give 1 or more, such as 4")
-        if self.rotary_scaling == "none" and self.rotary_factor != 1.0:
-            raise ValueError(
-                f"model.rotary_factor is {self.rotary_factor}, but model.rotary_scaling is 'none': leave it at 1, or "
-                "choose a scaling, such as model.rotary_scaling=yarn"
-            )
-        if self.rotary_scaling != "none" and self.rotary_factor == 1.0:
-            raise ValueError(
-                f"model.rotary_scaling is {self.rotary_scaling!r}, but model.rotary_factor is 1, which scales nothing: "
-                "give a factor, such as model.rotary_factor=4, or leave it at 'none'"
-            )
-        if self.rotary_scaling in ("yarn", "llama3") and not self.rotary_original_length:
-            raise ValueError(
-                f"model.rotary_scaling is {self.rotary_scaling!r}, which needs model.rotary_original_length: "
-                "give the context length that was trained on"
-            )
-        if self.rotary_scaling in ("none", "linear") and self.rotary_original_length:
-            raise ValueError(
-                f"model.rotary_original_length is {self.rotary_original_length}, but model.rotary_scaling is "
-                f"{self.rotary_scaling!r}: leave it at 0, or give model.rotary_scaling=yarn or llama3"
-            )
-
-    def _check_relative(self) -> None:
-        if self.relative_buckets < 4 or self.relative_buckets % 4:
-            raise ValueError(
-                f"model.relative_buckets is {self.relative_buckets}: give a multiple of 4, such as 32, since a "
-                "quarter of them are single distances of one direction"
-            )
-        if self.relative_distance <= self.relative_buckets // 2:
-            raise ValueError(
-                f"model.relative_distance is {self.relative_distance}: give more than half of "
-                f"model.relative_buckets={self.relative_buckets}"
             )
 
     def _check_architecture(self) -> None:
@@ -299,9 +226,10 @@ class ModelConfig:
             )
         if self.residual == "parallel":
             self._check_parallel_residual()
+        self._check_norms()
 
     def _check_parallel_residual(self) -> None:
-        for field, needed in (("mlp", True), ("norm_position", "pre")):
+        for field, needed in (("mlp", True), ("mlp_norm", True), ("norm_position", "pre")):
             value = getattr(self, field)
             if value != needed:
                 raise ValueError(
@@ -312,6 +240,22 @@ class ModelConfig:
             raise ValueError(
                 "model.residual is 'parallel', but model.architecture='encoder-decoder', whose decoder has "
                 "cross-attention: give model.residual=sequential"
+            )
+
+    def _check_norms(self) -> None:
+        if not self.mlp_norm and not (self.mlp and any(NORM_PLACES[self.norm_position])):
+            without = "model.mlp=false" if not self.mlp else f"model.norm_position={self.norm_position!r}"
+            raise ValueError(f"model.mlp_norm is false, but {without} has no norm of the MLP: leave it out")
+        if self.norm_position == "deepnorm" and self.initialization != "xavier":
+            raise ValueError(
+                f"model.norm_position is 'deepnorm', but model.initialization is {self.initialization!r}: give "
+                "model.initialization=xavier, whose values DeepNorm scales"
+            )
+        if self.residual == "none" and (self.norm_position in ("deepnorm", "rezero") or self.stochastic_depth):
+            field = "stochastic_depth" if self.stochastic_depth else "norm_position"
+            raise ValueError(
+                f"model.residual is 'none', but model.{field}={getattr(self, field)!r} needs residual connections: "
+                f"give model.{field}={getattr(type(self), field)!r}, or model.residual=sequential"
             )
 
     def _check_initialization(self) -> None:
@@ -353,16 +297,16 @@ class ModelConfig:
         return 4 * self.width
 
     @property
+    def norm_places(self) -> NormPlaces:
+        """Where a sub-layer has norms."""
+        return NORM_PLACES[self.norm_position]
+
+    @property
     def causal(self) -> bool:
         """Whether the predicting stack attends to the past only."""
         return self.architecture != "encoder"
 
 
-_OF_POSITIONS = {
-    "rotary": ("rotary_base", "rotary_width", "rotary_scaling", "rotary_factor", "rotary_original_length"),
-    "relative": ("relative_buckets", "relative_distance"),
-    "learned": ("position_offset",),
-}
 # Upper limits: far above any model, and low enough that the bytes of a matrix fit 64 bits.
 _MOST = {
     "vocab_size": 10**8,

@@ -72,7 +72,7 @@ def _stack_parameters(config: ModelConfig, stack: StackShape) -> Iterator[Parame
         yield Parameter("embedding", (config.vocab_size, config.key_value_heads * config.head_features))
     for _ in range(2 * config.embedding_skips):
         yield Parameter("embedding", (stack.layers,))
-    for shape in (*_norm(config),) * (config.embedding_norm + (config.norm_position == "pre")):
+    for shape in (*_norm(config),) * (config.embedding_norm + config.norm_places.final):
         yield Parameter("norms", shape)
     for block in range(stack.layers):
         yield from _block_parameters(config, stack, block)
@@ -89,17 +89,27 @@ def _block_parameters(config: ModelConfig, stack: StackShape, block: int) -> Ite
         out = linear_parameters(config.hidden_width, config.width, config.bias)
         for shape in (*into * (1 + (config.activation in GATED)), *out):
             yield Parameter("mlp", shape, in_block=True)
-    for shape in (*_norm(config),) * (_has_mixer_norm(config, block) + stack.cross + config.mlp):
+    sublayers = 1 + stack.cross + config.mlp
+    mixer, cross, mlp = _norms(config, block)
+    for shape in (*_norm(config),) * (mixer + cross * stack.cross + mlp * config.mlp):
         yield Parameter("norms", shape, in_block=True)
+    for _ in range(sublayers if config.norm_position == "rezero" else 0):
+        yield Parameter("norms", (1,), in_block=True)
 
 
 def _norm(config: ModelConfig) -> list[Shape]:
     return [(config.width,)] * (2 if config.norm == "layernorm" and config.bias else 1)
 
 
-def _has_mixer_norm(config: ModelConfig, block: int) -> bool:
-    """Return whether a block normalizes the input of its mixer: the first does not if the embedding is normalized."""
-    return block > 0 or not (config.embedding_norm and config.norm_position == "pre")
+def _norms(config: ModelConfig, block: int) -> tuple[int, int, int]:
+    """Return the number of norms of a block's mixer, cross-attention and MLP.
+
+    If the embedding is normalized, the first mixer has no norm before it.
+    """
+    before, branch, after, _ = config.norm_places
+    each = before + branch + after
+    normalized = before and config.embedding_norm and block == 0
+    return each - normalized, each, each * config.mlp_norm
 
 
 def _has_value_embedding(config: ModelConfig, stack: StackShape, block: int) -> bool:
@@ -234,7 +244,7 @@ class _Saved(NamedTuple):
         """All of a stack, of which `outputs` positions leave the last block."""
         config = self.config
         total = self.norm(length) if config.embedding_norm else 0
-        total += self.norm(outputs) if config.norm_position == "pre" else 0
+        total += self.norm(outputs) if config.norm_places.final else 0
         total += self.rows(length) * stack.layers * config.embedding_skips
         for block in range(stack.layers):
             leaving = outputs if block == stack.layers - 1 else length
@@ -242,15 +252,20 @@ class _Saved(NamedTuple):
         return total
 
     def block(self, stack: StackShape, length: int, outputs: int, block: int) -> int:
-        """The mixer with its norm, then cross-attention with its, then the MLP with its."""
+        """The mixer with its norms, then cross-attention with its, then the MLP with its."""
         config, value_embedding = self.config, _has_value_embedding(self.config, stack, block)
+        mixer, cross, mlp = _norms(config, block)
+        before = config.norm_places.before
         total = mixer_costs(config).saved_bytes(length, outputs, self.itemsize, value_embedding)
-        if _has_mixer_norm(config, block):
-            total += self.norm(length if config.norm_position == "pre" else outputs)
+        if before and mixer == sum(config.norm_places[:3]):
+            total, mixer = total + self.norm(length), mixer - 1
+        total += mixer * self.norm(outputs)
         if stack.cross:
-            total += AttentionCosts(config).cross_saved_bytes(length, length, self.itemsize) + self.norm(length)
+            total += AttentionCosts(config).cross_saved_bytes(length, length, self.itemsize) + cross * self.norm(length)
         if config.mlp:
             hidden = SAVED_HIDDEN[config.activation] * config.hidden_width
             total += self.rows(outputs) + self.itemsize * hidden * outputs
-            total += self.norm(outputs, saves_input=config.residual == "sequential" or outputs != length)
+            total += mlp * self.norm(outputs, saves_input=config.residual != "parallel" or outputs != length)
+        if config.norm_position == "rezero":  # the scale multiplies the output of each sub-layer
+            total += self.rows(outputs) * (1 + stack.cross + config.mlp)
         return total

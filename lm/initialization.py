@@ -59,15 +59,33 @@ class Initializer:
     def matrix(self, parameter: Tensor, residual_writes: int = 0, gain: float = 1.0) -> None:
         """Fill a weight (outputs, inputs).
 
-        residual_writes: R if it writes to a residual stream, else 0. gain: factor on the standard deviation, t5 only.
+        residual_writes: R if it writes to a residual stream, else 0. gain: factor on the standard deviation, t5 and
+        xavier only.
         """
         if residual_writes and self.config.zero_projections:
             parameter.zero_()
         elif self.config.initialization == "xavier":
-            limit = math.sqrt(6.0 / sum(parameter.shape))
+            limit = gain * math.sqrt(6.0 / sum(parameter.shape))
             parameter.uniform_(-limit, limit, generator=self.generator)
         elif self.config.initialization == "t5":
             parameter.normal_(0.0, gain * parameter.shape[1] ** -0.5, generator=self.generator)
         else:
             deviation = STANDARD_DEVIATION / math.sqrt(residual_writes or 1)
             parameter.normal_(0.0, deviation, generator=self.generator)
+
+
+def deepnorm_scales(config: ModelConfig, cross: bool) -> tuple[float, float]:
+    """Return DeepNorm's factor of the residual stream, and its gain; 1 and 1 for other norm positions.
+
+    With depth the factor grows and the gain falls, so that updates stay small (Wang et al. 2022, figure 2). The gain
+    belongs to the matrices of values and attention outputs and to the MLP. `cross`: whether the stack has
+    cross-attention.
+    """
+    if config.norm_position != "deepnorm":
+        return 1.0, 1.0
+    n, m = config.layers, config.decoder_layers or config.layers
+    if config.architecture != "encoder-decoder":
+        return (2 * n) ** 0.25, (8 * n) ** -0.25
+    if cross:
+        return (3 * m) ** 0.25, (12 * m) ** -0.25
+    return 0.81 * (n**4 * m) ** (1 / 16), 0.87 * (n**4 * m) ** (-1 / 16)

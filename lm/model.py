@@ -60,7 +60,7 @@ class Stack(Component):
         if config.embedding_skips:
             self.residual_scales = nn.Parameter(torch.empty(layers))
             self.embedding_scales = nn.Parameter(torch.empty(layers))
-        self.final_norm = build_norm(config) if config.norm_position == "pre" else nn.Identity()
+        self.final_norm = build_norm(config) if config.norm_places.final else nn.Identity()
 
     def forward(
         self,
@@ -110,7 +110,8 @@ class Stack(Component):
                 output: Tensor = block(x, *inputs)
                 return output
 
-        draws = self.config.dropout > 0 or self.config.stochastic_depth > 0
+        config = self.config
+        draws = max(config.dropout, config.hidden_dropout, config.stochastic_depth) > 0
         output: Tensor = checkpoint(run, x, *inputs, use_reentrant=False, preserve_rng_state=draws)
         return output
 

@@ -28,9 +28,9 @@ LLAMA3_HIGH, LLAMA3_LOW = 4.0, 1.0
 
 
 class PositionalEmbedding(Component):
-    """Adds learned rows or fixed sinusoids to token embeddings x (B, T, width); other kinds return x.
+    """Adds learned rows or fixed sinusoids to token embeddings x (B, T, width); other kinds add nothing.
 
-    With sinusoids, x is scaled by the root of the width first.
+    With sinusoids or `config.scaled_embedding`, x is scaled by the root of the width first.
     """
 
     component = "positions"
@@ -39,20 +39,22 @@ class PositionalEmbedding(Component):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.kind = config.positions
+        # Sinusoids of size 1 would drown an embedding that is not scaled.
+        scaled = config.scaled_embedding or self.kind == "sinusoidal"
+        self.scale = math.sqrt(config.width) if scaled else 1.0
         if self.kind == "learned":
             self.offset = config.position_offset
             self.learned = Embedding(self.offset + config.context_length, config.width)
         elif self.kind == "sinusoidal":
-            self.scale = math.sqrt(config.width)  # sinusoids of size 1 would drown the embedding
             table = sinusoidal_table(config.context_length, config.width)
             self.register_buffer("table", table, persistent=False)
 
     def forward(self, x: Tensor, positions: Rows) -> Tensor:
+        if self.scale != 1.0:
+            x = x * self.scale
         if self.kind == "learned":
             return x + self.learned.weight[self.offset :][positions]
-        if self.kind == "sinusoidal":
-            return x * self.scale + self.table[positions]
-        return x
+        return x + self.table[positions] if self.kind == "sinusoidal" else x
 
 
 def sinusoidal_table(length: int, width: int) -> Tensor:

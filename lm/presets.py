@@ -68,6 +68,7 @@ T5 = ModelConfig(
     scaled_attention=False,
     scaled_head=True,
     dropout=0.1,
+    hidden_dropout=0.1,
     initialization="t5",
 )
 TRANSFORMER = ModelConfig(
@@ -81,6 +82,7 @@ TRANSFORMER = ModelConfig(
     norm_position="post",
     activation="relu",
     dropout=0.1,
+    hidden_dropout=0.1,
     initialization="xavier",
 )
 MODERN = ModelConfig(

@@ -162,7 +162,7 @@ class Sums(MixerState):
 class Average(Mixer):
     component, state = "average", Sums
 
-    def __init__(self, config, residual_writes=1, value_embedding=False):
+    def __init__(self, config, residual_writes=1, value_embedding=False, gain=1.0):
         super().__init__(config)
         self.value = Linear(config.width, config.width, config.bias)
         self.output = Linear(config.width, config.width, config.bias, residual_writes)

@@ -17,7 +17,7 @@ from tokenizer.splitting.patterns import Pattern
 # Importing these takes longer than encoding a short text, which needs none of them.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal, Unpack
+    from typing import Any, Literal, Unpack
 
     from tokenizer.kinds.kind import Kind
     from tokenizer.model_inputs import InputOptions, Inputs
@@ -309,44 +309,47 @@ class Tokenizer(EncodingMethods):
         *,
         min_frequency: int = 2,
         max_token_length: int | None = None,
+        superwords: int | None = None,
         threads: int | None = None,
         progress: Progress | None = None,
         memory: int | None = None,
     ) -> Tokenizer:
         """Return a new tokenizer with up to `entries` entries, for which training goes on from the present merges.
 
-        For byte-level BPE; other kinds raise ValueError. All ids and merges stay as they are. A text is encoded as
-        before, except that neighbouring tokens can be joined. New ids follow the largest one.
+        For byte-level BPE. All ids and merges stay. A text is encoded as before, except that neighbouring tokens can be
+        joined. New ids follow the largest one. No new token spells a special token. Warns if pairs run out.
 
-        corpus, min_frequency, max_token_length, threads, progress and memory: as in `train`. entries: size of the new
-        vocabulary with its special tokens: the largest id plus 1. Special tokens spelled in the corpus are ordinary
-        text; no new token has the spelling of one. Warns if the corpus runs out of pairs.
+        entries: the largest id plus 1, special tokens included. superwords: let new tokens hold up to this many words
+            (SuperBPE, Liu et al. 2025, arXiv 2503.13423). From then on only numbers are cut from a text before merging.
+        All other arguments: as in `train`.
         """
         from tokenizer.training.growing import Growth, grow
 
-        growth = Growth(
-            entries=entries,
-            min_frequency=min_frequency,
-            max_token_length=max_token_length,
-            threads=threads,
-            progress=progress,
-            memory=memory,
-        )
+        limits: Any = {"max_token_length": max_token_length, "superwords": superwords}
+        limits |= {"threads": threads, "progress": progress, "memory": memory}
+        growth = Growth(entries=entries, min_frequency=min_frequency, **limits)
         return Tokenizer(grow(self.vocabulary, corpus, growth))
 
-    def trim(self, corpus: object, entries: int | None = None, *, threads: int | None = None) -> Tokenizer:
+    def trim(
+        self,
+        corpus: object,
+        entries: int | None = None,
+        *,
+        threads: int | None = None,
+        progress: Progress | None = None,
+    ) -> Tokenizer:
         """Return a new tokenizer with fewer entries: those that a corpus uses, renumbered in the order of their ids.
 
         For all kinds but SentencePiece models. Special tokens, bytes and single characters stay. A text is encoded into
         the same tokens as before if all of these stay.
 
-        corpus and threads: as in `train`. entries: number of entries with special tokens; by default all that are used,
-        and the parts that merges join to them. With fewer, BPE leaves out the least used token that is no part of
-        another one, again and again. Its count then passes to its parts. Other kinds leave out the least used tokens.
+        entries: number with special tokens; by default all entries that are used, and the parts that merges join to
+        them. With a smaller number, BPE leaves out the least used token that is no part of another one, again and
+        again; its count then passes to its parts. Other kinds leave out the least used. Other arguments: as in `train`.
         """
         from tokenizer.trimming import trim
 
-        return Tokenizer(trim(self.vocabulary, corpus, entries, threads))
+        return Tokenizer(trim(self.vocabulary, corpus, entries, threads, progress))
 
     @property
     def end_of_text(self) -> int | None:

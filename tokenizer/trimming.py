@@ -10,23 +10,33 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenizer.argument_checks import whole_number
+from tokenizer.argument_checks import check_callable, whole_number
 from tokenizer.document_blocks import corpus_blocks, release
 from tokenizer.encoding.text_encoder import TextEncoder
 from tokenizer.kinds.registry import kind_named
 from tokenizer.vocabulary import Vocabulary
 from tokenizer.workers import thread_count
 
+if TYPE_CHECKING:
+    from tokenizer.training.counting import Progress
 
-def trim(vocabulary: Vocabulary, corpus: object, entries: int | None, threads: int | None) -> Vocabulary:
+
+def trim(
+    vocabulary: Vocabulary,
+    corpus: object,
+    entries: int | None,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> Vocabulary:
     """Return the vocabulary that `Tokenizer.trim` describes."""
     kind = kind_named(vocabulary.kind)
     required = kind.required_ids(vocabulary) | {*vocabulary.special_tokens.values()}  # refuses other kinds
     thread_count(threads)
+    check_callable("progress", progress)
     if entries is not None:
         entries = whole_number("entries", entries, 1)
         if entries < len(required):
@@ -35,7 +45,7 @@ def trim(vocabulary: Vocabulary, corpus: object, entries: int | None, threads: i
                 f"like, which must stay: give at least {len(required):,}"
             )
     parts = _parts(vocabulary)
-    used = count_ids(vocabulary, corpus, threads)
+    used = count_ids(vocabulary, corpus, threads, progress)
     if entries is None:
         kept = _closure(required | {*np.flatnonzero(used).tolist()}, parts)
     else:
@@ -55,13 +65,20 @@ def trim(vocabulary: Vocabulary, corpus: object, entries: int | None, threads: i
     )
 
 
-def count_ids(vocabulary: Vocabulary, corpus: object, threads: int | None = None) -> np.ndarray:
+def count_ids(
+    vocabulary: Vocabulary, corpus: object, threads: int | None = None, progress: Progress | None = None
+) -> np.ndarray:
     """Return how often a corpus, as in `Tokenizer.train`, uses each id: int64 (size,)."""
     used, texts = np.zeros(vocabulary.size, dtype=np.int64), TextEncoder(vocabulary)
-    for block in corpus_blocks(corpus)[0]:
+    blocks, total = corpus_blocks(corpus)
+    done = 0
+    for block in blocks:
         ids, _ = texts.to_arrays(block, threads)
         used += np.bincount(ids, minlength=vocabulary.size)
+        done += block.size
         release(block)
+        if progress is not None:
+            progress("count", done, total)
     return used
 
 

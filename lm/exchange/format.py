@@ -23,7 +23,10 @@ SYNONYMS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new"}  # gelu_fa
 
 POSITION_FIELDS = {"rotary_base", "rotary_factor", "rotary_original_length", "relative_buckets", "relative_distance"}
 """Fields that one kind of positions uses; `ModelConfig` keeps them at their defaults with all others."""
-TRAINING_FIELDS = {"dropout", "stochastic_depth", "document_mask", "zero_projections", "initialization", "attention"}
+TRAINING_FIELDS = {
+    *("dropout", "hidden_dropout", "stochastic_depth", "document_mask", "zero_projections"),
+    *("initialization", "attention"),
+}
 """Fields that do not change the logits of a trained model; a format without a setting for one drops it."""
 
 

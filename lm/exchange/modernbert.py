@@ -54,7 +54,7 @@ SETTINGS = (
     Setting("tie_word_embeddings", "tied_head", True, read=read_tying(HEAD, EMBEDDING)),
     Setting("attention_dropout", "dropout", 0.0),
     Setting("embedding_dropout", write=lambda config: config.dropout),
-    Setting("mlp_dropout", write=lambda config: config.dropout),
+    Setting("mlp_dropout", "hidden_dropout", 0.0),
 )
 
 

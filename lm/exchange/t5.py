@@ -57,7 +57,13 @@ SETTINGS = (
     Setting("relative_attention_max_distance", "relative_distance", 128),
     Setting("layer_norm_epsilon", "norm_eps", 1e-6),
     Setting("feed_forward_proj", "activation", "relu", names=FEED_FORWARD),
-    Setting("dropout_rate", "dropout", 0.1),
+    Setting(
+        "dropout_rate",
+        ("dropout", "hidden_dropout"),
+        0.1,
+        write=lambda config: config.dropout,
+        read=lambda given: (given.settings["dropout_rate"],) * 2,
+    ),
     Setting("is_encoder_decoder", default=True, allowed=(True,), write=constant(True)),
     Setting(
         "tie_word_embeddings",

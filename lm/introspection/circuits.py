@@ -50,9 +50,15 @@ class Decomposition:
         return self.direct + self.heads.sum(dim=0) + self.constant
 
 
+def has_circuits(model: LanguageModel) -> bool:
+    """Return whether heads add a linear function of what they attend to: no norm or scale may follow attention."""
+    config = model.config
+    return config.mixer == "attention" and config.norm_position in ("pre", "post") and config.residual != "none"
+
+
 def has_paths(model: LanguageModel) -> bool:
     """Return whether `decompose_logits` applies: the model must be a one-layer attention-only decoder."""
-    return all(getattr(model.config, field) == needed for field, needed in _PATHS.items())
+    return has_circuits(model) and all(getattr(model.config, field) == needed for field, needed in _PATHS.items())
 
 
 def decompose_logits(model: LanguageModel, ids: Tensor) -> Decomposition:
@@ -70,12 +76,12 @@ def decompose_logits(model: LanguageModel, ids: Tensor) -> Decomposition:
     with inference_mode(model), _inputs_of(block) as inputs:
         _, maps = record(model, stack, ids)
         stream = inputs[0]
-        values = attention.keys_values(block.mixer_norm(stream) if block.pre_norm else stream)[1]
+        values = attention.keys_values(block.mixer_norm(stream) if block.places.before else stream)[1]
         values = values.repeat_interleave(attention.heads // attention.kv_heads, dim=1)  # (B, H, T, D)
         writes = attention.output.weight.to(stream.dtype).unflatten(1, (attention.heads, -1))  # (width, H, D)
         heads = torch.einsum("bhtd,whd->hbtw", maps[0] @ values, writes)
         bias = _bias_of(attention.output, stream)
-        norm = stack.final_norm if block.pre_norm else block.mixer_norm
+        norm = stack.final_norm if block.places.before else block.mixer_norm
         assert not isinstance(norm, nn.Identity)
         scale = _scale_of(norm, stream + heads.sum(dim=0) + bias)
         unembed = model.head.output_weight.to(stream.dtype).T
@@ -199,8 +205,14 @@ def _block(model: LanguageModel, layer: int, head: int) -> Block:
 
 
 def _attention(model: LanguageModel, block: Block) -> Attention:
-    """Return the block's attention. Raises ValueError for another mixer."""
+    """Return the block's attention. Raises ValueError for models without circuits."""
     require_attention(model.config, "a circuit")
+    if not has_circuits(model):
+        field = "residual" if model.config.residual == "none" else "norm_position"
+        raise ValueError(
+            f"model.{field} is {getattr(model.config, field)!r}, with which a head adds no linear function of what it "
+            f"attends to: take a model with model.{field}={getattr(type(model.config), field)!r}"
+        )
     assert isinstance(block.mixer, Attention)
     return block.mixer
 
@@ -219,7 +231,7 @@ def _write_and_read(model: LanguageModel, block: Block, head: int) -> tuple[Tens
 
 
 def _norm_before_attention(model: LanguageModel, block: Block) -> Tensor:
-    return _matrix_of(model, block.mixer_norm if block.pre_norm else nn.Identity())
+    return _matrix_of(model, block.mixer_norm if block.places.before else nn.Identity())
 
 
 def _matrix_of(model: LanguageModel, norm: LayerNorm | RMSNorm | nn.Identity) -> Tensor:

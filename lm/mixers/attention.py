@@ -44,17 +44,24 @@ class Attention(Mixer):
     """Whether one matrix product gives queries, keys and values, from a copy of their weights; None: on a GPU, which
     one product uses better than three."""
 
-    def __init__(self, config: ModelConfig, residual_writes: int = 1, value_embedding: bool = False) -> None:
-        """Make the projections. `residual_writes`: see `Initializer.matrix`; `value_embedding`: whether to add one."""
+    def __init__(
+        self, config: ModelConfig, residual_writes: int = 1, value_embedding: bool = False, gain: float = 1.0
+    ) -> None:
+        """Make the projections.
+
+        `residual_writes` and `gain`, of values and outputs: see `Initializer.matrix`; `value_embedding`: whether to add
+        one.
+        """
         super().__init__(config)
         self.config = config
         self.heads, self.kv_heads = config.heads, config.key_value_heads
         query_width, kv_width = self.heads * config.head_features, self.kv_heads * config.head_features
-        gain = 1.0 if config.scaled_attention else config.head_features**-0.5
-        self.query = Linear(config.width, query_width, config.bias, gain=gain)
+        unscaled = not config.scaled_attention and config.initialization == "t5"
+        query_gain = config.head_features**-0.5 if unscaled else 1.0
+        self.query = Linear(config.width, query_width, config.bias, gain=query_gain)
         self.key = Linear(config.width, kv_width, config.bias)
-        self.value = Linear(config.width, kv_width, config.bias)
-        self.output = Linear(query_width, config.width, config.bias, residual_writes)
+        self.value = Linear(config.width, kv_width, config.bias, gain=gain)
+        self.output = Linear(query_width, config.width, config.bias, residual_writes, gain)
         self.query_norm = RMSNorm(config.head_features, config.norm_eps) if config.qk_norm else nn.Identity()
         self.key_norm = RMSNorm(config.head_features, config.norm_eps) if config.qk_norm else nn.Identity()
         self.value_scale = nn.Parameter(torch.empty(1)) if value_embedding else None

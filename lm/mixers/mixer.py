@@ -46,8 +46,13 @@ class Mixer(Component):
     state: ClassVar[type[MixerState]]
     """The class of the decoding state of a stack of these mixers."""
 
-    def __init__(self, config: ModelConfig, residual_writes: int = 1, value_embedding: bool = False) -> None:
-        """Make the projections. `residual_writes`: see `Initializer.matrix`; `value_embedding`: see `forward`."""
+    def __init__(
+        self, config: ModelConfig, residual_writes: int = 1, value_embedding: bool = False, gain: float = 1.0
+    ) -> None:
+        """Make the projections.
+
+        `residual_writes` and `gain`, of values and outputs: see `Initializer.matrix`; `value_embedding`: see `forward`.
+        """
         super().__init__()
 
     def forward(

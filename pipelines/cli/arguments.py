@@ -36,6 +36,11 @@ TokenizerPath = Annotated[
     Path,
     tyro.conf.arg(metavar="PATH", help="Folder of the tokenizer, or its file in a published format."),
 ]
+TokenizerOrRun = Annotated[
+    Path,
+    tyro.conf.Positional,
+    tyro.conf.arg(metavar="TOKENIZER | RUN", help="Folder or file of a tokenizer, or folder of a run."),
+]
 TokenizerPattern = Annotated[
     str | None,
     tyro.conf.arg(

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from lm.introspection.attention_maps import attention_maps, head_scores
-from lm.introspection.circuits import copying_scores, decompose_logits, has_paths, token_ov_circuit, token_qk_circuit
+from lm.introspection.circuits import (
+    copying_scores,
+    decompose_logits,
+    has_circuits,
+    has_paths,
+    token_ov_circuit,
+    token_qk_circuit,
+)
 from lm.introspection.geometry import nearest_tokens, principal_components
 from lm.model import LanguageModel
 from pipelines.reporting.excerpts import Excerpts
@@ -103,7 +110,7 @@ class Inside:
     scores: dict[str, np.ndarray] | None = None
     """(L, H) of every head, by the name of the score; of decoders and encoders"""
     circuits: Circuits | None = None
-    """None except for decoders without qk_norm."""
+    """None except for decoders without qk_norm, with norms before or after sub-layers."""
     paths: Paths | None = None
     """None except for one-layer attention-only decoders."""
 
@@ -128,7 +135,7 @@ def look_inside(run: Run, model: LanguageModel, seed: int = 0) -> Inside:
     ids = _excerpt(excerpts, model, ordinary, seed)
     attention, scores = _maps(model, labels, ids), _scores(model, ordinary, seed)
     circuits = None
-    if model.config.architecture == "decoder" and not model.config.qk_norm:
+    if "copying" in scores and not model.config.qk_norm:
         circuits = _circuits(model, labels, words[:WORDS], scores["copying"])
     return Inside(embedding, attention, scores, circuits, _paths(model, labels, ids) if has_paths(model) else None)
 
@@ -210,7 +217,7 @@ def _scores(model: LanguageModel, ordinary: np.ndarray, seed: int) -> dict[str, 
     length = min(SCORE_TOKENS, model.config.context_length // 2)
     found = head_scores(model, torch.Generator().manual_seed(seed), length=length, ids=torch.from_numpy(ordinary))
     scores = {"previous token": found.previous, "duplicate token": found.duplicate, "induction": found.induction}
-    if model.config.architecture == "decoder":
+    if model.config.architecture == "decoder" and has_circuits(model):
         scores["copying"] = copying_scores(model)
     return {name: score.cpu().numpy() for name, score in scores.items()}
 

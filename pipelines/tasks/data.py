@@ -186,7 +186,8 @@ def encode_task(
     reader = _reader(run, task, adapted.tokenizer, {**run.facts, **adapted.facts})
     encoded, encoded_validation = (task.encode(part, reader) for part in (training, validation))
     vocab_size = max(run.recipe.model.vocab_size, adapted.tokenizer.vocab_size)
-    model = replace(run.recipe.model, dropout=config.dropout, vocab_size=vocab_size)
+    hidden_dropout = config.dropout if run.recipe.model.hidden_dropout else 0.0
+    model = replace(run.recipe.model, dropout=config.dropout, hidden_dropout=hidden_dropout, vocab_size=vocab_size)
     encoded = task.arrange(encoded, model)
     train = config.train(len(encoded), sum(example.tokens for example in encoded))
     recipe = Recipe(

@@ -23,7 +23,7 @@ from tokenizer import Tokenizer
 
 # Fields of a model that may differ from the source's, because the same weights still fit.
 FREE = (
-    *("context_length", "document_mask", "dropout", "stochastic_depth", "attention"),
+    *("context_length", "document_mask", "dropout", "hidden_dropout", "stochastic_depth", "attention"),
     *("initialization", "zero_projections"),
 )
 # These may differ too if the context grows.

@@ -97,14 +97,14 @@ def test_stochastic_depth_skips_whole_sublayers_of_some_sequences_and_keeps_the_
 
 
 def test_dropout_zeroes_its_share_of_embeddings_weights_and_updates_in_training_only():
-    model = LanguageModel(tiny("gpt2", dropout=0.25), seed=0)
+    model = LanguageModel(tiny("gpt2", dropout=0.25, hidden_dropout=0.25), seed=0)
     zeroed = []
     for module in model.modules():
         if isinstance(module, torch.nn.Dropout):
             module.register_forward_hook(lambda _, __, out: zeroed.append((out == 0).double().mean().item()))
     torch.manual_seed(0)
     model(some_ids(batch=60))
-    assert len(zeroed) == 1 + 2 * len(model.stack.blocks)
+    assert len(zeroed) == 1 + 3 * len(model.stack.blocks)
     assert zeroed == pytest.approx([0.25] * len(zeroed), abs=0.02)
     assert model.stack.blocks[0].mixer.parallel_form(Mask()).keywords["dropout"] == 0.25
     plain = LanguageModel(tiny("gpt2"), seed=0)

@@ -121,7 +121,7 @@ def test_the_qk_circuit_gives_the_attention_scores(options):
     block.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
     weights = attention_maps(model, ids).own[0, 0]
     stream = seen[0][0]
-    if block.pre_norm:
+    if block.places.before:
         centred = stream - stream.mean(-1, keepdim=True) if config.norm == "layernorm" else stream
         stream = stream / (centred.square().mean(-1, keepdim=True) + config.norm_eps).sqrt()
     for head in range(4):

@@ -36,6 +36,9 @@ def configs(draw):
     architecture, residual = draw(of(choices.Architecture)), draw(of(choices.Residual))
     both = architecture == "encoder-decoder"
     parallel = residual == "parallel" and not both
+    norm_position = "pre" if parallel else draw(of(choices.NormPosition))
+    connected = norm_position in ("deepnorm", "rezero")
+    mlp = parallel or draw(st.booleans())
     layers, decoder_layers = draw(st.integers(1, 4)), draw(st.integers(0, 3)) if both else 0
     return ModelConfig(
         architecture=architecture,
@@ -47,7 +50,7 @@ def configs(draw):
         heads=heads,
         head_width=head_width,
         kv_heads=draw(st.sampled_from([count for count in range(heads + 1) if not count or heads % count == 0])),
-        mlp=parallel or draw(st.booleans()),
+        mlp=mlp,
         mlp_width=draw(st.sampled_from([0, 7])),
         mixer=draw(of(choices.MixerKind)),
         attention="reference",
@@ -58,9 +61,11 @@ def configs(draw):
         rotary_width=draw(st.sampled_from([0, 2])) if positions == "rotary" else 0,
         position_offset=draw(st.integers(0, 3)) if positions == "learned" else 0,
         norm=draw(of(choices.Norm)),
-        norm_position="pre" if parallel else draw(of(choices.NormPosition)),
+        norm_position=norm_position,
+        mlp_norm=parallel or not mlp or norm_position == "rezero" or draw(st.booleans()),
         embedding_norm=architecture == "encoder" and draw(st.booleans()),
-        residual="parallel" if parallel else "sequential",
+        residual="parallel" if parallel else "none" if residual == "none" and not connected else "sequential",
+        initialization="xavier" if norm_position == "deepnorm" else "gpt2",
         activation=draw(of(choices.Activation)),
         bias=draw(st.booleans()),
         tied_head=draw(st.booleans()),

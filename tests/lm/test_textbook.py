@@ -15,7 +15,7 @@ from tests.lm.textbook import logits
 VOCABULARY = 23
 # Options that do not affect a model in evaluation mode, or whose formulas other tests compare: how it is initialised
 # and trained; the offset of learned positions, and the frequencies of yarn and llama3 (test_positions).
-ELSEWHERE = {"initialization", "zero_projections", "dropout", "stochastic_depth", "document_mask"}
+ELSEWHERE = {"initialization", "zero_projections", "dropout", "hidden_dropout", "stochastic_depth", "document_mask"}
 ELSEWHERE |= {"position_offset", "rotary_original_length", "mixer"}
 
 
@@ -27,8 +27,16 @@ def configurations(draw):
     head_width, mlp = draw(st.sampled_from([0, 2, 6])), draw(st.booleans())
     norm_position = draw(st.sampled_from(get_args(NormPosition)))
     more = {}
-    if mlp and norm_position == "pre" and not both:
-        more["residual"] = draw(st.sampled_from(get_args(Residual)))
+    residuals = [*get_args(Residual)]
+    if not (mlp and norm_position == "pre" and not both):
+        residuals.remove("parallel")
+    if norm_position in ("deepnorm", "rezero"):
+        residuals.remove("none")
+    residual = draw(st.sampled_from(residuals))
+    if mlp and norm_position != "rezero" and residual != "parallel":
+        more["mlp_norm"] = draw(st.booleans())
+    if norm_position == "deepnorm":
+        more["initialization"] = "xavier"
     if positions == "rotary":
         more["rotary_width"] = 2 * draw(st.integers(0, (head_width or 2 * half) // 2))
         more["rotary_base"] = draw(st.sampled_from([100.0, 10000.0]))
@@ -51,6 +59,7 @@ def configurations(draw):
         positions=positions,
         norm=draw(st.sampled_from(get_args(Norm))),
         norm_position=norm_position,
+        residual=residual,
         embedding_norm=architecture == "encoder" and draw(st.booleans()),
         norm_eps=draw(st.sampled_from([1e-12, 1e-5, 0.1])),
         qk_norm=draw(st.booleans()),
@@ -58,6 +67,7 @@ def configurations(draw):
         bias=draw(st.booleans()),
         tied_head=draw(st.booleans()),
         scaled_attention=draw(st.booleans()),
+        scaled_embedding=draw(st.booleans()),
         scaled_head=draw(st.booleans()),
         token_types=draw(st.sampled_from([0, 2])),
         window=draw(st.sampled_from([0, 1, 3])),

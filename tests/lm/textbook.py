@@ -31,8 +31,10 @@ class Textbook:
             x = x + weights["token_types.weight"][0]
         if config.positions == "learned":
             x = x + weights[f"{name}.positional.learned.weight"][: len(ids)]
+        if config.positions == "sinusoidal" or config.scaled_embedding:
+            x = x * math.sqrt(config.width)
         if config.positions == "sinusoidal":
-            x = x * math.sqrt(config.width) + sinusoids(len(ids), config.width)
+            x = x + sinusoids(len(ids), config.width)
         if config.embedding_norm:
             x = self.norm(f"{name}.embedding_norm", x)
         embedded = x
@@ -45,7 +47,7 @@ class Textbook:
                 rows = weights[f"{name}.value_embeddings.{table}.weight"][ids]
                 extra = weights[f"{name}.blocks.{i}.attention.value_scale"] * rows
             x = self.block(name, i, x, causal, extra, memory)
-        return self.norm(f"{name}.final_norm", x) if config.norm_position == "pre" else x
+        return self.norm(f"{name}.final_norm", x) if config.norm_position in ("pre", "branch", "sandwich") else x
 
     def block(self, stack, i, x, causal, extra, memory):
         name = f"{stack}.blocks.{i}"
@@ -53,17 +55,42 @@ class Textbook:
             read = self.norm_before(f"{name}.attention_norm", x)
             attended = self.self_attention(stack, name, read, causal, extra)
             return x + attended + self.mlp(f"{name}.mlp", self.norm(f"{name}.mlp_norm", x))
-        x = self.sublayer(f"{name}.attention_norm", x, lambda y: self.self_attention(stack, name, y, causal, extra))
+        x = self.sublayer(f"{name}.attention", x, lambda y: self.self_attention(stack, name, y, causal, extra))
         if memory is not None:
-            x = self.sublayer(f"{name}.cross_norm", x, lambda y: self.cross_attention(name, y, memory))
+            x = self.sublayer(f"{name}.cross", x, lambda y: self.cross_attention(name, y, memory))
         if self.config.mlp:
-            x = self.sublayer(f"{name}.mlp_norm", x, lambda y: self.mlp(f"{name}.mlp", y))
+            x = self.sublayer(f"{name}.mlp", x, lambda y: self.mlp(f"{name}.mlp", y))
         return x
 
-    def sublayer(self, norm, x, function):
-        if self.config.norm_position == "pre":
-            return x + function(self.norm_before(norm, x))
-        return self.norm(norm, x + function(x))
+    def sublayer(self, name, x, f):
+        """Return the stream after the sub-layer f: the formulas of the papers that `ModelConfig` names."""
+        norm = f"{name}_norm"
+        kept = 0.0 if self.config.residual == "none" else 1.0
+        if name.endswith("mlp") and not self.config.mlp_norm:
+            return kept * (self.deepnorm_alpha(name) if self.config.norm_position == "deepnorm" else 1.0) * x + f(x)
+        match self.config.norm_position:
+            case "pre":
+                return kept * x + f(self.norm_before(norm, x))
+            case "post":
+                return self.norm(norm, kept * x + f(x))
+            case "branch":
+                return kept * x + self.norm(norm, f(x))
+            case "sandwich":
+                return kept * x + self.norm(f"{name}_branch_norm", f(self.norm_before(norm, x)))
+            case "deepnorm":
+                return self.norm(norm, self.deepnorm_alpha(name) * x + f(x))
+            case "rezero":
+                return x + self.weights[f"{name}_scale"] * f(x)
+
+    def deepnorm_alpha(self, name):
+        """Wang et al. 2022, figure 2."""
+        config = self.config
+        n, m = config.layers, config.decoder_layers or config.layers
+        if config.architecture != "encoder-decoder":
+            return math.sqrt(math.sqrt(2 * n))
+        if name.startswith("decoder"):
+            return math.sqrt(math.sqrt(3 * m))
+        return 0.81 * (n * n * n * n * m) ** 0.0625
 
     def norm_before(self, name, x):
         """After a norm of the embedding, the first attention has none (Warner et al. 2024)."""

@@ -105,6 +105,7 @@ def is_path(annotation):
 
 REQUIRED = {
     "build-dataset": ["c", "--tokenizer", "tok", "--out", "o"],
+    "carry-over": ["o", "c", "--tokenizer", "tok", "--out", "o"],
     "chat": ["o"],
     "demo": [],
     "embed": ["o", "c", "--out", "o"],
@@ -115,6 +116,7 @@ REQUIRED = {
     "export-onnx": ["o", "--out", "o"],
     "finetune": ["o", "--data", "d", "--out", "o"],
     "generate": ["o"],
+    "grow-vocabulary": ["o", "c", "--add", "9", "--out", "o"],
     "import-gguf": ["o", "--out", "o"],
     "import-hf": ["o", "--out", "o"],
     "predict": ["o", "text"],
@@ -127,6 +129,7 @@ REQUIRED = {
     "tokenize": ["text", "--tokenizer", "tok"],
     "train": ["c"],
     "train-tokenizer": ["c", "--vocab-size", "300", "--out", "o"],
+    "trim-vocabulary": ["o", "c", "--unused", "--out", "o"],
 }
 
 
@@ -142,7 +145,7 @@ def test_a_uri_is_refused_by_name_where_only_a_local_path_is_read_or_written(ver
     assert bool(path_options(verb)) == (verb in REQUIRED), verb
     for name, positional in path_options(verb).items():
         if positional:
-            arguments, option = ["s3://bucket/folder", *REQUIRED[verb][1:]], "(RUN|DIR|FOLDER|FILE)"
+            arguments, option = ["s3://bucket/folder", *REQUIRED[verb][1:]], "(TOKENIZER|RUN|DIR|FOLDER|FILE)"
         else:
             option = f"--{name.replace('_', '-')}"
             arguments = [*REQUIRED[verb], option, "s3://bucket/folder"]

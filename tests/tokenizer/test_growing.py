@@ -3,7 +3,6 @@
 import json
 from itertools import accumulate
 
-import bpe_continue
 import pytest
 import tokenizers
 from hypothesis import given, settings
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 
 from tokenizer import Tokenizer
 
+bpe_continue = pytest.importorskip("bpe_continue")
 ENDS = ("<|begin|>", "<|end|>")
 
 

@@ -22,7 +22,7 @@ from tokenizer.splitting.bert_splitter import BertWords
 from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.metaspace_splitter import ALWAYS, SPACED, MetaspaceWords
 from tokenizer.splitting.normalizers import MARK, Precompiled
-from tokenizer.splitting.patterns import resolve_pattern
+from tokenizer.splitting.patterns import SUPERWORD_REGEXES, resolve_pattern
 from tokenizer.unigram_vocabulary import UnigramVocabulary
 from tokenizer.vocabulary import Vocabulary
 from tokenizer.wordpiece_vocabulary import CONTINUATION, WordPieceVocabulary
@@ -47,8 +47,6 @@ ACCENTS_NOTE = "llama.cpp strips the accents of Hangul and Indic scripts differe
 UNIGRAM_NOTE = "llama.cpp normalizes combining marks with Unigram differently"
 NO_MERGES = [""]
 """Merges of a vocabulary without merges: GGUF has no empty arrays"""
-SUPERWORDS = (r"\p{N}+", r"(?=(\d{3})+(?!\d))")
-"""Regexes of `superbpe`: numbers, cut into groups of three digits from the right; nothing else is cut"""
 READ_PRE = {
     "gpt2": "gpt-2 phi-2 modern-bert mellum exaone4 olmo mpt jais trillion granite-docling roberta-bpe",
     "llama3": "llama-bpe llama3 llama-v3 falcon3 pixtral lfm2 dbrx smaug-bpe",
@@ -165,7 +163,7 @@ def _is_superwords(chain: Chain) -> bool:
     plain = all(step.get("behavior") == "Isolated" and not step.get("invert") for step in chain.steps[:-1])
     last = chain.steps[-1]
     bare = last["type"] == "ByteLevel" and not last.get("add_prefix_space") and not last.get("use_regex")
-    return tuple(regexes) == SUPERWORDS and plain and bare
+    return tuple(regexes) == SUPERWORD_REGEXES and plain and bare
 
 
 def _word_pieces(vocabulary: WordPieceVocabulary, approximate: bool) -> GgufTokenizer:
@@ -317,7 +315,7 @@ def _byte_pair_fields(keys: Mapping[str, Any], ids: dict[str, int]) -> dict[str,
         name is not None or pre == "superbpe",
         f"has {PREFIX}pre = {quote(pre)}, which is not supported: known are superbpe {' '.join(READ_PRE.values())}",
     )
-    regexes = SUPERWORDS if name is None else (resolve_pattern(name).regex,)
+    regexes = SUPERWORD_REGEXES if name is None else (resolve_pattern(name).regex,)
     merges = []
     listed = _list_of(keys, "merges", str)
     for merge in () if listed == NO_MERGES else listed:

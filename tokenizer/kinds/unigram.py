@@ -74,7 +74,7 @@ class Unigram(SentencePieceKind):
         )
 
     def required_ids(self, vocabulary: UnigramVocabulary) -> set[int]:
-        """Return the ids of characters, of bytes, of unknown text, and of the lowest score, on which its score depends."""
+        """Return the ids of characters, of bytes, of unknown text, and of the lowest score, which decides its score."""
         refuse_model(vocabulary)
         kept = {i for i, piece in enumerate(vocabulary.pieces) if len(piece) == 1}
         kept |= {*(vocabulary.byte_ids or ())} - {-1}

@@ -13,7 +13,7 @@ from tokenizer.byte_level import BYTE_TO_CHARACTER
 from tokenizer.document_blocks import Block, as_readonly
 from tokenizer.splitting import bert_characters, step_characters
 from tokenizer.splitting.automata import END, MULTIBYTE, NO_ASCII_RULES
-from tokenizer.splitting.patterns import pattern_of
+from tokenizer.splitting.patterns import SUPERWORD_STEPS, pattern_of
 from tokenizer.splitting.pretokenize import NO_AUTOMATON, AutomatonArrays, arrays_of, automaton_arrays, scanned_ends
 from tokenizer.splitting.regex_translation import with_line_anchors
 from tokenizer.splitting.unicode_classes import CODE_POINTS
@@ -84,8 +84,24 @@ def ends_of(block: Block, chain: Chain) -> np.ndarray | None:
     """Return the ends of the pretokens of a block, int64; None for invalid UTF-8 or steps without scans."""
     if chain.scans is None or not is_valid(block):
         return None
+    if chain.steps == SUPERWORD_STEPS:
+        return _ends_of_superwords(block, chain, chain.scans)
     bounds, _ = _cut(block, chain.scans)
     return bounds[1:]
+
+
+def _ends_of_superwords(block: Block, chain: Chain, scans: list[Scan]) -> np.ndarray:
+    """Return the ends of numbers and of the text between them. Long numbers are rare, so plain Python cuts them."""
+    bounds, _ = _cut(block, scans[:1])
+    starts, ends = bounds[:-1], bounds[1:]
+    first = block.data[starts]
+    numbers = np.flatnonzero((ends - starts > 3) & (((first >= 0x30) & (first <= 0x39)) | (first >= 0x80)))
+    further = [ends]
+    for place in numbers.tolist():
+        start, end = int(starts[place]), int(ends[place])
+        lengths = [len(pretoken) for pretoken in chain.pretokens(block.data[start:end].tobytes())]
+        further.append(start + np.cumsum(lengths[:-1], dtype=np.int64))
+    return np.unique(np.concatenate(further))
 
 
 def _cut(block: Block, scans: list[Scan]) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from tokenizer.byte_level import spell, unspell
 from tokenizer.splitting import unicode_classes
 from tokenizer.splitting.automata import Automaton
-from tokenizer.splitting.patterns import GPT2_REGEX, pattern_of, warn_if_slow
+from tokenizer.splitting.patterns import GPT2_REGEX, SUPERWORD_STEPS, pattern_of, warn_if_slow
 from tokenizer.splitting.scanner import match_spans, pretokens, split_by_regex, utf8_stretches
 from tokenizer.splitting.splitter import Splitter
 from tokenizer.text import WHITE_SPACE, read_text
@@ -106,7 +106,7 @@ class Chain(Splitter):
     def check(self) -> None:
         """Raise ValueError for a regex that does not compile, and warn once about a regex that runs slower."""
         assert self._functions or not self.steps
-        for place, step in enumerate(self.steps):
+        for place, step in enumerate(self.steps if self.steps != SUPERWORD_STEPS else ()):
             regex = step.get("pattern", {}).get("Regex")
             if regex and (self.scans is None or self.scans[place].split):
                 warn_if_slow(pattern_of(regex))

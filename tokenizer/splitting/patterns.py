@@ -103,6 +103,15 @@ O200K_REGEX = (
 )
 # No named pattern: the words that CLIP keeps. White space between them is dropped.
 CLIP_REGEX = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
+# Of SuperBPE's published models: numbers, cut into groups of three digits from the right (Liu et al. 2025).
+SUPERWORD_REGEXES = (r"\p{N}+", r"(?=(\d{3})+(?!\d))")
+SUPERWORD_STEPS: tuple[dict[str, object], ...] = (
+    *(
+        {"type": "Split", "behavior": "Isolated", "invert": False, "pattern": {"Regex": regex}}
+        for regex in SUPERWORD_REGEXES
+    ),
+    {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+)
 
 NAMES = {
     "gpt2": "gpt2",

@@ -21,6 +21,8 @@ from tokenizer.document_blocks import Block
 from tokenizer.encoding.text_encoder import TextEncoder
 from tokenizer.kinds.kind import changed
 from tokenizer.kinds.registry import kind_named
+from tokenizer.splitting.chains import Chain
+from tokenizer.splitting.patterns import SUPERWORD_STEPS
 from tokenizer.splitting.splitter import Splitter
 from tokenizer.training.counting import PretokenCounts, Progress, count_pretokens
 from tokenizer.training.train import DEFAULT_MIN_FREQUENCY, LARGEST_VOCABULARY
@@ -29,17 +31,21 @@ from tokenizer.vocabulary import Vocabulary
 from tokenizer.warn import warn
 from tokenizer.workers import thread_count
 
+COLON = b": "
+
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
     """The options of `Tokenizer.grow`. Raises ValueError, which names the argument, for a wrong one.
 
     entries: size of the grown vocabulary with special tokens: its largest id plus 1. memory: limit in bytes.
+    superwords: most words in a new token; None: tokens end with words.
     """
 
     entries: int
     min_frequency: int = DEFAULT_MIN_FREQUENCY
     max_token_length: int | None = None
+    superwords: int | None = None
     threads: int | None = None
     progress: Progress | None = None
     memory: int | None = None
@@ -47,7 +53,13 @@ class Growth:
     def __post_init__(self) -> None:
         thread_count(self.threads)
         check_callable("progress", self.progress)
-        for name, least in (("entries", 1), ("min_frequency", 0), ("max_token_length", 1), ("memory", 1)):
+        for name, least in (
+            ("entries", 1),
+            ("min_frequency", 0),
+            ("max_token_length", 1),
+            ("superwords", 1),
+            ("memory", 1),
+        ):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
         if self.entries > LARGEST_VOCABULARY:
@@ -71,9 +83,15 @@ def grow(vocabulary: Vocabulary, corpus: object, growth: Growth) -> Vocabulary:
     """Return the vocabulary that `Tokenizer.grow` describes."""
     growth.check(vocabulary)
     assert isinstance(vocabulary, BytePairVocabulary)
+    splitter: Splitter = vocabulary.pattern
+    if growth.superwords is not None:
+        chain = Chain(SUPERWORD_STEPS)
+        split_anew: BytePairVocabulary = changed(vocabulary, pattern=chain)
+        vocabulary = split_anew
+        splitter = chain if any(COLON in (token or b"") for token in vocabulary.tokens) else UpToColons(chain)
     counts = count_pretokens(
         corpus,
-        vocabulary.pattern,
+        splitter,
         threads=growth.threads,
         progress=growth.progress,
         memory=growth.memory,
@@ -101,6 +119,34 @@ class _Pretokens(Splitter):
         return np.unique(block.offsets[1:])
 
 
+class UpToColons(Splitter):
+    """Pretokens of superwords, also cut between a colon and a space, which no superword holds."""
+
+    rewrites = False
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+
+    @property
+    def identity(self) -> str:
+        return f"{self._chain.identity}, cut after colons"
+
+    def pretokens(self, text: bytes) -> Iterator[bytes]:
+        for pretoken in self._chain.pretokens(text):
+            *before, last = pretoken.split(COLON)
+            for number, part in enumerate(before):
+                yield (b" " if number else b"") + part + b":"
+            yield (b" " if before else b"") + last
+
+    def ends_of_block(self, block: Block) -> np.ndarray | None:
+        ends = self._chain.ends_of_block(block)
+        if ends is None:
+            return None
+        data = block.data[: int(block.offsets[-1])]
+        colons = np.flatnonzero((data[:-1] == COLON[0]) & (data[1:] == COLON[1])) + 1
+        return np.union1d(ends, colons[colons > block.offsets[0]])
+
+
 def grow_byte_pairs(vocabulary: BytePairVocabulary, counts: PretokenCounts, options: Growth) -> BytePairVocabulary:
     """Return the vocabulary with further merges, learned from pretokens.
 
@@ -120,7 +166,7 @@ def grow_byte_pairs(vocabulary: BytePairVocabulary, counts: PretokenCounts, opti
     while loop.made < wanted and (pair := loop.find(new)):
         left, right = tokens[pair[0]], tokens[pair[1]]
         token = left + right
-        if token in special or len(token) > longest:
+        if token in special or len(token) > longest or (options.superwords and _is_long(token, options.superwords)):
             loop.refuse()
             continue
         pairs.append((left, right))
@@ -132,6 +178,11 @@ def grow_byte_pairs(vocabulary: BytePairVocabulary, counts: PretokenCounts, opti
                 options.progress("merge", loop.made, wanted)
         new = ids[token]
     return _with_merges(vocabulary, pairs, tokens[vocabulary.size :])
+
+
+def _is_long(token: bytes, words: int) -> bool:
+    """Return whether a token has more words than allowed, or a colon before a space (Liu et al. 2025)."""
+    return COLON in token or sum(map(bool, token.split(b" "))) > words
 
 
 def _segmented(

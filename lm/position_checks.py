@@ -1,0 +1,101 @@
+"""Checks of the fields of positions in a model's configuration. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lm.config import ModelConfig
+
+_OF_POSITIONS = {
+    "rotary": ("rotary_base", "rotary_width", "rotary_scaling", "rotary_factor", "rotary_original_length"),
+    "relative": ("relative_buckets", "relative_distance"),
+    "learned": ("position_offset",),
+}
+
+
+def fitting_width(config: ModelConfig) -> str:
+    """Return advice: the next width that heads divide, into even parts if positions pair features."""
+    multiple = config.heads * (2 if config.positions in ("rotary", "sinusoidal") else 1)
+    return f"try model.width={-(-config.width // multiple) * multiple}"
+
+
+def check_positions(config: ModelConfig) -> None:
+    """Raise ValueError, which names the field, for positions that the model cannot have."""
+    if config.positions == "rotary" and config.rotary_features % 2:
+        if config.rotary_width:
+            raise ValueError(
+                f"model.rotary_width is {config.rotary_width}, but rotary positions rotate pairs: try "
+                f"model.rotary_width={max(2, config.rotary_width - 1)}"
+            )
+        if config.head_width:
+            raise ValueError(
+                f"model.head_width is {config.head_width}, and rotary positions rotate pairs: try "
+                f"model.head_width={config.head_width + 1}"
+            )
+        raise ValueError(
+            f"model.width={config.width} over model.heads={config.heads} gives heads of {config.head_features} "
+            f"components, and rotary positions rotate pairs: {fitting_width(config)}"
+        )
+    if config.positions == "sinusoidal" and config.width % 2:
+        raise ValueError(
+            f"model.width is {config.width}, and sinusoidal positions pair a sine with a cosine: "
+            f"{fitting_width(config)}"
+        )
+    for positions, names in _OF_POSITIONS.items():
+        for field in names if config.positions != positions else ():
+            value, default = getattr(config, field), getattr(type(config), field)
+            if value != default:
+                raise ValueError(
+                    f"model.{field} is {value!r}, but model.positions is {config.positions!r}: leave it at "
+                    f"{default!r}, or give model.positions={positions}"
+                )
+    if config.positions == "rotary":
+        _check_rotary(config)
+    if config.positions == "relative":
+        _check_relative(config)
+
+
+def _check_rotary(config: ModelConfig) -> None:
+    if config.rotary_width > config.head_features:
+        raise ValueError(
+            f"model.rotary_width is {config.rotary_width}, more than the {config.head_features} components of a head: "
+            f"give at most model.rotary_width={config.head_features}"
+        )
+    if not config.rotary_base > 1.0:
+        raise ValueError(f"model.rotary_base is {config.rotary_base}: give a number above 1, such as 10000")
+    if not config.rotary_factor >= 1.0:
+        raise ValueError(f"model.rotary_factor is {config.rotary_factor}: give 1 or more, such as 4")
+    if config.rotary_scaling == "none" and config.rotary_factor != 1.0:
+        raise ValueError(
+            f"model.rotary_factor is {config.rotary_factor}, but model.rotary_scaling is 'none': leave it at 1, or "
+            "choose a scaling, such as model.rotary_scaling=yarn"
+        )
+    if config.rotary_scaling != "none" and config.rotary_factor == 1.0:
+        raise ValueError(
+            f"model.rotary_scaling is {config.rotary_scaling!r}, but model.rotary_factor is 1, which scales nothing: "
+            "give a factor, such as model.rotary_factor=4, or leave it at 'none'"
+        )
+    if config.rotary_scaling in ("yarn", "llama3") and not config.rotary_original_length:
+        raise ValueError(
+            f"model.rotary_scaling is {config.rotary_scaling!r}, which needs model.rotary_original_length: "
+            "give the context length that was trained on"
+        )
+    if config.rotary_scaling in ("none", "linear") and config.rotary_original_length:
+        raise ValueError(
+            f"model.rotary_original_length is {config.rotary_original_length}, but model.rotary_scaling is "
+            f"{config.rotary_scaling!r}: leave it at 0, or give model.rotary_scaling=yarn or llama3"
+        )
+
+
+def _check_relative(config: ModelConfig) -> None:
+    if config.relative_buckets < 4 or config.relative_buckets % 4:
+        raise ValueError(
+            f"model.relative_buckets is {config.relative_buckets}: give a multiple of 4, such as 32, since a "
+            "quarter of them are single distances of one direction"
+        )
+    if config.relative_distance <= config.relative_buckets // 2:
+        raise ValueError(
+            f"model.relative_distance is {config.relative_distance}: give more than half of "
+            f"model.relative_buckets={config.relative_buckets}"
+        )
