@@ -1,8 +1,10 @@
 """A vocabulary of a kind that is not read is refused for its kind, in every form in which its libraries save it."""
 
 import base64
+import gzip
 import io
 import json
+from itertools import product
 
 import pytest
 import sentencepiece
@@ -10,6 +12,7 @@ import tiktoken
 import tokenizers
 import transformers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from tokenizer import Tokenizer
 
@@ -66,6 +69,29 @@ def test_bpe_with_marked_words_is_refused_without_a_tokenizer_json(kind, message
         Tokenizer.from_merges(model["vocab"], map(tuple, model["merges"]), pattern or "cl100k")
     with pytest.raises(ValueError, match=f"vocabulary: has .*{message}"):
         Tokenizer.from_merges(model["vocab"], [], pattern or "cl100k")
+
+
+def test_clip_is_read_from_its_gzip_file_and_from_vocab_json_with_merges(tmp_path):
+    """Merges of any two characters take the places of CLIP's."""
+    characters = [*bytes_to_unicode().values()]
+    pairs = list(product(characters, [character + end for end in ("</w>", "") for character in characters]))
+    pairs = pairs[: 49152 - 256 - 2]
+    tokens = [*characters, *(f"{character}</w>" for character in characters), *map("".join, pairs)]
+    ids = {token: i for i, token in enumerate([*tokens, "<|startoftext|>", "<|endoftext|>"])}
+    lines = "\n".join(["#version: 0.2", *map(" ".join, pairs), ""])
+    (tmp_path / "vocab.json").write_text(json.dumps(ids), encoding="utf-8")
+    (tmp_path / "merges.txt").write_text(lines, encoding="utf-8")
+    (tmp_path / "bpe_simple_vocab_16e6.txt.gz").write_bytes(gzip.compress(lines.encode()))
+    peer = transformers.CLIPTokenizer(ids, pairs)
+    for path in (tmp_path, tmp_path / "vocab.json", tmp_path / "bpe_simple_vocab_16e6.txt.gz"):
+        tok = Tokenizer.load(path)
+        for text in ("A photo of a  Cat!", "naïve'S 字 123\n<|endoftext|> x", "%&' (Hi) 100%"):
+            assert tok(text, allowed_special="all")["input_ids"] == peer(text)["input_ids"]
+    with pytest.raises(ValueError, match="contains its own pattern"):
+        Tokenizer.load(tmp_path, pattern="gpt2")
+    (tmp_path / "merges.txt").write_text(lines.replace("\n", "\n" + pairs[1][0] + " </w>\n", 1), encoding="utf-8")
+    with pytest.raises(ValueError, match=END_OF_WORD):
+        Tokenizer.load(tmp_path)
 
 
 @pytest.mark.parametrize("merges", ["t h 100\nth e</w> 50\n", "#version: 0.2\nt h\nth e</w>\n"], ids=["xlm", "ctrl"])

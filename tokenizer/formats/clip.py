@@ -1,4 +1,4 @@
-"""Reading bpe_simple_vocab_16e6.txt.gz, the merges of CLIP, as transformers converts them."""
+"""Reading the merges of CLIP, from bpe_simple_vocab_16e6.txt.gz or merges.txt, as transformers converts them."""
 
 from __future__ import annotations
 
@@ -33,8 +33,24 @@ def parse_clip(packed: bytes) -> CharacterPairVocabulary:
         len(merges) == _MERGES and all(len(pair) == 2 for pair in merges),
         f"does not have {_MERGES:,} merges after its first line: is it CLIP's file of merges?",
     )
+    return _vocabulary(merges)
+
+
+def clip_of(ids: dict[str, int], lines: list[str]) -> CharacterPairVocabulary | None:
+    """Return the vocabulary of CLIP's vocab.json and the lines of its merges.txt; None if they are not CLIP's."""
+    merges = [line.split(" ") for line in lines]
+    if len(merges) != _MERGES or any(len(pair) != 2 for pair in merges):
+        return None
+    return _vocabulary(merges) if ids == {token: i for i, token in enumerate(_tokens(merges))} else None
+
+
+def _tokens(merges: list[list[str]]) -> list[str]:
     alphabet = list(BYTE_TO_CHARACTER.values())
-    tokens = [*alphabet, *(character + _SUFFIX for character in alphabet), *map("".join, merges), *_SPECIAL]
+    return [*alphabet, *(character + _SUFFIX for character in alphabet), *map("".join, merges), *_SPECIAL]
+
+
+def _vocabulary(merges: list[list[str]]) -> CharacterPairVocabulary:
+    tokens = _tokens(merges)
     first, last = len(tokens) - 2, len(tokens) - 1
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     edges = {"sep": [_SPECIAL[1], last], "cls": [_SPECIAL[0], first]}

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tokenizer.bpe_vocabulary import BytePairVocabulary
+    from tokenizer.character_bpe_vocabulary import CharacterPairVocabulary
     from tokenizer.vocabulary import Vocabulary
     from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
@@ -41,6 +42,7 @@ _IN_FOLDER = ("tokenizer.json", "vocab.bpe", "merges.txt", "vocab.txt", "*.tikto
 _LAST_IN_FOLDER = ("tekken.json", "*.model.v*", "bpe_simple_vocab_16e6.txt.gz")
 # Pattern and normalizer for a tokenizer_class in tokenizer_config.json, because merges.txt contains neither.
 _CLASSES = {"GPT2Tokenizer": ("gpt2", None), "RobertaTokenizer": ("gpt2", None), "Qwen2Tokenizer": ("qwen2", "NFC")}
+_CLIP_TOKEN = "<|startoftext|>"
 # The special tokens of RoBERTa, which its merges.txt and vocab.json do not mark.
 _ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
@@ -255,8 +257,8 @@ def _load_merges(
     pattern: str | Pattern | None,
     special_tokens: dict[str, int] | None,
     normalizer: str | None,
-) -> BytePairVocabulary:
-    """Return the vocabulary of GPT-2's and Qwen 2's format: one merge per line, and a JSON object with all ids.
+) -> BytePairVocabulary | CharacterPairVocabulary:
+    """Return the vocabulary of GPT-2's, Qwen 2's and CLIP's format: one merge per line, a JSON object with all ids.
 
     special_tokens default to those in the other files that transformers writes, and <|endoftext|> if it has an id.
     """
@@ -268,6 +270,12 @@ def _load_merges(
     merges = read_text(path).replace("\r\n", "\n").removesuffix("\n").split("\n", most_merges(ids) + 2)
     if merges[0].startswith("#version") or merges == [""]:
         del merges[0]
+    if _CLIP_TOKEN in ids:
+        from tokenizer.formats.clip import clip_of
+
+        if (clip := clip_of(ids, merges)) is not None:
+            _refuse_arguments(pattern, special_tokens, normalizer)
+            return clip
     config = read_object(path.with_name("tokenizer_config.json"), {})
     flags: dict[str, dict[str, bool]] = {}
     if special_tokens is None:
