@@ -10,6 +10,7 @@ first pass over running text on one thread, in MB of UTF-8 per CPU second.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import multiprocessing
 import os
@@ -264,7 +265,21 @@ def _tokenizers(file: Path, facts: dict[str, Any]) -> Any:
         tokenizer = tokenizers.ByteLevelBPETokenizer(str(file.with_name("encoder.json")), str(file))
         tokenizer.add_special_tokens(["<|endoftext|>"])
         return tokenizer._tokenizer
+    if file.name == "bpe_simple_vocab_16e6.txt.gz":
+        return _clip(file)._tokenizer
     raise ValueError(f"no library reads {file.name} as published")
+
+
+def _clip(file: Path) -> Any:
+    """Return the tokenizer of transformers with the tokens that OpenAI's code makes of the merges of a file."""
+    from transformers import CLIPTokenizer
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    lines = gzip.decompress(file.read_bytes()).decode().split("\n")[1 : 49152 - 256 - 2 + 1]
+    characters = [*bytes_to_unicode().values()]
+    words = [*characters, *(f"{character}</w>" for character in characters)]
+    words += [line.replace(" ", "") for line in lines] + ["<|startoftext|>", "<|endoftext|>"]
+    return CLIPTokenizer({word: i for i, word in enumerate(words)}, [tuple(line.split()) for line in lines])
 
 
 def catalogue_page(rows: list[dict[str, Any]], command: str) -> str:

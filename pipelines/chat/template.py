@@ -75,12 +75,7 @@ class ChatTemplate:
 
     @classmethod
     def of(cls, text: str, tok: Tokenizer, around: TextIds) -> "ChatTemplate":
-        """Return the template of a run. `around`: the ids around a text.
-
-        Raises ValueError if `text` is too long, and for a Unigram tokenizer.
-        """
-        if tok.kind == "unigram":
-            raise ValueError("a chat template is not supported with a Unigram tokenizer: use BPE")
+        """Return the template of a run. `around`: the ids around a text. Raises ValueError if `text` is too long."""
         if len(text) > MOST_TEMPLATE:
             raise ValueError(f"the chat template has {len(text):,} characters, more than {MOST_TEMPLATE:,}: shorten it")
         spellings = {i: spelling for spelling, i in tok.special_tokens.items()}

@@ -105,8 +105,6 @@ class Spans(Task):
         room = reader.room(2)
         if room < 2:
             raise ValueError(f"the model reads {max(0, room)} tokens of a question and a context: take a larger one")
-        if reader.tokenizer.kind == "unigram":
-            raise ValueError("spans are not supported with a Unigram tokenizer: take a run with BPE or WordPiece")
         questions = reader.ids([example.inputs[0] for example in examples])
         contexts: dict[str, TokenText] = {}
         encoded = []

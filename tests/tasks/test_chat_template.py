@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+import transformers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from pipelines.chat.template import CHATML
 from pipelines.run.loaded_run import load_run
 from tests.pipelines.llama_cpp import LlamaCpp
 from tests.tasks.conversations import SILENT, TRAIN, dicts, rows, written
+from tokenizer import Tokenizer
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 
@@ -42,6 +44,27 @@ def test_ids_and_answers_equal_those_of_transformers(template, peer, messages):
         assert ours.answers.astype(int).tolist() == theirs["assistant_masks"]
     theirs = peer.apply_chat_template(dicts(messages), add_generation_prompt=True, return_dict=True)
     assert template.prompt(messages) == theirs["input_ids"]
+
+
+@pytest.fixture(scope="module")
+def unigram(tmp_path_factory):
+    """Return a Unigram tokenizer of ours and of transformers."""
+    folder = tmp_path_factory.mktemp("unigram")
+    texts = ["the cat sat on the mat", "1 + 2 = 3, said the user to the assistant of the system"] * 20
+    tok = Tokenizer.train(texts, 60, kind="unigram", special_tokens=list(SPECIAL))
+    tok.save(folder)
+    return tok, transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
+
+
+@given(conversations(TEXTS | st.text("the cat12+ ", max_size=20)))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+def test_ids_and_answers_of_a_unigram_tokenizer_equal_those_of_transformers(template, unigram, messages):
+    tok, peer = unigram
+    peer.chat_template = template.text
+    theirs = peer.apply_chat_template(dicts(messages), return_assistant_tokens_mask=True, return_dict=True)
+    ours = replace(template, tokenizer=tok).encode(messages)
+    assert ours.ids.tolist() == theirs["input_ids"]
+    assert ours.answers.astype(int).tolist() == theirs["assistant_masks"]
 
 
 @given(conversations(SPELLINGS))

@@ -183,10 +183,22 @@ def test_a_long_question_leaves_half_of_the_model_to_the_context(reader):
     assert not last.cut and last.origin == 1
 
 
-def test_a_tokenizer_without_offsets_is_refused(reader):
+@pytest.mark.parametrize("answer", ["Ada Lovelace", "wrote", "the first program", "Löndon."])
+def test_windows_of_a_unigram_tokenizer_point_at_the_answer(reader, answer):
     unigram = Tokenizer.load(Path(__file__).parents[1] / "compatibility" / "0.1" / "unigram")
+    context = "Ada Lovelace wrote  the first program. She was born in Löndon."
+    [row] = Spans().rows_of_texts(["who?", context])
+    example = replace(Spans().example(row, labelled=False), target=((context.index(answer), answer),))
+    windows = Spans(stride=8).encode([example], replace(reader, tokenizer=unigram))
+    [window, *_] = [window for window in windows if window.targets.any()]
+    (start, _), (_, end) = window.places[window.targets]
+    assert answer in context[start:end]
+
+
+def test_a_tokenizer_without_offsets_is_refused(reader):
+    unigram = Tokenizer.load(Path(__file__).parents[1] / "compatibility" / "0.1" / "unigram").as_sentencepiece()
     [row] = Spans().rows_of_texts(["q", "c"])
-    with pytest.raises(ValueError, match="spans are not supported with a Unigram tokenizer"):
+    with pytest.raises(ValueError, match="offsets of SentencePiece's Unigram models are not supported"):
         Spans().encode([Spans().example(row, labelled=False)], replace(reader, tokenizer=unigram))
 
 

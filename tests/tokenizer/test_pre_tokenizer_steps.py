@@ -14,7 +14,7 @@ from tokenizer.byte_level import spell
 from tokenizer.document_blocks import Block, block_of
 from tokenizer.splitting.chain_blocks import rewriter_of
 from tokenizer.splitting.chains import Chain
-from tokenizer.splitting.patterns import DEEPSEEK_REGEXES
+from tokenizer.splitting.patterns import GPT2_REGEX
 
 BEHAVIORS = ["Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous"]
 REGEXES = [
@@ -101,23 +101,34 @@ def test_blocks_are_split_as_their_texts(steps, data):
 
 ISOLATED = {"type": "Split", "behavior": "Isolated", "invert": False}
 OTHERS = "ab1²٣字か\x00\x01\u0301\ue000\u0378!(-$ \n\r\t\u00a0'é"
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+
+
+def isolating(*regexes):
+    return [ISOLATED | {"pattern": {"Regex": regex}} for regex in regexes]
+
+
 DEEPSEEK = [
-    *(ISOLATED | {"pattern": {"Regex": regex}} for regex in DEEPSEEK_REGEXES),
-    {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
+    *isolating(
+        r"\p{N}{1,3}",
+        "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+        "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+        "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+    ),
+    BYTES,
 ]
-
-
+DEEPSEEK_CODER = [
+    *isolating("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-\ud7ff]+"),
+    {"type": "Digits", "individual_digits": True},
+    BYTES,
+]
 DIGITS_APART = [
-    [
-        {"type": "Digits", "individual_digits": alone},
-        {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
-    ]
-    for alone in (True, False)
+    [{"type": "Digits", "individual_digits": alone}, BYTES | {"use_regex": True}] for alone in (True, False)
 ]
+PUBLISHED = {"deepseek": DEEPSEEK, "coder": DEEPSEEK_CODER, "digit": DIGITS_APART[0], "digits": DIGITS_APART[1]}
 
 
-@pytest.mark.filterwarnings("ignore:the split pattern")
-@pytest.mark.parametrize("steps", [DEEPSEEK, *DIGITS_APART], ids=["deepseek", "digit", "digits"])
+@pytest.mark.parametrize("steps", PUBLISHED.values(), ids=PUBLISHED)
 @given(data=st.lists(st.text(st.sampled_from(OTHERS + "\U00011de3"), max_size=15) | TEXTS, max_size=4))
 def test_blocks_are_split_by_the_scanner_as_their_texts_and_as_in_tokenizers(steps, data):
     chain, block = Chain(steps), block_of([b"before", *map(str.encode, data), b"after"])
@@ -131,6 +142,39 @@ def test_blocks_are_split_by_the_scanner_as_their_texts_and_as_in_tokenizers(ste
     assert chain.ends_of_block(block_of([b"a\xff"])) is None
 
 
+SCANNED = [
+    *(split for split in SPLITS if split["pattern"].get("Regex") not in ("^a|b$", "x*")),
+    *(step for step in WORDS if step["type"] in ("Digits", "Punctuation")),
+    *(
+        ISOLATED | {"pattern": {"Regex": regex}, "behavior": behavior, "invert": invert}
+        for regex in (r"ab|abb1|a(?=1)|b(?!\S)", r"\s?\p{L}+", r"a$", "1?字", GPT2_REGEX)
+        for behavior in BEHAVIORS
+        for invert in (False, True)
+    ),
+]
+SLOW = [split for split in SPLITS if split["pattern"].get("Regex") == "^a|b$" and split["behavior"] != "Removed"]
+
+
+@given(
+    st.lists(st.sampled_from([*SCANNED, *SLOW]), min_size=1, max_size=3),
+    st.sampled_from([[], [BYTES], [BYTES | {"use_regex": True}]]),
+    st.lists(TEXTS, max_size=4),
+)
+def test_any_sequence_of_splits_runs_in_the_scanner_as_in_tokenizers(splits, last, data):
+    steps = [*splits, *last]
+    chain, block = Chain(steps, as_bytes=False), block_of([b"before", *map(str.encode, data), b"after"])
+    assert chain.scans is not None or all(split in SLOW for split in splits)
+    block = Block(block.data, block.offsets[1:-1])
+    words, ends = chain.rewrite(block)
+    text = words.data.tobytes()
+    split = peer(steps).pre_tokenize_str
+    expected = [[piece for piece, _ in split(document)] for document in data]
+    assert [text[start:end].decode() for start, end in pairwise([0, *ends.tolist()])] == [
+        w for ws in expected for w in ws
+    ]
+    assert [text[start:end].decode() for start, end in pairwise(words.offsets.tolist())] == list(map("".join, expected))
+
+
 def test_a_mark_before_the_start_of_a_text_is_left_out_after_a_special_token():
     chain = Chain([{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}], as_bytes=False)
     assert list(chain.pretokens(b"a b")) == ["▁a".encode(), "▁b".encode()]
@@ -138,7 +182,9 @@ def test_a_mark_before_the_start_of_a_text_is_left_out_after_a_special_token():
     assert chain.inside.inside is chain.inside
 
 
-@pytest.mark.parametrize(("steps", "slow"), [(CLIP, False), (DEEPSEEK, False), (DEEPSEEK[1:], True)])
+@pytest.mark.parametrize(
+    ("steps", "slow"), [(CLIP, False), (DEEPSEEK, False), ([SPLITS[0], *isolating(r"a(?<=b)")], True)]
+)
 def test_only_regexes_without_a_kernel_warn(steps, slow):
     script = f"from tokenizer.splitting.chains import Chain; Chain({steps!r}).check()"
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr

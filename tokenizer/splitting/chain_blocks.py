@@ -1,87 +1,100 @@
-"""Chains over whole blocks: CLIP's words by the kernel of the scanner, and words of character classes by numpy."""
+"""Chains over whole blocks: steps with regexes by the kernel of the scanner, words of character classes by numpy."""
 
 from __future__ import annotations
 
-from functools import cache, partial
+from collections.abc import Callable, Iterable
+from functools import cache, lru_cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tokenizer.byte_level import BYTE_TO_CHARACTER
 from tokenizer.document_blocks import Block, as_readonly
 from tokenizer.splitting import bert_characters, step_characters
-from tokenizer.splitting.patterns import (
-    CLIP_REGEX,
-    CLIP_STEPS,
-    DEEPSEEK_REGEXES,
-    DEEPSEEK_STEPS,
-    SUPERWORD_STEPS,
-    Pattern,
-    pattern_of,
-)
-from tokenizer.splitting.pretokenize import pretoken_ends
-from tokenizer.splitting.unicode_classes import CODE_POINTS, SPACE, code_point_classes
-from tokenizer.splitting.unicode_properties import find_property, ranges_of
+from tokenizer.splitting.automata import END, MULTIBYTE, NO_ASCII_RULES
+from tokenizer.splitting.patterns import SUPERWORD_STEPS, pattern_of
+from tokenizer.splitting.pretokenize import NO_AUTOMATON, AutomatonArrays, arrays_of, automaton_arrays, scanned_ends
+from tokenizer.splitting.regex_translation import with_line_anchors
+from tokenizer.splitting.unicode_classes import CODE_POINTS
+from tokenizer.splitting.unicode_properties import ranges_of
 from tokenizer.text import WHITE_SPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from tokenizer.splitting.chains import Chain
+    from tokenizer.splitting.regex_compilation import Gaps
 
     Rewrite = Callable[[Block], tuple[Block, np.ndarray]]
+    Split = Callable[[str], list[str]]
 
-# The kernel needs regexes that match the whole text, so each of DeepSeek's also matches the remaining text.
-_REST = (r"[^\p{N}]+", "[^\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+", r"[\s\S]")
-# Numbers: those of `unicode_classes`, and those that only Rust's newer table has, which Digits uses.
-DIGITS = r"\p{N}\U00011DE0-\U00011DE9\U00016FF4-\U00016FF6"
 _SPACE, _WORD, _OTHER, _ALONE = range(4)
+
+
+class Scan(NamedTuple):
+    """A Split that the scanner runs.
+
+    gaps: None if every pretoken is a match. split: the Split in plain Python, if its regex has no automaton.
+    """
+
+    arrays: AutomatonArrays
+    gaps: Gaps | None
+    behavior: str = "Isolated"
+    invert: bool = False
+    split: Split | None = None
+
+
+def scans_of(steps: Iterable[tuple[dict[str, Any], Split]]) -> list[Scan] | None:
+    """Return the scans of Splits by regexes, each given with the function that runs it in plain Python.
+
+    None if no regex has an automaton, or if a Split that has none drops text.
+    """
+    scans = []
+    for step, split in steps:
+        if found := _automaton_with_gaps(step["pattern"]["Regex"]):
+            scans.append(Scan(*found, step["behavior"], step["invert"]))
+        elif step["behavior"] == "Removed":
+            return None
+        else:
+            scans.append(Scan(NO_AUTOMATON, None, split=split))
+    return scans if any(scan.split is None for scan in scans) or not scans else None
+
+
+@lru_cache(maxsize=64)
+def _automaton_with_gaps(regex: str) -> tuple[AutomatonArrays, Gaps | None] | None:
+    from tokenizer.splitting.regex_compilation import compile_with_gaps
+
+    pattern = pattern_of(with_line_anchors(regex))
+    if arrays := automaton_arrays(pattern):
+        return arrays, None
+    compiled = compile_with_gaps(pattern.regex)
+    return (arrays_of(compiled[0], NO_ASCII_RULES), compiled[1]) if compiled else None
 
 
 def rewriter_of(chain: Chain) -> Rewrite | None:
     """Return the function that splits blocks of valid UTF-8 as the chain does; None if there is none."""
-    if chain.as_bytes:
-        return None
-    if chain.steps == CLIP_STEPS:
-        return _words_of_clip
+    if chain.scans is not None:
+        return partial(_kept_pieces, chain=chain, scans=chain.scans)
     match chain.steps:
-        case ({"type": "Whitespace" | "WhitespaceSplit" | "BertPreTokenizer" as kind},):
+        case ({"type": "Whitespace" | "WhitespaceSplit" | "BertPreTokenizer" as kind},) if not chain.as_bytes:
             return partial(_words_by_class, kind=kind)
     return None
 
 
 def ends_of(block: Block, chain: Chain) -> np.ndarray | None:
-    """Return the ends of the pretokens of a block, int64; None if the scanner cannot run these steps.
-
-    It runs the steps of DeepSeek-V3, and digits before GPT-2's regex, as in Command R and StarCoder.
-    """
-    match chain.steps:
-        case ({"type": "Digits", "individual_digits": alone}, {"type": "ByteLevel", "use_regex": True}) if (
-            not chain.rewrites
-        ):
-            digits = Pattern(f"[{DIGITS}]|[^{DIGITS}]+" if alone else f"[{DIGITS}]+|[^{DIGITS}]+")
-            return _ends_of_patterns(block, (digits, pattern_of("gpt2"))) if is_valid(block) else None
-    if chain.steps == SUPERWORD_STEPS and is_valid(block):
-        return _ends_of_superwords(block, chain)
-    return _ends_of_deepseek(block) if chain.steps == DEEPSEEK_STEPS and is_valid(block) else None
+    """Return the ends of the pretokens of a block, int64; None for invalid UTF-8 or steps without scans."""
+    if chain.scans is None or not is_valid(block):
+        return None
+    if chain.steps == SUPERWORD_STEPS:
+        return _ends_of_superwords(block, chain, chain.scans)
+    bounds, _ = _cut(block, chain.scans)
+    return bounds[1:]
 
 
-def _ends_of_patterns(block: Block, patterns: Sequence[Pattern]) -> np.ndarray:
-    """Return the ends of the pretokens that each pattern cuts from those of the one before."""
-    pieces = block
-    for pattern in patterns:
-        chunks = (chunk.copy() for chunk in pretoken_ends(pieces, pattern))
-        pieces = Block(block.data, np.concatenate([block.offsets[:1], *chunks]))
-    ends: np.ndarray = pieces.offsets[1:]
-    return ends
-
-
-def _ends_of_superwords(block: Block, chain: Chain) -> np.ndarray:
+def _ends_of_superwords(block: Block, chain: Chain, scans: list[Scan]) -> np.ndarray:
     """Return the ends of numbers and of the text between them. Long numbers are rare, so plain Python cuts them."""
-    ends = _ends_of_patterns(block, (Pattern(r"\p{N}+|[^\p{N}]+"),))
-    starts = np.concatenate([block.offsets[:1], ends[:-1]])
-    first = block.data[np.minimum(starts, len(block.data) - 1)]
+    bounds, _ = _cut(block, scans[:1])
+    starts, ends = bounds[:-1], bounds[1:]
+    first = block.data[starts]
     numbers = np.flatnonzero((ends - starts > 3) & (((first >= 0x30) & (first <= 0x39)) | (first >= 0x80)))
     further = [ends]
     for place in numbers.tolist():
@@ -91,40 +104,85 @@ def _ends_of_superwords(block: Block, chain: Chain) -> np.ndarray:
     return np.unique(np.concatenate(further))
 
 
-def _ends_of_deepseek(block: Block) -> np.ndarray:
-    pieces = block
-    for regex, rest in zip(DEEPSEEK_REGEXES, _REST, strict=True):
-        before = pieces.offsets
-        chunks = (chunk.copy() for chunk in pretoken_ends(pieces, Pattern(f"{regex}|{rest}")))
-        pieces = Block(block.data, np.concatenate([block.offsets[:1], *chunks]))
-    # The last regex matches nothing at these characters, and a run of them is one pretoken.
-    starts = pieces.offsets[:-1]
-    alone = _single_others(block.data, starts, np.diff(pieces.offsets))
-    joins = alone[1:] & alone[:-1] & ~np.isin(starts[1:], before)
-    kept = np.ones(len(starts), dtype=np.bool_)
-    kept[:-1] = ~joins
-    ends: np.ndarray = pieces.offsets[1:][kept]
-    return ends
+def _cut(block: Block, scans: list[Scan]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the pieces of a block after all steps, as bounds, int64 (pieces + 1,), and which are kept, bool."""
+    bounds, kept = block.offsets, np.ones(len(block.offsets) - 1, dtype=np.bool_)
+    for scan in scans:
+        before = bounds
+        bounds = _cut_once(Block(block.data, before), scan)
+        kept = kept[np.searchsorted(before, bounds[:-1], side="right") - 1]
+        if scan.gaps is None and scan.behavior == "Isolated":
+            continue
+        begins = np.zeros(len(bounds), dtype=np.bool_)  # whether a piece begins a piece of the step before
+        begins[np.searchsorted(bounds, before)] = True
+        gaps = _gaps(block.data, bounds, begins, scan)
+        first = begins[:-1] | ~_joins(gaps, scan)
+        if scan.behavior == "Removed":
+            kept &= np.logical_xor(gaps, scan.invert)
+        kept = kept[first]
+        bounds = np.append(bounds[:-1][first], bounds[-1])
+    return bounds, kept
 
 
-def _single_others(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return which pretokens are one character that is no letter, mark, punctuation, symbol or white space, bool."""
-    table, found = _others(), np.zeros(len(starts), dtype=np.bool_)
-    single = np.flatnonzero(lengths == 1)
-    found[single] = table[data[starts[single]]]
-    for place in np.flatnonzero((lengths > 1) & (lengths <= 4) & (data[starts] >= 0x80)).tolist():
-        text = data[starts[place] : starts[place] + lengths[place]].tobytes().decode()
-        found[place] = len(text) == 1 and table[ord(text)]
-    return found
+def _cut_once(pieces: Block, scan: Scan) -> np.ndarray:
+    """Return the bounds of the parts of pieces, int64. In plain Python, each distinct piece is split once."""
+    if scan.split is None:
+        chunks = (chunk.copy() for chunk in scanned_ends(pieces, scan.arrays))
+        return np.concatenate([pieces.offsets[:1], *chunks])
+    first = int(pieces.offsets[0])
+    data = pieces.data[first : int(pieces.offsets[-1])].tobytes()
+    known: dict[bytes, list[int]] = {}
+    lengths = [first]
+    for start, end in pairwise((pieces.offsets - first).tolist()):
+        piece = data[start:end]
+        if piece not in known:
+            known[piece] = [len(part.encode()) for part in scan.split(piece.decode()) if part]
+        lengths += known[piece]
+    return np.cumsum(lengths, dtype=np.int64)
 
 
-@cache
-def _others() -> np.ndarray:
-    table = np.ones(CODE_POINTS, dtype=np.bool_)
-    for name in ("l", "m", "p", "s", r"\s"):
-        for first, last in find_property(name) or ():
-            table[first : last + 1] = False
-    return table
+def _gaps(data: np.ndarray, bounds: np.ndarray, begins: np.ndarray, scan: Scan) -> np.ndarray:
+    """Return which pieces are text between matches, bool."""
+    starts = bounds[:-1]
+    if scan.gaps is None:
+        return np.zeros(len(starts), dtype=np.bool_)
+    classes = np.append(_classes_at(data, starts, scan.arrays), END)
+    following = np.where(begins[1:], END, classes[1:])
+    lead = data[starts]
+    widths = 1 + (lead >= 0xC0).astype(np.int64) + (lead >= 0xE0) + (lead >= 0xF0)
+    alone = (np.diff(bounds) == widths) & np.array(scan.gaps.alone)[classes[:-1], following]
+    gaps: np.ndarray = alone | np.array(scan.gaps.runs)[classes[:-1]]
+    return gaps
+
+
+def _joins(gaps: np.ndarray, scan: Scan) -> np.ndarray:
+    """Return which pieces are joined to the piece before, bool. Gaps join, and `behavior` may join more."""
+    matches = np.logical_xor(~gaps, scan.invert)
+    joins = np.zeros(len(gaps), dtype=np.bool_)
+    joins[1:] = gaps[1:] & gaps[:-1]
+    if scan.behavior == "Contiguous":
+        joins[1:] = gaps[1:] == gaps[:-1]
+    elif scan.behavior == "MergedWithPrevious":
+        joins[1:] |= matches[1:] & ~matches[:-1]
+    elif scan.behavior == "MergedWithNext":
+        joins[1:] |= matches[:-1] & ~matches[1:]
+    return joins
+
+
+def _classes_at(data: np.ndarray, places: np.ndarray, arrays: AutomatonArrays) -> np.ndarray:
+    """Return the scanner's class of the code point at each place of valid UTF-8, uint8."""
+    _, byte_classes, code_point_classes, _ = arrays
+    classes: np.ndarray = byte_classes[data[places]]
+    longer = np.flatnonzero(classes == MULTIBYTE)
+    starts = places[longer]
+    lead = data[starts].astype(np.int64)
+    widths = 2 + (lead >= 0xE0) + (lead >= 0xF0)
+    points = lead & (0x7F >> widths)
+    for k in range(1, 4):
+        more = widths > k
+        points[more] = points[more] << 6 | data[starts[more] + k] & 0x3F
+    classes[longer] = code_point_classes[points]
+    return classes
 
 
 def is_valid(block: Block) -> bool:
@@ -137,23 +195,24 @@ def is_valid(block: Block) -> bool:
     return True
 
 
-def _words_of_clip(block: Block) -> tuple[Block, np.ndarray]:
-    """Return the block of joined words in ByteLevel's alphabet, and the end of each word, int64."""
-    pattern = Pattern(rf"{CLIP_REGEX}|\s+")
+def _kept_pieces(block: Block, chain: Chain, scans: list[Scan]) -> tuple[Block, np.ndarray]:
+    """Return the block of joined pieces, in ByteLevel's alphabet if the chain spells, and the end of each, int64."""
+    bounds, kept = _cut(block, scans)
     first = int(block.offsets[0])
-    ends = np.concatenate([np.zeros(0, dtype=np.int64), *(chunk.copy() for chunk in pretoken_ends(block, pattern))])
-    starts = np.concatenate([[first], ends[:-1]]) if len(ends) else ends
-    kept = ~_is_space(block.data, starts)
-    # Each byte becomes one or two bytes, or none if it is dropped.
     data = block.data[first : int(block.offsets[-1])]
+    keeps = np.repeat(kept, np.diff(bounds))
+    if not chain.spells:
+        places = np.concatenate([[0], np.cumsum(keeps)])
+        return Block(as_readonly(data[keeps]), places[block.offsets - first]), places[bounds[1:][kept] - first]
+    # Each byte becomes one or two bytes, or none if it is dropped.
     spelled, sizes = _spellings()
-    lengths = sizes[data] * np.repeat(kept, ends - starts)
+    lengths = sizes[data] * keeps
     places = np.concatenate([[0], np.cumsum(lengths)])
     out = np.empty(int(places[-1]), dtype=np.uint8)
     for k in range(2):
         longer = lengths > k
         out[places[:-1][longer] + k] = spelled[data[longer], k]
-    return Block(as_readonly(out), places[block.offsets - first]), places[ends[kept] - first]
+    return Block(as_readonly(out), places[block.offsets - first]), places[bounds[1:][kept] - first]
 
 
 def _words_by_class(block: Block, kind: str) -> tuple[Block, np.ndarray]:
@@ -191,20 +250,6 @@ def _classes(kind: str) -> np.ndarray:
     if kind != "BertPreTokenizer":
         table[[ord(character) for character in WHITE_SPACE]] = _SPACE
     return table
-
-
-def _is_space(data: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """Return whether white space starts at each place of a text, bool."""
-    if not len(starts):
-        return np.zeros(0, dtype=np.bool_)
-    lead = data[starts]
-    space = np.isin(lead, np.frombuffer(b"\t\n\x0b\x0c\r ", dtype=np.uint8))
-    classes = code_point_classes()
-    for place in np.flatnonzero(lead >= 0x80).tolist():
-        start = int(starts[place])
-        character = data[start : start + 4].tobytes().decode(errors="replace")[:1]
-        space[place] = classes[ord(character)] == SPACE
-    return space
 
 
 @cache

@@ -1,7 +1,8 @@
 """Pre-tokenizers of several steps, as tokenizer.json lists them: each step splits the pieces of the step before.
 
-The steps are those of Hugging Face's tokenizers. They run in plain Python and in the `regex` module, so they are slower
-than the scanner of a named pattern.
+The steps are those of Hugging Face's tokenizers. They run in plain Python and in the `regex` module. Over blocks, the
+scanner of named patterns runs chains of Splits, Digits and Punctuation, with ByteLevel at the end
+(`chain_blocks.py`). The other chains are slower.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from itertools import pairwise
 from tokenizer.byte_level import spell, unspell
 from tokenizer.splitting import unicode_classes
 from tokenizer.splitting.automata import Automaton
-from tokenizer.splitting.patterns import CLIP_STEPS, DEEPSEEK_STEPS, SUPERWORD_STEPS, pattern_of, warn_if_slow
+from tokenizer.splitting.patterns import GPT2_REGEX, SUPERWORD_STEPS, pattern_of, warn_if_slow
 from tokenizer.splitting.scanner import match_spans, pretokens, split_by_regex, utf8_stretches
 from tokenizer.splitting.splitter import Splitter
 from tokenizer.text import WHITE_SPACE, read_text
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from tokenizer.document_blocks import Block
+    from tokenizer.splitting.chain_blocks import Scan
 
     # A step turns a piece of text into smaller ones. Some of these may be empty.
     Step = Callable[[str], list[str]]
@@ -104,8 +106,9 @@ class Chain(Splitter):
     def check(self) -> None:
         """Raise ValueError for a regex that does not compile, and warn once about a regex that runs slower."""
         assert self._functions or not self.steps
-        for step in self.steps if self.steps not in (CLIP_STEPS, DEEPSEEK_STEPS, SUPERWORD_STEPS) else ():
-            if regex := step.get("pattern", {}).get("Regex"):
+        for place, step in enumerate(self.steps if self.steps != SUPERWORD_STEPS else ()):
+            regex = step.get("pattern", {}).get("Regex")
+            if regex and (self.scans is None or self.scans[place].split):
                 warn_if_slow(pattern_of(regex))
 
     def pretokens(self, text: bytes) -> Iterator[bytes]:
@@ -122,8 +125,25 @@ class Chain(Splitter):
             else:
                 yield stretch.encode(errors="surrogateescape")
 
+    @cached_property
+    def spells(self) -> bool:
+        """Whether pretokens are in ByteLevel's alphabet."""
+        return not self.as_bytes and any(step["type"] == "ByteLevel" for step in self.steps)
+
+    @cached_property
+    def scans(self) -> list[Scan] | None:
+        """The steps as the scanner runs them over blocks, None if it can run none or they are no Splits."""
+        from tokenizer.splitting.chain_blocks import scans_of
+
+        splits = [_as_splits(step) for step in self.steps]
+        is_spelled = [step["type"] == "ByteLevel" for step in self.steps]
+        if None in splits or any(is_spelled[:-1]) or (self.as_bytes and not any(is_spelled)):
+            return None
+        steps = zip(splits, self._functions, strict=True)
+        return scans_of((split, function) for some, function in steps for split in some or [])
+
     def rewrite(self, block: Block) -> tuple[Block, np.ndarray]:
-        """Return the block of joined pretokens, and the end of each, int64. Common steps run in numpy or a kernel."""
+        """Return the block of joined pretokens, and the end of each, int64. Most steps run in numpy or a kernel."""
         from tokenizer.splitting.chain_blocks import is_valid, rewriter_of
 
         rewrite = rewriter_of(self)
@@ -162,6 +182,23 @@ class Chain(Splitter):
     @cached_property
     def _functions(self) -> list[Step]:
         return [_step(description) for description in self.steps]
+
+
+def _as_splits(step: dict[str, Any]) -> list[dict[str, Any]] | None:
+    """Return the Splits by regexes that cut as a step does, None if there are none."""
+    split = {"type": "Split", "behavior": "Isolated", "invert": False}
+    match step:
+        case {"type": "Split", "pattern": {"String": str(text)}}:
+            return [step | {"pattern": {"Regex": re.escape(text)}}]
+        case {"type": "Split"}:
+            return [step]
+        case {"type": "Digits"}:
+            return [split | {"pattern": {"Regex": _digits(step["individual_digits"]).pattern}}]
+        case {"type": "Punctuation"}:
+            return [split | {"pattern": {"Regex": _punctuation().pattern}, "behavior": step["behavior"]}]
+        case {"type": "ByteLevel", "add_prefix_space": False}:
+            return [split | {"pattern": {"Regex": GPT2_REGEX}}] if step["use_regex"] else []
+    return None
 
 
 def _step(step: dict[str, Any]) -> Step:

@@ -103,29 +103,14 @@ O200K_REGEX = (
 )
 # No named pattern: the words that CLIP keeps. White space between them is dropped.
 CLIP_REGEX = r"'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
-# DeepSeek-V3's regexes.
-DEEPSEEK_REGEXES = (
-    r"\p{N}{1,3}",
-    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
-    "| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
-)
 # Of SuperBPE's published models: numbers, cut into groups of three digits from the right (Liu et al. 2025).
 SUPERWORD_REGEXES = (r"\p{N}+", r"(?=(\d{3})+(?!\d))")
-_SPLIT = {"type": "Split", "behavior": "Isolated", "invert": False}
-_BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
-# The steps with regexes that `chain_blocks` runs in kernels. ByteLevel's own regex cuts none of CLIP's words.
-CLIP_STEPS: tuple[dict[str, object], ...] = (
-    _SPLIT | {"pattern": {"Regex": CLIP_REGEX}, "behavior": "Removed", "invert": True},
-    _BYTE_LEVEL | {"use_regex": True},
-)
 SUPERWORD_STEPS: tuple[dict[str, object], ...] = (
-    *(_SPLIT | {"pattern": {"Regex": regex}} for regex in SUPERWORD_REGEXES),
-    _BYTE_LEVEL,
-)
-DEEPSEEK_STEPS: tuple[dict[str, object], ...] = (
-    *(_SPLIT | {"pattern": {"Regex": regex}} for regex in DEEPSEEK_REGEXES),
-    _BYTE_LEVEL,
+    *(
+        {"type": "Split", "behavior": "Isolated", "invert": False, "pattern": {"Regex": regex}}
+        for regex in SUPERWORD_REGEXES
+    ),
+    {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
 )
 
 NAMES = {

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tokenizer.document_blocks import Block, safe_places, single_block
-from tokenizer.splitting.automata import NO_ASCII_RULES
+from tokenizer.splitting.automata import NO_ASCII_RULES, Automaton
 from tokenizer.splitting.scanner import pretokens
 from tokenizer.splitting.splitter import Splitter
 from tokenizer.text import text_bytes
@@ -38,6 +38,11 @@ def pretoken_ends(block: Block, splitter: Splitter) -> Iterator[np.ndarray]:
         ends = splitter.ends_of_block(block)
         yield from _ends_in_python(block, splitter) if ends is None else _cut(ends)
         return
+    yield from scanned_ends(block, tables)
+
+
+def scanned_ends(block: Block, tables: AutomatonArrays) -> Iterator[np.ndarray]:
+    """Yield the ends of the pretokens that an automaton finds, as `pretoken_ends` does."""
     from tokenizer.kernels.scan import scan
 
     ends = np.empty(CHUNK, dtype=np.int64)
@@ -58,18 +63,17 @@ def pretokenize(block: Block, splitter: Splitter) -> tuple[Block, Iterator[np.nd
 
 @cache
 def automaton_arrays(splitter: Splitter) -> AutomatonArrays | None:
-    """Return the kernels' view of a splitter's automaton: its tables without a copy, and its rule set for ASCII.
+    """Return the kernels' view of a splitter's automaton, None if it has none."""
+    return None if splitter.automaton is None else arrays_of(splitter.automaton, splitter.ascii_rules)
 
-    None if the splitter has no automaton.
-    """
-    tables = splitter.automaton
-    if tables is None:
-        return None
+
+def arrays_of(tables: Automaton, ascii_rules: int) -> AutomatonArrays:
+    """Return the kernels' view of an automaton: its tables without a copy, and its rule set for ASCII."""
     return (
         np.frombuffer(tables.actions, dtype=np.uint16),
         np.frombuffer(tables.byte_classes, dtype=np.uint8),
         np.frombuffer(tables.code_point_classes, dtype=np.uint8),
-        splitter.ascii_rules,
+        ascii_rules,
     )
 
 

@@ -1,16 +1,14 @@
 """Compilation of a regex to an automaton, with the matches of a backtracking engine: leftmost, first alternative first.
 
-The regex becomes a program of steps, as for a Pike virtual machine. A state of the automaton is a list of threads in
-order of priority. On each class of code points, the threads that can take it survive, in order. If the match may end
-here, the mark is set, and all threads of lower priority end. Look-ahead of one code point is a condition on the class
-that is read next.
+The regex becomes a program (`regex_program.py`). A state of the automaton is a list of threads in order of priority. On
+each class of code points, the threads that can take it survive, in order. If the match may end here, the mark is set,
+and all threads of lower priority end.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
-from itertools import groupby, pairwise
+from typing import NamedTuple
 
 from tokenizer.splitting.automata import (
     EMIT,
@@ -19,26 +17,18 @@ from tokenizer.splitting.automata import (
     END,
     FIRST_CLASS,
     MARK,
-    MOST_CLASSES,
     MULTIBYTE,
     START,
     Automaton,
 )
-from tokenizer.splitting.regex_parsing import Group, Node, Repeat, Set, Text, parse
-from tokenizer.splitting.unicode_properties import Ranges
+from tokenizer.splitting.regex_parsing import parse
+from tokenizer.splitting.regex_program import Program, UnsupportedError, program_of
 
-MOST_STEPS = 2000
 MOST_STATES = 128
 MOST_PAIRS = 1000  # of states, in `_check_look_ahead`
 _ASCII_WORDS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-# A thread: its step, and the classes with which it goes on, as a mask with one bit a class.
-State = tuple[tuple[int, int], ...]
 Pair = tuple[int, int | None]  # the numbers of two states
-
-
-class _UnsupportedError(Exception):
-    """The regex has no automaton."""
 
 
 def compile_automaton(pattern: str) -> Automaton | None:
@@ -49,144 +39,53 @@ def compile_automaton(pattern: str) -> Automaton | None:
     """
     tree = parse(pattern)
     try:
-        runs, masks, classes = _partition(_sets(tree))
-        program = _Program(masks, ((1 << classes) - 1) ^ 1 << MULTIBYTE)
-        states = _States(program, program.branches(tree, program.add("match")), classes)
-        _check_look_ahead(states)
-    except _UnsupportedError:
+        runs, program, _, entry, classes = program_of(tree)
+        states = _checked_states(program, entry, classes)
+    except UnsupportedError:
         return None
+    return _automaton(runs, states)
+
+
+class Gaps(NamedTuple):
+    """How to recognize text between matches, by the classes of code points.
+
+    runs: the classes that begin no match. A pretoken that starts with one is a gap. alone: for each class, the classes
+    before which a pretoken of one code point is a gap, because no match is as short.
+    """
+
+    runs: list[bool]
+    alone: list[list[bool]]
+
+
+def compile_with_gaps(pattern: str) -> tuple[Automaton, Gaps] | None:
+    """Return an automaton that also takes the text between the matches of a regex, which can be several pretokens.
+
+    None as in `compile_automaton`.
+    """
+    tree = parse(pattern)
+    try:
+        runs, program, match, entry, classes = program_of(tree)
+        entry, begins = program.before_gaps(entry)
+        states = _checked_states(program, entry, classes)
+    except UnsupportedError:
+        return None
+    gaps = Gaps([not begins >> number & 1 for number in range(classes)], states.gaps(match))
+    return _automaton(runs, states), gaps
+
+
+def _checked_states(program: Program, entry: int, classes: int) -> _States:
+    states = _States(program, entry, classes)
+    _check_look_ahead(states)
+    return states
+
+
+def _automaton(runs: list[tuple[int, int]], states: _States) -> Automaton:
     actions = states.actions()
     packed = struct.pack(f"<{len(runs)}I", *(length << 8 | number for number, length in runs))
     first = b"".join(bytes([number]) * min(length, 0x80) for number, length in runs[:0x80])[:0x80]
     byte_classes = first + bytes([MULTIBYTE]) * 0x80
-    splits = _splits_at_spaces(actions, byte_classes, classes)
+    splits = _splits_at_spaces(actions, byte_classes, states.classes)
     return Automaton(struct.pack(f"<{len(actions)}H", *actions), byte_classes, packed, splits)
-
-
-def _sets(node: Node) -> Iterator[Ranges]:
-    if isinstance(node, Set):
-        yield node.ranges
-    elif isinstance(node, Repeat):
-        yield from _sets(node.body)
-    elif isinstance(node, Group):
-        for branch in node.branches:
-            for part in branch:
-                yield from _sets(part)
-
-
-def _partition(sets: Iterable[Ranges]) -> tuple[list[tuple[int, int]], dict[Ranges, int], int]:
-    """Divide all code points into classes, such that each set is a union of classes.
-
-    Return the runs of code points of one class as (class, length), the classes of each set as a mask, and the number of
-    classes.
-    """
-    distinct = list(dict.fromkeys(sets))
-    surrogates = 1 << len(distinct)
-    flips = {0: 0, 0xD800: surrogates, 0xE000: surrogates, 0x110000: 0}
-    for number, ranges in enumerate(distinct):
-        for first, last in ranges:
-            for place in (first, last + 1):
-                flips[place] = flips.get(place, 0) ^ 1 << number
-    class_of: dict[int, int] = {}
-    lengths: list[tuple[int, int]] = []
-    membership = 0
-    for place, following in pairwise(sorted(flips)):
-        membership ^= flips[place]
-        known = class_of.setdefault(membership, FIRST_CLASS + len(class_of)) if membership < surrogates else END
-        lengths.append((known, following - place))
-    if FIRST_CLASS + len(class_of) > MOST_CLASSES:
-        raise _UnsupportedError
-    runs = [(number, sum(length for _, length in run)) for number, run in groupby(lengths, key=lambda run: run[0])]
-    masks = {
-        ranges: sum(1 << known for member, known in class_of.items() if member >> number & 1)
-        for number, ranges in enumerate(distinct)
-    }
-    return runs, masks, FIRST_CLASS + len(class_of)
-
-
-def _can_be_empty(node: Node) -> bool:
-    if isinstance(node, Repeat):
-        return node.least == 0 or _can_be_empty(node.body)
-    if isinstance(node, Group):
-        return node.opening in ("(?=", "(?!") or any(all(map(_can_be_empty, branch)) for branch in node.branches)
-    return isinstance(node, Text)
-
-
-class _Program:
-    """The steps of a regex: ("match",), ("take", mask, next), ("if", mask, next) or ("either", *next by priority).
-
-    The steps are made from the end of the regex to its beginning. masks: the classes of each set. every: all classes.
-    """
-
-    def __init__(self, masks: dict[Ranges, int], every: int):
-        self.masks, self.every = masks, every
-        self.steps: list[tuple[str, *tuple[int, ...]]] = []
-
-    def add(self, kind: str, *numbers: int) -> int:
-        if len(self.steps) == MOST_STEPS:
-            raise _UnsupportedError
-        self.steps.append((kind, *numbers))
-        return len(self.steps) - 1
-
-    def branches(self, group: Group, following: int) -> int:
-        return self.add("either", *(self._sequence(branch, following) for branch in group.branches))
-
-    def _sequence(self, nodes: list[Node], following: int) -> int:
-        for node in reversed(nodes):
-            following = self._node(node, following)
-        return following
-
-    def _node(self, node: Node, following: int) -> int:
-        if isinstance(node, Set):
-            return self.add("take", self.masks[node.ranges], following)
-        if isinstance(node, Repeat):
-            return self._repeat(node, following)
-        if isinstance(node, Text):
-            if node.is_empty:
-                return following
-            return self.add("if", self._classes([node]), following)
-        if node.opening in ("(?=", "(?!"):
-            mask = 0
-            for branch in node.branches:
-                mask |= self._classes(branch)
-            return self.add("if", mask if node.opening == "(?=" else self.every & ~mask, following)
-        if node.opening == "(?>" and len(node.branches) == 1 and len(node.branches[0]) == 1:
-            (inner,) = node.branches[0]
-            if isinstance(inner, Repeat) and inner.mode != "?":
-                return self._repeat(inner._replace(mode="+"), following)
-        if node.opening == "(" or (node.opening[:2] == "(?" and node.opening[-1] == ":"):
-            return self.branches(node, following)
-        raise _UnsupportedError
-
-    def _classes(self, nodes: list[Node]) -> int:
-        """Return the classes that the nodes match as one code point, or END for `\\Z`."""
-        if len(nodes) == 1:
-            (node,) = nodes
-            if isinstance(node, Set):
-                return self.masks[node.ranges]
-            if isinstance(node, Text) and node.parts == (r"\Z",):
-                return 1 << END
-        raise _UnsupportedError
-
-    def _repeat(self, node: Repeat, following: int) -> int:
-        if node.mode == "?" or isinstance(node.body, Repeat) or _can_be_empty(node.body):
-            raise _UnsupportedError
-        # A possessive repetition of a set goes on as long as it can.
-        stop = following
-        if node.mode == "+":
-            stop = self.add("if", self.every & ~self._classes([node.body]), following)
-        if node.most is None:
-            following = self.add("either")
-            body = self._node(node.body, following)
-            self.steps[following] = ("either", body, stop)
-        else:
-            if node.most < node.least:
-                raise _UnsupportedError
-            for _ in range(node.most - node.least):
-                following = self.add("either", self._node(node.body, following), stop)
-        for _ in range(node.least):
-            following = self._node(node.body, following)
-        return following
 
 
 class _States:
@@ -197,9 +96,9 @@ class _States:
     safe: for each state, whether a match ends there or later, whatever follows.
     """
 
-    def __init__(self, program: _Program, entry: int, classes: int):
-        self._program, self.classes = program, classes
-        numbers = {self._closure([entry]): 0}
+    def __init__(self, program: Program, entry: int, classes: int):
+        self.classes = classes
+        numbers = {program.closure([entry]): 0}
         self.moves: list[list[int | None]] = []
         self.ends: list[int] = []
         for state in (todo := list(numbers)):
@@ -215,39 +114,16 @@ class _States:
                         taking[number].append(rest[1])
             self.moves.append([])
             for steps in taking:
-                following = self._closure(steps)
+                following = program.closure(steps)
                 if steps and following not in numbers:
                     if len(numbers) == MOST_STATES:
-                        raise _UnsupportedError
+                        raise UnsupportedError
                     numbers[following] = len(numbers)
                     todo.append(following)
                 self.moves[-1].append(numbers[following] if steps else None)
+        self.threads = list(numbers)
         self.safe = self._safe_states()
         self._check_matches()
-
-    def _closure(self, steps: list[int]) -> State:
-        """Return the threads that begin at these steps, in order of priority, up to what each takes next."""
-        threads: list[tuple[int, int]] = []
-        seen: dict[int, int] = {}
-        ended = 0  # classes before which a thread of higher priority has ended the match
-        todo = [(step, self._program.every) for step in reversed(steps)]
-        while todo:
-            step, mask = todo.pop()
-            mask &= ~(seen.get(step, 0) | ended)
-            if not mask:
-                continue
-            seen[step] = seen.get(step, 0) | mask
-            kind, *rest = self._program.steps[step]
-            if kind == "either":
-                todo += [(target, mask) for target in reversed(rest)]
-            elif kind == "if":
-                todo.append((rest[1], mask & rest[0]))
-            elif kind == "match":
-                threads.append((step, mask))
-                ended |= mask
-            elif mask & rest[0]:
-                threads.append((step, mask & rest[0]))
-        return tuple(threads)
 
     def _safe_states(self) -> list[bool]:
         """Return, for each state, whether a match ends there or later, whatever follows. It needs no mark before."""
@@ -264,7 +140,7 @@ class _States:
     def _check_matches(self) -> None:
         """Refuse a regex that matches an empty text, or that fails to match somewhere."""
         if self.ends[0]:
-            raise _UnsupportedError
+            raise UnsupportedError
         seen = {(0, False)}
         for state, has_match in (todo := list(seen)):
             for number, following in enumerate(self.moves[state]):
@@ -275,13 +151,23 @@ class _States:
                     seen.add((following, now))
                     todo.append((following, now))
                 if following is None and not now:
-                    raise _UnsupportedError
+                    raise UnsupportedError
+
+    def gaps(self, match: int) -> list[list[bool]]:
+        """Return, for each class, whether no match of one code point ends before each class at the step `match`."""
+        table = []
+        for following in self.moves[0]:
+            ends = 0
+            for step, mask in self.threads[following] if following is not None else ():
+                ends |= mask if step == match else 0
+            table.append([not ends >> number & 1 for number in range(self.classes)])
+        return table
 
     def actions(self) -> list[int]:
         """Return the table of the automaton."""
         table: list[int] = []
         if len(self.moves) * self.classes > MARK:
-            raise _UnsupportedError
+            raise UnsupportedError
         for state, moves in enumerate(self.moves):
             for number, following in enumerate(moves):
                 can_end = self.ends[state] >> number & 1
@@ -310,7 +196,7 @@ def _check_look_ahead(states: _States) -> None:
             seen.add(pair)
             todo.append(pair)
             if len(seen) > MOST_PAIRS:
-                raise _UnsupportedError
+                raise UnsupportedError
 
     def unmarked(state: int, number: int) -> int | None:
         following = states.moves[state][number]
@@ -338,7 +224,7 @@ def _check_look_ahead(states: _States) -> None:
             todo += (fresh := edges.get(pair, set()) - reached)
             reached |= fresh
         if before in reached:
-            raise _UnsupportedError
+            raise UnsupportedError
 
 
 def _splits_at_spaces(actions: list[int], byte_classes: bytes, classes: int) -> bool:
