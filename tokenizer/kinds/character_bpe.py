@@ -24,6 +24,7 @@ class CharacterPairs(SentencePieceKind):
 
     name, title, entries = "character-bpe", "BPE over characters", "tokens"
     merges, kernels = True, "merging"
+    no_growth = "only byte-level BPE is supported"
     patterns, default_pattern, exact_pattern = (SPACED, *METASPACE_NAMES), SPACED, SPACED
     needed_splitter = f"words: {', '.join((SPACED, *METASPACE_NAMES))}"
     options = ("min_frequency", "limit_alphabet")

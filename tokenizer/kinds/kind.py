@@ -36,8 +36,8 @@ class Kind:
     default_pattern: str
     exact_pattern: str
     """Name of the splitter that loses the least text."""
-    grows = False
-    """Whether training can go on from the merges of a vocabulary."""
+    no_growth = "new tokens would change how texts are cut into the present ones"
+    """Why training cannot go on from a vocabulary; empty if it can."""
     takes_regex = False
     """Whether a regular expression is a splitter, too."""
     needed_splitter: str

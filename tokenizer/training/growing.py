@@ -68,10 +68,10 @@ class Growth:
     def check(self, vocabulary: Vocabulary) -> None:
         """Raise ValueError unless the vocabulary can grow to this size."""
         kind = kind_named(vocabulary.kind)
-        if not kind.grows:
+        if kind.no_growth:
             raise ValueError(
-                f"{kind.title} cannot grow: more {kind.entries} would change how texts are cut into the present ones. "
-                "Grow a byte-level BPE vocabulary, or train a new one"
+                f"{kind.title} cannot grow, because {kind.no_growth}: grow a byte-level BPE vocabulary, or train a new "
+                "one"
             )
         if self.entries <= vocabulary.size:
             raise ValueError(
