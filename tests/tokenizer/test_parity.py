@@ -1,0 +1,98 @@
+"""Parity-aware training: the merges of tokenizers, and languages that are compressed about equally well."""
+
+import json
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import models, pre_tokenizers, trainers
+
+from tokenizer import Tokenizer, count_pretokens
+from tokenizer.training.parity import ParityRules, learn_parity_merges, train_with_parity
+
+WORDS = st.sampled_from(["ab", "abc", "b a", "aab", "cab ", "é", "dé", "x", "ba ba", "\n"])
+# With an empty text and ratios, the trainer of tokenizers does not end.
+TEXTS = st.lists(st.lists(WORDS, min_size=1, max_size=8).map("".join), min_size=1, max_size=4)
+
+
+def merges_of_tokenizers(training, wanted, parallel=None, ratios=None, **options):
+    peer = tokenizers.Tokenizer(models.BPE())
+    peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.ParityBpeTrainer(num_merges=wanted, show_progress=False, **options)
+    trainer.train_from_iterator(peer, train_iterators=training, dev_iterators=parallel, ratio=ratios)
+    return [tuple(pair) for pair in json.loads(peer.to_str())["model"]["merges"]]
+
+
+def counts(texts):
+    return None if texts is None else [count_pretokens(each, "gpt2") for each in texts]
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_merges_are_those_of_tokenizers(data):
+    languages = data.draw(st.integers(1, 3))
+    training = [data.draw(TEXTS) for _ in range(languages)]
+    how = data.draw(st.sampled_from(["parallel", "ratios", "lengths"]))
+    parallel = [data.draw(TEXTS) for _ in range(languages)] if how == "parallel" else None
+    drawn = st.sampled_from([0.5, 1.0, 2.5])
+    ratios = [data.draw(drawn) for _ in range(languages)] if how == "ratios" else None
+    wanted, first, least = data.draw(st.integers(1, 30)), data.draw(st.integers(0, 5)), data.draw(st.integers(0, 3))
+    options = {"global_merges": first, "min_frequency": least}
+    rules = ParityRules(ratios=ratios, global_merges=first)
+    found = learn_parity_merges(counts(training), counts(parallel), wanted, rules, min_count=max(1, least))
+    assert found == merges_of_tokenizers(training, wanted, parallel, ratios, **options)
+
+
+@pytest.fixture(scope="module")
+def languages(shared):
+    import lzma
+
+    by_language = {}
+    with lzma.open(shared / "corpora" / "multilingual.jsonl.xz", "rt") as file:
+        for line in file:
+            row = json.loads(line)
+            texts = by_language.setdefault(row["lang"], [])
+            if sum(map(len, texts)) < 60_000:
+                texts.append(row["text"][:20_000])
+    return dict(list(by_language.items())[:3])
+
+
+def test_merges_of_real_text_are_those_of_tokenizers(languages):
+    training = [texts[:-1] for texts in languages.values()]
+    parallel = [texts[-1:] for texts in languages.values()]
+    found = learn_parity_merges(counts(training), counts(parallel), 400, ParityRules())
+    assert found == merges_of_tokenizers(training, 400, parallel)
+
+
+def test_languages_are_compressed_more_equally(stdlib_texts):
+    """The language with less training text gets the tokens that plain BPE gives to the other one."""
+    large = stdlib_texts[:20]
+    small = [text[:2000].translate(str.maketrans("abcdefgh", "αβγδεζηθ")) for text in stdlib_texts[20:24]]
+    pair = {
+        "large": large[:3],
+        "small": [text[:2000].translate(str.maketrans("abcdefgh", "αβγδεζηθ")) for text in large[:3]],
+    }
+    fair = train_with_parity({"large": large, "small": small}, 700, parallel=pair)
+    plain = Tokenizer.train([*large, *small], 700)
+
+    def premium(tok):
+        lengths = {name: sum(map(len, tok.encode_batch(texts))) for name, texts in pair.items()}
+        return lengths["small"] / lengths["large"]
+
+    assert abs(premium(fair) - 1) < abs(premium(plain) - 1)
+    assert fair.vocab_size == 700 and fair.decode(fair.encode(large[0])) == large[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"vocab_size": 100}, "vocab_size is 100: give at least 261"),
+        ({"parallel": {"de": ["a"]}}, "parallel and corpora differ in the languages de, en"),
+        ({"ratios": {"en": 0.0}}, "ratios must be above 0"),
+        ({"ratios": {"en": 1.0}, "parallel": {"en": ["a"]}}, "give either parallel or ratios"),
+    ],
+)
+def test_wrong_arguments_are_named(options, message):
+    with pytest.raises(ValueError, match=message):
+        train_with_parity({"en": ["some text"]}, **{"vocab_size": 300} | options)
