@@ -41,7 +41,7 @@ def valid(bpe, tmp_path_factory):
     shared |= {"corpus": CORPUS, "vocab_size": 280, "special_tokens": ["<x>"], "pattern": "cl100k", "ranks": ranks}
     shared |= {"counts": count_pretokens(CORPUS, "cl100k"), "merges": bpe.merges}
     own = {("encode_file", "path"): folder / "text.txt", ("load", "path"): folder / "ranks.tiktoken"}
-    own |= {("load", "pattern"): "gpt2"}
+    own |= {("load", "pattern"): "gpt2", ("grow", "entries"): bpe.vocab_size + 2}
     own |= {(name, "token"): "the" for name in ("encode_single_token", "token_to_id")}
     own |= {("from_merges", "vocabulary"): ranks, ("from_wordpiece", "vocabulary"): {"[UNK]": 0, "the": 1}}
     return shared, own
@@ -52,8 +52,18 @@ METHODS = [
     *("decode_with_offsets", "encode", "encode_arrow", "encode_batch", "encode_file", "encode_in_parts"),
     *("encode_iterable", "encode_nbest", "encode_ordinary", "encode_sampled", "encode_single_token"),
     *("encode_to_numpy", "encode_with_dropout", "encode_with_offsets", "from_merges", "from_ranks", "from_wordpiece"),
-    *("id_to_token", "load", "log_likelihood", "save", "token_bytes", "token_to_id", "train", "train_from_counts"),
-    "warm_up",
+    *(
+        "grow",
+        "id_to_token",
+        "load",
+        "log_likelihood",
+        "save",
+        "token_bytes",
+        "token_to_id",
+        "train",
+        "train_from_counts",
+    ),
+    *("trim", "warm_up"),
 ]
 
 

@@ -189,3 +189,10 @@ def test_only_regexes_without_a_kernel_warn(steps, slow):
     script = f"from tokenizer.splitting.chains import Chain; Chain({steps!r}).check()"
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr
     assert ("exactly but slower" in said) is slow
+
+
+@pytest.mark.parametrize("steps", [DEEPSEEK[-1:], DIGITS_APART[0]], ids=["no split", "digits"])
+def test_empty_documents_of_a_block_have_no_pretokens(steps):
+    block = block_of([b"", b"ab", b"", b"1", b""])
+    assert Chain(steps).ends_of_block(block).tolist() == [2, 3]
+    assert Chain(steps).ends_of_block(block_of([b"", b""])).tolist() == []

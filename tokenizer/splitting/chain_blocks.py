@@ -106,7 +106,8 @@ def _ends_of_superwords(block: Block, chain: Chain, scans: list[Scan]) -> np.nda
 
 def _cut(block: Block, scans: list[Scan]) -> tuple[np.ndarray, np.ndarray]:
     """Return the pieces of a block after all steps, as bounds, int64 (pieces + 1,), and which are kept, bool."""
-    bounds, kept = block.offsets, np.ones(len(block.offsets) - 1, dtype=np.bool_)
+    bounds = np.unique(block.offsets)  # no pieces of empty documents, which kernels do not expect
+    kept = np.ones(len(bounds) - 1, dtype=np.bool_)
     for scan in scans:
         before = bounds
         bounds = _cut_once(Block(block.data, before), scan)

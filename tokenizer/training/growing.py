@@ -53,15 +53,11 @@ class Growth:
     def __post_init__(self) -> None:
         thread_count(self.threads)
         check_callable("progress", self.progress)
-        for name, least in (
-            ("entries", 1),
-            ("min_frequency", 0),
-            ("max_token_length", 1),
-            ("superwords", 1),
-            ("memory", 1),
-        ):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, whole_number(name, getattr(self, name), least))
+        limits = {"entries": 1, "min_frequency": 0, "max_token_length": 1, "superwords": 1, "memory": 1}
+        for name, least in limits.items():
+            value = getattr(self, name)
+            if value is not None or name in ("entries", "min_frequency"):
+                object.__setattr__(self, name, whole_number(name, value, least))
         if self.entries > LARGEST_VOCABULARY:
             raise ValueError(f"entries is {self.entries:,}: give at most {LARGEST_VOCABULARY:,}")
 
