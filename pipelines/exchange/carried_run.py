@@ -20,6 +20,7 @@ from torch import Tensor
 from lm.model import LanguageModel
 from lm.new_entries import NEW, with_entries
 from pipelines.exchange.imported_run import write_imported_run
+from pipelines.exchange.token_rows import token_rows
 from pipelines.files import whole_folder
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.checkpoint_reader import load_weights
@@ -62,7 +63,7 @@ class Carried:
         run.require_language_model()
         self.run, self.tok, self.old = run, tok, run.tokenizer()
         self.checkpoint, self.weights = load_weights(run.folder, run.settings)
-        self.rows, self.pieces = _rows(self.old, tok)
+        self.rows, self.pieces = token_rows(self.old, tok)
         self.new_id = {old: new for new, old in enumerate(self.rows) if old != NEW}
         self.facts = self._facts()
         model = replace(run.recipe.model, vocab_size=tok.vocab_size)
@@ -97,7 +98,7 @@ class Carried:
     @property
     def keeps_old_tokens(self) -> bool:
         """Whether the new vocabulary has all tokens of the old one."""
-        return len(self.new_id) == len({*self.old.vocabulary.ids.values(), *self.old.special_tokens.values()})
+        return self.new_id.keys() >= {*self.old.vocabulary.ids.values(), *self.old.special_tokens.values()}
 
     def with_old_tokens(self, text: bytes) -> list[int]:
         """Return the tokens of the old vocabulary with their new ids."""
@@ -143,27 +144,6 @@ class Carried:
 def _spelled(tok: Tokenizer, i: int) -> str:
     names = {number: name for name, number in tok.special_tokens.items()}
     return repr(names.get(i) or tok.vocabulary.tokens[i])
-
-
-def _texts(tok: Tokenizer) -> list[bytes | None]:
-    """Return the text that each ordinary token stands for; None for special tokens and gaps."""
-    special, marks = {*tok.special_tokens.values()}, tok.vocabulary.pattern.marks_spaces
-    tokens = [None if i in special else token for i, token in enumerate(tok.vocabulary.tokens)]
-    return [token.replace("▁".encode(), b" ") if marks and token else token for token in tokens]
-
-
-def _rows(old: Tokenizer, new: Tokenizer) -> tuple[list[int], list[list[int]]]:
-    """Return the old id of each new id, NEW if there is none, and for each NEW one the old ids of its text."""
-    known: dict[bytes | str, int] = {text: i for i, text in enumerate(_texts(old)) if text is not None}
-    special = {i: name for name, i in new.special_tokens.items()}
-    rows: list[int] = []
-    pieces: list[list[int]] = []
-    for i, text in enumerate(_texts(new)):
-        row = old.special_tokens.get(special[i], NEW) if i in special else known.get(text or b"", NEW)
-        rows.append(row)
-        if row == NEW:
-            pieces.append(old.encode_ordinary(text) if text else [])
-    return rows, pieces
 
 
 @torch.inference_mode()
