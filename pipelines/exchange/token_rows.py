@@ -17,7 +17,9 @@ def token_rows(old: Tokenizer, new: Tokenizer) -> tuple[list[int], list[list[int
     """Return the old id of each new id, NEW if there is none, and for each NEW one the old ids of its text.
 
     Special tokens have the row of the same name, other tokens that of the same text. A word of WordPiece is the text
-    after a space, or else without it; `##ing` is the text "ing". A token such as `<0x41>` is the byte.
+    after a space, or else without it; `##ing` is the text "ing". A token such as `<0x41>` is the byte, unless its
+    vocabulary also has the token `A`: no text needs `<0x41>` then, and with an equal row it would take half of the
+    probability of `A`.
     """
     known: dict[Reading, int] = {}
     listed = _readings(old)
@@ -43,7 +45,12 @@ def _readings(tok: Tokenizer) -> list[Sequence[Reading]]:
     listed = [() if token is None else _readings_of(vocabulary, token) for token in vocabulary.tokens]
     for spelling, i in [*vocabulary.unreachable.items(), *tok.special_tokens.items()]:
         listed[i] = (spelling,)
-    return listed
+    texts = {readings[0] for readings in listed if readings}
+    return [readings[:1] if _is_byte(readings) and readings[1] in texts else readings for readings in listed]
+
+
+def _is_byte(readings: Sequence[Reading]) -> bool:
+    return len(readings) == 2 and isinstance(readings[0], str) and bool(_BYTE.fullmatch(readings[0].encode()))
 
 
 def _readings_of(vocabulary: Vocabulary, token: bytes) -> Sequence[Reading]:

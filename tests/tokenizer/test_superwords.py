@@ -100,3 +100,10 @@ def test_blocks_are_split_as_their_texts_and_as_in_tokenizers(texts):
     parts = [part for text in ["12 before: ", *texts] for part, _ in peer.pre_tokenize_str(text)]
     ends = Chain(SUPERWORD_STEPS).ends_of_block(block).tolist()
     assert [block.data[a:b].tobytes().decode() for a, b in zip([0, *ends], ends, strict=False)] == parts
+
+
+def test_the_first_growth_of_a_process_counts_in_plain_python(base, stdlib_texts, monkeypatch):
+    """Kernels are compiled meanwhile: those of BPE, although no vocabulary is trained on this splitter."""
+    expected = base.grow(stdlib_texts[:6], 640, superwords=4)
+    monkeypatch.setattr("tokenizer.training.counting.is_compiled", lambda kernel: False)
+    assert base.grow(stdlib_texts[:6], 640, superwords=4).fingerprint == expected.fingerprint

@@ -49,8 +49,8 @@ def kind_of(content: Any) -> Kind:
 
 
 def kind_trained_on(splitter: Splitter) -> Kind:
-    """Return the first kind that is trained on this splitter."""
-    return next(kind for kind in all_kinds() if kind.accepts(splitter))
+    """Return the first kind that is trained on this splitter; BPE, which grows on every splitter, if none."""
+    return next((kind for kind in all_kinds() if kind.accepts(splitter)), kind_named("bpe"))
 
 
 def resolve_splitter(spelling: str | Splitter) -> Splitter:
