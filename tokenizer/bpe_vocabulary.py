@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tokenizer.encoding.kernel_encoder import EncodingTables, KernelTables
     from tokenizer.encoding.python_encoder import DropoutEncoder
     from tokenizer.splitting.chains import Chain
+    from tokenizer.splitting.normalizers import Normalization
     from tokenizer.vocabulary import Common, Encode, EncodeWithSpans, Part
 
 LONGEST_RANKED_TOKEN = 4096  # bytes, in a vocabulary by ranks
@@ -267,7 +268,11 @@ class BytePairVocabulary(Vocabulary):
 
 
 def trained_vocabulary(
-    merges: npt.NDArray[np.int32], byte_order: bytes, special_tokens: tuple[str, ...], pattern: Pattern
+    merges: npt.NDArray[np.int32],
+    byte_order: bytes,
+    special_tokens: tuple[str, ...],
+    pattern: Pattern,
+    normalizer: Normalization | None = None,
 ) -> BytePairVocabulary:
     """Return a vocabulary of the special tokens, then the bytes in `byte_order`, then the merged tokens.
 
@@ -287,4 +292,5 @@ def trained_vocabulary(
         first_merged=first + 256,
         special_tokens={spelling: i for i, spelling in enumerate(special_tokens)},
         pattern=pattern,
+        normalizer=normalizer,
     )

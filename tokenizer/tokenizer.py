@@ -69,11 +69,12 @@ class Tokenizer(EncodingMethods):
         corpus: the path of a text file, or an iterable of documents: str and bytes are texts, `Path` objects are files,
             and Arrow arrays or record batches hold many texts.
         vocab_size: number of special tokens, the 256 bytes (WordPiece: the characters) and merges together.
-        pattern: a name (gpt2, cl100k, o200k, llama3, qwen2) or a regex, by default cl100k; for WordPiece bert-uncased
+        pattern: a name (gpt2, cl100k, o200k, llama3, qwen2) or a regex, by default cl100k, also after normalizations
+            (nfc, nfd, nfkc, nfkd, lowercase, strip-accents), as in "nfkc+lowercase:cl100k"; for WordPiece bert-uncased
             (the default) or bert-cased; for Unigram metaspace (the default; words are cut at white space and begin with
-            one space), nmt_nfkc or nfkc (the same after sentencepiece's normalization of this name), llama2 (every
-            space is kept), or the `pattern` of another Unigram vocabulary; for BPE over characters these, by default
-            llama2.
+            one space), nmt_nfkc or nfkc (the same after sentencepiece's normalization of this name), whitespace (all
+            white space is kept; runs of spaces can be pieces), llama2 (every space is kept and begins a word), or the
+            `pattern` of another Unigram vocabulary; for BPE over characters llama2 (the default) or one of the others.
         progress: called as (phase, done, total). The phases are "count" (bytes), "combine" (pretokens; only if counts
             were spilled), "search" (trainings; only to choose min_frequency), "merge" (merges) and, for Unigram,
             "prune" (dropped pieces).
@@ -382,11 +383,10 @@ class Tokenizer(EncodingMethods):
     def as_sentencepiece(self) -> Tokenizer:
         """Return a tokenizer with the same pieces and ids that encodes as sentencepiece does.
 
-        For Unigram and BPE over characters.
-
-        Its `save` writes tokenizer.model. A few texts are encoded differently. Special tokens become control pieces,
-        and the ids that transformers adds around a text are not stored. SentencePiece models are returned unchanged.
-        Raises ValueError for other kinds, and for vocabularies that a SentencePiece model cannot express.
+        For Unigram and BPE over characters. Its `save` writes tokenizer.model. A few texts are encoded differently.
+        Special tokens become control pieces, and the ids that transformers adds around a text are not stored.
+        SentencePiece models are returned unchanged. Raises ValueError for other kinds, and for vocabularies that a
+        SentencePiece model cannot express.
         """
         vocabulary = self._kind.as_sentencepiece(self.vocabulary)
         return self if vocabulary is self.vocabulary else Tokenizer(vocabulary)

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
     from tokenizer.kinds.registry import Model as Model
 
+    SweptKind: TypeAlias = Model | Literal["superwords"]
     AnyRun: TypeAlias = Path | LoadedRun
     RunFolder: TypeAlias = AnyRun
     RunFolders: TypeAlias = AnyRun | Sequence[AnyRun]
     OtherRun: TypeAlias = AnyRun | None
 else:
     Model = Literal[KINDS]  # kinds of vocabularies
+    SweptKind = Literal[(*KINDS, "superwords")]
     RunFolder = Annotated[Path, OR_LOADED, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help="Folder of a run.")]
     RunFolders = Annotated[
         Path | Sequence[Path], OR_LOADED, tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]")

@@ -30,7 +30,8 @@ class Phases:
 
     def end(self) -> None:
         if self._phase is not None:
-            self.seconds[self._phase] = round(time.monotonic() - self._started, 2)
+            spent = self.seconds.get(self._phase, 0.0) + time.monotonic() - self._started
+            self.seconds[self._phase] = round(spent, 2)
         self._phase = None
 
     def __call__(self, phase: str, done: int, total: int | None, note: str = "") -> None:

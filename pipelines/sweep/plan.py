@@ -19,7 +19,7 @@ from pipelines.files import read_json, write_json
 from pipelines.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
-    from tokenizer.kinds.registry import Model
+    from pipelines.cli.arguments import SweptKind
 
 SETTINGS = "sweep.json"  # the settings that all runs of a sweep have in common
 # FLOP/s of training on one core in float32; about twice as many on a core that supports bfloat16.
@@ -30,7 +30,7 @@ HOUR_FLOPS = 2 * 3600 * CORE_FLOPS  # of 2 cores
 class Vocabulary(NamedTuple):
     """A kind of vocabulary and its number of entries."""
 
-    kind: "Model"
+    kind: "SweptKind"
     size: int
 
     @property

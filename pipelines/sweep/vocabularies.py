@@ -20,7 +20,9 @@ from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.files import whole_folder
 from pipelines.reporting.training_phases import Phases
 from pipelines.sweep.plan import Vocabulary
-from tokenizer import END_OF_TEXT, PretokenCounts, Tokenizer, count_pretokens
+from pipelines.tokenizer_options import Superwords
+from tokenizer import DEFAULT_SPECIAL_TOKENS, END_OF_TEXT, PretokenCounts, Tokenizer, count_pretokens
+from tokenizer.kinds.kind import Kind
 from tokenizer.kinds.registry import kind_named
 
 HELD_OUT_BYTES = 1 << 19
@@ -94,12 +96,12 @@ def train_vocabularies(
     missing = [vocabulary for vocabulary in wanted if not _is_made(folder, vocabulary)]
     trained: dict[Vocabulary, Tokenizer] = {}
     for kind in dict.fromkeys(vocabulary.kind for vocabulary in missing):
-        counts = _counts(corpus, kind)
+        counts = _counts(corpus, kind_named("bpe" if kind == "superwords" else kind))
         for vocabulary in missing:
             if vocabulary.kind != kind:
                 continue
             try:
-                trained[vocabulary] = _train(counts, vocabulary)
+                trained[vocabulary] = _train(counts, vocabulary, corpus)
             except ValueError as error:
                 why = str(error).partition(":")[0]  # the remedies after it are options of train-tokenizer
                 if strict:
@@ -134,23 +136,25 @@ def _is_made(folder: Path, vocabulary: Vocabulary) -> bool:
     return (folder / vocabulary.name / "dataset.json").exists()
 
 
-def _counts(corpus: Corpus, kind: str) -> PretokenCounts:
-    with Bar(f"counting for {kind}", corpus.text_bytes_estimate, "B") as bar:
-        pattern = kind_named(kind).exact_pattern
-        return count_pretokens(corpus.batches("train"), pattern, progress=lambda _, done, __: bar.update(done))
+def _counts(corpus: Corpus, kind: Kind) -> PretokenCounts:
+    with Bar(f"counting for {kind.name}", corpus.text_bytes_estimate, "B") as bar:
+        texts = corpus.batches("train")
+        return count_pretokens(texts, kind.exact_pattern, progress=lambda _, done, __: bar.update(done))
 
 
-def _train(counts: PretokenCounts, vocabulary: Vocabulary) -> Tokenizer:
+def _train(counts: PretokenCounts, vocabulary: Vocabulary, corpus: Corpus) -> Tokenizer:
     """Return the tokenizer of a vocabulary; ValueError if it would have another size."""
     with warnings.catch_warnings(), Bar(vocabulary.name, None, "") as bar:
         warnings.simplefilter("ignore", UserWarning)  # about the size, which is checked below
-        tok = Tokenizer.train_from_counts(
-            counts,
-            vocabulary.size,
-            kind=vocabulary.kind,
-            progress=Phases(bar, None),
-            **kind_named(vocabulary.kind).exact_options(),
-        )
+        phases = Phases(bar, corpus.text_bytes_estimate)
+        if vocabulary.kind == "superwords":
+            stages = Superwords()
+            first = stages.entries_before(vocabulary.size, len(DEFAULT_SPECIAL_TOKENS))
+            tok = Tokenizer.train_from_counts(counts, first, progress=phases)
+            tok = stages.grow(tok, corpus.batches("train"), vocabulary.size, progress=phases)
+        else:
+            options = kind_named(vocabulary.kind).exact_options()
+            tok = Tokenizer.train_from_counts(counts, vocabulary.size, kind=vocabulary.kind, progress=phases, **options)
     if tok.vocab_size != vocabulary.size:
         raise ValueError(f"the text fills only {tok.vocab_size:,} entries")
     return tok

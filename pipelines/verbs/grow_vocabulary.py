@@ -11,6 +11,7 @@ from typing import Any, Unpack
 from pipelines.cli.arguments import AsJson, TokenizerOrRun, TokenizerPattern
 from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, SplitRule, say_left_out
 from pipelines.cli.verbs import verb
+from pipelines.tokenizer_options import Superwords
 from pipelines.vocabulary_change import VocabularyChange
 from tokenizer import Tokenizer
 
@@ -33,7 +34,7 @@ def grow_vocabulary(
     add: int | None = None,
     entries: int | None = None,
     superwords: bool = False,
-    superword_words: int = 4,
+    superword_words: int = Superwords.words,
     min_frequency: int = 2,
     max_token_length: int | None = None,
     pattern: TokenizerPattern = None,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from lm.warn import warn
-from pipelines.cli.arguments import AsJson, DryRun, Model
+from pipelines.cli.arguments import AsJson, DryRun, SweptKind
 from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, SplitRule, need_validation
 from pipelines.cli.dry_run import check_dry_run
 from pipelines.cli.process import PASSIVE_THREADS
@@ -42,7 +42,7 @@ HELP = {
 
 
 # Without BPE over characters, which differs little from byte-level BPE.
-DIFFERENT_KINDS: tuple["Model", ...] = ("bpe", "wordpiece", "unigram")
+DIFFERENT_KINDS: tuple[SweptKind, ...] = ("bpe", "wordpiece", "unigram")
 
 
 @verb
@@ -50,7 +50,7 @@ def sweep_vocabulary(
     corpus: CorpusNames,
     *,
     out: Path,
-    kinds: tuple[Model, ...] = DIFFERENT_KINDS,
+    kinds: tuple[SweptKind, ...] = DIFFERENT_KINDS,
     sizes: tuple[int, ...] = (),
     seeds: int = 3,
     flops: float | None = None,
@@ -70,7 +70,8 @@ def sweep_vocabulary(
 
     Args:
         out: Folder for the vocabularies, results.json and bits-per-byte.png. An existing sweep is resumed.
-        kinds: Kinds of vocabulary. bpe splits as cl100k, wordpiece as bert-cased, unigram at white space.
+        kinds: Kinds of vocabulary. bpe splits as cl100k, wordpiece as bert-cased, unigram at white space. superwords is
+            bpe whose last tenth of tokens may hold several words (SuperBPE).
         sizes: Numbers of entries; default: powers of two from 512 to 65536 that suit the text.
         seeds: Number of runs per vocabulary, with the seeds 0, 1 and so on. One seed gives no intervals and no test.
         flops: FLOPs of each run, by default as many as in the sweep in `out`; all runs of a new sweep take about an
@@ -139,13 +140,14 @@ def sweep_vocabulary(
     return summary
 
 
-def _check(kinds: tuple[Model, ...], sizes: tuple[int, ...], seeds: int, workers: int | None) -> None:
+def _check(kinds: tuple[SweptKind, ...], sizes: tuple[int, ...], seeds: int, workers: int | None) -> None:
     """Raise ValueError for options out of range."""
+    known = (*KINDS, "superwords")
     for kind in kinds:
-        if kind not in KINDS:
-            raise ValueError(f"`kinds` has {kind!r}, but the kinds are {', '.join(KINDS)}")
+        if kind not in known:
+            raise ValueError(f"`kinds` has {kind!r}, but the kinds are {', '.join(known)}")
     if not kinds:
-        raise ValueError(f"`kinds` names no kind: leave it out, or choose from {', '.join(KINDS)}")
+        raise ValueError(f"`kinds` names no kind: leave it out, or choose from {', '.join(known)}")
     for size in sizes:
         if size < 1:
             raise ValueError(f"`sizes` has {size}, but a vocabulary has at least one entry")

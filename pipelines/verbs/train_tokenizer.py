@@ -6,8 +6,7 @@ Examples:
 """
 
 import json
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
@@ -35,14 +34,14 @@ from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
 from pipelines.process_memory import resident_bytes
 from pipelines.reporting.training_phases import Phases
+from pipelines.tokenizer_options import Superwords, all_special_tokens, check_options
 from tokenizer import DEFAULT_SPECIAL_TOKENS, PieceRules, Tokenizer
-from tokenizer import sentinels as sentinel_tokens
-from tokenizer.kinds.registry import all_kinds, kind_named, resolve_splitter
+from tokenizer.kinds.registry import kind_named, resolve_splitter
+from tokenizer.splitting.normalized_splitter import spelling_after
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from corpora import Corpus, PairTexts
+    from pipelines.reporting.tokenizer_summary import HeldOut
     from tokenizer import PretokenCounts
 
 OUT_OF_MEMORY = "set `memory`, or lower `max_document`"
@@ -51,16 +50,17 @@ OUT_OF_MEMORY = "set `memory`, or lower `max_document`"
 TEXT_MEMORY = 130_000_000
 # Least memory for counting and merging, in bytes.
 LEAST_SPARE_MEMORY = 100_000_000
-MOST_TRACED = 1000  # merges
+
+Normalization = Literal["nfc", "nfd", "nfkc", "nfkd", "lowercase", "strip-accents"]
 
 # Options by subject: in --help, and only in --help-all.
 HELP = {
     "Corpus": ("corpus split", "pairs"),
     "Reading files": READING,
     "Vocabulary": (
-        "vocab_size kind pattern",
-        "special_tokens sentinels special_text merge_by min_frequency max_token_length limit_alphabet byte_order "
-        "tie_break",
+        "vocab_size kind pattern superwords",
+        "normalize special_tokens sentinels special_text merge_by min_frequency max_token_length limit_alphabet "
+        "byte_order tie_break transition superword_words",
     ),
     "Unigram pieces": ("", " ".join(f"pieces.{field.name}" for field in fields(PieceRules))),
     "Memory and time": ("memory threads", "spill_folder min_count save_counts counts engine address"),
@@ -76,6 +76,10 @@ def train_tokenizer(
     out: Path,
     kind: Model = "bpe",
     pattern: str | None = None,
+    normalize: tuple[Normalization, ...] = (),
+    superwords: bool = False,
+    transition: float = Superwords.transition,
+    superword_words: int = Superwords.words,
     merge_by: Literal["frequency", "likelihood"] = "frequency",
     min_frequency: int | None = None,
     max_token_length: int | None = None,
@@ -111,7 +115,13 @@ def train_tokenizer(
         kind: bpe (byte-level), wordpiece (BERT), unigram (T5) or character-bpe (Llama 2). Only bpe keeps all text.
         pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression. For wordpiece:
             bert-uncased (the default) or bert-cased. For unigram: metaspace (the default, without
-            normalization), nmt_nfkc or nfkc (both normalize as SentencePiece does).
+            normalization), whitespace (keeps all white space, for code), nmt_nfkc or nfkc (both normalize as
+            SentencePiece does).
+        normalize: Normalizations of the text before it is split, in this order. Decoded text is then normalized text,
+            and only nfc keeps its meaning. bpe only; unigram and wordpiece have patterns that normalize.
+        superwords: Let the last tokens hold several words, such as "of the" (SuperBPE), in a second pass; bpe only.
+        transition: Share of the entries that are made before `superwords` begins.
+        superword_words: Most words in a token with `superwords`.
         merge_by: Pair that is merged next: the most frequent one, or the one with the largest count(ab) / (count(a)
             count(b)); wordpiece only.
         min_frequency: Least count of a pair to merge; by default 2, with `merge_by='likelihood'` the largest that fills
@@ -140,15 +150,19 @@ def train_tokenizer(
             the file, is also the split pattern of a .tiktoken file, such as cl100k.
         trace: Number of merges to print, from the first, each with its count and a word that it changes; at most 1,000.
             bpe and wordpiece only.
-        threads: Threads that count and that train Unigram, or workers of a local Ray cluster; all cores by default.
-            With `address`, the cluster decides the number of workers.
+        threads: Threads, or workers of a local Ray cluster; all cores by default. With `address`, the cluster decides
+            the number of workers.
         overwrite: Replace an existing tokenizer.
         as_json: Print the summary as JSON, and nothing else.
     """
     check_dry_run(dry_run, as_json)
-    special_tokens, cut_at = _special_tokens(special_tokens, sentinels, special_text, counts)
-    _check(kind, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
+    special_tokens, cut_at = all_special_tokens(special_tokens, sentinels, special_text, counts)
+    check_options(kind, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
     check_engine(engine, address, threads, without={"`pairs`": pairs, "`counts`": counts})
+    pattern = _normalized(pattern, normalize, kind)
+    given = {"counts": counts, "engine": engine, "special_text": special_text, "tie_break": tie_break}
+    stages = Superwords(transition, superword_words).checked(kind, given) if superwords else None
+    first_entries = stages.entries_before(vocab_size, len(special_tokens)) if stages else vocab_size
     from tokenizer.training.train import Options, TrainingOptions
 
     options: TrainingOptions = {
@@ -162,18 +176,17 @@ def train_tokenizer(
         "limit_alphabet": limit_alphabet,
         "pieces": None if pieces == PieceRules() else pieces,
     }
-    Options(vocab_size=vocab_size, **options)
+    Options(vocab_size=vocab_size, **options).splitter(pattern)
     others, source = load_compared(compare), _open(corpus, pairs, split, reading, counts)
     from corpora import Corpus
-    from pipelines.cluster.counting_tasks import count_on_ray, counts_folder, plan_counting, remove_range_counts
+    from pipelines.cluster.counting_tasks import counts_folder, plan_counting, remove_range_counts
     from pipelines.reporting.tokenizer_summary import HeldOut, summarize
 
     splitter = pattern or kind_named(kind).default_pattern
     training_bytes = None if counts or source is None else _training_bytes(source)  # None: counted already
-    where = address, threads
     if dry_run:
         plan_tokenizer(vocab_size, training_bytes, _split_rule(source, counts), splitter, out, save_counts)
-        plan_counting(engine, source, where, memory, out)
+        plan_counting(engine, source, (address, threads), memory, out)
         say_left_out(None, source.skipped_files if source else {}, say=answer)
         return None
     spill_folder = spill_folder or next(folder for folder in out.absolute().parents if folder.is_dir())
@@ -181,21 +194,17 @@ def train_tokenizer(
     shown = nullcontext() if as_json else Bar("counting", training_bytes, "B")
     with resumable(counts_folder(out), "ranges"), shown as bar:
         phases, held_out = Phases(bar, training_bytes), HeldOut()
-        if counts:
-            counted = _combine(counts, pattern, spare, spill_folder, phases)
-            held_out.take(source.batches("validation") if source and source.split_rule != "none" else ())
-        elif engine == "ray" and isinstance(source, Corpus):
-            counted = count_on_ray(source, splitter, where, cut_at, spare, spill_folder, out, held_out, phases)
-        elif source:
-            least = None if save_counts else min_count  # saved counts are useful even if they are too many to merge
-            texts = held_out.apart_from_training(source)
-            counted = _count(texts, splitter, threads, spare, spill_folder, least, phases, cut_at)
+        least = None if save_counts else min_count  # saved counts are useful even if they are too many to merge
+        split_by, where = pattern if counts else splitter, (address, threads)
+        limits: Any = {"threads": threads, "memory": spare, "progress": phases}
+        counted = _counted(source, counts, split_by, cut_at, engine, where, spill_folder, out, least, held_out, limits)
         if save_counts:
             counted.save(save_counts)
         frequent = counted.at_least(min_count) if min_count > 1 else counted
         phases.begin(kind_named(kind).phase)
-        limits: Any = {"threads": threads, "memory": spare, "progress": phases}
-        tok = Tokenizer.train_from_counts(frequent, vocab_size, **limits, **options)
+        tok = base = Tokenizer.train_from_counts(frequent, first_entries, **limits, **options)
+        if stages and source:
+            tok = stages.grow(base, source.batches("train"), vocab_size, **limits, **options)
         phases.end()
     tok.save(out)
     remove_range_counts(out)
@@ -203,8 +212,17 @@ def train_tokenizer(
     head = {"tokenizer": str(out), "split_rule": source.split_rule if source else None, "seconds": phases.seconds}
     languages = held_out.languages(corpus, source.split_rule, reading) if others and isinstance(source, Corpus) else {}
     summary = summarize(tok, counted, frequent, held_out, others, languages, max_token_length)
-    _print({**head, **summary, **_trace(tok, frequent, trace, merge_by)}, source, as_json)
+    _print({**head, **summary, **_trace(base, frequent, trace, merge_by)}, source, as_json)
     return tok
+
+
+def _normalized(pattern: str | None, normalize: tuple[Normalization, ...], kind: str) -> str | None:
+    """Return the pattern after the normalizations; ValueError for a kind whose patterns normalize."""
+    if not normalize:
+        return pattern
+    if kind != "bpe":
+        raise ValueError(f"`normalize` is an option of bpe: for {kind}, choose a `pattern` that normalizes")
+    return spelling_after(normalize, pattern or kind_named(kind).default_pattern)
 
 
 def next_step(given: Mapping[str, Any], _: Any) -> str:
@@ -260,72 +278,6 @@ def _spare_memory(memory: int | None, source: "Corpus | PairTexts | None", patte
     return memory - taken
 
 
-def _special_tokens(
-    named: tuple[str, ...], sentinels: int, special_text: str, counts: tuple[Path, ...]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the special tokens, and the spellings at which the corpus is cut."""
-    if sentinels < 0:
-        raise ValueError(f"`sentinels` is {sentinels}, but must not be negative")
-    special_tokens = (*named, *sentinel_tokens(sentinels))
-    if special_text == "text":
-        return special_tokens, ()
-    if counts:
-        raise UsageError("`special_text='cut'` has no effect on saved counts: give it to the command that counts")
-    return special_tokens, special_tokens
-
-
-def _check(
-    kind: str,
-    vocab_size: int,
-    special_tokens: tuple[str, ...],
-    pattern: str | None,
-    min_count: int,
-    trace: int,
-    out: Path,
-    save_counts: Path | None,
-    overwrite: bool,
-) -> None:
-    """Raise ValueError for options that do not fit, and for files that would be replaced."""
-    if (out / "tokenizer.json").exists() and not overwrite:
-        raise ValueError(
-            f"{out / 'tokenizer.json'} exists already: choose another `out`, or replace it with `overwrite`"
-        )
-    if save_counts and save_counts.exists() and not overwrite:
-        raise ValueError(f"{save_counts} exists already: choose another `save_counts`, or replace it with `overwrite`")
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"`out` is {out}, which is a file, not a folder: choose another `out`")
-    if save_counts and save_counts.is_dir():
-        raise ValueError(f"`save_counts` is {save_counts}, which is a folder: name a file")
-    if save_counts and not save_counts.absolute().parent.is_dir():
-        raise ValueError(f"`save_counts` is {save_counts}, but there is no folder {save_counts.parent}: make it first")
-    vocabulary = kind_named(kind)
-    smallest = vocabulary.fixed_entries + len(special_tokens)
-    if vocab_size < smallest:
-        first = f"{vocabulary.fixed_entries} bytes and " if vocabulary.fixed_entries else ""
-        raise ValueError(
-            f"`vocab_size` is {vocab_size}, but {first}{len(special_tokens)} special tokens need {smallest}"
-        )
-    if (
-        pattern
-        and pattern not in vocabulary.patterns
-        and not (vocabulary.takes_regex and re.search(r"[^\w-]", pattern))
-    ):
-        other = ", or a regular expression" if vocabulary.takes_regex else ""
-        of = [known.name for known in all_kinds() if pattern in known.patterns]
-        problem = f"a pattern of {of[0]}, not of {kind}" if of else "an unknown name"
-        raise ValueError(
-            f"`pattern` is {pattern}, which is {problem}: use one of {', '.join(vocabulary.patterns)}{other}"
-        )
-    resolve_splitter(pattern or vocabulary.default_pattern)  # refuses an invalid regular expression
-    if min_count < 1:
-        raise ValueError(f"`min_count` is {min_count}, but must be at least 1")
-    if not 0 <= trace <= MOST_TRACED:
-        raise ValueError(f"`trace` is {trace}, but must be from 0 to {MOST_TRACED:,}")
-    if trace and not vocabulary.merges:
-        merging = " or ".join(other.name for other in all_kinds() if other.merges)
-        raise ValueError(f"`trace` shows merges, but {kind} has none: leave it out, or use {merging}")
-
-
 def _open(
     corpus: Sequence[str],
     pairs: tuple[str, str] | None,
@@ -346,32 +298,40 @@ def _open(
     return open_corpus(corpus, split=split, **reading)
 
 
-def _count(
-    texts: "Iterator[pa.RecordBatch]",
-    pattern: str,
-    threads: int | None,
-    memory: int | None,
-    spill_folder: Path,
-    min_count: int | None,
-    phases: Phases,
+def _counted(
+    source: "Corpus | PairTexts | None",
+    counts: tuple[Path, ...],
+    pattern: str | None,
     cut_at: tuple[str, ...],
+    engine: str,
+    where: tuple[str | None, int | None],
+    spill_folder: Path,
+    out: Path,
+    min_count: int | None,
+    held_out: "HeldOut",
+    limits: Mapping[str, Any],
 ) -> "PretokenCounts":
-    """Return the pretoken counts of texts. Stop early if merging the frequent ones would exceed `memory`."""
+    """Return the pretoken counts of the training split, or the sum of saved ones, and take the held-out text.
+
+    Counting stops early if merging the pretokens that occur `min_count` times would exceed the memory limit.
+    """
+    from corpora import Corpus
+    from pipelines.cluster.counting_tasks import count_on_ray
     from tokenizer import count_pretokens
     from tokenizer.training.forecast import MergeForecast
 
+    phases, memory = limits["progress"], limits["memory"]
+    if counts or not source:
+        combined = _combine(counts, pattern, memory, spill_folder, phases)
+        held_out.take(source.batches("validation") if source and source.split_rule != "none" else ())
+        return combined
+    assert pattern is not None
+    if engine == "ray" and isinstance(source, Corpus):
+        return count_on_ray(source, pattern, where, cut_at, memory, spill_folder, out, held_out, phases)
     phases.begin("count")
     forecast = None if memory is None or min_count is None else MergeForecast(memory, min_count)
-    return count_pretokens(
-        texts,
-        pattern,
-        threads=threads,
-        progress=phases,
-        memory=memory,
-        spill_folder=spill_folder,
-        forecast=forecast,
-        cut_at=cut_at,
-    )
+    texts = held_out.apart_from_training(source)
+    return count_pretokens(texts, pattern, spill_folder=spill_folder, forecast=forecast, cut_at=cut_at, **limits)
 
 
 def _combine(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 
 from tokenizer.encoding.unigram_lattice import Lattices
+from tokenizer.splitting.metaspace_splitter import RUNS
 from tokenizer.splitting.normalizers import MARK, Precompiled, Replace, Strip, most_characters
 from tokenizer.text import WHITE_SPACE, character_starts, read_text
 
@@ -27,6 +28,8 @@ class UnigramSpans:
     def __init__(self, vocabulary: UnigramVocabulary):
         self._vocabulary = vocabulary
         self._pieces = lru_cache(maxsize=CACHED_WORDS)(self._pieces_of(Lattices(vocabulary)))
+        if vocabulary.pattern.cuts == RUNS:
+            raise ValueError("offsets of words that keep all white space are not supported: use encode")
         for step in vocabulary.pattern.normalizers:
             if not isinstance(step, (Precompiled, Replace, Strip)):
                 raise ValueError(f"offsets after the normalizer {type(step).__name__} are not supported: use encode")

@@ -171,7 +171,7 @@ def _piece(piece: str, score: float, kind: int) -> bytes:
 def _character_map(words: MetaspaceWords) -> CharacterMap | None:
     """Return the character map of the normalizers. If needed, it also replaces white space by spaces."""
     expect(words.prepend == ALWAYS, f"has prepend_scheme = {words.prepend}, not {ALWAYS}")
-    expect(words.cuts, "does not cut words before marks")
+    expect(words.cuts is True, "does not cut words before marks")
     steps = words.normalizers
     if not words.whitespace_split:
         expect(steps[-2:] == _SQUEEZING, "keeps extra spaces, because it has no WhitespaceSplit")

@@ -20,7 +20,7 @@ from tokenizer.formats.step_fields import (
     steps_of,
     type_of,
 )
-from tokenizer.splitting.metaspace_splitter import FIRST, MetaspaceWords
+from tokenizer.splitting.metaspace_splitter import FIRST, RUNS, RUNS_REGEX, MetaspaceWords
 from tokenizer.splitting.normalizers import MARK
 from tokenizer.unigram_vocabulary import UnigramVocabulary
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 LONGEST_PIECE = 4096  # characters
 _NO_PIECES = '"vocab": []'
+_RUNS_FIELD = {"type": "Split", "pattern": {"Regex": RUNS_REGEX}, "behavior": "Isolated", "invert": False}
 
 
 def unigram_json(vocabulary: UnigramVocabulary) -> Iterator[str]:
@@ -62,7 +63,8 @@ def _normalizer_field(words: MetaspaceWords) -> Any:
 
 def words_field(words: MetaspaceWords) -> Any:
     """Return the field pre_tokenizer of words."""
-    return in_sequence("pretokenizers", [*[{"type": "WhitespaceSplit"}] * words.whitespace_split, words.field])
+    before = [{"type": "WhitespaceSplit"}] * words.whitespace_split
+    return in_sequence("pretokenizers", [*before, words.field, *[_RUNS_FIELD] * (words.cuts == RUNS)])
 
 
 def parse_unigram_json(content: dict[str, Any]) -> UnigramVocabulary:
@@ -143,6 +145,8 @@ def _parse_unusual(i: int, entry: Any, scores: dict[str, float]) -> None:
 
 def _parse_words(content: dict[str, Any]) -> MetaspaceWords:
     steps = steps_of(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers")
+    runs = len(steps) == 2 and steps[1] == _RUNS_FIELD
+    steps = steps[:1] if runs else steps
     kinds = [type_of(step) for step in steps]
     expect(
         kinds in (["Metaspace"], ["WhitespaceSplit", "Metaspace"]),
@@ -153,4 +157,4 @@ def _parse_words(content: dict[str, Any]) -> MetaspaceWords:
     expect(replacement == MARK, f"has a pre_tokenizer Metaspace with replacement = {quote(replacement)}, not supported")
     expect(prepend != FIRST or len(steps) == 1, "has WhitespaceSplit before Metaspace with prepend_scheme first")
     normalizers = steps_of(content.get("normalizer"), "normalizer", "normalizers")
-    return MetaspaceWords(tuple(map(parse_normalizer, normalizers)), len(steps) == 2, prepend, cuts)
+    return MetaspaceWords(tuple(map(parse_normalizer, normalizers)), len(steps) == 2, prepend, RUNS if runs else cuts)

@@ -20,7 +20,8 @@ ANY = 1  # joins every script
 INHERITED = 2  # has the script of the character before it
 SPACE = 3  # only begins a piece
 ALONE = 4  # a piece of its own
-SCRIPT = 5
+SPACES = 5  # begins a piece; a run of them can be a piece
+SCRIPT = 6
 
 REPLACEMENT = 0xFFFD
 NONE = -1
@@ -80,9 +81,12 @@ def _reach(kinds, first, end, longest):
         return kind == ALONE
     script = kind if kind >= SCRIPT else ANY
     last = min(end, first + longest)
+    in_run = kind == SPACES and first + 1 < end and kinds[first + 1] == SPACES
     for k in range(first + 1, last):
         kind = np.int64(kinds[k])
-        if kind in (UNKNOWN, ALONE, SPACE):
+        if in_run and kind == SPACES:
+            continue
+        if in_run or kind in (UNKNOWN, ALONE, SPACE, SPACES):
             return k - first
         if kind == ANY:
             script = ANY

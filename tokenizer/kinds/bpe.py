@@ -31,10 +31,14 @@ class BytePairs(Kind):
     fixed_entries, kernels = 256, "merging"
 
     def splitter_of(self, spelling: str) -> Splitter | None:
-        return None
+        if ":" not in spelling:
+            return None
+        from tokenizer.splitting.normalized_splitter import normalized_splitter
+
+        return normalized_splitter(spelling)
 
     def accepts(self, splitter: Splitter) -> bool:
-        return isinstance(splitter, Pattern)
+        return isinstance(splitter, Pattern) or isinstance(getattr(splitter, "splitter", None), Pattern)
 
     def check(self, options: Options) -> None:
         from tokenizer.byte_level import BYTE_TO_CHARACTER
@@ -56,7 +60,8 @@ class BytePairs(Kind):
         from tokenizer.training.merging import check_memory, learn_merges
 
         check_memory(counts, options.memory)
-        pattern: Any = counts.pattern
+        given: Any = counts.pattern
+        pattern, normalization = (given, None) if isinstance(given, Pattern) else (given.splitter, given.normalization)
         refuse_misread_by_tokenizers(pattern)  # tokenizer.json could not express it
         order = BYTE_ORDERS[options.byte_order]
         special_tokens = tuple(options.special_tokens)
@@ -70,7 +75,7 @@ class BytePairs(Kind):
             memory=options.memory,
             progress=options.progress,
         )
-        return trained_vocabulary(merges, order, special_tokens, pattern)
+        return trained_vocabulary(merges, order, special_tokens, pattern, normalization)
 
     def required_ids(self, vocabulary: BytePairVocabulary) -> set[int]:
         return {i for i in vocabulary.byte_ids.tolist() if i < vocabulary.size}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from tokenizer.kinds.kind import changed
 from tokenizer.kinds.sentencepiece import UNKNOWN_PIECE, SentencePieceKind, refuse_model
-from tokenizer.splitting.metaspace_splitter import METASPACE_NAMES, SPACED
+from tokenizer.splitting.metaspace_splitter import METASPACE_NAMES, RUNS, SPACED
 from tokenizer.splitting.normalizers import MARK, decoder_of_marks
 
 TYPE_CHECKING = False
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tokenizer.character_bpe_vocabulary import CharacterPairVocabulary
+    from tokenizer.splitting.splitter import Splitter
     from tokenizer.training.counting import PretokenCounts
     from tokenizer.training.train import Options
     from tokenizer.vocabulary import Vocabulary
@@ -28,6 +29,9 @@ class CharacterPairs(SentencePieceKind):
     patterns, default_pattern, exact_pattern = (SPACED, *METASPACE_NAMES), SPACED, SPACED
     needed_splitter = f"words: {', '.join((SPACED, *METASPACE_NAMES))}"
     options = ("min_frequency", "limit_alphabet")
+
+    def accepts(self, splitter: Splitter) -> bool:
+        return super().accepts(splitter) and getattr(splitter, "cuts", None) != RUNS
 
     def least_entries(self, options: Options) -> tuple[str, int]:
         return "a character, <unk>, the 256 bytes", 258

@@ -35,7 +35,7 @@ class Kind:
     """Names of its splitters."""
     default_pattern: str
     exact_pattern: str
-    """Name of the splitter that loses the least text."""
+    """Name of the usual splitter that loses the least text."""
     no_growth = "new tokens would change how texts are cut into the present ones"
     """Why training cannot go on from a vocabulary; empty if it can."""
     takes_regex = False

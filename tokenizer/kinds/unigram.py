@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from tokenizer.kinds.kind import changed
 from tokenizer.kinds.sentencepiece import UNKNOWN_PIECE, SentencePieceKind, refuse_model
-from tokenizer.splitting.metaspace_splitter import METASPACE_NAMES
+from tokenizer.splitting.metaspace_splitter import METASPACE_NAMES, RUNS, WHITESPACE
 from tokenizer.splitting.normalizers import MARK, Prepend, decoder_of_marks
 
 TYPE_CHECKING = False
@@ -23,8 +23,9 @@ class Unigram(SentencePieceKind):
 
     name = kernels = "unigram"
     title = "Unigram"
-    patterns, default_pattern, exact_pattern = METASPACE_NAMES, "metaspace", "metaspace"
-    needed_splitter = f"words: {', '.join(METASPACE_NAMES)}, or the pattern of a Unigram vocabulary"
+    patterns = (*METASPACE_NAMES, WHITESPACE)
+    default_pattern = exact_pattern = "metaspace"
+    needed_splitter = f"words: {', '.join(patterns)}, or the pattern of a Unigram vocabulary"
     options = ("pieces",)
     phase = "prune"
 
@@ -51,7 +52,7 @@ class Unigram(SentencePieceKind):
         later = [spelling for spelling in options.special_tokens if spelling != UNKNOWN_PIECE]
         wanted = options.vocab_size - len(first) - len(later)
         counted = Counted(counts.data, counts.offsets, counts.counts)
-        learned = learn_pieces(counted, wanted, rules, options.threads, options.progress)
+        learned = learn_pieces(counted, wanted, rules, options.threads, options.progress, words.cuts == RUNS)
         # As tokenizers reads them. <unk> and the bytes score below the sum of their characters, so no text becomes one.
         scores = [read_number(f"{score:.10f}") for _, score in learned]
         lowest = [read_number(f"{scores[-1] * len(piece) - 1:.10f}") for piece in first]

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 ALWAYS, FIRST, NEVER = "always", "first", "never"
 # The first normalizes nothing; the others are in `splitting.nfkc`.
 METASPACE_NAMES = ("metaspace", "nmt_nfkc", "nfkc")
+WHITESPACE = "whitespace"  # words that keep all white space, for Unigram
+RUNS = "runs"
+RUNS_REGEX = f"{MARK}*[^{MARK}]+|{MARK}+"
+"""What tokenizer.json splits by after Metaspace, so that a word may begin with several marks"""
 
 
 class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_split", "prepend", "cuts"]), Splitter):
@@ -43,17 +47,19 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
 
     normalizers: steps, in order. whitespace_split: whether to cut at white space first, which is dropped.
     prepend: ALWAYS: `▁` goes before each of these parts; FIRST: before a part at the start of the text; NEVER.
-    cuts: whether to cut before each `▁`. Each byte of invalid UTF-8 is read as U+FFFD.
+    cuts: whether to cut before each `▁`; RUNS: only before the first one of a run. Each byte of invalid UTF-8 is read
+    as U+FFFD.
     """
 
     normalizers: tuple[Normalizer, ...]
     prepend: str
+    cuts: bool | str
     marks_spaces = True
 
     @property
     def name(self) -> str | None:
         """The name of the words without normalizers and of the words that keep all spaces, None for others."""
-        return {PLAIN_WORDS: _NAME, SPACED_WORDS: SPACED}.get(self)
+        return {PLAIN_WORDS: _NAME, SPACED_WORDS: SPACED, WHITESPACE_WORDS: WHITESPACE}.get(self)
 
     @cached_property
     def inside(self) -> MetaspaceWords:
@@ -84,12 +90,13 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
     @property
     def field(self) -> dict[str, object]:
         """The Metaspace step, pre-tokenizer or decoder, as tokenizer.json writes it."""
-        return {"type": "Metaspace", "replacement": MARK, "prepend_scheme": self.prepend, "split": self.cuts}
+        return {"type": "Metaspace", "replacement": MARK, "prepend_scheme": self.prepend, "split": self.cuts is True}
 
     def __str__(self) -> str:
         kinds = [type(step).__name__.lower() for step in self.normalizers]
         split = ["whitespace"] if self.whitespace_split else []
-        metaspace = f"metaspace({self.prepend}{'' if self.cuts else ', whole'})"
+        how = {True: "", RUNS: ", runs", False: ", whole"}[self.cuts]
+        metaspace = f"metaspace({self.prepend}{how})"
         return " + ".join([*kinds, *split, metaspace])
 
     @property
@@ -106,7 +113,7 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
         steps = [step for step in self.normalizers if not self._is_harmless(step)]
         # A line feed that does not become a space would get a mark before it at the start of a part.
         spaces = all(self.normalize(f"a{c}a") == "a a" for c in " \n")
-        return self.cuts and not steps and (self.whitespace_split or (spaces and self.prepend == ALWAYS))
+        return bool(self.cuts) and not steps and (self.whitespace_split or (spaces and self.prepend == ALWAYS))
 
     def _is_harmless(self, step: Normalizer) -> bool:
         """Return whether no match of a normalizer continues after an ASCII letter with white space."""
@@ -129,7 +136,7 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
             part = part.replace(" ", MARK)
             if self.prepends and not part.startswith(MARK):
                 part = MARK + part
-            for word in _BEFORE_MARK.split(part) if self.cuts else [part]:
+            for word in _CUTS[self.cuts].split(part) if self.cuts else [part]:
                 if word:
                     yield word.replace(MARK, " ").encode()
 
@@ -145,6 +152,7 @@ PLAIN_WORDS = MetaspaceWords((), True, ALWAYS, True)
 # Llama 2's words: every space is kept, and one goes before the text.
 SPACED = "llama2"
 SPACED_WORDS = MetaspaceWords((Prepend(MARK),), False, NEVER, True)
+WHITESPACE_WORDS = MetaspaceWords((Prepend(MARK),), False, NEVER, RUNS)
 
 
 def metaspace_of(spelling: str) -> MetaspaceWords | None:
@@ -156,6 +164,8 @@ def metaspace_of(spelling: str) -> MetaspaceWords | None:
         return PLAIN_WORDS
     if spelling == SPACED:
         return SPACED_WORDS
+    if spelling == WHITESPACE:
+        return WHITESPACE_WORDS
     if spelling in METASPACE_NAMES:
         from tokenizer.splitting.nfkc import named_map
 
@@ -164,10 +174,11 @@ def metaspace_of(spelling: str) -> MetaspaceWords | None:
         return None
     try:
         steps, whitespace_split, prepend, cuts = json.loads(spelling.removeprefix(f"{_NAME}:"))
-        return MetaspaceWords(tuple(map(normalizer_of, steps)), bool(whitespace_split), str(prepend), bool(cuts))
+        kept = RUNS if cuts == RUNS else bool(cuts)
+        return MetaspaceWords(tuple(map(normalizer_of, steps)), bool(whitespace_split), str(prepend), kept)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{spelling[:80]!r} does not spell words of Metaspace: {error!r}") from None
 
 
 _WHITE_SPACE = re.compile(f"[{WHITE_SPACE}]+")
-_BEFORE_MARK = re.compile(f"(?={MARK})")
+_CUTS = {True: re.compile(f"(?={MARK})"), RUNS: re.compile(f"(?<=[^{MARK}])(?={MARK})")}

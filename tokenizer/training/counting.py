@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenizer.document_blocks import Block, corpus_blocks, cut, cut_out, cut_within, normalized_block, release
+from tokenizer.document_blocks import Block, corpus_blocks, cut, cut_out, cut_within, release
 from tokenizer.encoding.python_encoder import FIRST_BYTES
 from tokenizer.first_use import begin, is_compiled
 from tokenizer.kernels import counts as count_kernel
@@ -38,8 +38,6 @@ from tokenizer.workers import share_out, thread_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from tokenizer.splitting.normalizers import Normalization
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -183,12 +181,11 @@ def count_pretokens(
     spill_folder: str | os.PathLike[str] | None = None,
     forecast: MergeForecast | None = None,
     cut_at: Sequence[str] = (),
-    normalizer: Normalization | None = None,
 ) -> PretokenCounts:
     """Split a corpus by a pattern and count its distinct pretokens.
 
-    pattern: as in `Tokenizer.train`: "bert-uncased" and "bert-cased" give normalized words without white space;
-    "metaspace", "nmt_nfkc" and "nfkc" words that begin with a space.
+    pattern: as in `Tokenizer.train`: "nfc:cl100k" gives pretokens of normalized text, "bert-uncased" and "bert-cased"
+    normalized words without white space, "metaspace", "nmt_nfkc" and "nfkc" words that begin with a space.
     corpus: the path of a text file, or an iterable of str and bytes (texts), `Path` objects (files), pyarrow
     string/binary arrays, or record batches with one such column. A list of str that all name existing files is a
     ValueError: pass `Path` objects. A file is one document. No pretoken spans two documents. The corpus is read as a
@@ -204,8 +201,6 @@ def count_pretokens(
     cut_at: spellings, such as those of special tokens, that end a document and are not counted. If several begin at one
     place, the longest one counts.
 
-    normalizer: normalization of each document before it is split.
-
     Each byte that is not UTF-8 is a pretoken; BERT's words leave it out. Raises ValueError for a lone surrogate in a
     str (with its position in the document), nulls and unknown columns, FileNotFoundError for a missing path, and
     OSError, which names the folder, if a run cannot be written.
@@ -217,8 +212,6 @@ def count_pretokens(
     spellings = _any_of(cut_at)
     # `cut_within` could end a part inside a spelling with a space.
     divide = cut_within if pattern.splits_at_spaces and not any(map(re.compile(r"\s").search, cut_at)) else cut
-    if normalizer is not None:
-        blocks = (normalized_block(block, normalizer) for block in blocks)
     pieces: Iterator[Block] = (piece for block in blocks for piece in divide(block))
     done_bytes = 0
 

@@ -22,6 +22,7 @@ from tokenizer.encoding.text_encoder import TextEncoder
 from tokenizer.kinds.kind import changed
 from tokenizer.kinds.registry import kind_named
 from tokenizer.splitting.chains import Chain
+from tokenizer.splitting.normalized_splitter import NormalizedSplitter
 from tokenizer.splitting.patterns import SUPERWORD_STEPS
 from tokenizer.splitting.splitter import Splitter
 from tokenizer.training.counting import PretokenCounts, Progress, count_pretokens
@@ -85,14 +86,9 @@ def grow(vocabulary: Vocabulary, corpus: object, growth: Growth) -> Vocabulary:
         split_anew: BytePairVocabulary = changed(vocabulary, pattern=chain)
         vocabulary = split_anew
         splitter = chain if any(COLON in (token or b"") for token in vocabulary.tokens) else UpToColons(chain)
-    counts = count_pretokens(
-        corpus,
-        splitter,
-        threads=growth.threads,
-        progress=growth.progress,
-        memory=growth.memory,
-        normalizer=vocabulary.normalizer,
-    )
+    if vocabulary.normalizer is not None:
+        splitter = NormalizedSplitter(vocabulary.normalizer, splitter)
+    counts = count_pretokens(corpus, splitter, threads=growth.threads, progress=growth.progress, memory=growth.memory)
     grown = grow_byte_pairs(vocabulary, counts, growth)
     if grown.size < growth.entries:
         warn(

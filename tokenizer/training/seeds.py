@@ -60,25 +60,31 @@ class Seeds:
     weights: np.ndarray
 
 
-def character_kinds(rules: PieceRules, characters: np.ndarray) -> np.ndarray:
-    """Return the kind of each code point for `kernels.substrings`, uint8: UNKNOWN unless in `characters`."""
+def character_kinds(rules: PieceRules, characters: np.ndarray, runs: bool) -> np.ndarray:
+    """Return the kind of each code point for `kernels.substrings`, uint8: UNKNOWN unless in `characters`.
+
+    runs: whether runs of spaces can be pieces.
+    """
     kinds = script_kinds().copy() if rules.split_by_unicode_script else np.full(CODE_POINTS, kernel.ANY, np.uint8)
     digits = slice(ord("0"), ord("9") + 1)
     if not rules.split_by_number:
         kinds[digits] = kernel.ANY
     if rules.split_digits:
         kinds[digits] = kernel.ALONE
-    kinds[ord(SPACE)] = kernel.SPACE
+    kinds[ord(SPACE)] = kernel.SPACES if runs else kernel.SPACE
     known = np.zeros(CODE_POINTS, dtype=np.bool_)
     known[characters] = True
     kinds[~known] = kernel.UNKNOWN
     return kinds
 
 
-def find_seeds(words: Counted, rules: PieceRules) -> Seeds:
-    """Return the seeds of words in UTF-8. The order of the words does not matter."""
+def find_seeds(words: Counted, rules: PieceRules, runs: bool = False) -> Seeds:
+    """Return the seeds of words in UTF-8. The order of the words does not matter.
+
+    runs: whether runs of spaces can be pieces, which no other character follows.
+    """
     characters = covered_characters(words, rules)
-    kinds = character_kinds(rules, characters)
+    kinds = character_kinds(rules, characters, runs)
     segments = in_order_by_steps(join([_cut(piece, kinds, rules) for piece in pieces(words)]))
     symbols, starts, reaches = _lay_out(segments, characters, kinds, rules.max_piece_length)
     counts = segments.counts

@@ -183,15 +183,16 @@ def learn_pieces(
     rules: PieceRules,
     threads: int | None = None,
     progress: Progress | None = None,
+    runs: bool = False,
 ) -> list[tuple[str, float]]:
     """Return up to `wanted` pieces with their scores in nats, best first. All covered characters are pieces.
 
     words: in UTF-8, in any order, with a space in place of MARK. The result does not depend on the order of words or
-    the number of threads. progress: called as ("prune", pieces dropped, pieces to drop). ValueError if the characters
-    alone are more than `wanted`.
+    the number of threads. progress: called as ("prune", pieces dropped, pieces to drop). runs: see `find_seeds`.
+    ValueError if the characters alone are more than `wanted`.
     """
     first_use.wait("unigram")
-    found = find_seeds(words, rules)
+    found = find_seeds(words, rules, runs)
     characters = len(found.characters)
     if characters > wanted:
         raise ValueError(
