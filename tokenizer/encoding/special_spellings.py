@@ -92,7 +92,10 @@ class SpecialTokens:
 
     def allowed_in(self, data: bytes, allowed: SpecialSet, disallowed: SpecialSet) -> frozenset[str]:
         """Return the allowed spellings if the text has one, else none. ValueError if it has a disallowed spelling."""
-        allowed, disallowed = self.sets(allowed, disallowed)
+        return self.found_in(data, *self.sets(allowed, disallowed))
+
+    def found_in(self, data: bytes, allowed: frozenset[str], disallowed: frozenset[str]) -> frozenset[str]:
+        """Return what `allowed_in` does, for the result of `sets`."""
         if disallowed and (found := self._first(data, disallowed)):
             raise _disallowed_error(*found)
         return allowed if allowed and self._first(data, allowed) else frozenset()
@@ -107,7 +110,7 @@ class SpecialTokens:
         """
         if self.read_normalized(allowed | disallowed):
             data = b"".join(pieces)
-            found = self.allowed_in(data, allowed, disallowed)
+            found = self.found_in(data, allowed, disallowed)
             yield from self.parts(data, found) if found else [(0, data)]
             return
         if disallowed:
