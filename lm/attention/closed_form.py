@@ -73,7 +73,7 @@ class _ClosedForm(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias, out = ctx.saved_tensors
         mask = replace(ctx.mask, bias=bias)
-        gradients = _backward(q, k, v, out, upstream, mask, ctx.scale, ctx.needs_input_grad[3])
+        gradients = backward(q, k, v, out, upstream, mask, ctx.scale, ctx.needs_input_grad[3])
         return (*gradients, None, None)
 
 
@@ -111,7 +111,7 @@ class _ProjectedAttention(torch.autograd.Function):
         dy = upstream.flatten(0, 1)
         dwo, dbo = dy.T @ mixed.transpose(1, 2).flatten(-2).flatten(0, 1), dy.sum(0)
         dmixed = (upstream @ wo).unflatten(-1, (-1, q.shape[-1])).transpose(1, 2)
-        by_head = _backward(q, k, v, mixed, dmixed, ctx.mask, ctx.scale, bias_needed=False)[:3]
+        by_head = backward(q, k, v, mixed, dmixed, ctx.mask, ctx.scale, bias_needed=False)[:3]
         dqkv = [gradient.transpose(1, 2).flatten(-2).flatten(0, 1) for gradient in by_head]
         dx = sum(gradient @ weight for gradient, weight in zip(dqkv, inputs, strict=True)).view_as(x)
         rows = x.flatten(0, 1)
@@ -194,7 +194,7 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> Tenso
     return out
 
 
-def _backward(
+def backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, upstream: Tensor, mask: Mask, scale: float, bias_needed: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Return dQ, dK, dV, and dbias if `bias_needed`."""
