@@ -298,7 +298,7 @@ class Tokenizer(EncodingMethods):
 
         vocabulary = self.vocabulary
         padding = vocabulary.length_settings.get("padding", {})
-        types = vocabulary.kind == "wordpiece"
+        types = vocabulary.has_token_types
         make = InputMaker(self.encode_batch, vocabulary.post_processor, padding, self.special_tokens, types)
         return make(text, text_pair, **options)
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     # A step turns a piece of text into smaller ones. Some of these may be empty.
     Step = Callable[[str], list[str]]
 
+WHITESPACE = ({"type": "Whitespace"},)
+"""The steps that split into words, for vocabularies of words"""
 BEHAVIORS = ("Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous", "Removed")
 
 LONGEST_CACHED = 32  # characters
@@ -83,6 +85,21 @@ class Chain(Splitter):
 
     def __str__(self) -> str:
         return json.dumps(self.steps, ensure_ascii=False, sort_keys=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Chain) and (other.steps, other.as_bytes) == (self.steps, self.as_bytes)
+
+    def __hash__(self) -> int:
+        return hash((str(self), self.as_bytes))
+
+    @property
+    def spelling(self) -> str | None:
+        return "whitespace" if self.steps == WHITESPACE and not self.as_bytes else None
+
+    @property
+    def splits_at_spaces(self) -> bool:
+        """Whether the first step cuts at white space and drops it."""
+        return bool(self.steps) and self.steps[0]["type"] in _FOUND
 
     @property
     def identity(self) -> str:
