@@ -63,8 +63,6 @@ class Vocabulary:
     """Start of tokens that continue a word."""
     merges_characters = False
     """Whether training merges characters, not bytes."""
-    has_token_types = False
-    """Whether inputs of models number the texts of a pair (`token_type_ids`), as in transformers."""
     starts_words = False
     """Whether tokens without `prefix` begin a word, before which decoding writes a space."""
     ids: Mapping[Any, int]

@@ -28,7 +28,6 @@ class WordVocabulary(Vocabulary):
 
     kind = "words"
     units = "words"
-    has_token_types = True
     starts_words = True
     pattern: Any
     continuation = None
@@ -83,6 +82,5 @@ class CharacterVocabulary(WordVocabulary):
 
     kind = "characters"
     units = "characters"
-    has_token_types = False
     starts_words = False
     default_decoder = "Fuse"

@@ -42,7 +42,6 @@ class WordPieceVocabulary(Vocabulary):
     kind = "wordpiece"
     merges_characters = True
     units = "WordPiece tokens"
-    has_token_types = True
     starts_words = True
     pattern: BertWords | Chain
 

@@ -70,7 +70,8 @@ def sweep_vocabulary(
 
     Args:
         out: Folder for the vocabularies, results.json and bits-per-byte.png. An existing sweep is resumed.
-        kinds: Kinds of vocabulary. bpe splits as cl100k, wordpiece as bert-cased, unigram at white space.
+        kinds: Kinds of vocabulary. bpe splits as cl100k, wordpiece as bert-cased, unigram at white space; words are
+            letters and digits, or other visible characters.
         sizes: Numbers of entries; default: powers of two from 512 to 65536 that suit the text.
         seeds: Number of runs per vocabulary, with the seeds 0, 1 and so on. One seed gives no intervals and no test.
         flops: FLOPs of each run, by default as many as in the sweep in `out`; all runs of a new sweep take about an

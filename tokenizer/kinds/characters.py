@@ -20,7 +20,7 @@ class Characters(Words):
     name, title, entries = "characters", "Characters", "characters"
     patterns, default_pattern, exact_pattern = ("characters",), "characters", "characters"
     needed_splitter = "the pattern characters"
-    one = "a character"
+    pretokens, one = "", "a character"
 
     def vocabulary_class(self) -> type[CharacterVocabulary]:
         from tokenizer.word_vocabulary import CharacterVocabulary

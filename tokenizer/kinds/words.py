@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import nsmallest
 
 from tokenizer.kinds.kind import Kind, changed
 
@@ -27,8 +28,8 @@ class Words(Kind):
     needed_splitter = "the pattern whitespace"
     options = ("min_frequency",)
     no_growth = "only byte-level BPE is supported"
-    phase = "count"
-    one = "a word"
+    phase = None
+    pretokens, one = "words", "a word"
 
     def vocabulary_class(self) -> type[WordVocabulary]:
         """Return the class of the vocabularies."""
@@ -59,8 +60,8 @@ class Words(Kind):
                     f"the special token {spelling!r} can be {self.one} of the text: choose another, such as '[NAME]'"
                 )
         least = options.min_frequency or 1
-        frequent = [(-count, pretoken) for pretoken, count in counts.items() if count >= least]
-        learned = sorted(frequent)[: options.vocab_size - len(special_tokens)]
+        frequent = ((-count, pretoken) for pretoken, count in counts.items() if count >= least)
+        learned = nsmallest(options.vocab_size - len(special_tokens), frequent)
         tokens = [*special_tokens, *(pretoken.decode() for _, pretoken in learned)]
         ids = {token: i for i, token in enumerate(tokens)}
         return self.vocabulary_class()(

@@ -84,13 +84,17 @@ class Chain(Splitter):
         return partial(Chain, as_bytes=self.as_bytes), (self.steps,)
 
     def __str__(self) -> str:
+        return self.spelling or self._listed
+
+    @property
+    def _listed(self) -> str:
         return json.dumps(self.steps, ensure_ascii=False, sort_keys=True)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Chain) and (other.steps, other.as_bytes) == (self.steps, self.as_bytes)
 
     def __hash__(self) -> int:
-        return hash((str(self), self.as_bytes))
+        return hash((self._listed, self.as_bytes))
 
     @property
     def spelling(self) -> str | None:
@@ -110,7 +114,7 @@ class Chain(Splitter):
             from tokenizer.splitting import bert_characters, step_characters
 
             digests += [bert_characters.table_digest(), step_characters.table_digest()]
-        return "\n".join([str(self), *digests])
+        return "\n".join([self._listed, *digests])
 
     @cached_property
     def inside(self) -> Chain:
