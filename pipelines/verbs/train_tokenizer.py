@@ -1,4 +1,4 @@
-"""Text: train a BPE, WordPiece or Unigram vocabulary on a corpus.
+"""Text: train a vocabulary of BPE, WordPiece, Unigram, words or characters on a corpus.
 
 Examples:
     bytelm train-tokenizer my-text/ --vocab-size 8k --out tokenizer

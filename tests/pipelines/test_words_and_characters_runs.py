@@ -31,8 +31,9 @@ def test_the_dataset_holds_the_tokens_of_the_text(run):
     assert tok.kind == run.parent.name.rstrip("0123456789")
     ids = TokenDataset(run.parent / "data").split("train").read(0, 100)
     text = tok.decode(ids)
-    assert text.startswith("<|endoftext|>")
-    assert "cats" in text and ("[UNK]" in text) == (tok.kind == "characters")  # which needs more entries
+    assert text.startswith(
+        {"words": "<|endoftext|> the 0 cats , 0", "characters": "<|endoftext|>the 0 cats, 0"}[tok.kind]
+    )
 
 
 def test_bits_are_per_byte_of_the_original_text(run):
@@ -43,12 +44,11 @@ def test_bits_are_per_byte_of_the_original_text(run):
     assert numbers["bits_per_byte"] is None and numbers["bytes"] is None
 
 
-def test_generated_tokens_are_joined_as_the_kind_joins_them(run, capsys):
-    generate(run, prompt="the 3 cats", tokens=8, seed=1)
-    text = capsys.readouterr().out
+def test_generated_tokens_are_joined_as_the_kind_joins_them(run):
+    text = generate(run, prompt="the 3 cats", tokens=8, seed=1)
     assert text.startswith("the 3 cats")
-    if run.parent.name.startswith("words"):
-        assert len(text.split(" ")) >= 3 + 8
+    if Tokenizer.load(run).kind == "words":
+        assert len(text.split(" ")) == 3 + 8
 
 
 def test_transformers_reads_the_exported_tokenizer(run, tmp_path):
