@@ -31,9 +31,8 @@ def test_the_dataset_holds_the_tokens_of_the_text(run):
     assert tok.kind == run.parent.name.rstrip("0123456789")
     ids = TokenDataset(run.parent / "data").split("train").read(0, 100)
     text = tok.decode(ids)
-    assert text.startswith(
-        {"words": "<|endoftext|> the 0 cats , 0", "characters": "<|endoftext|>the 0 cats, 0"}[tok.kind]
-    )
+    start = {"words": "<|endoftext|> the 0 cats , 0", "characters": "<|endoftext|>the 0 cats, 0"}
+    assert text.startswith(start[tok.kind])
 
 
 def test_bits_are_per_byte_of_the_original_text(run):
@@ -45,10 +44,10 @@ def test_bits_are_per_byte_of_the_original_text(run):
 
 
 def test_generated_tokens_are_joined_as_the_kind_joins_them(run):
-    text = generate(run, prompt="the 3 cats", tokens=8, seed=1)
-    assert text.startswith("the 3 cats")
-    if Tokenizer.load(run).kind == "words":
-        assert len(text.split(" ")) == 3 + 8
+    text, tok = generate(run, prompt="the 3 cats", tokens=8, seed=1), Tokenizer.load(run)
+    parts = text.split(" ")[1:] if tok.kind == "words" else text
+    assert 1 < len(parts) <= 8 and all(part in tok.vocabulary.ids for part in parts)
+    assert text.startswith(" ") or tok.kind == "characters"
 
 
 def test_transformers_reads_the_exported_tokenizer(run, tmp_path):
