@@ -280,8 +280,8 @@ class Ranks(Measurement):
 MEASUREMENT = Ranks
 '''
 
-CHARACTERS = '''
-"""Characters: every character of the training text is an entry, and others are <unk>."""
+LETTERS = '''
+"""Letters: every character of the training text is an entry, and others are <unk>."""
 
 import json
 from collections import Counter
@@ -294,7 +294,7 @@ UNKNOWN = "<unk>"
 
 
 class SingleCharacters(Splitter):
-    name = spelling = identity = "characters"
+    name = spelling = identity = "letters"
 
     def __str__(self):
         return self.name
@@ -306,8 +306,8 @@ class SingleCharacters(Splitter):
 SPLITTER = SingleCharacters()
 
 
-class CharacterVocabulary(Vocabulary):
-    kind, unknown, longest_word = "characters", UNKNOWN, 1
+class LetterVocabulary(Vocabulary):
+    kind, unknown, longest_word = "letters", UNKNOWN, 1
 
     def __init__(self, *, ids, special_tokens):
         super().__init__(largest=max(ids.values()), special_tokens=special_tokens, pattern=SPLITTER)
@@ -335,10 +335,10 @@ class CharacterVocabulary(Vocabulary):
         return ByteDecoding(self)
 
 
-class Characters(Kind):
-    name, title, entries = "characters", "Characters", "characters"
-    patterns, default_pattern, exact_pattern = ("characters",), "characters", "characters"
-    needed_splitter = "characters"
+class Letters(Kind):
+    name, title, entries = "letters", "Letters", "letters"
+    patterns, default_pattern, exact_pattern = ("letters",), "letters", "letters"
+    needed_splitter = "letters"
 
     def splitter_of(self, spelling):
         return SPLITTER if spelling == SPLITTER.spelling else None
@@ -350,24 +350,24 @@ class Characters(Kind):
         special = dict.fromkeys([UNKNOWN, *options.special_tokens])
         characters = Counter(dict(counts.items())).most_common(options.vocab_size - len(special))
         ids = {token: i for i, token in enumerate([*special, *(token.decode() for token, _ in characters)])}
-        return CharacterVocabulary(ids=ids, special_tokens={token: ids[token] for token in special})
+        return LetterVocabulary(ids=ids, special_tokens={token: ids[token] for token in special})
 
     def shortage(self, vocabulary, options):
         return "the corpus has no other characters"
 
     def reads(self, content):
-        return isinstance(content, dict) and content["model"].get("type") == "Characters"
+        return isinstance(content, dict) and content["model"].get("type") == "Letters"
 
     def read(self, content):
         special_tokens = {token["content"]: token["id"] for token in content["added_tokens"]}
-        return CharacterVocabulary(ids=content["model"]["vocab"], special_tokens=special_tokens)
+        return LetterVocabulary(ids=content["model"]["vocab"], special_tokens=special_tokens)
 
     def json(self, vocabulary):
         added = [{"content": token, "id": i} for token, i in vocabulary.special_tokens.items()]
-        yield json.dumps({"added_tokens": added, "model": {"type": "Characters", "vocab": vocabulary.ids}})
+        yield json.dumps({"added_tokens": added, "model": {"type": "Letters", "vocab": vocabulary.ids}})
 
 
-KIND = Characters()
+KIND = Letters()
 '''
 
 
@@ -582,12 +582,12 @@ def test_adding_a_named_split_pattern_takes_its_regex(house, tmp_path):
 
 
 def test_adding_a_kind_of_vocabulary_takes_its_module_and_its_name(house, tmp_path):
-    house.add("tokenizer/kinds/characters.py", CHARACTERS)
-    house.register("tokenizer/kinds/registry.py", '"character-bpe"]', '"character-bpe", "characters"]')
+    house.add("tokenizer/kinds/letters.py", LETTERS)
+    house.register("tokenizer/kinds/registry.py", '"character-bpe"]', '"character-bpe", "letters"]')
     corpus, tokenizer, dataset, run = (tmp_path / name for name in ("corpus.txt", "tokenizer", "dataset", "run"))
     corpus.write_text("".join(f"the {number} cats sat on {number * 7} mats\n" for number in range(2000)))
-    assert "characters" in house.bytelm("train-tokenizer", "--help")
-    house.bytelm("train-tokenizer", corpus, "--kind", "characters", "--vocab-size", 64, "--out", tokenizer)
+    assert "letters" in house.bytelm("train-tokenizer", "--help")
+    house.bytelm("train-tokenizer", corpus, "--kind", "letters", "--vocab-size", 64, "--out", tokenizer)
     vocab = json.loads((tokenizer / "tokenizer.json").read_text())["model"]["vocab"]
     text = "the ζ cats"
     ids = json.loads(house.bytelm("tokenize", text, "--tokenizer", tokenizer, "--json"))

@@ -84,13 +84,13 @@ class Tokenizer(EncodingMethods):
             each one ends a document and is not counted.
 
         options, all by keyword:
-        kind: "bpe" (the default, byte-level), "wordpiece", "unigram" or "character-bpe" (BPE over characters).
-        special_tokens: the first entries of the vocabulary, by default `DEFAULT_SPECIAL_TOKENS`. WordPiece
-            appends [UNK] if it is not among them. Unigram and BPE over characters begin with <unk> and end with the
-            special tokens.
-            ValueError if training makes an ordinary token with the same spelling: choose spellings such as <|name|>.
+        kind: "bpe" (the default, byte-level), "wordpiece", "unigram", "character-bpe" (BPE over characters),
+            "characters" or "words".
+        special_tokens: the first entries of the vocabulary, by default `DEFAULT_SPECIAL_TOKENS`. WordPiece, characters
+            and words append [UNK] if it is not among them. Unigram and BPE over characters begin with <unk> and end
+            with these. ValueError if an ordinary token can have the same spelling: choose spellings such as <|name|>.
         min_frequency: pairs that occur less often are not merged. By default 2; with merge_by="likelihood" the largest
-            value of at least 2 that fills the vocabulary, found by repeated training.
+            value of at least 2 that fills the vocabulary, found by repeated training; for characters and words 1.
         byte_order: BPE only: order of the single bytes' ids: "gpt2" (the default) as in Hugging Face, "raw" as in
             rustbpe.
         tie_break: BPE only: the pair to merge among pairs of equal count. "ids" (the default): smallest left id, then

@@ -63,6 +63,8 @@ class Vocabulary:
     """Start of tokens that continue a word."""
     merges_characters = False
     """Whether training merges characters, not bytes."""
+    starts_words = False
+    """Whether tokens without `prefix` begin a word, before which decoding writes a space."""
     ids: Mapping[Any, int]
     unreachable: Mapping[str, int] = {}
     """Ids of tokens that no text becomes, by spelling. They are not among `ids`."""

@@ -56,7 +56,7 @@ class VocabularyMethods:
 
     @property
     def kind(self) -> str:
-        """The kind of vocabulary: "bpe", "wordpiece", "unigram" or "character-bpe"."""
+        """The kind of vocabulary: "bpe", "wordpiece", "unigram", "character-bpe", "characters" or "words"."""
         return self.vocabulary.kind
 
     @property

@@ -1,4 +1,4 @@
-"""The WordPiece vocabulary: words are cut into the longest tokens from left to right. WordLevel never cuts words.
+"""The WordPiece vocabulary: words are cut into the longest tokens from left to right.
 
 Source: Devlin et al., "BERT" (2019), after Schuster and Nakajima (2012).
 """
@@ -30,8 +30,8 @@ class WordPieceVocabulary(Vocabulary):
 
     ids: maps tokens to ids. It may contain special tokens; a word spelled like one gets its id, as in tokenizers. Other
     special tokens have the ids that follow, from the number of entries on, as tokenizers gives them.
-    unknown: the token of a word that no tokens spell. continuation: the start of tokens that continue a word; None for
-    WordLevel, where a word is one token. longest_word: longer words, in code points, are unknown.
+    unknown: the token of a word that no tokens spell. continuation: the start of tokens that continue a word.
+    longest_word: longer words, in code points, are unknown.
     decoder: the steps of decoding, in the form of tokenizer.json; by default those of BERT.
     learned_merges: the merges of training in order, as pairs of tokens. Encoding does not use them, and files do not
     keep them.
@@ -42,6 +42,7 @@ class WordPieceVocabulary(Vocabulary):
     kind = "wordpiece"
     merges_characters = True
     units = "WordPiece tokens"
+    starts_words = True
     pattern: BertWords | Chain
 
     def __init__(
@@ -49,7 +50,7 @@ class WordPieceVocabulary(Vocabulary):
         *,
         ids: Mapping[str, int],
         unknown: str = UNKNOWN,
-        continuation: str | None = CONTINUATION,
+        continuation: str = CONTINUATION,
         longest_word: int = LONGEST_WORD,
         decoder: Sequence[dict[str, Any]] | None = None,
         learned_merges: Sequence[tuple[str, str]] = (),
@@ -60,13 +61,13 @@ class WordPieceVocabulary(Vocabulary):
         self.unknown = unknown
         self.continuation = continuation
         self.longest_word = longest_word
-        self.decoder = decoder_of_bert(continuation or "") if decoder is None else decoder
+        self.decoder = decoder_of_bert(continuation) if decoder is None else decoder
         self.learned_merges = learned_merges
 
     @property
     def prefix(self) -> str:  # type: ignore[override]  # depends on the file
-        """The prefix of tokens that continue a word; empty for WordLevel."""
-        return self.continuation or ""
+        """The prefix of tokens that continue a word."""
+        return self.continuation
 
     def pretoken_encoder(self) -> Encode:
         from tokenizer.encoding.python_encoder import PieceEncoder
@@ -86,7 +87,7 @@ class WordPieceVocabulary(Vocabulary):
     def span_encoder(self, encode: Encode) -> PieceSpans:
         from tokenizer.encoding.spans import PieceSpans
 
-        if self.continuation is None or not isinstance(self.pattern, BertWords):
+        if not isinstance(self.pattern, BertWords):
             raise ValueError("offsets are only supported for WordPiece with BERT's words: use encode")
         return PieceSpans(self, self.pretoken_encoder())
 
@@ -103,7 +104,7 @@ class WordPieceVocabulary(Vocabulary):
         listed = sorted(self.ids.items(), key=lambda item: item[1])
         return [
             ("tokens", [f"{i} {token}" for token, i in listed]),
-            ("rules", [self.unknown, self.prefix, str(self.longest_word), *["words"] * (self.continuation is None)]),
+            ("rules", [self.unknown, self.prefix, str(self.longest_word)]),
         ]
 
 

@@ -59,7 +59,7 @@ def _readings_of(vocabulary: Vocabulary, token: bytes) -> Sequence[Reading]:
         return token.decode(), bytes.fromhex(byte[1].decode())
     if prefix and token.startswith(prefix):
         return (token.removeprefix(prefix),)
-    if prefix or vocabulary.kind == "wordpiece":
+    if prefix or vocabulary.starts_words:
         return b" " + token, token
     if suffix and token.endswith(suffix):
         return token.decode(), token.removesuffix(suffix)

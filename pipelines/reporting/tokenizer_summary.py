@@ -272,7 +272,7 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "pattern", summary["pattern"]
     rule = summary["split_rule"]
     split = ", the whole corpus" if rule == "none" else f", training split ({rule})" if rule else ""
-    yield "trained on", f"{quantity(size, 'B')}{'' if kind.is_lossless else ' of normalized words'}{split}"
+    yield "trained on", f"{quantity(size, 'B')}{f' of {kind.pretokens}' * bool(kind.pretokens)}{split}"
     yield "pretokens", f"{summary['pretokens']:,}, {summary['distinct_pretokens']:,} distinct"
     if "left_out_bytes" in summary:
         share = summary["left_out_bytes"] / (size + summary["left_out_bytes"])

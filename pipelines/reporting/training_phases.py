@@ -23,7 +23,7 @@ class Phases:
         self._bar, self._text_bytes = bar, text_bytes
         self._phase: str | None = None
 
-    def begin(self, phase: str) -> None:
+    def begin(self, phase: str | None) -> None:
         self.end()
         self._phase, self._started = phase, time.monotonic()
         self._show(0, None)

@@ -1,8 +1,9 @@
-"""The cost in bits of the text that WordPiece and Unigram lose, for a fair comparison of bits per byte with BPE.
+"""The cost in bits of the text that tokens lose, for a fair comparison of bits per byte with BPE.
 
 If tokens lose some of the text, their model predicts less than the text. The lost text costs extra bits, of two kinds.
-A gap is the white space and deleted characters between two words. Gaps cost their entropy given the general categories
-of the characters on both sides, and each distinct gap costs 8 bits per byte once. Unknown words cost 8 bits per byte.
+A gap is the white space and deleted characters between two words, unless tokens keep all characters. Gaps cost their
+entropy given the general categories of the characters on both sides, and each distinct gap costs 8 bits per byte once.
+Unknown words cost 8 bits per byte.
 """
 
 import math
@@ -22,7 +23,9 @@ def lost_bits(documents: Sequence[bytes], tokenizer: Tokenizer) -> float:
     """Return an estimate of the bits that restore `documents` from their tokens; 0 if the tokenizer loses nothing."""
     if tokenizer.is_lossless:
         return 0.0
-    return _gap_bits(documents, tokenizer) + BITS_PER_BYTE * _unknown_bytes(documents, tokenizer)
+    keeps_gaps = tokenizer.vocabulary.pattern.keeps_characters
+    gaps = 0.0 if keeps_gaps else _gap_bits(documents, tokenizer)
+    return gaps + BITS_PER_BYTE * _unknown_bytes(documents, tokenizer)
 
 
 def _gap_bits(documents: Sequence[bytes], tokenizer: Tokenizer) -> float:

@@ -12,7 +12,7 @@ from pipelines.sweep.sweep_summary import BestVocabulary, SweepSummary, SweptVoc
 from tokenizer.formats.whole_files import whole_file
 from tokenizer.kinds.registry import KINDS
 
-MARKERS: dict[str, str] = dict(zip((*KINDS, "superwords"), cycle("os^Dv*"), strict=False))
+MARKERS: dict[str, str] = dict(zip((*KINDS, "superwords"), cycle("os^DvP*"), strict=False))
 COLOURS: dict[str, str] = dict(zip(MARKERS, cycle(SERIES), strict=False))
 RING: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 13, "fillstyle": "none"}
 SIZE = (8.0, 7.0)  # inches

@@ -9,7 +9,9 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
+
+import tyro
 
 from lm.warn import warn
 from pipelines.cli.arguments import AsJson, DryRun, SweptKind
@@ -50,7 +52,7 @@ def sweep_vocabulary(
     corpus: CorpusNames,
     *,
     out: Path,
-    kinds: tuple[SweptKind, ...] = DIFFERENT_KINDS,
+    kinds: Annotated[tuple[SweptKind, ...], tyro.conf.arg(metavar="KIND ...")] = DIFFERENT_KINDS,
     sizes: tuple[int, ...] = (),
     seeds: int = 3,
     flops: float | None = None,
@@ -70,8 +72,9 @@ def sweep_vocabulary(
 
     Args:
         out: Folder for the vocabularies, results.json and bits-per-byte.png. An existing sweep is resumed.
-        kinds: Kinds of vocabulary. bpe splits as cl100k, wordpiece as bert-cased, unigram at white space. superwords is
-            bpe whose last tenth of tokens may hold several words (SuperBPE).
+        kinds: Kinds of vocabulary: bpe, wordpiece, unigram, character-bpe, characters, words or superwords, which is
+            bpe whose last tenth of tokens may hold several words. bpe splits as cl100k, wordpiece as bert-cased,
+            unigram at white space; words are letters and digits, or other visible characters.
         sizes: Numbers of entries; default: powers of two from 512 to 65536 that suit the text.
         seeds: Number of runs per vocabulary, with the seeds 0, 1 and so on. One seed gives no intervals and no test.
         flops: FLOPs of each run, by default as many as in the sweep in `out`; all runs of a new sweep take about an

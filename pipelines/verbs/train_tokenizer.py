@@ -1,4 +1,4 @@
-"""Text: train a BPE, WordPiece or Unigram vocabulary on a corpus.
+"""Text: train a vocabulary of BPE, WordPiece, Unigram, words or characters on a corpus.
 
 Examples:
     bytelm train-tokenizer my-text/ --vocab-size 8k --out tokenizer
@@ -107,27 +107,29 @@ def train_tokenizer(
     dry_run: DryRun = False,
     **reading: Unpack[ReadingOptions],
 ) -> Tokenizer | None:
-    """Train a BPE, WordPiece or Unigram vocabulary on the training split of a corpus, and save it as tokenizer.json.
+    """Train a vocabulary on the training split of a corpus, and save it as tokenizer.json.
 
     Args:
         vocab_size: Number of entries, including special tokens and, for bpe, the 256 bytes.
         out: Folder for tokenizer.json.
-        kind: bpe (byte-level), wordpiece (BERT), unigram (T5) or character-bpe (Llama 2). Only bpe keeps all text.
+        kind: bpe (byte-level), wordpiece (BERT), unigram (T5), character-bpe (Llama 2), characters or words (one token
+            for each). Only bpe keeps all text.
         pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression. For wordpiece:
             bert-uncased (the default) or bert-cased. For unigram: metaspace (the default, without
             normalization), whitespace (keeps all white space, for code), nmt_nfkc or nfkc (both normalize as
-            SentencePiece does).
+            SentencePiece does). Leave it out for others.
         normalize: Normalizations of the text before it is split, in this order. Decoded text is then normalized text,
             and only nfc keeps its meaning. bpe only; unigram and wordpiece have patterns that normalize.
-        superwords: Let the last tokens hold several words, such as "of the" (SuperBPE), in a second pass; bpe only.
+        superwords: Let the last tokens hold several words; bpe only. SuperBPE (Liu et al. 2025), which reads the text
+            twice.
         transition: Share of the entries that are made before `superwords` begins.
         superword_words: Most words in a token with `superwords`.
         merge_by: Pair that is merged next: the most frequent one, or the one with the largest count(ab) / (count(a)
             count(b)); wordpiece only.
         min_frequency: Least count of a pair to merge; by default 2, with `merge_by='likelihood'` the largest that fills
-            the vocabulary. bpe and wordpiece only.
+            the vocabulary. For characters and words: their least count, by default 1. Not for unigram.
         max_token_length: Maximum length of a token in bytes; bpe only.
-        limit_alphabet: Number of most frequent characters to keep; all by default. wordpiece only.
+        limit_alphabet: Number of most frequent characters to keep; all by default. wordpiece and character-bpe only.
         byte_order: Ids of the bytes: gpt2 (as in Hugging Face) or raw; bpe only.
         tie_break: Choice among pairs of equal count: ids (smallest left, then right id) or bytes (greatest left, then
             right bytes); bpe only.
@@ -148,8 +150,7 @@ def train_tokenizer(
         counts: Saved counts, of one or several corpora, to train on. CORPUS is then only read for held-out text.
         compare: Other tokenizers to measure on the held-out text, each PATH or NAME=PATH. The name, by default that of
             the file, is also the split pattern of a .tiktoken file, such as cl100k.
-        trace: Number of merges to print, from the first, each with its count and a word that it changes; at most 1,000.
-            bpe and wordpiece only.
+        trace: Number of merges to print, each with its count and a word that it changes; at most 1,000.
         threads: Threads, or workers of a local Ray cluster; all cores by default. With `address`, the cluster decides
             the number of workers.
         overwrite: Replace an existing tokenizer.

@@ -378,6 +378,11 @@ def test_lost_white_space_costs_its_entropy_and_unknown_words_their_bytes():
     assert lost_bits(["☃".encode()], wordpiece) == 8 * 3
     bpe = Tokenizer.train(["a b " * 50], 260, special_tokens=())
     assert lost_bits([text[0].encode(), b"\xff \xe2"], bpe) == 0
+    words = Tokenizer.train(["a b " * 50], 3, kind="words", special_tokens=())
+    assert lost_bits([text[0].encode()], words) == pytest.approx(entropy + once)
+    assert lost_bits(["a ☃☃".encode()], words) == 8 * (1 + 2 * 3)  # one gap, and an unknown word
+    characters = Tokenizer.train(["a b\n" * 50], 5, kind="characters", special_tokens=())
+    assert lost_bits(["a b\n☃".encode()], characters) == 8 * 3  # all white space is kept
 
 
 def test_the_held_out_text_comes_from_all_parts_of_the_corpus_and_is_not_all_of_one_document(tmp_path):

@@ -13,6 +13,8 @@ KINDS = {
     "unigram": {"kind": "unigram"},
     "unigram with bytes": {"kind": "unigram", "pieces": PieceRules(byte_fallback=True)},
     "character-bpe": {"kind": "character-bpe"},
+    "words": {"kind": "words"},
+    "characters": {"kind": "characters"},
 }
 
 
@@ -23,7 +25,9 @@ def texts(text_folder):
 
 @pytest.fixture(scope="module")
 def trained(texts):
-    return {name: Tokenizer.train(texts, 1500, **options) for name, options in KINDS.items()}
+    return {
+        name: Tokenizer.train(texts, 60 if name == "characters" else 1500, **options) for name, options in KINDS.items()
+    }
 
 
 def carried(old, new):
@@ -65,6 +69,12 @@ def test_a_part_of_a_character_has_the_rows_of_its_bytes(trained):
     new = Tokenizer.from_merges(ids, [(b"\xe4", b"\xb8")], "gpt2", {})
     assert carried(trained["unigram with bytes"], new)[1][b"\xe4\xb8"] == [b"<0xE4>", b"<0xB8>"]
     assert carried(trained["unigram"], new)[1][b"\xe4\xb8"] == []
+
+
+def test_words_begin_after_a_space_and_characters_do_not(trained):
+    assert carried(trained["bpe"], trained["words"])[0][b"self"] == b" self"
+    assert carried(trained["words"], trained["bpe"])[0][b" self"] == b"self"
+    assert carried(trained["bpe"], trained["characters"])[0][b"s"] == b"s"
 
 
 def test_words_of_wordpiece_begin_after_a_space(trained):

@@ -148,6 +148,7 @@ def test_min_frequency_and_max_token_length_limit_the_new_tokens(halves):
         ("unigram", "Unigram cannot grow"),
         ("wordpiece", "WordPiece cannot grow"),
         ("character-bpe", "BPE over characters cannot grow"),
+        ("words", "Words cannot grow"),
     ],
 )
 def test_other_kinds_are_refused_with_the_reason(halves, kind, reason):

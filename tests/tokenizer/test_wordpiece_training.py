@@ -136,7 +136,7 @@ def test_a_trained_tokenizer_opens_in_tokenizers_with_the_same_ids(stdlib_texts,
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "words"}, "kind must be bpe or wordpiece or unigram or character-bpe, not 'words'"),
+        ({"kind": "bytes"}, "kind must be bpe or wordpiece or unigram or .* or character-bpe, not 'bytes'"),
         ({"pattern": "cl100k"}, "wordpiece needs words: bert-uncased or bert-cased, not cl100k"),
         ({"kind": "bpe", "pattern": "bert-cased"}, "bpe needs a pattern such as cl100k, not bert-cased"),
         ({"max_token_length": 5}, "`max_token_length` is not an option of wordpiece"),

@@ -15,6 +15,7 @@ from tokenizer.kernels.tools import align
 
 if TYPE_CHECKING:
     from tokenizer.unigram_vocabulary import UnigramVocabulary
+    from tokenizer.word_vocabulary import WordVocabulary
     from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
 
@@ -65,9 +66,9 @@ def _children_of(prefix: bytes, units: np.ndarray) -> int:
 
 
 class PieceTables(TrieTables):
-    """Read-only tables of a WordPiece vocabulary that all threads share."""
+    """Read-only tables of a vocabulary of WordPiece or of words that all threads share."""
 
-    def __init__(self, vocabulary: WordPieceVocabulary):
+    def __init__(self, vocabulary: WordPieceVocabulary | WordVocabulary):
         super().__init__(vocabulary.pattern)
         tokens = [(token.encode(), i) for token, i in vocabulary.ids.items() if token]
         units = trie_of(tokens)

@@ -122,8 +122,6 @@ class PieceEncoder:
         ids, unknown = vocabulary.ids, [vocabulary.ids[vocabulary.unknown]]
         if len(word) > vocabulary.longest_word:
             return unknown
-        if vocabulary.continuation is None:
-            return [ids[word]] if word in ids else unknown
         pieces: list[int] = []
         start, prefix = 0, ""
         while start < len(word):

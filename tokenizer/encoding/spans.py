@@ -9,13 +9,14 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
-from tokenizer.text import character_starts, nfc
+from tokenizer.text import character_starts, nfc, read_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from tokenizer.bpe_vocabulary import BytePairVocabulary
+    from tokenizer.word_vocabulary import WordVocabulary
     from tokenizer.wordpiece_vocabulary import WordPieceVocabulary
 
 Spans = list[tuple[int, int]]
@@ -123,6 +124,29 @@ class PieceSpans:
     def _length(self, token: int, continues: bool) -> int:
         """Return the number of characters of a word that a token stands for."""
         return self._lengths[token] - (len(self._vocabulary.prefix) if continues else 0)
+
+
+class WordSpans:
+    """Maps a text to its ids and the bytes that each stands for, if each pretoken is a token and a part of the text."""
+
+    def __init__(self, vocabulary: WordVocabulary, encode: Callable[[bytes], list[int]]):
+        """encode: from a text to its ids."""
+        if vocabulary.normalizer is not None or vocabulary.pattern.spelling not in ("whitespace", "characters"):
+            raise ValueError(
+                f"offsets of {vocabulary.units} need the pre-tokenizer of training and no normalizer: use encode"
+            )
+        self._pattern, self._encode = vocabulary.pattern, encode
+
+    def __call__(self, data: bytes) -> tuple[list[int], Spans]:
+        text, starts = read_text(data), character_starts(data)
+        spans: Spans = []
+        end = 0
+        for pretoken in self._pattern.pretokens(data):
+            word = pretoken.decode()
+            start = text.index(word, end)  # only white space is before it, and words have none
+            end = start + len(word)
+            spans.append((starts[start], starts[end]))
+        return self._encode(data), spans
 
 
 def without_spaces(data: bytes, spans: Spans) -> Spans:

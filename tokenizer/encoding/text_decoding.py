@@ -74,7 +74,7 @@ class StepDecoding(TextDecoding):
     @cached_property
     def _is_piecewise(self) -> bool:
         """Whether each piece after the first is decoded on its own."""
-        return self._kinds in (["Metaspace"], ["WordPiece"], ["ByteLevel"], [JOIN])
+        return self._kinds in (["Metaspace"], ["WordPiece"], ["ByteLevel"], ["Fuse"], [JOIN])
 
     def _pieces(self, ids: list[int]) -> Iterable[bytes]:
         """Return the bytes that each id adds; those of all ids in one item if the decoder joins pieces."""

@@ -1,4 +1,4 @@
-"""Reading and writing WordPiece and WordLevel vocabularies: tokenizer.json, and vocab.txt."""
+"""Reading and writing WordPiece vocabularies: vocab.txt, and tokenizer.json, parts of which also serve other kinds."""
 
 from __future__ import annotations
 
@@ -29,26 +29,33 @@ from tokenizer.wordpiece_vocabulary import CONTINUATION, LONGEST_WORD, UNKNOWN, 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
+    from typing import Any, TypeVar
+
+    from tokenizer.word_vocabulary import WordVocabulary
+
+    Made = TypeVar("Made", bound=WordPieceVocabulary | WordVocabulary)
 
 LONGEST_TOKEN = 4096  # bytes
-UNKNOWN_WORD = "<unk>"  # of WordLevel
 # The special tokens of BERT, which vocab.txt does not mark.
 BERT_SPECIAL_TOKENS = ("[PAD]", UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
 
 
 def wordpiece_json(vocabulary: WordPieceVocabulary) -> Iterator[str]:
     """Yield the text of tokenizer.json in one part."""
+    model = {
+        "type": "WordPiece",
+        "unk_token": vocabulary.unknown,
+        "continuing_subword_prefix": vocabulary.continuation,
+        "max_input_chars_per_word": vocabulary.longest_word,
+    }
+    yield words_fields(vocabulary, model)
+
+
+def words_fields(vocabulary: WordPieceVocabulary | WordVocabulary, model: dict[str, Any]) -> str:
+    """Return the text of the tokenizer.json of a vocabulary. model: the field model without its tokens."""
     words, normalizer = vocabulary.pattern, normalizer_field(vocabulary.normalizer)
     if isinstance(words, BertWords):
         normalizer = _normalizer_of(words).field
-    model: dict[str, Any] = {"type": "WordLevel", "unk_token": vocabulary.unknown}
-    if vocabulary.continuation is not None:
-        model |= {
-            "type": "WordPiece",
-            "continuing_subword_prefix": vocabulary.continuation,
-            "max_input_chars_per_word": vocabulary.longest_word,
-        }
     content = file_fields(
         vocabulary,
         normalizer=normalizer,
@@ -56,30 +63,41 @@ def wordpiece_json(vocabulary: WordPieceVocabulary) -> Iterator[str]:
         decoder=decoder_field(vocabulary.decoder),
         model=model | {"vocab": dict(sorted(vocabulary.ids.items(), key=lambda item: item[1]))},
     )
-    yield json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 
 def parse_wordpiece_json(content: dict[str, Any]) -> WordPieceVocabulary:
-    """Return the vocabulary in the content of a tokenizer.json whose model is WordPiece or WordLevel.
+    """Return the vocabulary in the content of a tokenizer.json whose model is WordPiece.
 
     Raises ValueError that names a missing, damaged or unsupported field.
     """
     model = content["model"]
-    rules: dict[str, Any]
-    if model["type"] == "WordLevel":
-        rules = {"continuation": None, "longest_word": 2**31 - 1}
-    else:
-        prefix = model.get("continuing_subword_prefix", CONTINUATION)
-        expect(isinstance(prefix, str) and is_unicode(prefix), f"has model.continuing_subword_prefix = {quote(prefix)}")
-        longest = model.get("max_input_chars_per_word", LONGEST_WORD)
-        expect(type(longest) is int and 0 <= longest < 2**31, f"has model.max_input_chars_per_word = {quote(longest)}")
-        expect(len(prefix) <= LONGEST_TOKEN, f"has model.continuing_subword_prefix {quote(prefix)}")
-        rules = {"continuation": prefix, "longest_word": longest}
+    prefix = model.get("continuing_subword_prefix", CONTINUATION)
+    expect(isinstance(prefix, str) and is_unicode(prefix), f"has model.continuing_subword_prefix = {quote(prefix)}")
+    longest = model.get("max_input_chars_per_word", LONGEST_WORD)
+    expect(type(longest) is int and 0 <= longest < 2**31, f"has model.max_input_chars_per_word = {quote(longest)}")
+    expect(len(prefix) <= LONGEST_TOKEN, f"has model.continuing_subword_prefix {quote(prefix)}")
+    rules = {"continuation": prefix, "longest_word": longest}
+    return parse_words(content, WordPieceVocabulary, parse_words_splitter(content), **rules)
+
+
+def parse_words(
+    content: dict[str, Any],
+    make: type[Made],
+    splitter: tuple[Normalization | None, Any],
+    unknown: str = UNKNOWN,
+    **rules: Any,
+) -> Made:
+    """Return the checked vocabulary of the class `make` in the content of a tokenizer.json.
+
+    unknown: the unknown token of files that do not name it. rules: further arguments of `make`.
+    """
+    model, (normalizer, pattern) = content["model"], splitter
     special, flags = parse_added_tokens_field(content, model.get("vocab"))
-    normalizer, pattern = _parse_splitter(content)
-    unknown = model.get("unk_token", UNKNOWN_WORD if model["type"] == "WordLevel" else UNKNOWN)
+    unknown = model.get("unk_token", unknown)
     expect(isinstance(unknown, str), f"has model.unk_token = {quote(unknown)}")
-    return build_wordpiece(
+    return build_words(
+        make,
         model.get("vocab"),
         special,
         pattern,
@@ -93,7 +111,7 @@ def parse_wordpiece_json(content: dict[str, Any]) -> WordPieceVocabulary:
     )
 
 
-def _parse_splitter(content: dict[str, Any]) -> tuple[Normalization | None, BertWords | Chain]:
+def parse_words_splitter(content: dict[str, Any]) -> tuple[Normalization | None, BertWords | Chain]:
     """Return the normalizer and the splitter: BERT's words, which also normalize, or else a chain."""
     normalizer = parse_normalization(content.get("normalizer"))
     listed = steps_of(content.get("pre_tokenizer"), "pre_tokenizer", "pretokenizers")
@@ -107,7 +125,14 @@ def _parse_splitter(content: dict[str, Any]) -> tuple[Normalization | None, Bert
 def build_wordpiece(
     ids: Any, special: dict[str, int], pattern: BertWords | Chain, *, field: str = "model.vocab", **rules: Any
 ) -> WordPieceVocabulary:
-    """Return a checked vocabulary. ids: the value of `field`, which should map tokens to ids.
+    """Return a checked WordPiece vocabulary, as `build_words` does."""
+    return build_words(WordPieceVocabulary, ids, special, pattern, field=field, **rules)
+
+
+def build_words(
+    make: type[Made], ids: Any, special: dict[str, int], pattern: Any, *, field: str = "model.vocab", **rules: Any
+) -> Made:
+    """Return a checked vocabulary of the class `make`. ids: the value of `field`, which should map tokens to ids.
 
     A token may be empty: `tokenizers` makes such a token from a line of white space in vocab.txt. It spells no word.
     """
@@ -127,7 +152,7 @@ def build_wordpiece(
         unknown in ids,
         f"has no {quote(unknown)} in {field}, the token of words that cannot be spelled: is it a WordPiece vocabulary?",
     )
-    return WordPieceVocabulary(ids=ids, special_tokens=special, pattern=pattern, **rules)
+    return make(ids=ids, special_tokens=special, pattern=pattern, **rules)
 
 
 def parse_vocab_txt(text: str) -> dict[str, int]:

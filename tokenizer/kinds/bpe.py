@@ -24,7 +24,7 @@ class BytePairs(Kind):
 
     name, title, entries = "bpe", "Byte-level BPE", "tokens"
     is_lossless = merges = takes_regex = True
-    no_growth = ""
+    no_growth = pretokens = ""
     patterns, default_pattern, exact_pattern = NAMES, "cl100k", "cl100k"
     needed_splitter = "a pattern such as cl100k"
     options = ("max_token_length", "tie_break", "min_frequency")

@@ -44,10 +44,12 @@ class Kind:
     """The splitters that it accepts, for messages."""
     options: Collection[str] = ()
     """The options of training that only some kinds have."""
+    pretokens = "normalized words"
+    """The text that training counts, in reports; empty if it is all text."""
     fixed_entries = 0
     """Number of ordinary entries that every vocabulary has."""
-    phase = "merge"
-    """The phase of training that follows counting."""
+    phase: str | None = "merge"
+    """The phase of training that follows counting; None if it takes no time."""
     kernels: str | None = None
     """The part of `first_use.PARTS` that training waits for."""
 

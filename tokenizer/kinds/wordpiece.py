@@ -88,7 +88,7 @@ class WordPiece(Kind):
 
     def reads(self, content: Any) -> bool:
         model = content.get("model") if isinstance(content, dict) else None
-        return isinstance(model, dict) and model.get("type") in ("WordPiece", "WordLevel")
+        return isinstance(model, dict) and model.get("type") == "WordPiece"
 
     def read(self, content: Any) -> WordPieceVocabulary:
         from tokenizer.formats.wordpiece_files import parse_wordpiece_json

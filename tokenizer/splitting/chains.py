@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     # A step turns a piece of text into smaller ones. Some of these may be empty.
     Step = Callable[[str], list[str]]
 
+WHITESPACE = ({"type": "Whitespace"},)
+"""The steps that split into words, for vocabularies of words"""
 BEHAVIORS = ("Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous", "Removed")
 
 LONGEST_CACHED = 32  # characters
@@ -82,7 +84,26 @@ class Chain(Splitter):
         return partial(Chain, as_bytes=self.as_bytes), (self.steps,)
 
     def __str__(self) -> str:
+        return self.spelling or self._listed
+
+    @property
+    def _listed(self) -> str:
         return json.dumps(self.steps, ensure_ascii=False, sort_keys=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Chain) and (other.steps, other.as_bytes) == (self.steps, self.as_bytes)
+
+    def __hash__(self) -> int:
+        return hash((self._listed, self.as_bytes))
+
+    @property
+    def spelling(self) -> str | None:
+        return "whitespace" if self.steps == WHITESPACE and not self.as_bytes else None
+
+    @property
+    def splits_at_spaces(self) -> bool:
+        """Whether the first step cuts at white space and drops it."""
+        return bool(self.steps) and self.steps[0]["type"] in _FOUND
 
     @property
     def identity(self) -> str:
@@ -93,7 +114,7 @@ class Chain(Splitter):
             from tokenizer.splitting import bert_characters, step_characters
 
             digests += [bert_characters.table_digest(), step_characters.table_digest()]
-        return "\n".join([str(self), *digests])
+        return "\n".join([self._listed, *digests])
 
     @cached_property
     def inside(self) -> Chain:
