@@ -165,7 +165,7 @@ def white_space(options: argparse.Namespace) -> Iterator[Row]:
 
     training, held_out = halves(code(2 * MB))
     pieces = PieceRules(byte_fallback=True)
-    for pattern in ("llama2", "whitespace"):
+    for pattern in ("llama2", "keep-whitespace"):
         train = partial(Tokenizer.train, training, 3000, pattern, kind="unigram", pieces=pieces, special_tokens=())
         tok, cost = measured(train)
         kept = sum(tok.decode(ids) == text for ids, text in zip(tok.encode_batch(held_out), held_out, strict=True))
@@ -188,7 +188,7 @@ def white_space(options: argparse.Namespace) -> Iterator[Row]:
     ids = [peer.encode(text) for text in held_out]
     size = sum(len(text.encode()) for text in held_out)
     yield {
-        "what": "Unigram on code, SentencePiece with the options of whitespace",
+        "what": "Unigram on code, SentencePiece with the same options",
         "entries": peer.vocab_size(),
         "bytes_per_token": size / sum(map(len, ids)),
         "kept": sum(peer.decode(each) == text for each, text in zip(ids, held_out, strict=True)) / len(ids),

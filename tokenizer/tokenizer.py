@@ -72,9 +72,9 @@ class Tokenizer(EncodingMethods):
         pattern: a name (gpt2, cl100k, o200k, llama3, qwen2) or a regex, by default cl100k, also after normalizations
             (nfc, nfd, nfkc, nfkd, lowercase, strip-accents), as in "nfkc+lowercase:cl100k"; for WordPiece bert-uncased
             (the default) or bert-cased; for Unigram metaspace (the default; words are cut at white space and begin with
-            one space), nmt_nfkc or nfkc (the same after sentencepiece's normalization of this name), whitespace (all
-            white space is kept; runs of spaces can be pieces), llama2 (every space is kept and begins a word), or the
-            `pattern` of another Unigram vocabulary; for BPE over characters llama2 (the default) or one of the others.
+            one space), nmt_nfkc or nfkc (the same after sentencepiece's normalization of this name), keep-whitespace
+            (all white space is kept; runs of spaces can be pieces), llama2 (every space is kept and begins a word), or
+            the `pattern` of another Unigram vocabulary; for BPE over characters llama2 (the default) or one of these.
         progress: called as (phase, done, total). The phases are "count" (bytes), "combine" (pretokens; only if counts
             were spilled), "search" (trainings; only to choose min_frequency), "merge" (merges) and, for Unigram,
             "prune" (dropped pieces).

@@ -116,7 +116,7 @@ def train_tokenizer(
             for each). Only bpe keeps all text.
         pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression. For wordpiece:
             bert-uncased (the default) or bert-cased. For unigram: metaspace (the default, without
-            normalization), whitespace (keeps all white space, for code), nmt_nfkc or nfkc (both normalize as
+            normalization), keep-whitespace (for code), nmt_nfkc or nfkc (both normalize as
             SentencePiece does). Leave it out for others.
         normalize: Normalizations of the text before it is split, in this order. Decoded text is then normalized text,
             and only nfc keeps its meaning. bpe only; unigram and wordpiece have patterns that normalize.

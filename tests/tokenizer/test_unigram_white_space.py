@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenizer import PieceRules, Tokenizer
-from tokenizer.kinds.registry import resolve_splitter
+from tokenizer.kinds.registry import all_kinds, resolve_splitter
 
 PARTS = ["    ", " ", "\n", "\t", "\r\n", "def f(self):", "x = 1", "\0", "é", "字", "\x85", "#", "self", "        "]
 TEXTS = st.lists(st.sampled_from([*PARTS, "▁", "<unk>"]) | st.text(max_size=3), max_size=9).map("".join)
@@ -22,12 +22,12 @@ def code(stdlib_texts):
 
 @pytest.fixture(scope="module")
 def tok(code):
-    return Tokenizer.train(code, 1500, "whitespace", kind="unigram", pieces=PieceRules(byte_fallback=True))
+    return Tokenizer.train(code, 1500, "keep-whitespace", kind="unigram", pieces=PieceRules(byte_fallback=True))
 
 
 @pytest.fixture(scope="module")
 def peer(tok, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whitespace")
+    folder = tmp_path_factory.mktemp("keep-whitespace")
     tok.save(folder)
     assert Tokenizer.load(folder).fingerprint == tok.fingerprint
     return tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -77,11 +77,18 @@ def test_code_takes_as_few_tokens_as_in_sentencepiece_with_the_same_options(tok,
 
 @pytest.mark.parametrize("text", ["", " ", "a", "  a", "a  ", "a   b\n  c", "\n\n  \n"])
 def test_a_word_ends_where_spaces_begin(text):
-    words = [word.decode() for word in resolve_splitter("whitespace").pretokens(text.encode())]
+    words = [word.decode() for word in resolve_splitter("keep-whitespace").pretokens(text.encode())]
     assert "".join(words) == (" " + text if text else "")
     assert all(word.strip(" ").count(" ") == 0 for word in words)
 
 
 def test_bpe_over_characters_has_no_such_words(code):
     with pytest.raises(ValueError, match="character-bpe needs words: llama2, "):
-        Tokenizer.train(code, 1500, "whitespace", kind="character-bpe")
+        Tokenizer.train(code, 1500, "keep-whitespace", kind="character-bpe")
+
+
+def test_no_two_kinds_give_a_pattern_the_same_name():
+    """The first kind that knows a name decides its splitter."""
+    for kind in all_kinds():
+        for name in kind.patterns:
+            assert kind.accepts(resolve_splitter(name)), (kind.name, name)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 ALWAYS, FIRST, NEVER = "always", "first", "never"
 # The first normalizes nothing; the others are in `splitting.nfkc`.
 METASPACE_NAMES = ("metaspace", "nmt_nfkc", "nfkc")
-WHITESPACE = "whitespace"  # words that keep all white space, for Unigram
+KEPT = "keep-whitespace"  # words that keep all white space, for Unigram
 RUNS = "runs"
 RUNS_REGEX = f"{MARK}*[^{MARK}]+|{MARK}+"
 """What tokenizer.json splits by after Metaspace, so that a word may begin with several marks"""
@@ -59,7 +59,7 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
     @property
     def name(self) -> str | None:
         """The name of the words without normalizers and of the words that keep all spaces, None for others."""
-        return {PLAIN_WORDS: _NAME, SPACED_WORDS: SPACED, WHITESPACE_WORDS: WHITESPACE}.get(self)
+        return {PLAIN_WORDS: _NAME, SPACED_WORDS: SPACED, KEPT_WORDS: KEPT}.get(self)
 
     @cached_property
     def inside(self) -> MetaspaceWords:
@@ -152,7 +152,7 @@ PLAIN_WORDS = MetaspaceWords((), True, ALWAYS, True)
 # Llama 2's words: every space is kept, and one goes before the text.
 SPACED = "llama2"
 SPACED_WORDS = MetaspaceWords((Prepend(MARK),), False, NEVER, True)
-WHITESPACE_WORDS = MetaspaceWords((Prepend(MARK),), False, NEVER, RUNS)
+KEPT_WORDS = MetaspaceWords((Prepend(MARK),), False, NEVER, RUNS)
 
 
 def metaspace_of(spelling: str) -> MetaspaceWords | None:
@@ -164,8 +164,8 @@ def metaspace_of(spelling: str) -> MetaspaceWords | None:
         return PLAIN_WORDS
     if spelling == SPACED:
         return SPACED_WORDS
-    if spelling == WHITESPACE:
-        return WHITESPACE_WORDS
+    if spelling == KEPT:
+        return KEPT_WORDS
     if spelling in METASPACE_NAMES:
         from tokenizer.splitting.nfkc import named_map
 
