@@ -105,10 +105,8 @@ class Mamba2(RecurrentMixer):
         for place in range(KERNEL):
             read = padded[:, place : place + length]
             if segments is not None:
-                earlier = F.pad(segments, (KERNEL - 1 - place, 0))[
-                    :, :length
-                ]  # segments of the positions that are read
-                read = read * (earlier == segments).unsqueeze(-1).to(read.dtype)
+                read_segments = F.pad(segments, (KERNEL - 1 - place, 0))[:, :length]
+                read = read * (read_segments == segments).unsqueeze(-1).to(read.dtype)
             convolved = convolved + read * kernel[:, 0, place]
         return convolved
 

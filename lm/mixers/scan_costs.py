@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 CHUNK = 128
-"""Positions that `chunked_scan` reads at once. Smaller chunks spend more on states, larger ones on pairs of positions."""
+"""Positions that `chunked_scan` reads at once: smaller chunks spend more on states, larger ones on pairs."""
 
 
 class ScanShape(NamedTuple):

@@ -1,6 +1,7 @@
 """Small models of every mixer, and formulas of the mixers position by position: sums over the past, and no state."""
 
 from dataclasses import replace
+from functools import partial
 from typing import get_args
 
 import torch
@@ -111,10 +112,35 @@ def mamba2(mixer, x):
     return mixer.output(normed(mixed, mixer.norm.weight, mixer.norm.eps))
 
 
+def mingru(mixer, x):
+    z, candidate = torch.sigmoid(mixer.gate(x)), mixer.candidate(x)
+    positive = torch.where(candidate >= 0, candidate + 0.5, torch.sigmoid(candidate))
+    state, read = torch.zeros_like(x[:, 0]), []
+    for t in range(x.shape[1]):
+        state = (1 - z[:, t]) * state + z[:, t] * positive[:, t]
+        read.append(state)
+    return mixer.output(torch.stack(read, dim=1))
+
+
+def torch_cells(cell, mixer, x):
+    """Step a cell of `torch.nn` with the mixer's weights."""
+    cell = cell(mixer.width, mixer.width, dtype=x.dtype)
+    for name, layer in (("ih", mixer.input), ("hh", mixer.recurrent)):
+        getattr(cell, f"weight_{name}").data, getattr(cell, f"bias_{name}").data = layer.weight.data, layer.bias.data
+    state, read = None, []
+    for t in range(x.shape[1]):
+        state = cell(x[:, t], state)
+        read.append(state[0] if isinstance(state, tuple) else state)
+    return mixer.output(torch.stack(read, dim=1))
+
+
 FORMULAS = {
     "average": average,
     "linear": linear,
     "retention": retention,
     "gated-linear": gated_linear,
     "mamba2": mamba2,
+    "gru": partial(torch_cells, torch.nn.GRUCell),
+    "lstm": partial(torch_cells, torch.nn.LSTMCell),
+    "mingru": mingru,
 }
