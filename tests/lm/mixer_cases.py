@@ -134,6 +134,15 @@ def torch_cells(cell, mixer, x):
     return mixer.output(torch.stack(read, dim=1))
 
 
+def hopfield(mixer, x):
+    q, k, v = (split_heads(layer(x), mixer.heads) for layer in (mixer.query, mixer.key, mixer.value))
+    hidden = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1)
+    for values in (k, v):
+        scores = mixer.inverse_temperature[:, None, None] * q @ k.transpose(-1, -2)
+        q = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values
+    return mixer.output(merge_heads(q))
+
+
 FORMULAS = {
     "average": average,
     "linear": linear,
@@ -143,4 +152,5 @@ FORMULAS = {
     "gru": partial(torch_cells, torch.nn.GRUCell),
     "lstm": partial(torch_cells, torch.nn.LSTMCell),
     "mingru": mingru,
+    "hopfield": hopfield,
 }

@@ -178,8 +178,11 @@ def _hidden(model, ids):
 
     def read(stack, **options):
         mask = Mask(causal=stack.causal)
-        fused = model.config.mixer == "attention"
-        mixes = [_FusedAttention.apply] * len(stack.blocks) if fused else None
+        mixes = None
+        if model.config.mixer == "attention":
+            mixes = [_FusedAttention.apply] * len(stack.blocks)
+        if model.config.mixer == "hopfield":
+            mixes = [partial(block.mixer.retrieve, attend=_attend) for block in stack.blocks]
         return stack(model.embed(ids), ids, dtype=model.compute_dtype, mask=mask, mixes=mixes, **options)
 
     if model.encoder is None:

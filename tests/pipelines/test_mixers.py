@@ -20,7 +20,9 @@ MIXERS = [mixer for mixer in get_args(MixerKind) if mixer != "attention"]
 def test_a_decoder_with_a_mixer_learns_and_generates(mixer, small_recipe, dataset_folder, tmp_path, printed):
     run = tmp_path / "run"
     train = replace(small_recipe.train, lr=1e-2)
-    pretrain(replace(small_recipe, model=replace(small_recipe.model, mixer=mixer), train=train), data=dataset_folder, out=run)
+    pretrain(
+        replace(small_recipe, model=replace(small_recipe.model, mixer=mixer), train=train), data=dataset_folder, out=run
+    )
     lines = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     first, *_, last = [line["loss"] for line in lines if line["split"] == "validation"]
     assert last < first - 0.5
