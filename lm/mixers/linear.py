@@ -33,6 +33,7 @@ class LinearAttention(RecurrentMixer):
     ) -> None:
         super().__init__(config)
         self.heads, self.features = config.heads, config.head_features
+        self.mapped = self.features
         width = self.heads * self.features
         self.query = Linear(config.width, width, config.bias)
         self.key = Linear(config.width, width, config.bias)
@@ -52,8 +53,12 @@ class LinearAttention(RecurrentMixer):
             q, k = rotate(q, *rotary), rotate(k, *rotary)
         return self.output(select_rows(merge_heads(mix(q, k, v)), rows))
 
+    def feature_map(self, x: Tensor, queries: bool) -> Tensor:
+        """Return f(x) (B, H, T, mapped) of `queries` or keys (B, H, T, D), above 0."""
+        return (F.elu(x) + 1.0).contiguous()
+
     def start(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:
-        return (torch.zeros(batch, self.heads, self.features, self.features + 1, dtype=dtype, device=device),)
+        return (torch.zeros(batch, self.heads, self.mapped, self.features + 1, dtype=dtype, device=device),)
 
     def scan(
         self,
@@ -63,7 +68,8 @@ class LinearAttention(RecurrentMixer):
         present: Tensor | None = None,
     ) -> tuple[Tensor, State]:
         """Mix q, k and v (B, H, T, D) in float32 or wider."""
-        q, k = ((F.elu(widen(each)) + 1.0).contiguous() for each in projections[:2])
+        q = self.feature_map(widen(projections[0]), queries=True)
+        k = self.feature_map(widen(projections[1]), queries=False)
         v = F.pad(widen(projections[2]), (0, 1), value=1.0)
         v = erase(v.transpose(1, 2), present).transpose(1, 2)
         sums, after = chunked_scan(q, k, v, segments=segments, state=None if state is None else state[0])
@@ -72,7 +78,7 @@ class LinearAttention(RecurrentMixer):
 
     def flops(self, length: float, visible: float, outputs: float) -> float:
         projections = self.query.flops(length) + self.key.flops(length) + self.value.flops(length)
-        scan = ScanShape(self.heads, self.features, self.features + 1)
+        scan = ScanShape(self.heads, self.mapped, self.features + 1)
         return projections + scan.flops(length) + self.output.flops(outputs)
 
 

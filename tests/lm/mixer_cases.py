@@ -143,9 +143,19 @@ def hopfield(mixer, x):
     return mixer.output(merge_heads(q))
 
 
+def performer(mixer, x):
+    q, k, v = projected(mixer, x)
+    q, k = q / mixer.features**0.25, k / mixer.features**0.25
+    q, k = (each @ mixer.directions.T - each.square().sum(-1, keepdim=True) / 2 for each in (q, k))
+    q, k = torch.exp(q - q.max(-1, keepdim=True).values) + 1e-4, torch.exp(k) + 1e-4
+    weights = (q @ k.transpose(-1, -2)).tril()
+    return mixer.output(merge_heads(weights @ v / (weights.sum(-1, keepdim=True) + 1e-6)))
+
+
 FORMULAS = {
     "average": average,
     "linear": linear,
+    "performer": performer,
     "retention": retention,
     "gated-linear": gated_linear,
     "mamba2": mamba2,

@@ -9,8 +9,10 @@ from lm.config_costs import cache_bytes
 from lm.decoding.generation import generate
 from lm.decoding.packed import prepare
 from lm.decoding.state import DecodeState, pad_left
+from lm.initialization import Initializer
 from lm.masks import Mask
 from lm.mixers.mixer import mixer_class
+from lm.mixers.performer import Performer
 from lm.mixers.scan_costs import CHUNK
 from lm.model import LanguageModel
 from tests.lm.mixer_cases import FORMULAS, MIXERS, RECURRENT, SMALL, VOCABULARY, random_ids, random_model, read_pieces
@@ -162,3 +164,22 @@ def test_bfloat16_is_close_to_float32(mixer):
     rounded = model(ids)
     assert rounded.dtype == torch.bfloat16
     assert float((rounded.float() - exact).std()) < 0.05 * float(exact.std())
+
+
+@torch.no_grad()
+def test_random_features_of_a_performer_approach_softmax():
+    """The mean weight over many draws of the features is the exponential of the score."""
+    generator = torch.Generator().manual_seed(0)
+    config = replace(SMALL, mixer="performer")
+    q, k = (0.4 * torch.randn(1, 3, 20, 8, generator=generator, dtype=torch.float64) for _ in range(2))
+    layer, weights = Performer(config).double(), torch.zeros(1, 3, 20, 20, dtype=torch.float64)
+    initializer = Initializer(config, generator)
+    for _ in range(500):
+        layer.reset_parameters(initializer)
+        features = layer.feature_map(q, queries=False) @ layer.feature_map(k, queries=False).transpose(-1, -2)
+        weights += features / layer.mapped / 500
+    exact = torch.exp(q @ k.transpose(-1, -2) / 8**0.5)
+    assert float(((weights - exact) / exact).abs().mean()) < 0.02
+    blocks = layer.directions.unflatten(0, (-1, 8))
+    products = blocks @ blocks.transpose(-1, -2)
+    assert float((products - products.diagonal(dim1=-2, dim2=-1).diag_embed()).abs().max()) < 1e-5
