@@ -75,9 +75,9 @@ class Block(Component):
         self.places = config.norm_places
         self.residual = config.residual
         self.stream_scale, gain = deepnorm_scales(config, cross)
-        self.mixer_name = config.mixer
-        self._add_norms(config, config.mixer, self.places._replace(before=self.places.before and not normalized))
-        self.add_module(config.mixer, mixer_class(config)(config, residual_writes, value_embedding, gain))
+        self.mixer_name = config.mixer.replace("-", "_")
+        self._add_norms(config, self.mixer_name, self.places._replace(before=self.places.before and not normalized))
+        self.add_module(self.mixer_name, mixer_class(config)(config, residual_writes, value_embedding, gain))
         self.cross_attention = self.mlp = None
         if cross:
             self._add_norms(config, "cross", self.places)

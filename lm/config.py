@@ -17,7 +17,19 @@ Norm = Literal["layernorm", "rmsnorm"]
 Residual = Literal["sequential", "parallel", "none"]
 Activation = Literal["gelu", "gelu_tanh", "relu", "relu2", "swiglu", "geglu", "geglu_tanh"]
 Initialization = Literal["gpt2", "xavier", "t5"]
-MixerKind = Literal["attention"]
+MixerKind = Literal[
+    "attention",
+    "hopfield",
+    "average",
+    "linear",
+    "performer",
+    "retention",
+    "gated-linear",
+    "mamba2",
+    "mingru",
+    "gru",
+    "lstm",
+]
 AttentionBackend = Literal["auto", "sdpa", "blocked", "flex", "closed_form", "reference"]
 
 GATED = ("swiglu", "geglu", "geglu_tanh")

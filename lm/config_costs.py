@@ -197,10 +197,11 @@ def cache_bytes(config: ModelConfig, dtype: str, length: int, source_length: int
     """
     if config.architecture == "encoder":
         return 0
-    decoder = stacks(config)[-1]
+    decoder, mixer = stacks(config)[-1], mixer_costs(config)
     cross = decoder.cross * source_length * AttentionCosts(config).key_value_width
-    stored = "float32" if on_cpu and dtype == "bfloat16" else dtype
-    return ITEMSIZE[stored] * decoder.layers * (mixer_costs(config).state_size(length) + cross)
+    itemsize = FLOAT32 if on_cpu and dtype == "bfloat16" else ITEMSIZE[dtype]
+    itemsize = max(itemsize, FLOAT32) if mixer.wide_state else itemsize
+    return itemsize * decoder.layers * (mixer.state_size(length) + cross)
 
 
 def activation_bytes(config: ModelConfig, dtype: str, length: int | None = None) -> int:

@@ -108,8 +108,8 @@ class Questions(Task):
 TASK = Questions
 '''
 
-AVERAGE = '''
-"""The causal uniform average: y_t = W_o mean of W_v x_s over s <= t (Zhang et al. 2018, "average attention")."""
+RUNNING_MEAN = '''
+"""The running mean: y_t = W_o mean of W_v x_s over s <= t (Zhang et al. 2018, "average attention")."""
 
 from functools import partial
 
@@ -120,7 +120,7 @@ from lm.layers import Linear
 from lm.mixers.mixer import Mixer, select_rows
 
 
-def average(values, mask):
+def running_mean(values, mask):
     if mask.present is not None:
         values = values * mask.present[..., None]
     counts = torch.arange(1, values.shape[1] + 1, device=values.device).expand(values.shape[:2])
@@ -159,8 +159,8 @@ class Sums(MixerState):
         return sums / counts.to(values.dtype)
 
 
-class Average(Mixer):
-    component, state = "average", Sums
+class RunningMean(Mixer):
+    component, state = "running-mean", Sums
 
     def __init__(self, config, residual_writes=1, value_embedding=False, gain=1.0):
         super().__init__(config)
@@ -171,22 +171,22 @@ class Average(Mixer):
         return self.output(select_rows(mix(self.value(x)), rows))
 
     def parallel_form(self, mask):
-        return partial(average, mask=mask)
+        return partial(running_mean, mask=mask)
 
     def flops(self, length, visible, outputs):
         return self.value.flops(length) + 6 * self.value.weight.shape[0] * length + self.output.flops(outputs)
 
 
-MIXER = Average
+MIXER = RunningMean
 '''
 
-AVERAGE_COSTS = '''
-"""What the average costs."""
+RUNNING_MEAN_COSTS = '''
+"""What the running mean costs."""
 
 from lm.mixers.mixer_costs import MixerCosts, linear_parameters
 
 
-class AverageCosts(MixerCosts):
+class RunningMeanCosts(MixerCosts):
     def parameters(self, value_embedding=False):
         for _ in range(2):
             yield from linear_parameters(self.config.width, self.config.width, self.config.bias)
@@ -202,7 +202,7 @@ class AverageCosts(MixerCosts):
         return 2 * itemsize * self.config.width * length
 
 
-COSTS = AverageCosts
+COSTS = RunningMeanCosts
 '''
 
 COUNT_WORDS = '''
@@ -473,7 +473,7 @@ with_state, without = (
 assert with_state.tolist() == without.tolist()
 options = {"window": 8, "kv_heads": 1, "document_mask": True, "positions": "alibi", "architecture": "encoder"}
 for field, value in options.items():
-    with pytest.raises(ValueError, match=f"model.mixer is 'average', which does not support model.{field}="):
+    with pytest.raises(ValueError, match=f"model.mixer is 'running-mean', which does not support model.{field}="):
         LanguageModel(replace(config, **{field: value}), seed=0)
 
 for needs_attention in (
@@ -482,7 +482,7 @@ for needs_attention in (
     lambda: Slots(prepare(model), rows=2),
     lambda: write_onnx(run, "newest", run.folder / "model.onnx"),
 ):
-    with pytest.raises(ValueError, match="model.mixer is 'average', but .* needs a model with model.mixer='attention'"):
+    with pytest.raises(ValueError, match="model.mixer is 'running-mean', but .* needs .* with model.mixer='attention'"):
         needs_attention()
 inside = look_inside(run, model)
 assert inside.attention == () and inside.scores is None and len(inside.embedding.coordinates)
@@ -490,11 +490,11 @@ assert inside.attention == () and inside.scores is None and len(inside.embedding
 
 
 def test_adding_a_mixer_takes_its_module_its_costs_and_its_name(house, tmp_path, dataset_folder):
-    house.add("lm/mixers/average.py", AVERAGE)
-    house.add("lm/mixers/average_costs.py", AVERAGE_COSTS)
-    house.register("lm/config.py", 'MixerKind = Literal["attention"]', 'MixerKind = Literal["attention", "average"]')
+    house.add("lm/mixers/running_mean.py", RUNNING_MEAN)
+    house.add("lm/mixers/running_mean_costs.py", RUNNING_MEAN_COSTS)
+    house.register("lm/config.py", "MixerKind = Literal[", 'MixerKind = Literal["running-mean", ')
     run = tmp_path / "run"
-    model = ("--model.mixer", "average", "--model.layers", 2, "--model.width", 32, "--model.context-length", 32)
+    model = ("--model.mixer", "running-mean", "--model.layers", 2, "--model.width", 32, "--model.context-length", 32)
     train = ("--train.tokens", 12_800, "--train.batch-tokens", 256, "--train.warmup-tokens", 1024)
     house.bytelm("pretrain", "gpt-tiny", "--data", dataset_folder, "--out", run, *model, *train)
     first, *_, last = losses(run)
@@ -507,14 +507,14 @@ def test_adding_a_mixer_takes_its_module_its_costs_and_its_name(house, tmp_path,
     assert done.returncode == 0, done.stderr
 
     costs = json.loads(house.bytelm("params", run, "--json"))
-    assert costs["parameters"]["average"] == 2 * 2 * 32 * 32
+    assert costs["parameters"]["running-mean"] == 2 * 2 * 32 * 32
     assert (costs["cache_bytes_per_token"], costs["cache_bytes"]) == (0, 2 * 32 * 2)
     mlp_and_head = 6 * (2 * 8 * 32 * 32 + 32 * costs["parameters"]["embedding"] // 32)
     assert costs["flops_per_token"] == mlp_and_head + 6 * 2 * (2 * 32 * 32 + 32)
 
     done = house.python("-m", "pipelines", "export-hf", run, "--out", tmp_path / "export")
     assert done.returncode == 1
-    assert "model.mixer = 'attention', not 'average'" in done.stderr
+    assert "model.mixer = 'attention', not 'running-mean'" in done.stderr
     assert not (tmp_path / "export").exists()
 
 

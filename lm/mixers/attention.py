@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -37,7 +38,7 @@ class Attention(Mixer):
     """
 
     component = "attention"
-    fields = (*OPTIONAL, "positions")
+    fields: ClassVar[tuple[str, ...]] = (*OPTIONAL, "positions")
     bidirectional = True
     state = KVCache
     one_product: bool | None = None

@@ -84,7 +84,7 @@ class Mixer(Component):
 
 def mixer_class(config: ModelConfig) -> type[Mixer]:
     """Return the mixer that `config` names. Raises ValueError, by name, for a field that the mixer does not support."""
-    kind: type[Mixer] = import_module(f"lm.mixers.{config.mixer}").MIXER
+    kind: type[Mixer] = import_module(f"lm.mixers.{config.mixer.replace('-', '_')}").MIXER
     unused = {field: getattr(ModelConfig, field) for field in OPTIONAL if field not in kind.fields}
     if config.positions in IN_SCORES and "positions" not in kind.fields:
         unused["positions"] = "none"

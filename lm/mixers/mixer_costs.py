@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from importlib import import_module
+from typing import ClassVar
 
 from lm.config import ModelConfig
 
@@ -13,6 +14,9 @@ Shape = tuple[int, ...]
 
 class MixerCosts(ABC):
     """What one mixer costs. The mixer in `lm/mixers/NAME.py` has its costs in `lm/mixers/NAME_costs.py`, as `COSTS`."""
+
+    wide_state: ClassVar[bool] = False
+    """Whether the state has at least float32, whatever the dtype of activations."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
@@ -42,7 +46,7 @@ class MixerCosts(ABC):
 
 def mixer_costs(config: ModelConfig) -> MixerCosts:
     """Return the costs of the mixer that `config` names."""
-    costs: MixerCosts = import_module(f"lm.mixers.{config.mixer}_costs").COSTS(config)
+    costs: MixerCosts = import_module(f"lm.mixers.{config.mixer.replace('-', '_')}_costs").COSTS(config)
     return costs
 
 

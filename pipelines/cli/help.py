@@ -172,4 +172,6 @@ def _row(name: str, text: str, column: int, width: int) -> str:
     indent = " " * column
     if len(name) + 4 <= column:
         return _wrapped(text, width, f"  {name:<{column - 2}}", indent)
+    if len(name) + 2 > width:  # many values
+        name = _wrapped(name.replace(",", ", "), width - 2, others=indent)
     return f"  {name}\n{_wrapped(text, width, indent, indent)}".rstrip()

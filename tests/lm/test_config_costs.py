@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from typing import get_args
 
@@ -16,6 +17,8 @@ from lm import config as choices
 from lm import config_costs, costs
 from lm.config import ModelConfig
 from lm.masks import Mask
+from lm.mixers.mixer import IN_SCORES, OPTIONAL, mixer_class
+from lm.mixers.scan_costs import CHUNK
 from lm.optim.adamw import AdamW
 from lm.optim.muon import Muon
 from lm.optim.optimizer_settings import OPTIMIZERS, OptimizerKind, OptimizerSettings
@@ -33,14 +36,19 @@ def configs(draw):
     """Draw every field of a model that its costs depend on."""
     heads, positions = draw(st.sampled_from([1, 2, 4, 6])), draw(of(choices.Positions))
     head_width = draw(st.sampled_from([0, 4, 10]))
-    architecture, residual = draw(of(choices.Architecture)), draw(of(choices.Residual))
+    mixer = draw(st.just("attention") | of(choices.MixerKind))
+    kind = mixer_class(ModelConfig(mixer=mixer))
+    architecture = draw(of(choices.Architecture)) if kind.bidirectional else "decoder"
+    residual = draw(of(choices.Residual))
     both = architecture == "encoder-decoder"
     parallel = residual == "parallel" and not both
     norm_position = "pre" if parallel else draw(of(choices.NormPosition))
     connected = norm_position in ("deepnorm", "rezero")
     mlp = parallel or draw(st.booleans())
     layers, decoder_layers = draw(st.integers(1, 4)), draw(st.integers(0, 3)) if both else 0
-    return ModelConfig(
+    if positions in IN_SCORES and "positions" not in kind.fields:
+        positions = "none"
+    config = ModelConfig(
         architecture=architecture,
         vocab_size=draw(st.integers(1, 200)),
         context_length=draw(LENGTHS),
@@ -52,7 +60,7 @@ def configs(draw):
         kv_heads=draw(st.sampled_from([count for count in range(heads + 1) if not count or heads % count == 0])),
         mlp=mlp,
         mlp_width=draw(st.sampled_from([0, 7])),
-        mixer=draw(of(choices.MixerKind)),
+        mixer=mixer,
         attention="reference",
         window=draw(st.sampled_from([0, 5])),
         qk_norm=draw(st.booleans()),
@@ -74,6 +82,8 @@ def configs(draw):
         token_types=draw(st.integers(0, 3)),
         embedding_skips=draw(st.booleans()),
     )
+    unread = {field: getattr(ModelConfig, field) for field in OPTIONAL if field not in kind.fields}
+    return replace(config, **unread)
 
 
 @settings(max_examples=200)
@@ -100,7 +110,25 @@ def test_flops_are_those_of_the_modules(config, length, source, selected):
     assert config_costs.flops_per_token(config, length, selected, source) == pytest.approx(built, rel=1e-12)
 
 
+IN_STEPS = ("gru", "lstm")
+CHUNKED = [
+    ModelConfig(vocab_size=9, width=8, heads=2, mixer=m) for m in get_args(choices.MixerKind) if m not in IN_STEPS
+]
+
+
+def with_long_sequences(**options):
+    """Add an example of several chunks for each mixer that reads chunks."""
+
+    def add(test):
+        for config in CHUNKED:
+            test = example(config=replace(config, context_length=2 * CHUNK + 7), **options)(test)
+        return test
+
+    return add
+
+
 @settings(max_examples=50, deadline=None)
+@with_long_sequences(source=2)
 @given(config=configs().filter(lambda config: not config.window), source=LENGTHS)
 def test_forward_flops_are_those_that_torch_counts(config, source):
     model, length = costs.meta_model(config).eval(), config.context_length
@@ -115,6 +143,8 @@ def test_forward_flops_are_those_that_torch_counts(config, source):
 
 
 @settings(max_examples=200, deadline=None)
+@with_long_sequences(dtype="float32", length=2 * CHUNK + 7)
+@with_long_sequences(dtype="bfloat16", length=CHUNK + 1)
 @given(config=configs(), dtype=st.sampled_from(["float32", "bfloat16"]), length=LENGTHS)
 @example(config=ModelConfig(vocab_size=9, width=8, heads=1, rotary_width=2), dtype="float32", length=2)
 def test_activations_are_the_tensors_that_autograd_saves(config, dtype, length):
@@ -147,7 +177,12 @@ def _hidden(model, ids):
     """Return the hidden states of the predicted positions of `ids`, which are an encoder-decoder's source too."""
 
     def read(stack, **options):
-        mask, mixes = Mask(causal=stack.causal), [_FusedAttention.apply] * len(stack.blocks)
+        mask = Mask(causal=stack.causal)
+        mixes = None
+        if model.config.mixer == "attention":
+            mixes = [_FusedAttention.apply] * len(stack.blocks)
+        if model.config.mixer == "hopfield":
+            mixes = [partial(block.mixer.retrieve, attend=_attend) for block in stack.blocks]
         return stack(model.embed(ids), ids, dtype=model.compute_dtype, mask=mask, mixes=mixes, **options)
 
     if model.encoder is None:

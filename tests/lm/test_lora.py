@@ -68,7 +68,10 @@ def test_a_fresh_adapter_gives_the_logits_of_the_base_exactly(config):
     before = read(model)
     add_lora(model, EVERYWHERE)
     assert any(isinstance(module, LoraLinear) for module in model.modules())
-    assert torch.equal(read(model), before)
+    if config.mixer in ("gru", "lstm"):  # steps with adapters instead of PyTorch's layer
+        torch.testing.assert_close(read(model), before, rtol=1e-6, atol=1e-6)
+    else:
+        assert torch.equal(read(model), before)
 
 
 def test_a_trained_adapter_adds_its_low_rank_product_to_every_linear_layer_of_the_blocks(config):

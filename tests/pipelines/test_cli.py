@@ -151,7 +151,7 @@ LONG = "/a/path/that/does/not/fit/into/a/line/of/eighty/columns/however/it/is/br
             "params gpt2 --model.positions round",
             "--model.positions is round, but must be rotary, learned, ",
         ),
-        ("params gpt2 --model.mixer round", "--model.mixer is round, but must be attention: `bytelm"),
+        ("params gpt2 --model.mixer round", "--model.mixer is round, but must be attention, hopfield, "),
         (
             "params gpt2 --model.layer 3",
             "unknown option --model.layer (did you mean --model.layers?): `bytelm params gpt2 --help-all`",
