@@ -12,7 +12,9 @@ from pipelines.sweep.sweep_summary import BestVocabulary, SweepSummary, SweptVoc
 from tokenizer.formats.whole_files import whole_file
 from tokenizer.kinds.registry import KINDS
 
-MARKERS: dict[str, str] = dict(zip((*KINDS, "superwords"), cycle("os^DvP*"), strict=False))
+# The last of the seven kinds has the colour of the first.
+ORDER = dict.fromkeys(("bpe", "superwords", "wordpiece", "unigram", *KINDS))
+MARKERS: dict[str, str] = dict(zip(ORDER, cycle("o*s^DvP"), strict=False))
 COLOURS: dict[str, str] = dict(zip(MARKERS, cycle(SERIES), strict=False))
 RING: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 13, "fillstyle": "none"}
 SIZE = (8.0, 7.0)  # inches
