@@ -50,12 +50,15 @@ def fit_to_words(tok: Tokenizer, text: Words, in_python: bool = False) -> dict[s
     total = int(text.counts.sum())
     if not total:
         return {"tokens_per_word": None, "whole_words": None}
+    words = tok.vocabulary.pattern
+    # Words that keep all spaces have one before the text anyway.
+    before = "" if words.keeps_characters and getattr(words, "begins_with_mark", False) else " "
     if in_python:
-        encoded = [tok.encode_ordinary(f" {word}") for word in text.words.to_pylist()]
+        encoded = [tok.encode_ordinary(before + word) for word in text.words.to_pylist()]
         lengths, alone = np.array(list(map(len, encoded))), [ids[0] for ids in encoded if len(ids) == 1]
     else:
-        space, nothing = (pa.scalar(part, pa.large_string()) for part in (" ", ""))
-        ids = tok.encode_arrow(pc.binary_join_element_wise(space, text.words, nothing))
+        first, nothing = (pa.scalar(part, pa.large_string()) for part in (before, ""))
+        ids = tok.encode_arrow(pc.binary_join_element_wise(first, text.words, nothing))
         starts = ids.offsets.to_numpy()
         lengths = np.diff(starts)
         alone = ids.values.to_numpy()[starts[:-1][lengths == 1]]

@@ -168,6 +168,7 @@ def _entries(tok: Tokenizer, counts: PretokenCounts) -> dict[str, Any]:
         "special_tokens": len(tok.special_tokens),
         "merges": len(tok.merges),
         "pattern": tok.pattern,
+        "normalizer": tok.normalizer,
         "fingerprint": tok.fingerprint,
         "longest": [[int(lengths[i]), _example(tok, i)] for i in longest],
     }
@@ -270,6 +271,8 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
     rest = kind.describe_entries(summary["vocab_size"] - special, summary["merges"])
     yield "entries", f"{summary['vocab_size']:,}: {special} special, {rest}"
     yield "pattern", summary["pattern"]
+    if summary["normalizer"]:
+        yield "normalizer", summary["normalizer"]
     rule = summary["split_rule"]
     split = ", the whole corpus" if rule == "none" else f", training split ({rule})" if rule else ""
     yield "trained on", f"{quantity(size, 'B')}{f' of {kind.pretokens}' * bool(kind.pretokens)}{split}"

@@ -112,6 +112,14 @@ def test_numbers_of_words_are_those_of_tokenizers(tok, tmp_path):
     assert fit_to_words(tok, words_in([])) == {"tokens_per_word": None, "whole_words": None}
 
 
+@pytest.mark.parametrize("kind", ["unigram", "character-bpe"])
+@pytest.mark.parametrize("in_python", [False, True])
+def test_a_word_is_whole_where_every_space_is_a_token(kind, in_python):
+    tok = Tokenizer.train(["cats sat and cats ran"] * 50, 330, "llama2", kind=kind, special_tokens=())
+    assert len(tok.encode("cats cats")) == 2
+    assert fit_to_words(tok, words_in(["cats, cats"]), in_python) == {"tokens_per_word": 1.0, "whole_words": 1.0}
+
+
 def test_only_kinds_with_an_unknown_token_have_a_share_of_it(tok):
     ids = tok.encode("the cat ☃ ☃☃ mat")
     found = fit_to_tokens(tok, np.bincount(ids, minlength=tok.vocab_size), tok.vocab_size)["unknown"]
