@@ -1,0 +1,90 @@
+"""`bytelm inspect-vocabulary`: tokens that a text does not use, and the cost of languages on parallel text."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipelines.reporting.language_parity import gini, language_costs, read_parallel
+from pipelines.verbs.inspect_vocabulary import inspect_vocabulary
+from tokenizer import Tokenizer
+
+ROWS = [{"en": "the cat", "de": "die Katze", "zh": "猫"}, {"en": "a dog", "de": "ein Hund", "zh": "一只狗"}]
+
+
+@pytest.fixture
+def parallel(tmp_path):
+    path = tmp_path / "parallel.jsonl"
+    path.write_text("\n".join(json.dumps(row) for row in ROWS))
+    return path
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=8).filter(any))
+def test_gini_is_the_mean_difference_over_twice_the_mean(costs):
+    difference = np.abs(np.subtract.outer(costs, costs)).sum()
+    assert gini(costs) == pytest.approx(difference / (2 * len(costs) ** 2 * np.mean(costs)), abs=1e-9)
+
+
+def test_gini_is_0_for_equal_costs_and_largest_if_one_language_has_all():
+    assert gini([3, 3, 3]) == 0 == gini([0, 0])
+    assert gini([0, 0, 0, 5]) == pytest.approx(3 / 4)
+
+
+def test_the_premium_is_relative_to_the_language_with_the_fewest_tokens(parallel):
+    tok = Tokenizer.train(["the cat and a dog and the cat"] * 9, 280, special_tokens=())
+    found = language_costs(tok, read_parallel(parallel))
+    assert found["tokens"] == {language: sum(len(tok.encode(row[language])) for row in ROWS) for language in ROWS[0]}
+    assert found["premiums"]["en"] == 1 < found["premiums"]["de"]
+    assert found["gini"] == gini([*found["tokens"].values()])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"en": "a"}', "line 3 and line 1 differ in the languages de, zh"),
+        ("{", "line 3 is not JSON in UTF-8"),
+        ('["a"]', "line 3 is not an object of texts"),
+        ('{"en": 1, "de": "b", "zh": "c"}', "line 3 is not an object of texts"),
+    ],
+)
+def test_a_wrong_line_is_named(parallel, line, message):
+    parallel.write_text(parallel.read_text() + "\n" + line)
+    with pytest.raises(ValueError, match=message):
+        read_parallel(parallel)
+
+
+def test_one_language_is_too_few(tmp_path):
+    (tmp_path / "one.jsonl").write_text('{"en": "a"}')
+    with pytest.raises(ValueError, match="fewer than two languages"):
+        read_parallel(tmp_path / "one.jsonl")
+
+
+def test_unused_and_rare_tokens_are_those_of_the_training_split(text_folder, tokenizer_folder):
+    found = inspect_vocabulary(tokenizer_folder, [str(text_folder)], split="none", rare=3)
+    tok = Tokenizer.load(tokenizer_folder)
+    ids = [i for path in text_folder.iterdir() for i in tok.encode_ordinary(path.read_text())]
+    used, special = np.bincount(ids, minlength=tok.vocab_size), {*tok.special_tokens.values()}
+    assert found["tokens"] == len(ids)
+    assert found["unused"] == [i for i in range(tok.vocab_size) if not used[i] and i not in special]
+    assert found["rare"] == [i for i in range(tok.vocab_size) if used[i] in (1, 2)]
+    assert found["unmerged"] == []
+
+
+def test_the_command_shows_a_run_and_its_languages(trained_gpt, text_folder, parallel, in_process):
+    done = in_process("inspect-vocabulary", trained_gpt, text_folder, "--parallel", parallel)
+    assert done.returncode == 0, done.stderr
+    assert "never used in the training split" in done.stdout
+    assert "Gini coefficient 0." in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    as_json = in_process("inspect-vocabulary", trained_gpt, "--parallel", parallel, "--json")
+    assert {"unmerged", "split", "languages"} <= json.loads(as_json.stdout).keys()
+
+
+def test_other_kinds_have_no_merges_to_follow(text_folder, tmp_path):
+    Tokenizer.train([path.read_text() for path in text_folder.iterdir()], 600, kind="wordpiece").save(tmp_path)
+    found = inspect_vocabulary(tmp_path, [str(text_folder)], split="none")
+    assert "unmerged" not in found and found["tokens"] > 0
+    with pytest.raises(ValueError, match="`rare` is 0, but must be at least 1"):
+        inspect_vocabulary(tmp_path, rare=0)
