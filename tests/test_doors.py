@@ -522,7 +522,7 @@ def test_adding_a_verb_takes_its_module(house, tmp_path):
     house.add("pipelines/verbs/count_words.py", COUNT_WORDS)
     text = tmp_path / "text.txt"
     text.write_text("one two three")
-    assert "  count-words       count the words of a file\n" in house.bytelm("--help")
+    assert re.search(r"^  count-words +count the words of a file$", house.bytelm("--help"), re.M)
     assert "number of words" in house.bytelm("count-words", "--help")
     assert house.bytelm("count-words", text) == "3 words\n"
     assert "count-words" in house.bytelm("--completion", "bash")
