@@ -51,7 +51,9 @@ def language_costs(tok: Tokenizer, parallel: Mapping[str, Sequence[str]]) -> dic
     The premium is the number of tokens divided by that of the language with the fewest (Petrov et al. 2023, "Language
     Model Tokenizers Introduce Unfairness Between Languages"). Gini: as in Foroutan et al. 2025, arXiv 2508.04796.
     """
-    tokens = {language: sum(map(len, tok.encode_batch(texts))) for language, texts in parallel.items()}
+    tokens = {
+        language: sum(map(len, tok.encode_batch(texts, disallowed_special=()))) for language, texts in parallel.items()
+    }
     fewest = max(1, min(tokens.values()))
     premiums = {language: count / fewest for language, count in tokens.items()}
     return {"tokens": tokens, "premiums": premiums, "gini": gini([*tokens.values()])}

@@ -88,3 +88,10 @@ def test_other_kinds_have_no_merges_to_follow(text_folder, tmp_path):
     assert "unmerged" not in found and found["tokens"] > 0
     with pytest.raises(ValueError, match="`rare` is 0, but must be at least 1"):
         inspect_vocabulary(tmp_path, rare=0)
+
+
+def test_spellings_of_special_tokens_in_parallel_sentences_are_text():
+    tok = Tokenizer.train(["the cat and a dog"] * 9, 280)
+    sentence = "a <|endoftext|> b"
+    found = language_costs(tok, {"en": [sentence], "de": ["ein"]})
+    assert found["tokens"]["en"] == len(tok.encode_ordinary(sentence))

@@ -1,5 +1,6 @@
 """Tokens that no text becomes, and tokens that the split pattern cuts."""
 
+import json
 from itertools import product
 
 from hypothesis import given, settings
@@ -44,3 +45,15 @@ def test_tokens_of_several_words_are_cut_by_a_split_between_words(stdlib_texts):
 def test_a_published_vocabulary_has_no_such_tokens(shared):
     vocabulary = Tokenizer.load(shared / "vectors" / "gpt2").vocabulary
     assert unmerged_tokens(vocabulary) == split_tokens(vocabulary) == []
+
+
+def test_a_space_that_the_splitter_puts_before_a_text_cuts_no_token(tmp_path):
+    ids = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256}
+    Tokenizer.from_merges(ids, [(b"a", b"b")], "gpt2", {}).save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    fields = json.loads(path.read_text())
+    fields["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    path.write_text(json.dumps(fields))
+    tok = Tokenizer.load(tmp_path)
+    assert 256 in tok.encode("(ab")
+    assert 256 not in split_tokens(tok.vocabulary)
