@@ -127,7 +127,7 @@ def routed(corpus: "Corpus", held_out: Sample) -> Batches:
 def _compared(carried: "Carried", held_out: list[bytes]) -> list[dict[str, Any]]:
     """Return the bits per byte of held-out text: of the run, and of the new model with old and new tokens."""
     before, model = carried.measure_before(held_out), carried.model()
-    rows = [("the run before", before)]
+    rows = [("old model", before)]
     if carried.pieces and carried.keeps_old_tokens:
         rows.append(("new model, old tokens", carried.measure(model, held_out, carried.with_old_tokens)))
     rows.append(("new model, new tokens", carried.measure(model, held_out)))
@@ -147,10 +147,10 @@ def _show(summary: dict[str, Any], size: int, as_json: bool) -> None:
         write(json.dumps(summary, indent=2))
         return
     old, new = summary["entries"]
-    answer(f"{summary['out']}: {new:,} entries, before {old:,}")
+    answer(f"{summary['out']}: {new:,} entries ({old:,} before)")
     before, after = summary["bytes_per_token"]
     if before and after:
-        answer(f"{after:.3f} bytes per token on {size:,} bytes of held-out text, before {before:.3f}")
+        answer(f"{after:.3f} bytes per token on {size:,} bytes of held-out text ({before:.3f} before)")
     if summary.get("method"):
         answer(f"{summary['new_rows']:,} new rows by the method {summary['method']}")
     if rows := summary.get("bits_per_byte"):

@@ -47,8 +47,8 @@ def inspect_vocabulary(
 ) -> dict[str, Any]:
     """Describe the tokens of a vocabulary; return the numbers and ids.
 
-    Tokens of byte-level BPE that no text becomes, tokens that the split pattern cuts, and tokens that the training
-    split of a corpus uses never or rarely. Many such tokens do not make a model worse: compare bits per byte.
+    Count tokens of byte-level BPE that no text produces, tokens that the split pattern cuts, and tokens that the
+    training split of a corpus never or rarely uses. Such tokens need not make a model worse: compare bits per byte.
 
     Args:
         rare: Number of uses below which a token is rare.
@@ -119,7 +119,7 @@ def _used(
 def _show(tok: Tokenizer, found: dict[str, Any], rare: int) -> None:
     answer(f"{found['tokenizer']}: {found['entries']:,} entries, {tok.kind}")
     names = {
-        "unmerged": "that no text becomes",
+        "unmerged": "that no text produces",
         "split": "that the split pattern cuts",
         "unused": "never used in the training split",
         "rare": f"used fewer than {rare} times",
