@@ -4,8 +4,8 @@ A function takes a module, the input X of its forward pass, and the gradient dY 
 Y. It returns dX and the gradients of the parameters. It runs the forward pass again, without dropout. Training uses
 autograd; these functions show its results as formulas, as `lm.attention.closed_form` does for attention.
 
-X, dY and the weights have one dtype. Means are over the last axis, and the sums of gradients of parameters over all
-rows. With u = (x - mean) / s, the function f of an MLP and its derivative f':
+X, dY and the weights have one dtype. Means are over the last axis. Sums are over all rows. With u = (x - mean) / s, the
+activation f of an MLP and its derivative f':
 
     linear     Y = X A^T + b          dX = dY A                                   dA = dY^T X,   db = sum dY
     RMSNorm    Y = u w, no mean       dX = (g - u mean(g u)) / s,   g = dY w      dw = sum dY u
@@ -50,7 +50,7 @@ def linear_backward(layer: Linear, x: Tensor, upstream: Tensor) -> Gradients:
 def norm_backward(norm: nn.Module, x: Tensor, upstream: Tensor) -> Gradients:
     """Return the gradients of a norm over the last axis of x (..., width).
 
-    A LayerNorm is an RMSNorm of x - mean. Subtracting the mean is a symmetric matrix, so dX also loses its mean.
+    A LayerNorm is an RMSNorm of x - mean. The matrix that subtracts the mean is symmetric, so dX also loses its mean.
     """
     if isinstance(norm, nn.Identity):
         return upstream, {}
@@ -69,7 +69,7 @@ def norm_backward(norm: nn.Module, x: Tensor, upstream: Tensor) -> Gradients:
 
 @torch.no_grad()
 def mlp_backward(mlp: MLP, x: Tensor, upstream: Tensor) -> Gradients:
-    """Return the gradients of an MLP, plain or gated, of x (..., width)."""
+    """Return the gradients of an MLP, plain or gated, for x (..., width)."""
     up, slope = mlp.up(x), DERIVATIVES[mlp.activation]
     if mlp.gate is None:
         d_hidden, of_down = linear_backward(mlp.down, mlp.activation(up), upstream)
@@ -85,7 +85,7 @@ def mlp_backward(mlp: MLP, x: Tensor, upstream: Tensor) -> Gradients:
 
 @torch.no_grad()
 def attention_backward(attention: Attention, x: Tensor, rotary: Rotary, mask: Mask, upstream: Tensor) -> Gradients:
-    """Return the gradients of self-attention of x (B, T, width): `closed_form.backward` between the projections.
+    """Return the gradients of self-attention for x (B, T, width): `closed_form.backward` between the projections.
 
     The gradient of a rotation is the rotation by the negative angle.
     """
@@ -113,9 +113,9 @@ def attention_backward(attention: Attention, x: Tensor, rotary: Rotary, mask: Ma
 
 @torch.no_grad()
 def block_backward(block: Block, x: Tensor, rotary: Rotary, mask: Mask, upstream: Tensor) -> Gradients:
-    """Return the gradients of a pre-norm block of x (B, T, width) with attention and an MLP.
+    """Return the gradients of a pre-norm block with attention and an MLP, for x (B, T, width).
 
-    `rotary` as in `Block.forward`. Raises ValueError for another kind of block.
+    `rotary` is as in `Block.forward`. Raises ValueError for another kind of block.
     """
     attention, mlp, places = block.mixer, block.mlp, block.places
     supported = isinstance(attention, Attention) and mlp is not None and block.cross_attention is None
@@ -138,7 +138,7 @@ def block_backward(block: Block, x: Tensor, rotary: Rotary, mask: Mask, upstream
 
 
 def _joined(**parts: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the gradients of all parts, each name after that of its module."""
+    """Return the gradients of all parts in one dictionary, with names such as "attention.query.weight"."""
     return {f"{module}.{name}": gradient for module, found in parts.items() for name, gradient in found.items()}
 
 

@@ -34,7 +34,7 @@ class Attention(Mixer):
     """Multi-head attention (Vaswani et al. 2017, 3.2.2).
 
     Heads can share keys and values (Ainslie et al. 2023), and queries and keys can be normalised (Henry et al. 2020).
-    The caller passes the attention function, which holds mask or cache.
+    The caller passes the attention function, which holds the mask or the cache.
     """
 
     component = "attention"
@@ -42,8 +42,8 @@ class Attention(Mixer):
     bidirectional = True
     state = KVCache
     one_product: bool | None = None
-    """Whether one matrix product gives queries, keys and values, from a copy of their weights; None: on a GPU, which
-    one product uses better than three."""
+    """Whether one matrix product computes queries, keys and values, from a copy of their weights. None: only on a GPU,
+    which one large product uses better than three small ones."""
 
     def __init__(
         self, config: ModelConfig, residual_writes: int = 1, value_embedding: bool = False, gain: float = 1.0
@@ -75,13 +75,13 @@ class Attention(Mixer):
         value_embedding: Tensor | None = None,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """Self-attention of x (B, T, width) by `mix`: (B, T, width) in the dtype of x.
+        """Return self-attention of x (B, T, width), computed by `mix`: (B, T, width) in the dtype of x.
 
         `rotary` rotates queries and keys; `value_embedding` (B, T, G x D) is scaled and added to the values. With
         `rows` (N,) int64, indices of the B x T positions, returns only these rows: (N, width).
         """
         layers = (self.query, self.key, self.value)
-        if any(type(layer) is not Linear for layer in layers):  # one with an adapter is more than a matrix
+        if any(type(layer) is not Linear for layer in layers):  # a layer with an adapter is more than a matrix
             q, k, v = (layer(x) for layer in layers)
             return self.attend(q, k, v, rotary, mix, value_embedding, rows)
         weights = [layer.weight.to(x.dtype) for layer in layers]
@@ -90,7 +90,7 @@ class Attention(Mixer):
             given = [bias for bias in biases if bias is not None]
             joint = F.linear(x, torch.cat(weights), torch.cat(given) if given else None)
             q, k, v = joint.split([len(weight) for weight in weights], dim=-1)
-        else:  # no loop or call of ours, so that the first product is few calls deep
+        else:  # written out, so that the first product is few calls deep
             q = F.linear(x, weights[0], biases[0])
             k = F.linear(x, weights[1], biases[1])
             v = F.linear(x, weights[2], biases[2])
@@ -117,7 +117,7 @@ class Attention(Mixer):
         return self.output(select_rows(_merge_heads(mix(q, k, v)), rows))
 
     def cross(self, x: Tensor, cross_attend: CrossAttend, rows: Tensor | None = None) -> Tensor:
-        """Cross-attention of x (B, T, width): (B, T, width) in its dtype; `rows` as in `forward`."""
+        """Return cross-attention of x (B, T, width): (B, T, width) in its dtype; `rows` as in `forward`."""
         return self.output(select_rows(_merge_heads(cross_attend(self.queries(x))), rows))
 
     def cross_attend(self, hidden: Tensor, mask: Mask) -> CrossAttend:
@@ -126,12 +126,12 @@ class Attention(Mixer):
         return partial(self.parallel_form(mask), k=keys, v=values)
 
     def queries(self, x: Tensor) -> Tensor:
-        """(B, T, width) to (B, H, T, D)."""
+        """Return the queries (B, H, T, D) of x (B, T, width)."""
         q: Tensor = self.query_norm(_split_heads(self.query(x), self.heads))
         return q
 
     def keys_values(self, x: Tensor) -> KeysValues:
-        """(B, S, width) to keys and values (B, G, S, D)."""
+        """Return the keys and values (B, G, S, D) of x (B, S, width)."""
         return self.key_norm(_split_heads(self.key(x), self.kv_heads)), _split_heads(self.value(x), self.kv_heads)
 
     def reset_parameters(self, initializer: Initializer) -> None:

@@ -43,14 +43,14 @@ class AttentionCosts(MixerCosts):
         return 2 * self.kv_width
 
     def saved_bytes(self, length: int, outputs: int, itemsize: int, value_embedding: bool = False) -> int:
-        """As `MixerCosts.saved_bytes`: with one product for queries, keys and values, and a fused attention.
+        """As `MixerCosts.saved_bytes`, with one product for queries, keys and values, and with fused attention.
 
         Fused attention saves queries, keys, values, its output and one number per query (Dao 2023).
         """
         config, q, kv = self.config, self.query_width, self.kv_width
         numbers = config.width + q  # the input, and the output of attention
         rotary = config.positions == "rotary"
-        if rotary or config.qk_norm:  # queries and keys are no parts of the product any more
+        if rotary or config.qk_norm:  # queries and keys are no longer views of the product
             numbers += q + kv
         if value_embedding:  # the embedding, and its sum with the values
             numbers += 2 * kv
@@ -58,8 +58,8 @@ class AttentionCosts(MixerCosts):
             numbers += q + 2 * kv  # the product
         numbers += self._norm_numbers(q, config.heads) + self._norm_numbers(kv, config.key_value_heads)
         concatenated = rotary and config.rotary_features < config.head_features and config.heads > 1
-        # The output matrix reads a copy of selected rows, or of attention's output: it has the order of the queries,
-        # which concatenation changes if there are several heads.
+        # The output matrix reads a copy if rows are selected, or if the heads of attention's output are not adjacent in
+        # memory. The output has the layout of the queries, which concatenation changes if there are several heads.
         read = q if outputs < length or concatenated else 0
         return itemsize * (length * numbers + outputs * read) + FLOAT32 * config.heads * length
 

@@ -8,7 +8,7 @@ from lm.mixers.mixer_costs import MixerCosts, Shape, linear_parameters
 
 
 class AverageCosts(MixerCosts):
-    """Costs of the two projections: sums are no products of matrices."""
+    """Costs of the two projections. The sums are not matrix products."""
 
     wide_state = True
 

@@ -18,7 +18,7 @@ from lm.positions import Rotary, rotate
 class DecayedAttention(RecurrentMixer):
     """y_t = W_o (swish(W_g x_t) * norm(q_t S_t)), S_t = a_t S_(t-1) + k_t v_t^T / sqrt(D).
 
-    The norm is RMSNorm over each head, so the weights of the values need no sum of 1. Rotary positions rotate q and k.
+    The norm is RMSNorm over each head, so the weights of the values need not sum to 1. Rotary positions rotate q and k.
     The state is S (B, H, D, D).
     """
 
@@ -38,7 +38,7 @@ class DecayedAttention(RecurrentMixer):
         self.output = Linear(width, config.width, config.bias, residual_writes, gain)
 
     def decay_logits(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Return what the decay at each position of x (B, T, width) depends on: nothing, or (B, H, T)."""
+        """Return the logits of the decay (B, H, T) for x (B, T, width), or nothing if the decay is fixed."""
         return ()
 
     def log_decay(self, values: Tensor, *logits: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class DecayedAttention(RecurrentMixer):
         segments: Tensor | None = None,
         present: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """Mix q, k and v (B, H, T, D), and what the decay depends on, in float32 or wider."""
+        """Mix q, k and v (B, H, T, D) in float32 or wider. After them come the logits of the decay, if any."""
         q, k, v = (widen(each) for each in projections[:3])
         q, k = q.contiguous(), (k * self.features**-0.5).contiguous()
         v = erase(v.transpose(1, 2), present).transpose(1, 2).contiguous()

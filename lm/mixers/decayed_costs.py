@@ -42,7 +42,7 @@ class DecayedAttentionCosts(MixerCosts):
 
     def saved_bytes(self, length: int, outputs: int, itemsize: int, value_embedding: bool = False) -> int:
         """As `MixerCosts.saved_bytes`: the scan is in float32 or wider."""
-        # The input; the gate before and after swish, and its factor; the norm's.
+        # The input; the gate before and after swish; what the gate multiplies; what the norm saves.
         narrow = length * (self.config.width + 4 * self.width + self.heads) + outputs * self.width
         wide = 3 * self.width * length + self.scan.saved_numbers(length, self.learned_decay)
         wide += self.heads * length * self.learned_decay  # before softplus

@@ -18,7 +18,7 @@ from lm.mixers.recurrent import widen
 class GatedLinearAttention(DecayedAttention):
     """`DecayedAttention` with a_t = sigmoid(w_h x_t + b_h), one number for each head h.
 
-    Yang et al. have one for each feature of the keys. The biases start at the decays of retention.
+    Yang et al. use one number for each feature of the keys. The biases start at the decays of retention.
     """
 
     component = "gated-linear"

@@ -1,6 +1,6 @@
 """Recurrent networks with gates that read the last output: GRU and LSTM share this form.
 
-Their positions cannot be computed at once: position t reads the output of position t - 1.
+Their positions cannot be computed in parallel: position t reads the output of position t - 1.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class GatedRecurrence(RecurrentMixer):
         self.output = Linear(width, width, config.bias, residual_writes, gain)
 
     def fused(self, x: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
-        """Return h (B, T, width) and the next state by PyTorch's layer, from x (B, T, width) and a state (1, B, width).
+        """Return h (B, T, width) and the next state from x (B, T, width) and a state (1, B, width), by PyTorch's layer.
 
-        `weights`: those of input and recurrence, then their biases if they have any.
+        `weights`: the weights of input and recurrence, then their biases if they have any.
         """
         raise NotImplementedError
 
     def step(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:
-        """Return the next state, from what the gates (B, gates x width) get from x_t and from h_(t-1)."""
+        """Return the next state, from the projections (B, gates x width) of x_t and of h_(t-1)."""
         raise NotImplementedError
 
     def forward(

@@ -29,5 +29,5 @@ class GatedRecurrenceCosts(MixerCosts):
         return self.parts * self.config.width
 
     def saved_bytes(self, length: int, outputs: int, itemsize: int, value_embedding: bool = False) -> int:
-        """As `MixerCosts.saved_bytes`, without cuDNN: for each position nine tensors, with input and output."""
+        """As `MixerCosts.saved_bytes`, without cuDNN: nine tensors per position, with input and output."""
         return itemsize * self.config.width * (8 * length + outputs)

@@ -54,7 +54,7 @@ class Hopfield(Attention):
         self.inverse_temperature = nn.Parameter(torch.empty(config.heads))
 
     def retrieve(self, q: Tensor, k: Tensor, v: Tensor, attend: Attend) -> Tensor:
-        """Update q (B, H, T, D), and read v (B, G, S, D) at the keys k (B, G, S, D), by `attend` with its mask."""
+        """Update the queries q (B, H, T, D) by the keys k (B, G, S, D), and read the values v (B, G, S, D)."""
         factor = self.inverse_temperature * q.shape[-1] ** 0.5  # `attend` divides by the root of D
         factor = factor.to(q.dtype)[:, None, None]
         for _ in range(UPDATES - 1):

@@ -1,4 +1,4 @@
-"""Linear attention: a kernel instead of the exponential, so that the past fits a matrix per head."""
+"""Linear attention: a kernel replaces the exponential, so that the past fits in one matrix per head."""
 
 from __future__ import annotations
 

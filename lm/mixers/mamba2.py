@@ -21,7 +21,7 @@ from lm.positions import Rotary
 STEPS = (0.001, 0.1)
 """Range of the initial step sizes, log-uniform."""
 LARGEST_RATE = 16.0
-"""The initial rates exp(A_log) are uniform from 1 to this."""
+"""The initial rates exp(A_log) are uniform from 1 to this value."""
 
 
 class Mamba2(RecurrentMixer):

@@ -57,7 +57,7 @@ class MinGRU(RecurrentMixer):
         segments: Tensor | None = None,
         present: Tensor | None = None,
     ) -> tuple[Tensor, State]:
-        """Mix gates and candidates (B, T, width) in float32 or wider, chunk by chunk: long sums lose digits.
+        """Mix gates and candidates (B, T, width) in float32 or wider, chunk by chunk, because long sums lose digits.
 
         With l_t the sum of ln(1 - z) in the chunk, ln(h_t) = l_t + ln(h_0 + sum over s <= t of z_s g_s exp(-l_s)).
         """
@@ -72,7 +72,7 @@ class MinGRU(RecurrentMixer):
             decay = own_kept.cumsum(1)
             sums = torch.logcumsumexp(own_added - decay, dim=1)
             logs.append(decay + (sums if last is None else torch.logaddexp(sums, last)))
-            last = logs[-1][:, -1:].clone()  # a view would keep the chunk
+            last = logs[-1][:, -1:].clone()  # a view would keep the chunk in memory
         mixed = torch.cat(logs, dim=1).exp()
         return mixed.to(projections[0].dtype), () if state is None or last is None else (last,)
 

@@ -10,7 +10,7 @@ from lm.mixers.scan_costs import CHUNK
 
 
 class MinGRUCosts(MixerCosts):
-    """Costs of three projections: the scan has no products of matrices."""
+    """Costs of three projections: the scan has no matrix products."""
 
     wide_state = True
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lm.decoding.cache import MixerState
 
 Mix = Callable[..., Tensor]
-"""Projections of each position, such as queries, keys and values, to what it reads from the positions that it sees."""
+"""Maps projections, such as queries, keys and values, to what each position reads from the positions that it sees."""
 
 OPTIONAL = (
     *("head_width", "kv_heads", "qk_norm", "scaled_attention", "window", "document_mask", "value_embeddings"),
@@ -63,7 +63,7 @@ class Mixer(Component):
         value_embedding: Tensor | None = None,
         rows: Tensor | None = None,
     ) -> Tensor:
-        """x (B, T, width) to (B, T, width), in the dtype of x.
+        """Return the output of the mixer for x (B, T, width): (B, T, width) in the dtype of x.
 
         `rotary` rotates queries and keys. `value_embedding` (B, T, G x D) is added to the values. With `rows`
         (N,) int64, indices of the B x T positions, returns only these rows: (N, width).
@@ -83,7 +83,7 @@ class Mixer(Component):
 
 
 def mixer_class(config: ModelConfig) -> type[Mixer]:
-    """Return the mixer that `config` names. Raises ValueError, by name, for a field that the mixer does not support."""
+    """Return the mixer that `config` names. Raises ValueError for a field that the mixer does not support."""
     kind: type[Mixer] = import_module(f"lm.mixers.{config.mixer.replace('-', '_')}").MIXER
     unused = {field: getattr(ModelConfig, field) for field in OPTIONAL if field not in kind.fields}
     if config.positions in IN_SCORES and "positions" not in kind.fields:

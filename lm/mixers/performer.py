@@ -19,7 +19,7 @@ class Performer(LinearAttention):
 
     The mean of f(q) f(k) over random W is exp(q k / sqrt(D)), the weight of softmax. The EXPANSION D rows of W are
     orthogonal in blocks of D, have the lengths of normal vectors, and do not change in training. A factor on f(q)
-    cancels, so its largest feature is 1; keys have no such factor, because it would depend on later keys.
+    cancels, so f(q) is scaled to a largest feature of 1. Keys are not, because their factor would depend on later keys.
     """
 
     component = "performer"

@@ -34,8 +34,8 @@ class RecurrentMixer(Mixer):
         """Mix T positions after `state`, and return what they read and the next state.
 
         Without `state`, the sequences begin here and the next state is empty, because training does not need it. The
-        state starts again where `segments` (B, T) changes, and positions where `present` (B, T) is False leave it as it
-        was; what they read is finite and means nothing.
+        state starts again where `segments` (B, T) changes. Positions where `present` (B, T) is False leave the state
+        unchanged; their outputs are finite and meaningless.
         """
         raise NotImplementedError
 

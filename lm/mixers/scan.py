@@ -28,8 +28,8 @@ def chunked_scan(
     (B or 1, H, T), not above 0; a_t is 1 without it. `state` (B, H, N, P) is S before the first position. Without it
     S starts at 0, and no state is returned.
 
-    Within a chunk, y_t sums exp(l_t - l_s) (q_t k_s) v_s over s <= t, with l the cumulative sum of ln(a): two products
-    of matrices. Between chunks only S is carried. So T positions cost T C + T N, not T^2 (Yang et al. 2024, 4; Dao and
+    Within a chunk, y_t sums exp(l_t - l_s) (q_t k_s) v_s over s <= t, with l the cumulative sum of ln(a): two matrix
+    products. Between chunks only S is carried. So T positions cost T C + T N, not T^2 (Yang et al. 2024, 4; Dao and
     Gu 2024, 6). The differences of l are at most 0, so no exponential overflows.
 
     With `segments` (B, T), S starts at 0 where the segment changes; a segment that has ended does not come back.

@@ -21,7 +21,7 @@ class ScanShape(NamedTuple):
     def flops(self, length: float) -> float:
         """Return the training FLOPs of `length` positions: three times those of the products forward."""
         later = max(0.0, length - CHUNK)  # positions that read a state
-        summed = (math.ceil(length / CHUNK) - 1) * CHUNK  # positions that are added to one
+        summed = (math.ceil(length / CHUNK) - 1) * CHUNK  # positions that are added to a state
         score_heads = 1 if self.shared_keys else self.heads
         within = _pairs(length) * (score_heads * self.keys + self.heads * self.values)
         return 6 * (within + self.heads * self.keys * self.values * (later + summed))
