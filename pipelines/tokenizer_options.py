@@ -39,7 +39,7 @@ def check_options(
     save_counts: Path | None,
     overwrite: bool,
 ) -> None:
-    """Raise ValueError for options that do not fit, and for files that would be replaced."""
+    """Raise ValueError for options that contradict each other, and for files that would be replaced."""
     if (out / "tokenizer.json").exists() and not overwrite:
         raise ValueError(
             f"{out / 'tokenizer.json'} exists already: choose another `out`, or replace it with `overwrite`"
@@ -82,9 +82,9 @@ def check_options(
 
 @dataclass(frozen=True)
 class Superwords:
-    """Training in two stages, after which tokens may hold several words (Liu et al. 2025, arXiv 2503.13423).
+    """Training in two stages: words first, then tokens of several words (Liu et al. 2025, arXiv 2503.13423).
 
-    transition: share of the entries that the first stage makes. words: most words in a token.
+    transition: share of the entries that the first stage makes. words: maximum number of words in a token.
     """
 
     transition: float = 0.9
@@ -97,25 +97,25 @@ class Superwords:
             raise ValueError(f"`superword_words` is {self.words}, but must be at least 2")
 
     def checked(self, kind: str, given: Mapping[str, Any]) -> "Superwords":
-        """Return these stages; ValueError for another kind than bpe, and for options that do not go with superwords."""
+        """Return these stages. Raises ValueError for other kinds than bpe, and for options that superwords exclude."""
         if kind != "bpe":
-            raise ValueError(f"`superwords` are tokens of bpe, not of {kind}: leave it out, or choose bpe")
+            raise ValueError(f"`superwords` needs `kind='bpe'`, but the kind is {kind}: leave one of them out")
         fitting = {"counts": (), "engine": "local", "special_text": "text", "tie_break": "ids"}
         for name, value in given.items():
             if value != fitting[name]:
                 spelled = f"`{name}={value!r}`" if isinstance(value, str) else f"`{name}`"
-                raise ValueError(f"`superwords` does not go with {spelled}: leave one of them out")
+                raise ValueError(f"`superwords` cannot be combined with {spelled}: leave one of them out")
         return self
 
     def entries_before(self, vocab_size: int, special_tokens: int) -> int:
-        """Return the entries that the first stage makes, for a number of special tokens."""
+        """Return how many entries the vocabulary has after the first stage, special tokens included."""
         first = max(256 + special_tokens, round(self.transition * vocab_size))
         if first >= vocab_size:
-            raise ValueError(f"`vocab_size` is {vocab_size}, which leaves no entries for superwords: give a larger one")
+            raise ValueError(f"`vocab_size` is {vocab_size}, which leaves no entries for superwords: give more")
         return first
 
     def grow(self, tok: Tokenizer, texts: Iterable[Any], vocab_size: int, **options: Any) -> Tokenizer:
-        """Return the vocabulary after the second stage. options: those of `Tokenizer.train_from_counts`."""
+        """Return the vocabulary after the second stage. options: as in `Tokenizer.train_from_counts`."""
         names = ("max_token_length", "threads", "memory", "progress")
         least = options.get("min_frequency") or 2
         limits = {name: options.get(name) for name in names}

@@ -1,4 +1,4 @@
-"""Change the vocabulary of a tokenizer or a run, and measure what that costs on held-out text."""
+"""Change the vocabulary of a tokenizer or a run, and measure the effect on held-out text."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator
@@ -27,10 +27,10 @@ Batches = Iterator[pa.RecordBatch]
 
 
 class VocabularyChange:
-    """A tokenizer, or the tokenizer of a run, that becomes another one in the folder `out`."""
+    """A change of a tokenizer, or of a run and its tokenizer, written to the folder `out`."""
 
     def __init__(self, source: Path, out: Path, pattern: str | None, overwrite: bool) -> None:
-        """Raises ValueError for a source that is neither, and for an output that would be replaced."""
+        """Raises ValueError if the source is neither, or if `out` exists already."""
         self.out = out
         self.run = Run(source) if (source / "config.toml").is_file() else None
         if self.run is not None and pattern is not None:
@@ -125,7 +125,7 @@ def routed(corpus: "Corpus", held_out: Sample) -> Batches:
 
 
 def _compared(carried: "Carried", held_out: list[bytes]) -> list[dict[str, Any]]:
-    """Return the bits per byte of held-out text: of the run, and of the new model with old and new tokens."""
+    """Return rows with the bits per byte of the old model, and of the new model with old and with new tokens."""
     before, model = carried.measure_before(held_out), carried.model()
     rows = [("old model", before)]
     if carried.pieces and carried.keeps_old_tokens:
@@ -159,7 +159,7 @@ def _show(summary: dict[str, Any], size: int, as_json: bool) -> None:
             ([row["what"], f"{row['bits_per_byte']:.4f}", _change(row)] for row in rows),
         )
     elif "new_rows" in summary:
-        say("the model was not measured: only decoders have bits per byte, on text of both splits")
+        say("the model was not measured: that needs a decoder, and text in both splits")
 
 
 def _change(row: dict[str, Any]) -> str:

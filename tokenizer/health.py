@@ -1,4 +1,4 @@
-"""Tokens of a vocabulary that texts hardly need. This describes a vocabulary; few such tokens do not make it better."""
+"""Tokens of a vocabulary that texts hardly need. A vocabulary with fewer such tokens is not always better."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from tokenizer.vocabulary import Vocabulary
 
 
 def unmerged_tokens(vocabulary: Vocabulary) -> list[int]:
-    """Return the ids of byte-level BPE that no text becomes, because the token's own bytes merge into other tokens.
+    """Return the ids of byte-level BPE tokens that no text produces, because their bytes merge into other tokens.
 
-    In a text, the same merges would apply to these bytes, or one that crosses their ends, which makes another token.
-    Not all tokens that no text becomes are found: a normalizer or the split can also rule one out, and vocabularies
-    that look up whole pretokens before merging have none here.
+    Within a longer text, the same merges apply, or a merge across an end of these bytes makes another token. The result
+    is not complete: a normalizer or the split can also rule out a token. In vocabularies that look up whole pretokens
+    before merging, every token is its own pretoken, so the result is empty.
     """
     encode = vocabulary.pretoken_encoder()
     return [i for i, token in _ordinary(vocabulary) if encode(token) != [i]]
 
 
 def split_tokens(vocabulary: Vocabulary) -> list[int]:
-    """Return the ids of tokens of UTF-8 that the split pattern cuts when they stand alone.
+    """Return the ids of tokens in valid UTF-8 that the split pattern cuts when they stand alone.
 
-    Few texts become such a token, if any: only those in which its characters are in one pretoken.
+    Only texts in which all characters of the token are in one pretoken can produce it.
     """
     pattern, found = vocabulary.pattern, []
     for i, token in _ordinary(vocabulary):

@@ -315,13 +315,13 @@ class Tokenizer(EncodingMethods):
         progress: Progress | None = None,
         memory: int | None = None,
     ) -> Tokenizer:
-        """Return a new tokenizer with up to `entries` entries, for which training goes on from the present merges.
+        """Return a new tokenizer with up to `entries` entries, trained further from the merges of this one.
 
         For byte-level BPE. All ids and merges stay. A text is encoded as before, except that neighbouring tokens can be
         joined. New ids follow the largest one. No new token spells a special token. Warns if pairs run out.
 
         entries: the largest id plus 1, special tokens included. superwords: let new tokens hold up to this many words
-            (SuperBPE, Liu et al. 2025, arXiv 2503.13423). From then on only numbers are cut from a text before merging.
+            (SuperBPE, Liu et al. 2025, arXiv 2503.13423). Texts are then cut only at numbers before merging.
         All other arguments: as in `train`.
         """
         from tokenizer.training.growing import Growth, grow
@@ -341,12 +341,12 @@ class Tokenizer(EncodingMethods):
     ) -> Tokenizer:
         """Return a new tokenizer with fewer entries: those that a corpus uses, renumbered in the order of their ids.
 
-        For all kinds but SentencePiece models. Special tokens, bytes and single characters stay. A text is encoded into
-        the same tokens as before if all of these stay.
+        For all kinds but SentencePiece models. Special tokens, bytes and single characters stay. A text is encoded as
+        before if all of its tokens stay.
 
-        entries: number with special tokens; by default all entries that are used, and the parts that merges join to
-        them. With a smaller number, BPE leaves out the least used token that is no part of another one, again and
-        again; its count then passes to its parts. Other kinds leave out the least used. Other arguments: as in `train`.
+        entries: number of entries to keep, special tokens included; by default all that are used, and the parts that
+        merges join to them. BPE repeatedly leaves out the least used token that is not part of another one, and adds
+        its count to its parts. Other kinds leave out the least used tokens. Other arguments: as in `train`.
         """
         from tokenizer.trimming import trim
 

@@ -1,8 +1,8 @@
-"""Trim a vocabulary: keep the tokens that a text uses, and what makes them.
+"""Trim a vocabulary: keep the tokens that a text uses, and the parts that they are merged from.
 
-A token of BPE needs the parts that its merges join, and their parts. If these stay, every text whose tokens all stay is
-encoded as before: each merge on its way makes a part of a token that stays. WordPiece and Unigram choose among whole
-tokens, so leaving out others changes nothing for such a text.
+A token of BPE needs the parts that its merges join, and their parts. If these stay, a text whose tokens all stay is
+encoded as before, because each merge on the way makes a part of one of its tokens. WordPiece and Unigram choose among
+whole tokens, so leaving out other tokens changes nothing for such a text.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def trim(
         entries = whole_number("entries", entries, 1)
         if entries < len(required):
             raise ValueError(
-                f"entries is {entries:,}, but {len(required):,} are single characters or bytes, special tokens and the "
-                f"like, which must stay: give at least {len(required):,}"
+                f"entries is {entries:,}, but {len(required):,} tokens, such as bytes, single characters and special "
+                f"tokens, must stay: give at least {len(required):,}"
             )
     parts = _parts(vocabulary)
     used = count_ids(vocabulary, corpus, threads, progress)
@@ -111,12 +111,12 @@ def _most_used(
 ) -> set[int]:
     """Return `entries` ids, without the least used ones (leaf-based pruning, Purason et al. 2025, arXiv 2512.03989).
 
-    The least used id that is no part of another one is left out next, among equals the largest id. Its count passes to
-    its parts.
+    The least used id that is not part of another one is left out next; of equally used ids, the largest. Its count is
+    added to its parts.
     """
     counts = used.tolist()
     kept = {*vocabulary.ids.values()} | {*vocabulary.special_tokens.values()}
-    wholes: dict[int, int] = defaultdict(int)  # the number of merges that an id is a part of
+    wholes: dict[int, int] = defaultdict(int)  # number of merges that have the id as a part
     for token, pairs in parts.items():
         for part in {part for pair in pairs for part in pair} - {token}:
             wholes[part] += 1

@@ -1,4 +1,4 @@
-"""How equally a tokenizer treats languages, measured on parallel text: the same sentences in each language."""
+"""How equally a tokenizer treats languages, measured on parallel text, the same sentences in each language."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,8 @@ from tokenizer import Tokenizer
 def read_parallel(path: Path) -> dict[str, list[str]]:
     """Return the sentences of each language, from JSON lines such as {"en": "a house", "de": "ein Haus"}.
 
-    Raises ValueError, which names the file and the line, for a line without the languages of the first one.
+    Raises ValueError, which names the file and the line, for a line that is no such object, or that does not have the
+    languages of the first line.
     """
     texts: dict[str, list[str]] = {}
     for number, line in enumerate(read_bytes(path).splitlines(), start=1):
@@ -26,7 +27,9 @@ def read_parallel(path: Path) -> dict[str, list[str]]:
             raise ValueError(f'{path}, line {number} is not an object of texts, such as {{"en": "a", "de": "b"}}')
         if number > 1 and row.keys() != texts.keys():
             different = ", ".join(sorted(row.keys() ^ texts.keys()))
-            raise ValueError(f"{path}, line {number} and line 1 differ in the languages {different}: give all in each")
+            raise ValueError(
+                f"{path}, line {number} and line 1 differ in the languages {different}: give all languages in each"
+            )
         for language, text in row.items():
             texts.setdefault(language, []).append(text)
     if len(texts) < 2:
@@ -37,7 +40,7 @@ def read_parallel(path: Path) -> dict[str, list[str]]:
 def gini(costs: Sequence[float]) -> float:
     """Return the Gini coefficient of n costs c: the sum of |c_i - c_j| over all i and j, divided by 2 n² mean(c).
 
-    0 if all are equal, (n - 1) / n if one has all.
+    It is 0 if all costs are equal, and (n - 1) / n if all but one are 0.
     """
     ordered = np.sort(np.asarray(costs, dtype=np.float64))
     n, total = len(ordered), ordered.sum()
@@ -48,8 +51,9 @@ def gini(costs: Sequence[float]) -> float:
 def language_costs(tok: Tokenizer, parallel: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """Return the tokens of each language, its premium, and the Gini coefficient of the tokens.
 
-    The premium is the number of tokens divided by that of the language with the fewest (Petrov et al. 2023, "Language
-    Model Tokenizers Introduce Unfairness Between Languages"). Gini: as in Foroutan et al. 2025, arXiv 2508.04796.
+    The premium of a language is its number of tokens divided by the number of the language with the fewest (Petrov et
+    al. 2023, "Language Model Tokenizers Introduce Unfairness Between Languages"). The Gini coefficient is that of
+    Foroutan et al. 2025, arXiv 2508.04796.
     """
     tokens = {
         language: sum(map(len, tok.encode_batch(texts, disallowed_special=()))) for language, texts in parallel.items()

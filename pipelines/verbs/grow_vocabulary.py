@@ -1,4 +1,4 @@
-"""Text: add tokens of more text to a vocabulary; present ids stay as they are.
+"""Text: add tokens to a vocabulary, learned from more text; old ids stay the same.
 
 Examples:
     bytelm grow-vocabulary tokenizer more-text/ --add 1000 --out grown
@@ -44,22 +44,22 @@ def grow_vocabulary(
     as_json: AsJson = False,
     **reading: Unpack[ReadingOptions],
 ) -> Tokenizer:
-    """Let training of a byte-level BPE vocabulary go on with the training split of a corpus; return the tokenizer.
+    """Train a byte-level BPE vocabulary further on the training split of a corpus; return the tokenizer.
 
-    Ids and merges stay as they are. A text is encoded as before, except that neighbouring tokens can be joined.
+    Old ids and merges stay the same. A text is encoded as before, except that neighbouring tokens can be joined.
 
     A run becomes a run with the new vocabulary. The rows of its new tokens are the mean of all rows, the mean of the
-    rows of their pieces, or half of each, whichever has the least loss on training text. To train it further, give it
+    rows of their pieces, or half of each, whichever has the lowest loss on training text. To train it further, give it
     to pretrain as `init_from`.
 
     Args:
         out: Folder of the new tokenizer or run.
         add: Number of entries to add.
         entries: Number of entries of the new vocabulary, special tokens included, instead of `add`.
-        superwords: Let new tokens hold several words (SuperBPE). From then on, only numbers are cut from a text before
-            merging, and texts can become other tokens than before.
-        superword_words: Most words in a token with `superwords`.
-        min_frequency: Least count of a pair to merge.
+        superwords: Let new tokens hold several words (SuperBPE). Texts are then cut only at numbers before merging, so
+            they can be encoded differently than before.
+        superword_words: Maximum number of words in a token with `superwords`.
+        min_frequency: Minimum count of a pair to merge.
         max_token_length: Maximum length of a new token in bytes.
         threads: Threads that count; all cores by default.
         overwrite: Replace an existing tokenizer.

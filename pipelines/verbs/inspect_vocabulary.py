@@ -53,7 +53,7 @@ def inspect_vocabulary(
     Args:
         rare: Number of uses below which a token is rare.
         parallel: JSON lines with the same sentence in several languages, such as {"en": "a house", "de": "ein Haus"}.
-            Each language has the number of its tokens, and its premium: that number divided by the smallest one. The
+            Reports the tokens of each language and its premium: its number of tokens divided by the smallest. The
             Gini coefficient is 0 if all languages need equally many tokens.
         threads: Threads that encode; all cores by default.
         as_json: Print all numbers and ids as JSON, and nothing else.

@@ -1,4 +1,4 @@
-"""Text: leave out the tokens of a vocabulary that a text does not use, or uses least.
+"""Text: remove the tokens of a vocabulary that a text never uses, or uses least.
 
 Examples:
     bytelm trim-vocabulary tokenizer my-text/ --unused --out small
@@ -39,18 +39,18 @@ def trim_vocabulary(
     as_json: AsJson = False,
     **reading: Unpack[ReadingOptions],
 ) -> Tokenizer:
-    """Leave out tokens that the training split of a corpus does not need; return the tokenizer.
+    """Remove the tokens that the training split of a corpus does not need; return the tokenizer.
 
     Special tokens, bytes and single characters stay, and so do the parts of tokens that stay. A text is encoded as
-    before if all of its tokens stay. Ids are renumbered in their order.
+    before if all of its tokens stay. Ids are renumbered in their old order.
 
     A run becomes a run with the new vocabulary and the rows of its tokens.
 
     Args:
         out: Folder of the new tokenizer or run.
-        entries: Number of entries to keep, special tokens included. Those used least are left out: in a BPE
-            vocabulary tokens that are no part of another one, whose count then passes to their parts.
-        unused: Leave out the tokens that the text does not use, instead of `entries`.
+        entries: Number of entries to keep, special tokens included. The least used ones are removed. In BPE, a token
+            is removed only if it is not part of another one, and its count is then added to its parts.
+        unused: Remove the tokens that the text does not use, instead of `entries`.
         threads: Threads that encode; all cores by default.
         overwrite: Replace an existing tokenizer.
         as_json: Print the summary as JSON, and nothing else.

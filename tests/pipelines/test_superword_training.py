@@ -40,10 +40,10 @@ def test_the_summary_and_the_trace_are_of_both_stages(corpus, bytelm, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"kind": "unigram"}, "`superwords` are tokens of bpe, not of unigram"),
-        ({"special_text": "cut"}, "`superwords` does not go with `special_text='cut'`"),
-        ({"tie_break": "bytes"}, "`superwords` does not go with `tie_break='bytes'`"),
-        ({"counts": ("counts.parquet",)}, "`superwords` does not go with `counts`"),
+        ({"kind": "unigram"}, "`superwords` needs `kind='bpe'`, but the kind is unigram"),
+        ({"special_text": "cut"}, "`superwords` cannot be combined with `special_text='cut'`"),
+        ({"tie_break": "bytes"}, "`superwords` cannot be combined with `tie_break='bytes'`"),
+        ({"counts": ("counts.parquet",)}, "`superwords` cannot be combined with `counts`"),
         ({"transition": 1.0}, "`transition` is 1.0, but must be between 0 and 1"),
         ({"superword_words": 1}, "`superword_words` is 1, but must be at least 2"),
         ({"vocab_size": 261}, "`vocab_size` is 261, which leaves no entries for superwords"),

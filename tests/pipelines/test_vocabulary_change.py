@@ -150,7 +150,7 @@ def test_tokenizers_grow_and_shrink_on_the_command_line(in_process, tokenizer_fo
     ("verb", "options", "message"),
     [
         ("grow-vocabulary", [], "give either --add or --entries"),
-        ("grow-vocabulary", ["--entries", "100"], "entries is 100, but the vocabulary has 512 already"),
+        ("grow-vocabulary", ["--entries", "100"], "entries is 100, but the vocabulary already has 512"),
         ("trim-vocabulary", [], "give either --entries or --unused"),
         ("trim-vocabulary", ["--entries", "512"], "--entries is 512, but the vocabulary has 512"),
         ("trim-vocabulary", ["--entries", "9"], "must stay: give at least 261"),

@@ -1,4 +1,4 @@
-"""A vocabulary grows: present ids and merges stay, and texts are cut into the present tokens, some of them joined."""
+"""A vocabulary grows: old ids and merges stay, and texts are cut into the old tokens, some of them joined."""
 
 import json
 from itertools import accumulate
@@ -159,7 +159,7 @@ def test_other_kinds_are_refused_with_the_reason(halves, kind, reason):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"entries": 400}, "entries is 400, but the vocabulary has 400 already"),
+        ({"entries": 400}, "entries is 400, but the vocabulary already has 400"),
         ({"entries": 2.5}, "entries must be a whole number"),
         ({"entries": 500, "min_frequency": -1}, "min_frequency"),
         ({"entries": 500, "memory": 100}, "memory"),

@@ -36,7 +36,7 @@ class Kind:
     default_pattern: str
     exact_pattern: str
     """Name of the usual splitter that loses the least text."""
-    no_growth = "new tokens would change how texts are cut into the present ones"
+    no_growth = "new tokens would change how texts are cut into the old ones"
     """Why training cannot go on from a vocabulary; empty if it can."""
     takes_regex = False
     """Whether a regular expression is a splitter, too."""

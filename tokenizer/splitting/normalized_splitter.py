@@ -1,4 +1,4 @@
-"""The splitter of a vocabulary whose text is normalized before it is split, for training."""
+"""A splitter that normalizes text before it splits it, for training."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ NORMALIZERS = {
     "lowercase": "Lowercase",
     "strip-accents": "StripAccents",
 }
-"""Names of normalizations for training, and of these steps in tokenizer.json"""
+"""Names of normalizations in training, and their types in tokenizer.json"""
 
 
 class NormalizedSplitter(namedtuple("_NormalizedSplitter", ["normalization", "splitter"]), Splitter):
-    """A splitter of normalized text. Its spelling is that of the pattern after names: `nfkc+lowercase:cl100k`."""
+    """A splitter of normalized text. Its spelling has the steps and the pattern: `nfkc+lowercase:cl100k`."""
 
     normalization: Normalization
     splitter: Splitter
@@ -65,12 +65,15 @@ class NormalizedSplitter(namedtuple("_NormalizedSplitter", ["normalization", "sp
 
 
 def spelling_after(names: Sequence[str], pattern: str) -> str:
-    """Return the spelling of a pattern after normalizations in `NORMALIZERS`, in order."""
+    """Return the spelling of normalizations and a pattern: `names`, keys of `NORMALIZERS` in order, stand first."""
     return f"{'+'.join(names)}:{pattern}" if names else pattern
 
 
 def normalized_splitter(spelling: str) -> NormalizedSplitter | None:
-    """Return the splitter with this spelling; None for a regex. ValueError for unknown names before a named pattern."""
+    """Return the splitter with this spelling; None if it is a regex, or a pattern without normalizations.
+
+    Raises ValueError for unknown names before a named pattern.
+    """
     names, _, pattern = spelling.partition(":")
     kinds = [NORMALIZERS.get(name) for name in names.split("+")]
     if None in kinds:

@@ -1,8 +1,8 @@
-"""Grow a byte-level BPE vocabulary: training goes on from its merges.
+"""Grow a byte-level BPE vocabulary: continue training from its merges.
 
-Each distinct pretoken of the new text is encoded with the present merges. Its tokens are the first symbols, and
-ordinary training merges them further. The new merges rank after all present ones. So every text is encoded as before,
-except that some neighbouring tokens are joined (Purason et al. 2025, arXiv 2512.03989).
+Each distinct pretoken of the new text is encoded with the old merges. Its tokens are the first symbols, and ordinary
+training merges them further. The new merges rank after all old ones. So every text is encoded as before, except that
+some neighbouring tokens are joined (Purason et al. 2025, arXiv 2512.03989).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ COLON = b": "
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """The options of `Tokenizer.grow`. Raises ValueError, which names the argument, for a wrong one.
+    """The options of `Tokenizer.grow`. Raises ValueError, which names the argument, for an invalid one.
 
     entries: size of the grown vocabulary with special tokens: its largest id plus 1. memory: limit in bytes.
-    superwords: most words in a new token; None: tokens end with words.
+    superwords: maximum number of words in a new token; None: the split pattern stays.
     """
 
     entries: int
@@ -72,7 +72,7 @@ class Growth:
             )
         if self.entries <= vocabulary.size:
             raise ValueError(
-                f"entries is {self.entries:,}, but the vocabulary has {vocabulary.size:,} already: give a larger number"
+                f"entries is {self.entries:,}, but the vocabulary already has {vocabulary.size:,}: give a larger number"
             )
 
 
@@ -99,7 +99,7 @@ def grow(vocabulary: Vocabulary, corpus: object, growth: Growth) -> Vocabulary:
 
 
 class _Pretokens(Splitter):
-    """Every document is one pretoken."""
+    """A splitter that makes each document one pretoken."""
 
     rewrites = False
     identity = "pretokens"
@@ -142,9 +142,9 @@ class UpToColons(Splitter):
 def grow_byte_pairs(vocabulary: BytePairVocabulary, counts: PretokenCounts, options: Growth) -> BytePairVocabulary:
     """Return the vocabulary with further merges, learned from pretokens.
 
-    Present ids and merges stay. New tokens get the ids from `vocabulary.size` on. A merge that makes a present token
-    keeps its id. Among pairs of equal count, the smallest left id, then right id is merged first. Pairs that spell a
-    special token are left out. The result is smaller than wanted if no pair is frequent enough.
+    Old ids and merges stay. New tokens get the ids from `vocabulary.size` on; a merge can also make an old token, which
+    keeps its id. Among pairs of equal count, the pair with the smallest left id, then right id is merged first. Pairs
+    that spell a special token are left out. The result is smaller than wanted if no pair is frequent enough.
     """
     symbols, offsets = _segmented(vocabulary, counts, options.threads)
     spare = None if options.memory is None else options.memory - counts.data.nbytes - symbols.nbytes
@@ -191,7 +191,7 @@ def _segmented(
 def _with_merges(
     vocabulary: BytePairVocabulary, added: list[tuple[bytes, bytes]], tokens: list[bytes]
 ) -> BytePairVocabulary:
-    """Return the vocabulary with more merges, and with new tokens, whose ids follow the largest one."""
+    """Return the vocabulary with more merges, and with new tokens whose ids follow the largest old one."""
     by_ranks = vocabulary.rule == BY_RANKS
     present: Any = vocabulary.merge_pairs if vocabulary.pairs is None else vocabulary.pairs
     written = vocabulary.written
