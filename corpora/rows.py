@@ -86,7 +86,7 @@ def read_rows(path: Path) -> Iterator[Row]:
     else:
         raise ValueError(
             f"{path} is not a file of examples: give a .jsonl, .csv or .tsv (also .gz, .xz, .zst), a .parquet, an "
-            ".arrow, or a folder that `datasets` saved"
+            ".arrow, or a folder that the datasets library saved"
         )
     for place, fields in rows:
         yield Row(place, fields)
@@ -192,6 +192,6 @@ def _dataset_rows(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     except (OSError, ValueError, KeyError, TypeError):
         splits = sorted(path.parent.name for path in folder.glob("*/state.json"))
         remedy = f"name one of its splits, such as {folder / splits[0]}" if splits else "give a file instead"
-        raise ValueError(f"{folder} is not a dataset that `datasets` saved: {remedy}") from None
+        raise ValueError(f"{folder} is not a folder that the datasets library saved: {remedy}") from None
     for file in files:
         yield from _table_rows(file, ".arrow")

@@ -205,7 +205,8 @@ def _read_info(
     whole number.
     """
     if not (folder / "dataset.json").exists():
-        raise ValueError(f"{folder} is not a dataset: it has no dataset.json (bytelm build-dataset makes one)")
+        problem = "it has no dataset.json" if folder.is_dir() else "there is no such folder"
+        raise ValueError(f"{folder} is not a dataset: {problem} (bytelm build-dataset makes one)")
     info = read_json(folder / "dataset.json", REMEDY)
     fingerprint = _checked_fingerprint(folder / "dataset.json", info)
     there = info.get("kind", "blocks")

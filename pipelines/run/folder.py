@@ -49,7 +49,8 @@ class Run:
         if not path.exists():
             below = [str(inner.parent) for inner in sorted(self.folder.glob("*/config.toml"))]
             remedy = f"try {' or '.join(below[:3])}" if below else "bytelm pretrain makes one"
-            raise ValueError(f"{folder} is not a run: it has no config.toml ({remedy})")
+            problem = "it has no config.toml" if self.folder.is_dir() else "there is no such folder"
+            raise ValueError(f"{folder} is not a run: {problem} ({remedy})")
         self.recipe: Recipe = load_recipe(path)
         self.facts: dict[str, Any] = read_toml(path).get("run", {})
         for name in ("data", "dataset_fingerprint", "tokenizer_fingerprint"):

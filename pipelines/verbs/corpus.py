@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, SplitRule, say_left_out
 from pipelines.cli.display import Bar, answer, quantity, table
+from pipelines.cli.escapes import safe
 from pipelines.cli.parsing import parse_second
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def show(
     if excerpts < 0:
         raise ValueError(f"`excerpts` is {excerpts}, but must not be negative")
     from corpora import open_corpus, summarize
-    from pipelines.cli.console import results
+    from pipelines.cli.console import print_on, results
 
     source = open_corpus(corpus, split=split, **reading)
     with Bar("reading", source.text_bytes_estimate, "B") as bar:
@@ -73,7 +74,7 @@ def show(
     say_left_out(found.dropped, found.skipped_files, say=answer)
     for excerpt in found.excerpts:
         results.rule(style="dim", characters="-")
-        answer(excerpt)
+        print_on(results, safe(excerpt), markup=False)  # `answer` would turn `names` in backticks into options
     return found
 
 

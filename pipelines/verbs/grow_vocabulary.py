@@ -67,6 +67,8 @@ def grow_vocabulary(
     """
     if (add is None) == (entries is None):
         raise ValueError("give either `add` or `entries`")
+    if add is not None and add < 1:
+        raise ValueError(f"`add` is {add}, but must be at least 1")
     from tokenizer.training.growing import Growth
 
     changing = VocabularyChange(source, out, pattern, overwrite)

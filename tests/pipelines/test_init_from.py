@@ -262,7 +262,7 @@ def test_without_a_recipe_the_recipe_of_the_source_is_used(trained_gpt, dataset_
 def test_source_that_is_not_a_run_is_a_one_line_error(dataset_folder, tmp_path, in_process):
     done = in_process("pretrain", "--init-from", "nothing", "--data", dataset_folder, "--out", tmp_path / "run")
     assert done.returncode == 1
-    assert done.stderr == "bytelm pretrain: nothing is not a run: it has no config.toml (bytelm pretrain makes one)\n"
+    assert done.stderr == "bytelm pretrain: nothing is not a run: there is no such folder (bytelm pretrain makes one)\n"
 
 
 def test_dry_run_names_the_loaded_weights(small_recipe, trained_gpt, dataset_folder, tmp_path, printed):

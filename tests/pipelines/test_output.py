@@ -168,6 +168,11 @@ def test_control_characters_of_documents_and_file_names_are_shown_escaped(termin
     assert "\x1b]" not in shown
 
 
+def test_corpus_show_prints_names_in_backticks_as_the_document_has_them(tmp_path, in_process):
+    (tmp_path / "a.txt").write_text("Call `train` with `top_k=3`.\n" * 20)
+    assert "Call `train` with `top_k=3`." in in_process("corpus", "show", "a.txt").stdout
+
+
 @pytest.mark.parametrize("command", [["runs"], ["corpus", "show"], ["tokenize", "x", "--tokenizer"], ["evaluate"]])
 def test_control_characters_in_errors_are_escaped(in_process, command):
     done = in_process(*command, "no\x1b[31m\x07such")

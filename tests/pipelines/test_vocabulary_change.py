@@ -150,6 +150,7 @@ def test_tokenizers_grow_and_shrink_on_the_command_line(in_process, tokenizer_fo
     ("verb", "options", "message"),
     [
         ("grow-vocabulary", [], "give either --add or --entries"),
+        ("grow-vocabulary", ["--add", "-5"], "--add is -5, but must be at least 1"),
         ("grow-vocabulary", ["--entries", "100"], "entries is 100, but the vocabulary already has 512"),
         ("trim-vocabulary", [], "give either --entries or --unused"),
         ("trim-vocabulary", ["--entries", "512"], "--entries is 512, but the vocabulary has 512"),

@@ -67,7 +67,7 @@ def load_vocabulary(
     if is_folder:
         path = _in_folder(path)
     if not path.exists():
-        raise FileNotFoundError(f"no such tokenizer: {path}")
+        raise FileNotFoundError(f"there is no file or folder {path}: name a tokenizer")
     if special_tokens is not None:
         special_tokens = checked_special_tokens(special_tokens)
     normalization_named(normalizer)  # raises for a wrong name
