@@ -64,7 +64,7 @@ class Options:
     threads: int = 2
     device: str = "cpu"
     cache: Literal["dynamic", "static"] = "dynamic"
-    """KV cache; on a GPU, both compile their steps with a static one. On a CPU, only transformers has a static one."""
+    """KV cache; with a static one on a GPU, both launch a step as a CUDA graph. On a CPU, only transformers has one."""
     out: Path = RESULTS / "generate"
     """Results folder."""
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from benchmarks.gpu_checks import CHECKS
@@ -28,7 +29,8 @@ from benchmarks.texts import SHARED
 
 Rows = dict[str, dict]
 GPT2, SPEED, FP8_SPEED = "gpt2-124m", 550_000, 600_000  # tokens/s on an H200; plain PyTorch reaches 490,000
-BERT_SPEED = 700_000
+TOGETHER = 3  # models that compile at the same time: they fit into 80 GB
+BERT, BERT_SPEED = "bert-base", 700_000
 TO_GPT2, TO_BERT, TO_GENERATION = 1.1, 1.5, 2.0  # times the speed of compiled transformers
 MFU = 0.5  # of a measured matrix product
 NATS, TRAINING_SECONDS = 1.42, 60
@@ -47,46 +49,44 @@ def memory_and_products(session: Session) -> list[Finding]:
     ]
 
 
-def trained(session: Session, model: str, *options: str, steps: int = 60, out: str = "") -> Rows:
-    """Return the rows of contestants that train a model, compiled, by the name of the contestant."""
-    masked = model.startswith("bert")
-    model, steps, warm_up = ("tiny-bert" if masked else "tiny-gpt2", 4, 2) if session.tiny else (model, steps, 15)
-    folder, text = session.out / out, session.text()
+def trained(session: Session, models: Sequence[str], *options: str, steps: int = 40) -> dict[str, Rows]:
+    """Return the rows of compiled contestants that train models, by the model and the name of the contestant."""
+    tiny = {model: "tiny-bert" if model.startswith("bert") else "tiny-gpt2" for model in models}
+    names, steps, warm_up = (tiny, 4, 2) if session.tiny else (dict(zip(models, models, strict=True)), steps, 15)
+    words = [names.get(word, word) for word in options]
     dtype = "bfloat16" if session.device == "cuda" or "--fp8-head" in options else "float32"
-    where = ("--text", text, "--device", session.device, "--dtype", dtype, "--out", folder)
-    length = ("--steps", steps, "--warm-up", min(warm_up, steps // 2), "--rise", 1)
+    where = ("--text", session.text(), "--device", session.device, "--dtype", dtype, "--out", session.out)
+    length = ("--steps", steps, "--warm-up", min(warm_up, steps // 2), "--rise", steps // 4, "--together", TOGETHER)
     compiled = "--no-compiled" if session.tiny else "--only-compiled"
-    session.run("benchmarks.pretrain", *where, "--models", model, "--turn", 0, *length, compiled, *options)
-    file = folder / f"{'gpu' if session.device == 'cuda' else 'cpu'}-{dtype}.json"
-    (case,) = (case for case in json.loads(file.read_text())["models"] if case["model"] == model)
-    rows = {row["peer"]: row for row in case["rows"]}
-    for row in rows.values():
-        if "tokens_per_s" not in row:
-            raise RuntimeError(f"{row['contestant']}: {row['error']}")
-    return rows
+    session.run("benchmarks.pretrain", *where, *length, compiled, "--models", *dict.fromkeys(names.values()), *words)
+    file = session.out / f"{'gpu' if session.device == 'cuda' else 'cpu'}-{dtype}.json"
+    cases = {case["model"]: case["rows"] for case in json.loads(file.read_text())["models"]}
+    return {
+        model: {row["contestant"].replace(", compiled", ""): row for row in cases[names[model]]} for model in models
+    }
 
 
-def gpt2(session: Session) -> list[Finding]:
-    return _speed(session, trained(session, GPT2, "--peers"), SPEED)
+def training(session: Session) -> list[Finding]:
+    """Measure the training speed of GPT-2 and BERT beside compiled transformers."""
+    peers = ["transformers"] if find_spec("transformers") else []
+    found = trained(session, [GPT2, BERT], "--fp8-head", GPT2, "--peers", *peers)
+    findings = [_speed(session, GPT2, found[GPT2], SPEED), _speed(session, BERT, found[BERT], BERT_SPEED)]
+    findings.append(_speed(session, GPT2, found[GPT2], FP8_SPEED, "bytelm, fp8 head"))
+    for model, target in ((GPT2, TO_GPT2), (BERT, TO_BERT)) if peers else ():
+        findings.append(_beside(session, model, found[model], target))
+    return findings
 
 
 def gpt2_accumulated(session: Session) -> list[Finding]:
-    return _speed(session, trained(session, f"{GPT2}-524k", "--peers", steps=30), SPEED)
-
-
-def gpt2_in_8_bits(session: Session) -> list[Finding]:
-    return _speed(session, trained(session, GPT2, "--peers", "--fp8-head", out="fp8"), FP8_SPEED)
-
-
-def bert(session: Session) -> list[Finding]:
-    return _speed(session, trained(session, "bert-base", "--peers"), BERT_SPEED)
+    model = f"{GPT2}-524k"
+    return [_speed(session, model, trained(session, [model], "--peers", steps=30)[model], SPEED)]
 
 
 def larger(model: str) -> Callable[[Session], list[Finding]]:
     """Return the function that measures a model's training speed as a share of the speed of a matrix product."""
 
     def measure(session: Session) -> list[Finding]:
-        row = trained(session, model, "--peers", steps=30)["bytelm"]
+        row = _checked(trained(session, [model], "--peers", steps=30)[model]["bytelm"])
         share = row["share_of_matrix_peak"]
         found = f"{share:.0%} ({row['tokens_per_s']:,.0f} tokens/s, {row['peak_bytes'] / 1e9:.0f} GB)"
         return [session.judged(f"{MFU:.0%} of the speed of a matrix product", found, share >= MFU)]
@@ -94,26 +94,25 @@ def larger(model: str) -> Callable[[Session], list[Finding]]:
     return measure
 
 
-def _speed(session: Session, rows: Rows, target: float) -> list[Finding]:
-    row, target = rows["bytelm"], session.scaled(target)
+def _checked(row: dict) -> dict:
+    if "tokens_per_s" not in row:
+        raise RuntimeError(f"{row['contestant']}: {row['error']}")
+    return row
+
+
+def _speed(session: Session, model: str, rows: Rows, target: float, name: str = "bytelm") -> Finding:
+    row, target = _checked(rows[name]), session.scaled(target)
     share = f"{row['share_of_matrix_peak']:.0%} of a matrix product's speed, {row['peak_bytes'] / 1e9:.0f} GB"
     found = f"{row['tokens_per_s']:,.0f} tokens/s ({share}, loss {row['loss']:.3f})"
-    return [session.judged(f"{target:,.0f} tokens/s", found, row["tokens_per_s"] >= target)]
+    return session.judged(f"{model}, {name}: {target:,.0f} tokens/s", found, row["tokens_per_s"] >= target)
 
 
-def beside_transformers(model: str, target: float) -> Callable[[Session], list[Finding]]:
-    """Return the function that compares the training speed of a model with compiled transformers."""
-
-    def measure(session: Session) -> list[Finding]:
-        session.require("transformers")
-        rows = trained(session, model, "--peers", "transformers", steps=40)
-        ratio = rows["bytelm"]["tokens_per_s"] / rows["transformers"]["tokens_per_s"]
-        speeds = ", ".join(f"{name} {row['tokens_per_s']:,.0f}" for name, row in rows.items())
-        same = "" if rows["transformers"]["same_loss"] else "; **the losses differ**"
-        found = f"{ratio:.2f} ({speeds} tokens/s{same})"
-        return [session.judged(f"{target} times compiled transformers", found, ratio >= target and not same)]
-
-    return measure
+def _beside(session: Session, model: str, rows: Rows, target: float) -> Finding:
+    ours, theirs = (_checked(rows[name]) for name in ("bytelm", "transformers"))
+    ratio = ours["tokens_per_s"] / theirs["tokens_per_s"]
+    same = "" if theirs["same_loss"] else "; **the losses differ**"
+    found = f"{ratio:.2f} (transformers {theirs['tokens_per_s']:,.0f} tokens/s{same})"
+    return session.judged(f"{model}: {target} times compiled transformers", found, ratio >= target and not same)
 
 
 def generation(session: Session) -> list[Finding]:
@@ -186,18 +185,12 @@ STAGES: dict[str, tuple[Part, ...]] = {
     "check": CHECKS,
     "speed": (
         Part("limits", 30, memory_and_products),
-        Part("GPT-2 124M", 90, gpt2),
-        Part("BERT-base", 90, bert),
+        Part("training", 240, training),
         Part("GPT-2 350M", 90, larger("gpt2-350m")),
         Part("GPT-2 124M, 524,288 tokens a step", 75, gpt2_accumulated),
-        Part("GPT-2 124M, fp8 head", 60, gpt2_in_8_bits),
-        Part("GPT-3 1.3B", 90, larger("gpt3-1.3b")),
+        Part("GPT-3 1.3B", 95, larger("gpt3-1.3b")),
     ),
-    "peers": (
-        Part("GPT-2 124M", 180, beside_transformers(GPT2, TO_GPT2)),
-        Part("BERT-base", 180, beside_transformers("bert-base", TO_BERT)),
-        Part("generation", 165, generation),
-    ),
+    "peers": (Part("generation", 165, generation),),
     "learn": (
         Part("bytes of tinyshakespeare", 145, shakespeare),
         Part("modern and GPT-2", 380, modern),

@@ -13,6 +13,7 @@ import json
 import statistics
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -58,6 +59,10 @@ class Contestant:
             self.losses += answer["losses"]
             self.peak = answer["peak"]
 
+    def rest(self) -> None:
+        """Give back the memory that the steps do not hold."""
+        self._ask("rest")
+
     def profiled(self, steps: int) -> None:
         """Train for `steps` steps under the profiler and record the profile."""
         self.profile = self._ask(f"profile {steps}")
@@ -84,42 +89,75 @@ def encoded(text: Path, vocab_size: int, folder: Path) -> Path:
     return file
 
 
-def measure(model: str, options: argparse.Namespace, folder: Path) -> dict:
-    """Return the result of all contestants for one model."""
+def jobs_of(model: str, options: argparse.Namespace, folder: Path) -> list[Job]:
+    """Return a job for each contestant of a model."""
     case = CASES[model]
     tokens = encoded(options.text, min(VOCABULARY, case.config.vocab_size), folder)
-    jobs = [
+    contestants = [(OURS, False), *((OURS, True) for _ in range(model in options.fp8_head))]
+    contestants += [(peer, False) for peer in peers_of(case) if peer in options.peers]
+    return [
         Job(peer, model, options.device, options.dtype, compiled, str(tokens), options.steps, options.rise, fp8)
         for compiled in options.compiled
-        for peer, fp8 in [
-            (OURS, options.fp8_head),
-            *((peer, False) for peer in peers_of(case) if peer in options.peers),
-        ]
+        for peer, fp8 in contestants
     ]
-    pythons = {"litgpt": str(options.litgpt_python)}
-    peak = 0.0
 
-    def start(job: Job) -> Worker:
-        say(f"{model}: starting {job.peer}{', compiled' if job.compiled else ''}")
-        return Worker("benchmarks.training_worker", asdict(job), pythons.get(job.peer, sys.executable))
 
+def start(job: Job, options: argparse.Namespace) -> Worker:
+    say(f"{job.model}: starting {job.peer}{', compiled' if job.compiled else ''}{', fp8 head' if job.fp8_head else ''}")
+    python = str(options.litgpt_python) if job.peer == "litgpt" else sys.executable
+    return Worker("benchmarks.training_worker", asdict(job), python)
+
+
+def measure(model: str, options: argparse.Namespace, folder: Path) -> dict:
+    """Return the result of all contestants for one model."""
+    jobs, peak = jobs_of(model, options, folder), 0.0
     if options.turn:
-        field, peak = _by_turns(model, jobs, start, options)
+        field, peak = _by_turns(model, jobs, options)
     else:
         field = []
         for job in jobs:
             peak = max(peak, _matrix_flops(options))
-            field += _by_turns(model, [job], start, options)[0]
-    return _result(model, case, field, peak, options)
+            field += _by_turns(model, [job], options)[0]
+    return _result(model, CASES[model], field, peak, options)
 
 
-def _by_turns(model: str, jobs: list[Job], start, options: argparse.Namespace) -> tuple[list[Contestant], float]:
+def measure_together(options: argparse.Namespace, folder: Path) -> list[dict]:
+    """Return the results of all models.
+
+    `options.together` contestants compile at the same time. Then they train one after the other.
+    """
+    jobs = [job for model in options.models for job in jobs_of(model, options, folder)]
+    fields: dict[str, list[Contestant]] = {model: [] for model in options.models}
+    peak = 0.0
+    for first in range(0, len(jobs), options.together):
+        some = jobs[first : first + options.together]
+        with ExitStack() as workers, ThreadPoolExecutor(len(some)) as pool:
+            there = [workers.enter_context(start(job, options)) for job in some]
+            for each in list(pool.map(_warmed_up, some, there, [options.warm_up] * len(some))):
+                fields[each.job.model].append(each)
+                peak = max(peak, _matrix_flops(options))
+                say(f"{each.job.model}: {each.name}")
+                each.train(options.steps - options.warm_up)
+                if each.job.peer == OURS:
+                    each.profiled(PROFILED_STEPS)
+                each.rest()
+    return [_result(model, CASES[model], field, peak, options) for model, field in fields.items()]
+
+
+def _warmed_up(job: Job, worker: Worker, steps: int) -> Contestant:
+    contestant = Contestant(job, worker)
+    contestant.train(steps)
+    contestant.rest()
+    return contestant
+
+
+def _by_turns(model: str, jobs: list[Job], options: argparse.Namespace) -> tuple[list[Contestant], float]:
     """Train contestants in turns. Return them and the fastest matrix product between turns in FLOP/s."""
     field, peak = [], 0.0
     turn = options.turn or options.steps - options.warm_up
     with ExitStack() as workers:
         for job in jobs:
-            field.append(Contestant(job, workers.enter_context(start(job))))
+            field.append(Contestant(job, workers.enter_context(start(job, options))))
             field[-1].train(options.warm_up)
         for position, (number, each) in enumerate(turns(field, (options.steps - options.warm_up) // turn)):
             if position % len(field) == 0:
@@ -150,11 +188,13 @@ def _result(model: str, case: Case, field: list[Contestant], peak: float, option
             row["loss_difference"] = abs(row["loss"] / own - 1.0) if own else 0.0
             row["same_loss"] = row["loss_difference"] <= SAME_LOSS
     by_turns = f"contestants took turns of {options.turn} steps, so other load affects all of them"
+    alone = "one contestant after the other"
+    alone += f", after {options.together} had compiled at the same time" if options.together else ""
     result = {
         "model": model,
         "shape": case.says,
         "versions": {"torch": torch.__version__} | {row["peer"]: row["version"] for row in rows if row.get("version")},
-        "turns": by_turns if options.turn else "one contestant after the other",
+        "turns": by_turns if options.turn else alone,
         "steps": options.steps,
         "timed_steps": options.steps - options.warm_up,
         "flops_per_token": flops,
@@ -228,7 +268,16 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         "--only-compiled", dest="compiled", action="store_const", const=[True], help="skip contestants without it"
     )
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS, help="peers; none: only bytelm")
-    parser.add_argument("--fp8-head", action="store_true", help="train bytelm with train.fp8_head")
+    parser.add_argument(
+        "--fp8-head", nargs="*", choices=CASES, default=[], help="models that bytelm also trains with train.fp8_head"
+    )
+    parser.add_argument(
+        "--together",
+        type=int,
+        default=0,
+        metavar="N",
+        help="let N contestants compile at the same time, then train one after the other; saves minutes on a lent GPU",
+    )
     parser.add_argument(
         "--litgpt-python", type=Path, default=Path(sys.executable), help="Python interpreter with litgpt"
     )
@@ -237,8 +286,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     if options.dtype == "auto":
         options.dtype = choose_machine(options.device).dtype_name
     options.models = options.models or list(ON_A_GPU if options.device == "cuda" else ON_A_CPU)
-    if options.turn is None:
-        options.turn = 0 if options.device == "cuda" else 5
+    if options.turn is None or options.together:
+        options.turn = 0 if options.device == "cuda" or options.together else 5
     if not options.text.is_file():
         parser.error(f"--text {options.text}: there is no such file")
     if not options.litgpt_python.is_file():
@@ -257,8 +306,12 @@ def main(arguments: list[str]) -> None:
     command = command_line("benchmarks.pretrain", arguments)
     file = options.out / f"{'gpu' if options.device == 'cuda' else 'cpu'}-{options.dtype}.json"
     with tempfile.TemporaryDirectory() as folder:
-        for model in options.models:
-            _record(file, {**measure(model, options, Path(folder)), "command": command}, options)
+        if options.together:
+            results = iter(measure_together(options, Path(folder)))
+        else:
+            results = (measure(model, options, Path(folder)) for model in options.models)
+        for result in results:
+            _record(file, {**result, "command": command}, options)
     print(file.with_suffix(".md").read_text())
 
 

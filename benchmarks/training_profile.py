@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 import torch
+from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 # The first group that matches the name of an operation or of one of its parents. Innermost names are tried first.
@@ -22,6 +23,8 @@ GROUPS = (
     ("sums", re.compile(r"aten::(add|add_|mul|mul_|sum|sub|div)$|AccumulateGrad")),
 )
 REST, BETWEEN = "other operations", "between operations"
+SHORT_IDLE = 20  # microseconds between kernels that count as no idle time
+KERNELS, NAME = 40, 120  # kernels and idle times in a result, at most, and characters of their names
 
 
 def seconds_by_group(step: Callable[[], object], steps: int, device: str) -> dict:
@@ -40,7 +43,29 @@ def seconds_by_group(step: Callable[[], object], steps: int, device: str) -> dic
         groups[group_of(names)] += seconds / steps
     groups[BETWEEN] = max(0.0, whole / steps - sum(groups.values()))
     of = "the GPU's kernels" if on_gpu else "the main thread"
-    return {"step": whole / steps, "groups": dict(groups), "of": of}
+    found = {"step": whole / steps, "groups": dict(groups), "of": of}
+    return found | (gpu_details(profiler.events(), steps) if on_gpu else {})
+
+
+def gpu_details(events: list, steps: int) -> dict:
+    """Return the kernels that take longest, in seconds per step, and the longest idle times of the GPU."""
+    kernels = [event for event in events if event.device_type == DeviceType.CUDA and not event.is_user_annotation]
+    kernels.sort(key=lambda event: event.time_range.start)
+    seconds: dict[str, float] = defaultdict(float)
+    idle, busy_until, before = [], 0.0, ""
+    for kernel in kernels:
+        start, end = kernel.time_range.start, kernel.time_range.end
+        seconds[kernel.name] += (end - start) / 1e6 / steps
+        if before and start - busy_until > SHORT_IDLE:
+            idle.append({"seconds": (start - busy_until) / 1e6, "after": before[:NAME], "before": kernel.name[:NAME]})
+        if end > busy_until:
+            busy_until, before = end, kernel.name
+    longest = sorted(seconds.items(), key=lambda pair: -pair[1])[:KERNELS]
+    return {
+        "kernels": {name[:NAME]: taken for name, taken in longest},
+        "idle_seconds": sum(each["seconds"] for each in idle) / steps,
+        "idle": sorted(idle, key=lambda each: -each["seconds"])[:KERNELS],
+    }
 
 
 def group_of(names: list[str]) -> str:

@@ -1,8 +1,8 @@
 """A contestant of benchmarks.pretrain. It reads one command per line from standard input and prints one answer each.
 
 `train N` takes N optimizer steps, and `profile N` takes N more under the profiler. `queue N` takes N of our steps and
-fails if the host waits for the GPU before it reads their results. Other output to standard output, such as a library's
-banner, goes to standard error.
+fails if the host waits for the GPU before it reads their results. `rest` gives unused GPU memory back. Other output to
+standard output, such as a library's banner, goes to standard error.
 """
 
 import json
@@ -23,6 +23,7 @@ from benchmarks.training_profile import seconds_by_group
 from lm.objectives import masked_token
 from lm.optim.optimizers import partition
 from lm.optim.schedules import warmup_cosine
+from pipelines.training.batch_loss import summed_loss
 
 SPECIAL = {"mask_id": 2, "cls_id": 3, "sep_id": 4, "special_ids": range(5)}
 LEARNING_RATE, FINAL, WEIGHT_DECAY, BETAS, EPS, CLIP = 6e-4, 0.1, 0.1, (0.9, 0.95), 1e-8, 1.0
@@ -77,6 +78,8 @@ def at_most_waits(most: int) -> Iterator[None]:
 
 class OurSteps:
     """The trainer of `bytelm pretrain`, on the batches of `batch_of`."""
+
+    loss = staticmethod(summed_loss)
 
     def __init__(self, job: Job, case: Case, tokens: np.ndarray) -> None:
         from pipelines.recipes.config import TrainConfig
@@ -173,8 +176,12 @@ def main() -> None:
     )
     answer({"ready": time.perf_counter() - started, "version": None if job.peer == OURS else version(job.peer)})
     for line in sys.stdin:
-        command, number = line.split()
-        if command == "train":
+        command, _, number = line.strip().partition(" ")
+        if command == "rest":
+            if job.device == "cuda":
+                torch.cuda.empty_cache()
+            answer({})
+        elif command == "train":
             answer(train(steps.train, int(number), job.device))
         elif command == "queue":
             for _ in range(int(number)):

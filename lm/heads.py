@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import ClassVar
 
 import torch
@@ -11,8 +12,28 @@ from torch import Tensor, nn
 from lm.config import ModelConfig
 from lm.initialization import Initializer
 from lm.layers import Component, Embedding, Linear, build_norm
-from lm.logit_loss import FusedScore, fused_score
+from lm.logit_loss import FusedScore, Variant, fused_score
 from lm.losses import linear_cross_entropy
+from lm.warn import warn
+
+
+@cache
+def gpu_score(device: torch.device) -> FusedScore | None:
+    """Return the Triton kernel of `fused_score` if it runs on this device, else None.
+
+    Triton comes with PyTorch for NVIDIA and AMD GPUs on Linux, and needs a C compiler.
+    """
+    if device.type != "cuda":
+        return None
+    try:
+        from lm.logit_loss_triton import triton_score
+
+        logits = torch.zeros(1, 16, device=device)
+        triton_score(logits, None, torch.zeros(1, dtype=torch.int64, device=device), 16, Variant(), True)
+    except (ImportError, RuntimeError) as error:
+        warn(f"the loss has no kernel of its own on this GPU, and is slower: {error}")
+        return None
+    return triton_score
 
 
 class LanguageHead(Component):
@@ -67,9 +88,16 @@ class LanguageHead(Component):
             soft_cap=self.soft_cap,
             label_smoothing=label_smoothing,
             z_loss=z_loss,
-            fused=self.fused,
+            fused=self._score(rows),
             float8=self.float8 and self.training,
         )
+
+    def _score(self, rows: Tensor) -> FusedScore | None:
+        """Return the fastest score of logits of these rows, other than eager operations."""
+        kernel = None
+        if rows.dtype != torch.float64 and not torch.compiler.is_compiling():
+            kernel = gpu_score(rows.device)
+        return kernel or self.fused
 
     def reset_parameters(self, initializer: Initializer) -> None:
         if self.weight is not None:

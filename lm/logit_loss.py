@@ -1,7 +1,7 @@
 """Compute the loss of logits, and overwrite the logits with its gradient.
 
 `Scorer` runs eagerly; its buffers and tiles fit in the cache of a CPU. `fused_score` is the same formula for
-torch.compile. On a GPU its kernels read the logits once for the loss and once for the gradient.
+torch.compile, and `lm.logit_loss_triton` the same as a kernel for GPUs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Variant(NamedTuple):
 
 
 FusedScore = Callable[[Tensor, Tensor | None, Tensor, int, Variant, bool], Tensor]
-"""The type of a compiled `fused_score`."""
+"""The type of `fused_score`"""
 
 
 def fused_score(

@@ -91,7 +91,7 @@ class Stack(Component):
             mixes = [block.mixer.parallel_form(mask) for block in self.blocks]
         embedded = x
         last = len(self.blocks) - 1
-        with fused_kernels(x.device, plain):
+        with fused_kernels(x.device, plain, x.shape[1]):
             for i, (block, mix) in enumerate(zip(self.blocks, mixes, strict=True)):
                 if self.config.embedding_skips:
                     x = self.residual_scales[i].to(dtype) * x + self.embedding_scales[i].to(dtype) * embedded
@@ -106,7 +106,7 @@ class Stack(Component):
         """Return the block's output; its activations are computed again in the backward pass (Chen et al. 2016)."""
 
         def run(x: Tensor, *inputs: Any) -> Tensor:
-            with fused_kernels(x.device, plain):  # the backward pass must choose the same kernels
+            with fused_kernels(x.device, plain, x.shape[1]):  # the backward pass must choose the same kernels
                 output: Tensor = block(x, *inputs)
                 return output
 
@@ -153,8 +153,8 @@ class Stack(Component):
 
         Blocks fill the context; prompts, pairs and texts to classify have all lengths.
         """
-        if self.config.architecture == "encoder-decoder" or self.relative is not None or torch.compiler.is_exporting():
-            return False  # an exporter would take the context length for the only one
+        if self.config.architecture == "encoder-decoder" or self.relative is not None or not isinstance(length, int):
+            return False  # an exporter's symbolic length would be taken for the context length
         unmasked = mask.segments is None and mask.present is None and not 0 < mask.window < length
         return unmasked and length == self.config.context_length
 

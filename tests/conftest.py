@@ -81,8 +81,11 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(autouse=True)
 def cpu_unless_a_gpu_is_needed(request, monkeypatch):
-    """Make the device "auto" the CPU, here and in child processes, unless the test needs a GPU."""
-    if request.node.get_closest_marker("gpu"):
+    """Make the device "auto" the CPU, here and in child processes, unless the test needs a GPU.
+
+    With $BYTELM_TEST_GPU it is the GPU, which some tests are not made for.
+    """
+    if request.node.get_closest_marker("gpu") or os.environ.get("BYTELM_TEST_GPU"):
         return
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     if "torch" in sys.modules:

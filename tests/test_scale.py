@@ -1,4 +1,4 @@
-"""The estimates of scale.md, gpu-step.md and what-fits.md in docs/ follow from the code and recorded measurements."""
+"""The estimates of scale.md and what-fits.md in docs/ follow from the code and recorded measurements."""
 
 import json
 import runpy
@@ -11,7 +11,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from lm.config import ModelConfig
-from lm.costs import flops_per_token, meta_model
 from lm.model import LanguageModel
 from lm.optim.muon import orthogonal
 from lm.optim.optimizer_settings import OptimizerSettings
@@ -21,10 +20,9 @@ from pipelines.cluster.counting_tasks import FAN_IN
 
 DOCS = Path(__file__).parents[1] / "docs"
 scale = SimpleNamespace(**runpy.run_path(str(DOCS / "scale.py")))
-gpu_step = SimpleNamespace(**runpy.run_path(str(DOCS / "gpu_step.py")))
 data_scale = SimpleNamespace(**runpy.run_path(str(DOCS / "data_scale.py")))
 what_fits = SimpleNamespace(**runpy.run_path(str(DOCS / "what_fits.py")))
-ESTIMATES = {"scale": scale, "gpu_step": gpu_step, "data_scale": data_scale, "what_fits": what_fits}
+ESTIMATES = {"scale": scale, "data_scale": data_scale, "what_fits": what_fits}
 SMALL = ModelConfig(vocab_size=300, context_length=16, layers=3, width=48, heads=3)
 
 
@@ -32,17 +30,6 @@ SMALL = ModelConfig(vocab_size=300, context_length=16, layers=3, width=48, heads
 def test_the_page_holds_what_the_formulas_give_now(estimate):
     text = estimate.PAGE.read_text(encoding="utf-8")
     assert estimate.page(text) == text, f"python {estimate.__file__} brings it up to date"
-
-
-def test_the_products_of_a_gpu_step_have_the_flops_of_the_model():
-    """`flops_per_token` counts attention in full, the estimate the causal half."""
-    config = preset("gpt2")
-    seconds = gpu_step.seconds(config, gpu_step.Code())
-    flops = (
-        seconds["products of the blocks"] * gpu_step.BLOCK_RATE + seconds["products of the head"] * gpu_step.HEAD_RATE
-    )
-    flops += 2 * seconds["attention"] * gpu_step.ATTENTION_RATE[64]
-    assert flops / gpu_step.TOKENS == pytest.approx(flops_per_token(meta_model(config)), rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", ["adamw", "muon"])

@@ -1,4 +1,4 @@
-"""Generation on a GPU with steps of one shape, which torch.compile turns into a CUDA graph.
+"""Generation on a GPU with steps of one shape, which a CUDA graph records.
 
 A step of one token takes a GPU less time than launching its kernels one by one takes Python. A CUDA graph launches them
 all at once, but its shapes and addresses are fixed.
@@ -6,7 +6,6 @@ all at once, but its shapes and addresses are fixed.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -19,16 +18,15 @@ from lm.masks import Mask
 from lm.mixers.attention import Attend
 from lm.model import Stack
 from lm.positions import Rows
-from lm.warn import warn
 
-# Estimates, not measured: compiling takes 10 s or more for each batch size and number of columns, and a graph saves
-# about 5 ms a token of a model with 12 layers.
-FEWEST_TOKENS = 2_000
-COLUMNS = 256  # the number of columns is a multiple of this, so that few are compiled for
+# Recording takes as long as about 5 tokens without a graph, and replaying a fifth to a quarter of a token (6 layers of
+# width 384 on an H200). Compiling the step first would save another tenth, but takes 4 s for each shape.
+FEWEST_TOKENS = 16
+COLUMNS = 256  # the number of columns is a multiple of this: attention's kernels are slower for other lengths
 
 
 def static_cache_pays(config: ModelConfig, device: torch.device, new_tokens: int) -> bool:
-    """Return whether `StaticCache` generates `new_tokens` faster than `KVCache` does, compilation included.
+    """Return whether `StaticCache` generates `new_tokens` faster than `KVCache` does, with recording its graph.
 
     It does on CUDA from FEWEST_TOKENS on, and never on a CPU, where computing outweighs launching.
     """
@@ -68,12 +66,7 @@ class StaticCache(KVCache):
             super().__init__(stack, batch, columns, dtype=dtype, device=device, padding=padding)
             for tensor in (*self.keys, *self.values):
                 tensor.zero_()  # hidden columns have weight 0, and 0 x NaN would be NaN
-                if device.type != "cpu":
-                    torch._dynamo.mark_static_address(tensor)  # a CUDA graph writes into it instead of a copy
-        # Without fullgraph, shapes beyond the compiler's limit run uncompiled instead of raising an error.
-        self._step: Callable[[InferenceModel, StaticCache, Tensor], Tensor] = step
-        if device.type != "cpu":
-            self._step = torch.compile(step, mode="reduce-overhead", dynamic=False)
+        self._graph: StepGraph | None = None
 
     def clear(self, padding: Tensor | None = None) -> None:
         super().clear(padding)
@@ -108,20 +101,14 @@ class StaticCache(KVCache):
     def next_logits(self, model: InferenceModel, ids: Tensor) -> Tensor:
         """Read one token of each sequence, ids (B, 1), and return the logits (B, V) after it."""
         with torch.inference_mode(False), torch.no_grad():
-            logits = self._run(model, ids.clone()).clone()  # the next step overwrites a CUDA graph's output
+            if ids.device.type != "cuda":
+                logits = step(model, self, ids)
+            else:
+                if self._graph is None:
+                    self._graph = StepGraph(model, self, ids)
+                logits = self._graph(ids)
         self.advance(1)
         return logits
-
-    def _run(self, model: InferenceModel, ids: Tensor) -> Tensor:
-        """Run the compiled step, or the plain one where the compiler's back end fails: it may lack a C compiler."""
-        try:
-            return self._step(model, self, ids)
-        except RuntimeError as error:
-            if type(error).__name__ not in ("BackendCompilerFailed", "InductorError"):
-                raise
-            warn(f"generation is not compiled, because torch.compile failed: {error}")
-            self._step = step
-            return step(model, self, ids)
 
     def _attend_next(self, block: int, added: Tensor, scale: float | None, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         keys, values = self.keys[block], self.values[block]
@@ -130,10 +117,31 @@ class StaticCache(KVCache):
         return attend_all(q, keys, values, added, scale)
 
 
+class StepGraph:
+    """`step` of one model and cache as a CUDA graph."""
+
+    def __init__(self, model: InferenceModel, cache: StaticCache, ids: Tensor) -> None:
+        self._ids = ids.clone()
+        stream = torch.cuda.Stream(ids.device)
+        stream.wait_stream(torch.cuda.current_stream(ids.device))
+        with torch.cuda.stream(stream):
+            step(model, cache, self._ids)  # libraries allocate their workspaces before the recording
+        torch.cuda.current_stream(ids.device).wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            self._logits = step(model, cache, self._ids)
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Return the logits (B, V) after ids (B, 1)."""
+        self._ids.copy_(ids)
+        self._graph.replay()
+        return self._logits.clone()  # the next step overwrites the graph's own
+
+
 def step(model: InferenceModel, cache: StaticCache, ids: Tensor) -> Tensor:
     """Write the keys and values of ids (B, 1) to the cache and return the logits (B, V). The cache does not advance.
 
-    All its shapes are fixed, and it reads no value of the device, so it compiles to one graph.
+    All its shapes are fixed, and it reads no value of the device, so a graph can record it.
     """
     embedded = model.model.embed(ids)
     positions, mixes = cache.positions(1), cache.mixes(1)

@@ -259,21 +259,20 @@ class Prefetcher:
         self._next: tuple[tuple[int, int], Future[Batch]] | None = None
 
     def step(self, consumed: int, tokens: int) -> Batch:
-        """Return the batch of `data.step`, and begin the one after it."""
+        """Return the batch of `data.step`."""
         if self._next is None or self._next[0] != (consumed, tokens):
-            self._next = self._begin(consumed, tokens)
-        batch = self._next[1].result()
-        examples, more = self._data.size(consumed, tokens)
-        self._next = self._begin(consumed + examples, tokens + more)
-        return batch
+            self.begin(consumed, tokens)
+        assert self._next is not None
+        return self._next[1].result()
+
+    def begin(self, consumed: int, tokens: int) -> None:
+        """Begin to make the batch of `data.step` in the thread."""
+        self._next = (consumed, tokens), self._pool.submit(self._data.step, consumed, tokens)
 
     def close(self) -> None:
         """Discard the prefetched batch."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._next = None
-
-    def _begin(self, consumed: int, tokens: int) -> tuple[tuple[int, int], Future[Batch]]:
-        return (consumed, tokens), self._pool.submit(self._data.step, consumed, tokens)
 
 
 def open_training_data(

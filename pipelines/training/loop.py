@@ -213,6 +213,9 @@ class Trainer:
         batch = self.batches.step(self.at.consumed, self.at.tokens)
         self.at.waited += time.perf_counter() - started
         examples, tokens = self.data.size(self.at.consumed, self.at.tokens)
+        next_batch = self.at.consumed + examples, self.at.tokens + tokens
+        if self.device.type == "cpu":
+            self.batches.begin(*next_batch)
         lr, weight_decay = self._schedule(tokens)
         weight = self.parallel.sum(float(batch.weights.sum()))
         if self._graphs:
@@ -223,6 +226,8 @@ class Trainer:
         total_norm = self.parallel.clip(self._parameters, self.config.grad_clip or math.inf)
         if not self._may_skip:  # otherwise both scalars decide
             self._update()
+        if self.device.type != "cpu":  # earlier, the thread and the launches of kernels would hold each other up
+            self.batches.begin(*next_batch)
         loss, norm = self.parallel.sum(float(total)), float(total_norm)  # the only wait for the device
         overflowed = self.loss_scale.overflowed(loss, norm)
         finite = math.isfinite(loss) and math.isfinite(norm)

@@ -5,7 +5,18 @@ import sys
 
 import pytest
 
-from benchmarks import attention, contention, finetune, generate, recipes, report, serve, shakespeare, training_report
+from benchmarks import (
+    attention,
+    contention,
+    finetune,
+    generate,
+    gpu,
+    recipes,
+    report,
+    serve,
+    shakespeare,
+    training_report,
+)
 from benchmarks.harness import RESULTS, Clock, Worker, run_command, table, turns
 
 PAGES = {
@@ -18,6 +29,9 @@ PAGES = {
     "character-bpe/tokenizer": report.markdown,
     "pretrain/cpu-float32": training_report.markdown,
     "pretrain/cpu-bfloat16": training_report.markdown,
+    "gpu/gpu-bfloat16": training_report.markdown,
+    "gpu/cuda": generate.markdown,
+    "gpu/gpu": gpu.markdown,
     "attention/attention": attention.markdown,
     "contention/contention": contention.report,
     "generate/cpu": generate.markdown,

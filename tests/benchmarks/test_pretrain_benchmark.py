@@ -9,9 +9,9 @@ import torch
 
 from benchmarks import pretrain
 from benchmarks.limits import device_bandwidth
-from benchmarks.training_models import CASES, PADDED, build_ours, litgpt_model, transformers_model
+from benchmarks.training_models import CASES, OURS, PADDED, build_ours, litgpt_model, transformers_model
 from benchmarks.training_profile import group_of, seconds_by_group
-from benchmarks.training_worker import batch_of
+from benchmarks.training_worker import Job, OurSteps, batch_of
 from lm.costs import count_parameters, meta_model
 
 SMALL = {"--steps": "8", "--warm-up": "4", "--turn": "2", "--rise": "2"}
@@ -31,6 +31,16 @@ def run(text, out, *more: str) -> dict:
     arguments = [part for pair in SMALL.items() for part in pair]
     pretrain.main(["--text", str(text), "--device", "cpu", "--dtype", "float32", "--out", str(out), *arguments, *more])
     return json.loads((out / "cpu-float32.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("model", ["tiny-gpt2", "tiny-gpt2-parts", "tiny-bert"])
+def test_our_contestant_trains_on_the_given_batches(model, tmp_path):
+    ids = np.random.default_rng(0).integers(5, 512, 5_000).astype(np.uint16)
+    ids.tofile(tmp_path / "ids")
+    steps = OurSteps(Job(OURS, model, "cpu", "float32", False, str(tmp_path / "ids"), 6, 1), CASES[model], ids)
+    losses = [steps.train() for _ in range(3)]
+    steps.queue()
+    assert losses[0] == pytest.approx(np.log(512), rel=0.02) and len({*losses}) == 3
 
 
 @pytest.mark.slow
@@ -66,10 +76,10 @@ def test_accumulated_parts_of_a_batch_reach_the_loss_of_the_whole_batch(text, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("turn", ["2", "0"], ids=["by turns", "one after the other"])
+@pytest.mark.parametrize("turns", [("--turn", "2"), ("--turn", "0"), ("--together", "3")], ids=" ".join)
 @pytest.mark.parametrize("model", ["tiny-gpt2", "tiny-bert"])
-def test_compiled_contestants_reach_the_same_loss(text, tmp_path, model, turn):
-    (case,) = run(text, tmp_path, "--models", model, "--turn", turn)["models"]
+def test_compiled_contestants_reach_the_same_loss(text, tmp_path, model, turns):
+    (case,) = run(text, tmp_path, "--models", model, *turns)["models"]
     rows = {row["contestant"]: row for row in case["rows"]}
     for name in ("bytelm", "bytelm, compiled", "transformers", "transformers, compiled"):
         assert rows[name]["same_loss"], rows[name]

@@ -1,12 +1,15 @@
 """On a GPU, attention with a mask or of varying length leaves out cuDNN's kernels (tensors on `meta` stand in)."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
 from torch.nn.attention import SDPBackend
 
+from lm import model as model_module
 from lm.attention import backends
+from lm.attention.backends import CUDNN_FIRST
 from lm.costs import meta_model
 from lm.decoding.packed import prepare
 from lm.decoding.state import DecodeState
@@ -15,7 +18,7 @@ from lm.model import LanguageModel
 from lm.presets import preset
 from lm.task_model import TaskModel
 
-T = 16
+T = 128  # a length that cuDNN is taken for
 
 
 @pytest.fixture
@@ -25,8 +28,8 @@ def allowed(monkeypatch):
     chosen = [None]
 
     class Spy:
-        def __init__(self, names):
-            self.context, self.names = kernels(names), names
+        def __init__(self, names, set_priority=False):
+            self.context, self.names = kernels(names, set_priority=set_priority), names
 
         def __enter__(self):
             self.context.__enter__()
@@ -61,9 +64,29 @@ def without_cudnn(calls):
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder"])
-def test_training_on_whole_blocks_may_use_every_kernel(allowed, architecture):
+def test_training_on_whole_blocks_prefers_cudnn(allowed, architecture):
     meta(architecture)(ids()).sum().backward()
-    assert allowed == [None, None]
+    assert allowed == [CUDNN_FIRST, CUDNN_FIRST]
+    assert CUDNN_FIRST[0] == SDPBackend.CUDNN_ATTENTION and len(CUDNN_FIRST) == 4
+
+
+def test_compiled_training_prefers_cudnn_too(monkeypatch):
+    """A tracer asks for the kernels while it traces."""
+    asked = []
+    monkeypatch.setattr(model_module, "fused_kernels", lambda *facts: asked.append(facts[1:]) or nullcontext())
+    torch._dynamo.reset()
+    torch.compile(meta(), backend="eager")(ids())
+    torch._dynamo.reset()
+    assert (True, T) in asked
+
+
+def test_deterministic_training_leaves_out_cudnn(allowed):
+    torch.use_deterministic_algorithms(True)
+    try:
+        meta()(ids()).sum().backward()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert without_cudnn(allowed)
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder"])

@@ -163,6 +163,7 @@ def test_prefetched_batches_equal_batches_made_on_demand():
         assert batch.number == data.made.get(timeout=300) == (consumed, tokens)
         examples, more = data.size(consumed, tokens)
         consumed, tokens = consumed + examples, tokens + more
+        batches.begin(consumed, tokens)
         # The next batch is prefetched before the trainer requests it.
         assert data.made.get(timeout=300) == (consumed, tokens)
         data.made.put((consumed, tokens))
