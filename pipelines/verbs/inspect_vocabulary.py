@@ -6,7 +6,7 @@ Examples:
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -128,15 +128,11 @@ def _show(tok: Tokenizer, found: dict[str, Any], rare: int) -> None:
     longest = sorted(range(len(tok.vocabulary.tokens)), key=lambda i: -len(tok.vocabulary.tokens[i] or b""))
     table(("tokens", "number", "examples"), [*rows, ("longest", "", _examples(tok, longest))], text=True)
     if languages := found.get("languages"):
+        from pipelines.reporting.language_parity import show_costs
+
         answer("")
-        table(("language", "tokens", "premium"), _languages(languages))
-        answer(f"Gini coefficient {languages['gini']:.3f}")
+        show_costs({str(found["tokenizer"]): languages})
 
 
 def _examples(tok: Tokenizer, ids: Sequence[int]) -> str:
     return " ".join(visible((tok.vocabulary.tokens[i] or b"")[:LONGEST_EXAMPLE]) for i in ids[:EXAMPLES])
-
-
-def _languages(found: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    for language, tokens in sorted(found["tokens"].items(), key=lambda each: each[1]):
-        yield language, f"{tokens:,}", f"{found['premiums'][language]:.2f}"

@@ -43,7 +43,7 @@ def test_the_premium_is_relative_to_the_language_with_the_fewest_tokens(parallel
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"en": "a"}', "line 3 and line 1 differ in the languages de, zh"),
+        ('{"en": "a"}', "line 3 and the first one differ in the languages de, zh"),
         ("{", "line 3 is not JSON in UTF-8"),
         ('["a"]', "line 3 is not an object of texts"),
         ('{"en": 1, "de": "b", "zh": "c"}', "line 3 is not an object of texts"),
@@ -76,7 +76,7 @@ def test_the_command_shows_a_run_and_its_languages(trained_gpt, text_folder, par
     done = in_process("inspect-vocabulary", trained_gpt, text_folder, "--parallel", parallel)
     assert done.returncode == 0, done.stderr
     assert "never used in the training split" in done.stdout
-    assert "Gini coefficient 0." in done.stdout
+    assert "Gini coefficient" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     as_json = in_process("inspect-vocabulary", trained_gpt, "--parallel", parallel, "--json")
     assert {"unmerged", "split", "languages"} <= json.loads(as_json.stdout).keys()
