@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tokenizer.argument_checks import file_path, whole_number
-from tokenizer.encoding_methods import EncodingMethods
+from tokenizer.integer_methods import IntegerMethods
 from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import Pattern
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tokenizer.training.train import TrainingOptions
 
 
-class Tokenizer(EncodingMethods):
+class Tokenizer(IntegerMethods):
     """A byte-level BPE, WordPiece or Unigram tokenizer: text to ids and back. Create one with `train` or `load`.
 
     The same vocabulary gives the same ids as in tiktoken, tokenizers and transformers. Training gives the same merges
