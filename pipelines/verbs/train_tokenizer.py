@@ -59,7 +59,7 @@ HELP = {
     "Vocabulary": (
         "vocab_size kind pattern superwords parity",
         "normalize special_tokens sentinels special_text merge_by min_frequency max_token_length limit_alphabet "
-        "byte_order tie_break transition superword_words parity_window",
+        "base byte_order tie_break transition superword_words parity_window",
     ),
     "Unigram pieces": ("", " ".join(f"pieces.{field.name}" for field in fields(PieceRules))),
     "Memory and time": ("memory threads", "spill_folder min_count save_counts counts engine address"),
@@ -85,6 +85,7 @@ def train_tokenizer(
     min_frequency: int | None = None,
     max_token_length: int | None = None,
     limit_alphabet: int | None = None,
+    base: int | None = None,
     byte_order: Literal["gpt2", "raw"] = "gpt2",
     tie_break: Literal["ids", "bytes"] = "ids",
     pieces: PieceRules = PieceRules(),  # noqa: B008 - immutable
@@ -113,8 +114,9 @@ def train_tokenizer(
     Args:
         vocab_size: Number of entries, including special tokens and, for bpe, the 256 bytes.
         out: Folder for tokenizer.json.
-        kind: bpe (byte-level), wordpiece (BERT), unigram (T5), character-bpe (Llama 2), characters or words. The last
-            two have a token for each. Only bpe keeps all text.
+        kind: bpe (byte-level), wordpiece (BERT), unigram (T5), character-bpe (Llama 2), characters, words or integers.
+            Characters and words have a token for each. integers is for sequences of integers: .npy files (name the
+            suffix) or lists in Parquet. Only bpe keeps all text.
         pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression. For wordpiece:
             bert-uncased (the default) or bert-cased. For unigram: metaspace (the default, without
             normalization), keep-whitespace (for code), nmt_nfkc or nfkc (both normalize as
@@ -136,8 +138,9 @@ def train_tokenizer(
             count(b)); wordpiece only.
         min_frequency: Least count of a pair to merge; by default 2, with `merge_by='likelihood'` the largest that fills
             the vocabulary. For characters and words: their least count, by default 1. Not for unigram.
-        max_token_length: Maximum length of a token in bytes; bpe only.
+        max_token_length: Maximum length of a token in bytes or integers; bpe and integers only.
         limit_alphabet: Number of most frequent characters to keep; all by default. wordpiece and character-bpe only.
+        base: Number of integers, which are their own ids; by default the largest one plus 1. integers only.
         byte_order: Ids of the bytes: gpt2 (as in Hugging Face) or raw; bpe only.
         tie_break: Choice among pairs of equal count: ids (smallest left, then right id) or bytes (greatest left, then
             right bytes); bpe only.
@@ -176,7 +179,7 @@ def train_tokenizer(
 
     options = TrainingOptions(kind=kind, special_tokens=special_tokens, min_frequency=min_frequency)
     options |= {"max_token_length": max_token_length, "byte_order": byte_order, "tie_break": tie_break}
-    options |= {"merge_by": merge_by, "limit_alphabet": limit_alphabet}
+    options |= {"merge_by": merge_by, "limit_alphabet": limit_alphabet, "base": base}
     options |= {"pieces": None if pieces == PieceRules() else pieces}
     Options(vocab_size=vocab_size, **options).splitter(pattern)
     others, splitter = load_compared(compare), pattern or kind_named(kind).default_pattern
@@ -209,9 +212,9 @@ def train_tokenizer(
             counted.save(save_counts)
         frequent = counted.at_least(min_count) if min_count > 1 else counted
         phases.begin(kind_named(kind).phase)
-        tok = base = Tokenizer.train_from_counts(frequent, first_entries, **limits, **options)
+        tok = first = Tokenizer.train_from_counts(frequent, first_entries, **limits, **options)
         if stages and source:
-            tok = stages.grow(base, source.batches("train"), vocab_size, **limits, **options)
+            tok = stages.grow(first, source.batches("train"), vocab_size, **limits, **options)
         phases.end()
     tok.save(out)
     remove_range_counts(out)
@@ -219,7 +222,7 @@ def train_tokenizer(
     head = {"tokenizer": str(out), "split_rule": source.split_rule if source else None, "seconds": phases.seconds}
     languages = _languages_of(held_out, corpus, source, reading) if others else {}
     summary = summarize(tok, counted, frequent, held_out, others, languages, max_token_length)
-    print_summary({**head, **summary, **_trace(base, frequent, trace, merge_by)}, [source] if source else [], as_json)
+    print_summary({**head, **summary, **_trace(first, frequent, trace, merge_by)}, [source] if source else [], as_json)
     return tok
 
 

@@ -53,7 +53,10 @@ def from_text(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32] | None:
 
 
 class Integers(namedtuple("_Integers", ["base"]), Splitter):
-    """Every document is one pretoken, a sequence of integers below `base`, or of any integers if it is None."""
+    """Every document is one pretoken, a sequence of integers below `base`. For training, `base` is None.
+
+    Then training itself refuses other texts.
+    """
 
     base: int | None
     rewrites = False
@@ -63,17 +66,19 @@ class Integers(namedtuple("_Integers", ["base"]), Splitter):
         return self.spelling
 
     def pretokens(self, text: bytes) -> Iterator[bytes]:
-        """Yield the text, if it is not empty. Raises ValueError if it is no sequence of such integers."""
+        """Yield the text, if it is not empty. Raises ValueError if it is no sequence of integers below `base`."""
         import numpy as np
 
         if text:
-            self.check(np.frombuffer(text, np.uint8))
+            if self.base is not None:
+                self.check(np.frombuffer(text, np.uint8))
             yield text
 
     def ends_of_block(self, block: Block) -> np.ndarray:
         import numpy as np
 
-        self.check(block.data[int(block.offsets[0]) : int(block.offsets[-1])])
+        if self.base is not None:
+            self.check(block.data[int(block.offsets[0]) : int(block.offsets[-1])])
         ends: np.ndarray = np.unique(block.offsets[1:])
         return np.asarray(ends[ends > block.offsets[0]])
 
