@@ -85,7 +85,7 @@ class Tokenizer(IntegerMethods):
 
         options, all by keyword:
         kind: "bpe" (the default, byte-level), "wordpiece", "unigram", "character-bpe" (BPE over characters),
-            "characters" or "words".
+            "characters", "words" or "integers" (see `train_ids`, also for `base`).
         special_tokens: the first entries of the vocabulary, by default `DEFAULT_SPECIAL_TOKENS`. WordPiece, characters
             and words append [UNK] if it is not among them. Unigram and BPE over characters begin with <unk> and end
             with these. ValueError if an ordinary token can have the same spelling: choose spellings such as <|name|>.
