@@ -27,9 +27,10 @@ _READERS = {
     ".json": ".json",
     ".parquet": ".parquet",
     ".arrow": ".arrow",
+    ".npy": ".npy",
 }
 # Binary tables have their own compression, so .gz, .xz or .zst after these suffixes is not read.
-_TABLES = (".parquet", ".arrow")
+_TABLES = (".parquet", ".arrow", ".npy")
 
 SPLIT_NAMES = {
     "train": "train",
@@ -71,7 +72,8 @@ class Found:
 
 
 def file_format(path: AnyPath, wanted: Sequence[str] = ()) -> str | None:
-    """Return how a file is read: ".txt" (as one text), ".jsonl", ".csv", ".json", ".parquet" or ".arrow".
+    """Return how a file is read: ".txt" (as one text), ".jsonl", ".csv", ".json", ".parquet", ".arrow" or
+    ".npy".
 
     None for a file whose suffix is neither one of `FORMATS` nor `wanted`.
     """

@@ -15,6 +15,7 @@ from corpora.formats.arrow_files import read_arrow, read_parquet, row_group_cuts
 from corpora.formats.compression import SUFFIXES, is_mapped, read_whole
 from corpora.formats.csv_files import read_csv
 from corpora.formats.encodings import OtherEncoding
+from corpora.formats.integers import read_npy
 from corpora.formats.json_files import line_cuts, read_json, read_jsonl
 from corpora.formats.text_files import read_text, text_pieces
 from corpora.input_files import InputFile, standard_library_files, standard_library_folder
@@ -126,6 +127,8 @@ class _FilePart:
                 yield from read_parquet(path, split, options.text_column, self.start, self.stop)
             case ".arrow":
                 yield from read_arrow(path, split, options.text_column)
+            case ".npy":
+                yield from read_npy(path, split, options)
 
     def identity(self) -> Any:
         return [*file_identity(self.path), self.split, asdict(self.options), self.start, self.stop]

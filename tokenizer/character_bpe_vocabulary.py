@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tokenizer.encoding.character_tables import CharacterTables
+    from tokenizer.encoding.ids_to_text import ByteDecoding
     from tokenizer.encoding.kernel_encoder import KernelTables
     from tokenizer.encoding.python_encoder import DropoutEncoder
-    from tokenizer.encoding.text_decoding import TextDecoding
     from tokenizer.vocabulary import Common, Encode, EncodeWithSpans, Part
 
 
@@ -84,7 +84,7 @@ class CharacterPairVocabulary(Vocabulary):
 
         return CharacterTables(self)
 
-    def decoding(self) -> TextDecoding:
+    def decoding(self) -> ByteDecoding:
         from tokenizer.encoding.text_decoding import StepDecoding
 
         return StepDecoding(self)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from tokenizer.argument_checks import file_path, whole_number
-from tokenizer.encoding_methods import EncodingMethods
+from tokenizer.integer_methods import IntegerMethods
 from tokenizer.special import END_OF_TEXT
 from tokenizer.splitting.patterns import Pattern
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tokenizer.training.train import TrainingOptions
 
 
-class Tokenizer(EncodingMethods):
+class Tokenizer(IntegerMethods):
     """A byte-level BPE, WordPiece or Unigram tokenizer: text to ids and back. Create one with `train` or `load`.
 
     The same vocabulary gives the same ids as in tiktoken, tokenizers and transformers. Training gives the same merges
@@ -85,7 +85,7 @@ class Tokenizer(EncodingMethods):
 
         options, all by keyword:
         kind: "bpe" (the default, byte-level), "wordpiece", "unigram", "character-bpe" (BPE over characters),
-            "characters" or "words".
+            "characters", "words" or "integers" (see `train_ids`, also for `base`).
         special_tokens: the first entries of the vocabulary, by default `DEFAULT_SPECIAL_TOKENS`. WordPiece, characters
             and words append [UNK] if it is not among them. Unigram and BPE over characters begin with <unk> and end
             with these. ValueError if an ordinary token can have the same spelling: choose spellings such as <|name|>.

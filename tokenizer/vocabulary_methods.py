@@ -56,7 +56,8 @@ class VocabularyMethods:
 
     @property
     def kind(self) -> str:
-        """The kind of vocabulary: "bpe", "wordpiece", "unigram", "character-bpe", "characters" or "words"."""
+        """The kind of vocabulary: "bpe", "wordpiece", "unigram", "characters", "words", "integers"
+        or "character-bpe"."""
         return self.vocabulary.kind
 
     @property

@@ -1,4 +1,4 @@
-"""Readers of .parquet and .arrow files: one document per row, from one column.
+"""Readers of .parquet and .arrow files: one document per row, from one column of texts or of lists of integers.
 
 They use pyarrow, because `datasets` takes a path with brackets for a glob.
 """
@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from corpora.document_error import DocumentError
 from corpora.documents import Chunk, unread
+from corpora.formats.integers import documents_of_lists, holds_integers
 from corpora.object_store import AnyPath, ObjectPath, ObjectStoreError
 from corpora.read_options import Column, choose_column
 
@@ -160,7 +161,9 @@ def column_chunks(
         if cells is None:
             return
         for documents in cells.chunks if isinstance(cells, pa.ChunkedArray) else [cells]:
-            if column.is_nested:
+            if holds_integers(documents.type):
+                documents = _lists(documents, column, origin, failure)
+            elif column.is_nested:
                 documents = _inner_texts(documents, column, origin, row, failure)
             elif not _holds_text(documents.type):
                 raise ValueError(
@@ -173,6 +176,15 @@ def column_chunks(
                 raise failure(error) from error
             yield Chunk(documents=documents, origin=origin, split=split, first_row=row)
             row += len(documents)
+
+
+def _lists(cells: pa.Array, column: Column, origin: str, failure: Callable[[Exception], Exception]) -> pa.Array:
+    """Return lists of integers as documents."""
+    try:
+        cells.validate(full=True)
+    except Exception as error:
+        raise failure(error) from error
+    return documents_of_lists(cells, column.name, origin)
 
 
 def _inner_texts(

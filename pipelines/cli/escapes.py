@@ -6,12 +6,15 @@ from codecs import getincrementaldecoder
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+from tokenizer.splitting.integers import FIRST
+
 _SHOWN = {" ": "·", "\n": "⏎", "\r": "␍", "\t": "→", "\x7f": "␡"}
 # C0 and C1 controls except tab and newline, bidirectional overrides, and surrogates, which UTF-8 cannot encode.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 QUOTES = "'\""
 _CODE = re.compile("`([^`]*)`")
 _ARGUMENT = re.compile(r"([a-z][a-z0-9_]*(?:\.[a-z0-9_]+)*)(?:=(.*))?")
+_INTEGERS = re.compile(f"[{chr(FIRST)}-\U0010ffff]+")
 _on_command_line = False
 
 
@@ -58,9 +61,12 @@ def visible(piece: bytes) -> str:
     """Return `piece` as one line of visible characters.
 
     White space and control characters become symbols, invalid UTF-8 becomes \\xNN, and other invisible characters
-    become \\uNNNN.
+    become \\uNNNN. Integers, which are characters from U+F0000 on, become numbers: ⟨60 64 67⟩.
     """
     text = piece.decode("utf-8", "surrogateescape")
+    if _INTEGERS.search(text):
+        text = _INTEGERS.sub(lambda run: f"⟨{' '.join(str(ord(c) - FIRST) for c in run[0])}⟩", text)
+        return text if text.isprintable() else visible(text.encode("utf-8", "surrogateescape"))
     shown = "".join(_SHOWN.get(c) or (c if c.isprintable() else _escape(ord(c))) for c in text)
     return "◌" + shown if text and unicodedata.category(text[0]).startswith("M") else shown
 

@@ -5,7 +5,7 @@ from typing import Any
 from pipelines.cli.console import messages
 from pipelines.cli.display import say, table
 from pipelines.cli.escapes import visible
-from pipelines.reporting.tokenizer_summary import LONGEST_EXAMPLE, shorten
+from pipelines.reporting.token_labels import LONGEST_EXAMPLE, shorten
 from tokenizer import PretokenCounts, Tokenizer
 from tokenizer.training.replay import replay
 

@@ -9,6 +9,7 @@ from pipelines.cli.escapes import visible, whole_characters
 from tokenizer import Tokenizer
 
 KINDS = ("word, after a space", "letters", "digits", "punctuation", "white space", "part of a character", "special")
+LONGEST_EXAMPLE = 1000  # bytes of a token in a summary
 
 
 class TokenLabels:
@@ -79,3 +80,8 @@ def _kind(piece: bytes) -> int:
     if any(character.isalpha() for character in bare):
         return 0 if text[0] == " " else 1
     return 3
+
+
+def shorten(spelled: str) -> str:
+    """Return `spelled`, cut to 16 characters for a table."""
+    return spelled if len(spelled) <= 16 else spelled[:15] + "…"

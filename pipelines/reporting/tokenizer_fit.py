@@ -45,10 +45,11 @@ def words_of(texts: pa.ChunkedArray) -> Words:
 def fit_to_words(tok: Tokenizer, text: Words, in_python: bool = False) -> dict[str, float | None]:
     """Return `tokens_per_word` (fertility) and `whole_words`, the share of words that are one known token.
 
-    Both are None for a text without words. `in_python` encodes without loading numba's kernels, for a few words.
+    Both are None for a text without words, and for tokenizers of integers. `in_python` encodes without loading numba's
+    kernels, for a few words.
     """
     total = int(text.counts.sum())
-    if not total:
+    if not total or tok.kind == "integers":
         return {"tokens_per_word": None, "whole_words": None}
     words = tok.vocabulary.pattern
     # Words that keep all spaces have one before the text anyway.

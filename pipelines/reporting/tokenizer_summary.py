@@ -1,5 +1,6 @@
 """The summary of a trained tokenizer: its training text, its entries, and its fit to held-out text."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,12 @@ import pyarrow.compute as pc
 from corpora import Corpus, PairTexts, open_pairs
 from corpora.splits import VALIDATION
 from pipelines.cli.console import messages
-from pipelines.cli.display import duration, quantity, say, table
+from pipelines.cli.corpus_arguments import say_left_out
+from pipelines.cli.display import duration, quantity, say, table, write
 from pipelines.cli.escapes import visible
+from pipelines.reporting.language_parity import show_costs
+from pipelines.reporting.merge_trace import show_trace
+from pipelines.reporting.token_labels import LONGEST_EXAMPLE, shorten
 from pipelines.reporting.tokenizer_fit import DEFINITIONS, Words, fit_to_tokens, fit_to_words, words_of
 from pipelines.reporting.training_phases import PHASES
 from tokenizer import PATTERN_NAMES, PretokenCounts, Tokenizer
@@ -23,7 +28,6 @@ PRETOKENS_AT_ONCE = 1 << 18
 EXAMPLES = 4
 LANGUAGES = 30  # in the table
 LANGUAGE_COLUMNS = ("lang", "language")
-LONGEST_EXAMPLE = 1000  # bytes
 OURS = "this one"
 
 
@@ -225,8 +229,23 @@ def _measure(tok: Tokenizer, texts: list[pa.Array], words: Words) -> dict[str, A
     }
 
 
+def print_summary(summary: dict[str, Any], sources: Sequence[Corpus | PairTexts], as_json: bool) -> None:
+    """Print a summary and what the corpora leave out, or with `as_json` the summary alone."""
+    if as_json:
+        write(json.dumps(summary, indent=2))
+        return
+    show(summary)
+    if "trace" in summary:
+        show_trace(summary["trace"])
+    for source in sources:
+        say_left_out(source.dropped, source.skipped_files)
+
+
 def show(summary: dict[str, Any]) -> None:
-    """Print a summary, to which the caller has added `tokenizer`, `split_rule` and the `seconds` of each phase."""
+    """Print a summary, to which the caller has added `tokenizer`, `split_rule` and the `seconds` of each phase.
+
+    `parity`, if the caller has added it, has the costs of languages by tokenizer.
+    """
     say("")
     table(("tokenizer", summary["tokenizer"]), list(_rows(summary)), text=True, to=messages)
     size = summary["held_out_bytes"]
@@ -249,6 +268,9 @@ def show(summary: dict[str, Any]) -> None:
         table((f"bytes per token in {len(languages)} languages", *fits), rows, to=messages)
         if len(languages) > len(shown):
             say(f"... and {len(languages) - len(shown)} more; `as_json` has all")
+    if "parity" in summary:
+        say("")
+        show_costs(summary["parity"], to=messages)
 
 
 def _fit_cells(numbers: dict[str, Any], size: int) -> Iterator[str]:
@@ -303,8 +325,3 @@ def _rows(summary: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else duration(seconds)
-
-
-def shorten(spelled: str) -> str:
-    """Return `spelled`, cut to 16 characters for a table."""
-    return spelled if len(spelled) <= 16 else spelled[:15] + "…"

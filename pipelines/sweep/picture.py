@@ -12,8 +12,8 @@ from pipelines.sweep.sweep_summary import BestVocabulary, SweepSummary, SweptVoc
 from tokenizer.formats.whole_files import whole_file
 from tokenizer.kinds.registry import KINDS
 
-# The last of the seven kinds has the colour of the first.
-ORDER = dict.fromkeys(("bpe", "superwords", "wordpiece", "unigram", *KINDS))
+# The last of the seven kinds of texts has the colour of the first. Integers are compared with none of them.
+ORDER = dict.fromkeys(("bpe", "superwords", "wordpiece", "unigram", "characters", "words", "character-bpe", *KINDS))
 MARKERS: dict[str, str] = dict(zip(ORDER, cycle("o*s^DvP"), strict=False))
 COLOURS: dict[str, str] = dict(zip(MARKERS, cycle(SERIES), strict=False))
 RING: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 13, "fillstyle": "none"}

@@ -6,30 +6,50 @@ Examples:
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
+
+import tyro
 
 from pipelines.cli.arguments import AsJson, TokenizerOrRun, TokenizerPattern
 from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, SplitRule, say_left_out
 from pipelines.cli.display import Bar, answer, table, write
+from pipelines.cli.errors import UsageError
 from pipelines.cli.escapes import visible
-from pipelines.cli.named_tokenizers import load_tokenizer
+from pipelines.cli.named_tokenizers import load_compared, load_tokenizer
 from pipelines.cli.verbs import verb
 from pipelines.run.folder import Run
 from tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from corpora import Corpus
+
 EXAMPLES = 5
 LONGEST_EXAMPLE = 20  # bytes
+LISTED = 20  # longest and oddest tokens
 
 # Options by subject: in --help, and only in --help-all.
 HELP = {
-    "Text": ("source corpus split", ""),
+    "Text": ("source corpus split data parallel reference", ""),
     "Reading files": READING,
-    "Vocabulary": ("rare parallel", "pattern"),
+    "Vocabulary": ("rare compare", "pattern"),
     "Memory and time": ("threads", ""),
     "Output": ("json", ""),
 }
+
+# What is listed of a vocabulary, and its name in the table.
+LISTS = {
+    "unmerged": "that merges never make",
+    "split": "that the split pattern cuts",
+    "unused": "never used",
+    "rare": "used fewer than {rare} times",
+    "longest": "longest",
+    "oddest": "oddest",
+}
+EXTREMES = ("longest", "oddest")
 
 
 @verb
@@ -38,7 +58,10 @@ def inspect_vocabulary(
     corpus: CorpusNames = (),
     *,
     rare: int = 10,
+    data: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None,
     parallel: Path | None = None,
+    reference: str | None = None,
+    compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[NAME=]PATH ...")] = (),
     pattern: TokenizerPattern = None,
     split: SplitRule = None,
     threads: int | None = None,
@@ -47,96 +70,145 @@ def inspect_vocabulary(
 ) -> dict[str, Any]:
     """Describe the tokens of a vocabulary; return the numbers and ids.
 
-    Count tokens of byte-level BPE that no text produces, tokens that the split pattern cuts, and tokens that the
-    training split of a corpus never or rarely uses. Such tokens need not make a model worse: compare bits per byte.
+    Tokens of byte-level BPE that its merges never make, tokens that the split pattern cuts, tokens that the training
+    split of a corpus uses never or rarely, the longest tokens, and the oddest: those that change most often between
+    letters of a script, digits, punctuation and white space. Many such tokens do not make a model worse: compare bits
+    per byte.
 
     Args:
         rare: Number of uses below which a token is rare.
+        data: Dataset of the tokenizer: count the tokens of its training split instead of a corpus.
         parallel: JSON lines with the same sentence in several languages, such as {"en": "a house", "de": "ein Haus"}.
-            Reports the tokens of each language and its premium: its number of tokens divided by the smallest. The
-            Gini coefficient is 0 if all languages need equally many tokens.
+            Each language has its tokens per sentence, and its premium: its number of tokens divided by the smallest
+            one. The Gini coefficient is 0 if all languages need equally many tokens.
+        reference: Language of PARALLEL that has the premium 1; by default the one with the fewest tokens.
+        compare: Other tokenizers to describe beside this one. Each is PATH or NAME=PATH.
         threads: Threads that encode; all cores by default.
         as_json: Print all numbers and ids as JSON, and nothing else.
     """
     if rare < 1:
         raise ValueError(f"`rare` is {rare}, but must be at least 1")
+    if data is not None and corpus:
+        raise UsageError("the tokens are counted either in a corpus or in `data`: leave one of them out")
+    if reference is not None and parallel is None:
+        raise UsageError("`reference` is a language of `parallel`: give `parallel`, too")
     is_run = (source / "config.toml").is_file()
     if is_run and pattern is not None:
         raise ValueError("`pattern` is for tokenizer files: leave it out for a run")
     tok = Run(source).tokenizer() if is_run else load_tokenizer(source, pattern)
+    others, name = load_compared(compare), source.name or str(source)
+    if name in others:
+        raise ValueError(f"`compare` has a tokenizer with the name {name}: give it another one, as NAME=PATH")
+    tokenizers = {name: tok, **others}
     from pipelines.reporting.language_parity import language_costs, read_parallel
 
     texts = None if parallel is None else read_parallel(parallel)
-    found: dict[str, Any] = {"tokenizer": str(source), "entries": tok.vocab_size, "kind": tok.kind}
-    if tok.kind == "bpe":
-        from tokenizer.health import split_tokens, unmerged_tokens
-
-        found |= {"unmerged": unmerged_tokens(tok.vocabulary), "split": split_tokens(tok.vocabulary)}
+    counts = {} if data is None else {name: _counts_of(data, tok)}
     if corpus:
-        found |= _used(tok, corpus, split, reading, rare, threads, as_json)
-    if texts is not None:
-        found["languages"] = language_costs(tok, texts)
+        counts = _count(tokenizers, corpus, split, reading, threads, as_json)
+    described = {}
+    for each, one in tokenizers.items():
+        found = {"tokenizer": str(source) if one is tok else each, **_describe(one, counts.get(each), rare)}
+        if texts is not None:
+            found["languages"] = language_costs(one, texts, reference)
+        described[each] = found
+    result = {**described.pop(name), **({"compared": described} if described else {})}
     if as_json:
-        write(json.dumps(found, indent=2))
+        write(json.dumps(result, indent=2))
     else:
-        _show(tok, found, rare)
-    return found
+        _show(tokenizers, {name: result, **described}, rare)
+    return result
 
 
-def _used(
-    tok: Tokenizer,
+def _counts_of(data: Path, tok: Tokenizer) -> "np.ndarray":
+    """Return how often the training split of a dataset has each token, int64 (vocab_size,).
+
+    Raises ValueError for a dataset of another tokenizer.
+    """
+    import numpy as np
+
+    from pipelines.dataset.reader import TokenDataset
+
+    dataset = TokenDataset(data)
+    if dataset.tokenizer_fingerprint != tok.fingerprint:
+        raise ValueError(f"`data` is {data}, which was built with another tokenizer: give a dataset of this one")
+    counts = np.zeros(tok.vocab_size, np.int64)
+    for chunk in dataset.split("train").chunks():
+        counts += np.bincount(chunk, minlength=tok.vocab_size)
+    return counts
+
+
+def _count(
+    tokenizers: Mapping[str, Tokenizer],
     corpus: Sequence[str],
     split: str | None,
     reading: ReadingOptions,
-    rare: int,
     threads: int | None,
     quiet: bool,
-) -> dict[str, Any]:
-    """Return the ids of ordinary tokens that the training split uses never, and fewer than `rare` times."""
+) -> dict[str, "np.ndarray"]:
+    """Return how often the training split of a corpus has each token of each tokenizer."""
+    from corpora import open_corpus
+
+    text = open_corpus(corpus, split=split, **reading)
+    counts = {name: _count_corpus(tok, text, threads, quiet) for name, tok in tokenizers.items()}
+    if not quiet:
+        say_left_out(text.dropped, text.skipped_files)
+    return counts
+
+
+def _count_corpus(tok: Tokenizer, text: "Corpus", threads: int | None, quiet: bool) -> "np.ndarray":
     from contextlib import nullcontext
 
-    from corpora import open_corpus
     from pipelines.reporting.training_phases import Phases
     from tokenizer.trimming import count_ids
 
-    text = open_corpus(corpus, split=split, **reading)
     size = text.text_bytes_estimate
     with nullcontext() if quiet else Bar("encoding", size, "B") as bar:
         phases = Phases(bar, size)
-        used = count_ids(tok.vocabulary, text.batches("train"), threads, phases)
+        counts = count_ids(tok.vocabulary, text.batches("train"), threads, phases)
         phases.end()
-    if not quiet:
-        say_left_out(text.dropped, text.skipped_files)
-    special = {*tok.special_tokens.values()}
-    ordinary = [i for i, token in enumerate(tok.vocabulary.tokens) if token and i not in special]
-    return {
-        "tokens": int(used.sum()),
-        "unused": [i for i in ordinary if not used[i]],
-        "rare": [i for i in ordinary if 0 < used[i] < rare],
-    }
+    return counts
 
 
-def _show(tok: Tokenizer, found: dict[str, Any], rare: int) -> None:
-    answer(f"{found['tokenizer']}: {found['entries']:,} entries, {tok.kind}")
-    names = {
-        "unmerged": "that no text produces",
-        "split": "that the split pattern cuts",
-        "unused": "never used in the training split",
-        "rare": f"used fewer than {rare} times",
-    }
-    rows = [(name, f"{len(found[key]):,}", _examples(tok, found[key])) for key, name in names.items() if key in found]
-    longest = sorted(range(len(tok.vocabulary.tokens)), key=lambda i: -len(tok.vocabulary.tokens[i] or b""))
-    table(("tokens", "number", "examples"), [*rows, ("longest", "", _examples(tok, longest))], text=True)
-    if languages := found.get("languages"):
+def _describe(tok: Tokenizer, counts: "np.ndarray | None", rare: int) -> dict[str, Any]:
+    """Return the numbers and lists of a vocabulary. `counts`: uses of each token, int64 (vocab_size,)."""
+    from tokenizer.health import longest_tokens, odd_tokens, split_tokens, unmerged_tokens
+
+    vocabulary = tok.vocabulary
+    found: dict[str, Any] = {"entries": tok.vocab_size, "kind": tok.kind}
+    if tok.kind == "bpe":
+        found |= {"unmerged": unmerged_tokens(vocabulary), "split": split_tokens(vocabulary)}
+    if counts is not None:
+        ordinary = [i for i, text in enumerate(tok.ordinary.tolist()) if text]
+        found["tokens"] = int(counts.sum())
+        found["unused"] = [i for i in ordinary if not counts[i]]
+        found["rare"] = [i for i in ordinary if 0 < counts[i] < rare]
+    return found | {"longest": longest_tokens(vocabulary, LISTED), "oddest": odd_tokens(vocabulary, LISTED)}
+
+
+def _show(tokenizers: Mapping[str, Tokenizer], described: Mapping[str, dict[str, Any]], rare: int) -> None:
+    """Print one vocabulary with examples, or the numbers of several side by side."""
+    names = {key: name.format(rare=rare) for key, name in LISTS.items()}
+    rows: list[tuple[str, ...]]
+    (name, found), *others = described.items()
+    if others:
+        rows = [("entries", *(f"{found['entries']:,}" for found in described.values()))]
+        for key in [key for key in names if key not in EXTREMES]:
+            numbers = [len(found[key]) if key in found else None for found in described.values()]
+            rows.append((names[key], *("–" if number is None else f"{number:,}" for number in numbers)))
+        table(("tokens", *described), rows)
+    else:
+        answer(f"{found['tokenizer']}: {found['entries']:,} entries, {found['kind']}")
+        rows = [(names[key], *_cells(tokenizers[name], key, found[key])) for key in names if key in found]
+        table(("tokens", "number", "examples"), rows, text=True)
+    if all("languages" in found for found in described.values()):
+        from pipelines.reporting.language_parity import show_costs
+
         answer("")
-        table(("language", "tokens", "premium"), _languages(languages))
-        answer(f"Gini coefficient {languages['gini']:.3f}")
+        show_costs({name: found["languages"] for name, found in described.items()})
 
 
-def _examples(tok: Tokenizer, ids: Sequence[int]) -> str:
-    return " ".join(visible((tok.vocabulary.tokens[i] or b"")[:LONGEST_EXAMPLE]) for i in ids[:EXAMPLES])
-
-
-def _languages(found: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    for language, tokens in sorted(found["tokens"].items(), key=lambda each: each[1]):
-        yield language, f"{tokens:,}", f"{found['premiums'][language]:.2f}"
+def _cells(tok: Tokenizer, key: str, ids: Sequence[int]) -> Iterator[str]:
+    """Yield the number of tokens in a list, and examples."""
+    yield "" if key in EXTREMES else f"{len(ids):,}"
+    yield " ".join(visible((tok.vocabulary.tokens[i] or b"")[:LONGEST_EXAMPLE]) for i in ids[:EXAMPLES])

@@ -5,7 +5,6 @@ Examples:
     bytelm train-tokenizer stdlib --kind wordpiece --vocab-size 4096 --out words
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import fields
@@ -24,7 +23,7 @@ from pipelines.cli.corpus_arguments import (
     refuse_with_pairs,
     say_left_out,
 )
-from pipelines.cli.display import Bar, answer, write
+from pipelines.cli.display import Bar, answer
 from pipelines.cli.dry_run import check_dry_run, plan_tokenizer
 from pipelines.cli.errors import UsageError
 from pipelines.cli.named_tokenizers import load_compared
@@ -58,9 +57,9 @@ HELP = {
     "Corpus": ("corpus split", "pairs"),
     "Reading files": READING,
     "Vocabulary": (
-        "vocab_size kind pattern superwords",
+        "vocab_size kind pattern superwords parity",
         "normalize special_tokens sentinels special_text merge_by min_frequency max_token_length limit_alphabet "
-        "byte_order tie_break transition superword_words",
+        "base byte_order tie_break transition superword_words parity_window",
     ),
     "Unigram pieces": ("", " ".join(f"pieces.{field.name}" for field in fields(PieceRules))),
     "Memory and time": ("memory threads", "spill_folder min_count save_counts counts engine address"),
@@ -80,10 +79,13 @@ def train_tokenizer(
     superwords: bool = False,
     transition: float = Superwords.transition,
     superword_words: int = Superwords.words,
+    parity: Annotated[tuple[str, ...], tyro.conf.arg(metavar="FILE | LANGUAGE=RATIO ...")] = (),
+    parity_window: int = 0,
     merge_by: Literal["frequency", "likelihood"] = "frequency",
     min_frequency: int | None = None,
     max_token_length: int | None = None,
     limit_alphabet: int | None = None,
+    base: int | None = None,
     byte_order: Literal["gpt2", "raw"] = "gpt2",
     tie_break: Literal["ids", "bytes"] = "ids",
     pieces: PieceRules = PieceRules(),  # noqa: B008 - immutable
@@ -112,8 +114,9 @@ def train_tokenizer(
     Args:
         vocab_size: Number of entries, including special tokens and, for bpe, the 256 bytes.
         out: Folder for tokenizer.json.
-        kind: bpe (byte-level), wordpiece (BERT), unigram (T5), character-bpe (Llama 2), characters or words (one token
-            for each). Only bpe keeps all text.
+        kind: bpe (byte-level), wordpiece (BERT), unigram (T5), character-bpe (Llama 2), characters, words or integers.
+            Characters and words have a token for each. integers is for sequences of integers: .npy files (name the
+            suffix) or lists in Parquet. Only bpe keeps all text.
         pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression. For wordpiece:
             bert-uncased (the default) or bert-cased. For unigram: metaspace (the default, without
             normalization), keep-whitespace (for code), nmt_nfkc or nfkc (both normalize as
@@ -124,12 +127,20 @@ def train_tokenizer(
             twice.
         transition: Share of the entries that are made before `superwords` begins.
         superword_words: Most words in a token with `superwords`.
+        parity: Treat languages equally: a file of parallel sentences, or a ratio for each language. CORPUS then names
+            a language for each corpus, as in en=books/ de=articles.jsonl. A line of the file has a sentence in all
+            languages: {"en": "a house", "de": "ein Haus"}. A merge serves the language with most tokens there; with
+            ratios, such as en=1 hi=2.5, the one with the fewest bytes per token divided by its ratio. bpe only;
+            parity-aware BPE (Foroutan et al. 2025) in plain Python, for some megabytes of text.
+        parity_window: Number of last merges of which a language may have at most about twice its equal share; 0 for no
+            limit. For three languages or more.
         merge_by: Pair that is merged next: the most frequent one, or the one with the largest count(ab) / (count(a)
             count(b)); wordpiece only.
         min_frequency: Least count of a pair to merge; by default 2, with `merge_by='likelihood'` the largest that fills
             the vocabulary. For characters and words: their least count, by default 1. Not for unigram.
-        max_token_length: Maximum length of a token in bytes; bpe only.
+        max_token_length: Maximum length of a token in bytes or integers; bpe and integers only.
         limit_alphabet: Number of most frequent characters to keep; all by default. wordpiece and character-bpe only.
+        base: Number of integers, which are their own ids; by default the largest one plus 1. integers only.
         byte_order: Ids of the bytes: gpt2 (as in Hugging Face) or raw; bpe only.
         tie_break: Choice among pairs of equal count: ids (smallest left, then right id) or bytes (greatest left, then
             right bytes); bpe only.
@@ -139,7 +150,7 @@ def train_tokenizer(
             corpus there.
         sentinels: Number of special tokens <|sentinel_0|>, <|sentinel_1|> and so on after these. Span corruption needs
             one for each removed span.
-        memory: Memory limit of the whole process in bytes, such as 2G. Counts that do not fit are spilled to disk.
+        memory: Memory limit of the process in bytes, such as 2G. Counts that do not fit are spilled to disk.
             Merging needs all distinct pretokens in memory: training stops early if they cannot fit. With `engine='ray'`
             each worker has the same limit.
         spill_folder: Folder of the spilled counts; by default the one that contains `out`, because the system's
@@ -148,10 +159,10 @@ def train_tokenizer(
             much is left out and, for bpe, how many of the first merges are the same as without `min_count`.
         save_counts: Parquet file to save the pretoken counts in.
         counts: Saved counts, of one or several corpora, to train on. CORPUS is then only read for held-out text.
-        compare: Other tokenizers to measure on the held-out text, each PATH or NAME=PATH. The name, by default that of
+        compare: Other tokenizers to measure on held-out text. Each is PATH or NAME=PATH. The name, by default that of
             the file, is also the split pattern of a .tiktoken file, such as cl100k.
         trace: Number of merges to print, each with its count and a word that it changes; at most 1,000.
-        threads: Threads, or workers of a local Ray cluster; all cores by default. With `address`, the cluster decides
+        threads: Threads or local Ray workers; all cores by default. With `address`, the cluster decides
             the number of workers.
         overwrite: Replace an existing tokenizer.
         as_json: Print the summary as JSON, and nothing else.
@@ -161,60 +172,67 @@ def train_tokenizer(
     check_options(kind, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
     check_engine(engine, address, threads, without={"`pairs`": pairs, "`counts`": counts})
     pattern = _normalized(pattern, normalize, kind)
-    given = {"counts": counts, "engine": engine, "special_text": special_text, "tie_break": tie_break}
+    given: dict[str, Any] = {"counts": counts, "engine": engine, "special_text": special_text, "tie_break": tie_break}
     stages = Superwords(transition, superword_words).checked(kind, given) if superwords else None
     first_entries = stages.entries_before(vocab_size, len(special_tokens)) if stages else vocab_size
     from tokenizer.training.train import Options, TrainingOptions
 
-    options: TrainingOptions = {
-        "kind": kind,
-        "special_tokens": special_tokens,
-        "min_frequency": min_frequency,
-        "max_token_length": max_token_length,
-        "byte_order": byte_order,
-        "tie_break": tie_break,
-        "merge_by": merge_by,
-        "limit_alphabet": limit_alphabet,
-        "pieces": None if pieces == PieceRules() else pieces,
-    }
+    options = TrainingOptions(kind=kind, special_tokens=special_tokens, min_frequency=min_frequency)
+    options |= {"max_token_length": max_token_length, "byte_order": byte_order, "tie_break": tie_break}
+    options |= {"merge_by": merge_by, "limit_alphabet": limit_alphabet, "base": base}
+    options |= {"pieces": None if pieces == PieceRules() else pieces}
     Options(vocab_size=vocab_size, **options).splitter(pattern)
-    others, source = load_compared(compare), _open(corpus, pairs, split, reading, counts)
-    from corpora import Corpus
-    from pipelines.cluster.counting_tasks import counts_folder, plan_counting, remove_range_counts
-    from pipelines.reporting.tokenizer_summary import HeldOut, summarize
+    others, splitter = load_compared(compare), pattern or kind_named(kind).default_pattern
+    if parity or parity_window:
+        from pipelines.language_training import open_languages
 
-    splitter = pattern or kind_named(kind).default_pattern
+        given |= {"superwords": superwords, "save_counts": save_counts, "memory": memory, "min_count": min_count}
+        given |= {**options, "pairs": pairs, "trace": trace}
+        text = open_languages(parity, parity_window, corpus, split, reading, given)
+        return text.train(vocab_size, splitter, cut_at, options, out, others, threads, as_json, dry_run)
+    source = _open(corpus, pairs, split, reading, counts)
+    from pipelines.cluster.counting_tasks import counts_folder, plan_counting, remove_range_counts
+    from pipelines.reporting.tokenizer_summary import HeldOut, print_summary, summarize
+
     training_bytes = None if counts or source is None else _training_bytes(source)  # None: counted already
     if dry_run:
         plan_tokenizer(vocab_size, training_bytes, _split_rule(source, counts), splitter, out, save_counts)
         plan_counting(engine, source, (address, threads), memory, out)
         say_left_out(None, source.skipped_files if source else {}, say=answer)
         return None
-    spill_folder = spill_folder or next(folder for folder in out.absolute().parents if folder.is_dir())
     spare = _spare_memory(memory, source, splitter)
     shown = nullcontext() if as_json else Bar("counting", training_bytes, "B")
     with resumable(counts_folder(out), "ranges"), shown as bar:
         phases, held_out = Phases(bar, training_bytes), HeldOut()
-        least = None if save_counts else min_count  # saved counts are useful even if they are too many to merge
         split_by, where = pattern if counts else splitter, (address, threads)
         limits: Any = {"threads": threads, "memory": spare, "progress": phases}
+        least = None if save_counts else min_count  # saved counts are useful even if they are too many to merge
         counted = _counted(source, counts, split_by, cut_at, engine, where, spill_folder, out, least, held_out, limits)
         if save_counts:
             counted.save(save_counts)
         frequent = counted.at_least(min_count) if min_count > 1 else counted
         phases.begin(kind_named(kind).phase)
-        tok = base = Tokenizer.train_from_counts(frequent, first_entries, **limits, **options)
+        tok = first = Tokenizer.train_from_counts(frequent, first_entries, **limits, **options)
         if stages and source:
-            tok = stages.grow(base, source.batches("train"), vocab_size, **limits, **options)
+            tok = stages.grow(first, source.batches("train"), vocab_size, **limits, **options)
         phases.end()
     tok.save(out)
     remove_range_counts(out)
     doing("measuring the vocabulary")
     head = {"tokenizer": str(out), "split_rule": source.split_rule if source else None, "seconds": phases.seconds}
-    languages = held_out.languages(corpus, source.split_rule, reading) if others and isinstance(source, Corpus) else {}
+    languages = _languages_of(held_out, corpus, source, reading) if others else {}
     summary = summarize(tok, counted, frequent, held_out, others, languages, max_token_length)
-    _print({**head, **summary, **_trace(base, frequent, trace, merge_by)}, source, as_json)
+    print_summary({**head, **summary, **_trace(first, frequent, trace, merge_by)}, [source] if source else [], as_json)
     return tok
+
+
+def _languages_of(
+    held_out: "HeldOut", corpus: Sequence[str], source: "Corpus | PairTexts | None", reading: ReadingOptions
+) -> dict[str, str]:
+    """Return the language of held-out texts, if the corpus has a column for it."""
+    from corpora import Corpus
+
+    return held_out.languages(corpus, source.split_rule, reading) if isinstance(source, Corpus) else {}
 
 
 def _normalized(pattern: str | None, normalize: tuple[Normalization, ...], kind: str) -> str | None:
@@ -233,7 +251,8 @@ def next_step(given: Mapping[str, Any], _: Any) -> str:
     length = {} if given["pairs"] else {"context_length": 256}
     text = {name: given[name] for name in ("split", "pairs")} | given["reading"]
     folders = {"tokenizer": given["out"], **length, "out": given["out"].with_name("data")}
-    return command("build-dataset", *given["corpus"], **text, **folders)
+    corpus = [name.partition("=")[2] if given["parity"] else name for name in given["corpus"]]
+    return command("build-dataset", *corpus, **text, **folders)
 
 
 def _trace(tok: Tokenizer, counts: "PretokenCounts", trace: int, merge_by: str) -> dict[str, Any]:
@@ -243,21 +262,6 @@ def _trace(tok: Tokenizer, counts: "PretokenCounts", trace: int, merge_by: str) 
     from pipelines.reporting.merge_trace import trace_of
 
     return {"trace": trace_of(tok, counts, trace, merge_by)}
-
-
-def _print(summary: dict[str, Any], source: "Corpus | PairTexts | None", as_json: bool) -> None:
-    if as_json:
-        write(json.dumps(summary, indent=2))
-        return
-    from pipelines.reporting.tokenizer_summary import show
-
-    show(summary)
-    if "trace" in summary:
-        from pipelines.reporting.merge_trace import show_trace
-
-        show_trace(summary["trace"])
-    if source:
-        say_left_out(source.dropped, source.skipped_files)
 
 
 def _spare_memory(memory: int | None, source: "Corpus | PairTexts | None", pattern: str) -> int | None:
@@ -306,7 +310,7 @@ def _counted(
     cut_at: tuple[str, ...],
     engine: str,
     where: tuple[str | None, int | None],
-    spill_folder: Path,
+    spill_folder: Path | None,
     out: Path,
     min_count: int | None,
     held_out: "HeldOut",
@@ -322,6 +326,7 @@ def _counted(
     from tokenizer.training.forecast import MergeForecast
 
     phases, memory = limits["progress"], limits["memory"]
+    spill_folder = spill_folder or next(folder for folder in out.absolute().parents if folder.is_dir())
     if counts or not source:
         combined = _combine(counts, pattern, memory, spill_folder, phases)
         held_out.take(source.batches("validation") if source and source.split_rule != "none" else ())

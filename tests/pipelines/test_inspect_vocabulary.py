@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.dataset.reader import TokenDataset
 from pipelines.reporting.language_parity import gini, language_costs, read_parallel
 from pipelines.verbs.inspect_vocabulary import inspect_vocabulary
 from tokenizer import Tokenizer
@@ -43,7 +44,7 @@ def test_the_premium_is_relative_to_the_language_with_the_fewest_tokens(parallel
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"en": "a"}', "line 3 and line 1 differ in the languages de, zh"),
+        ('{"en": "a"}', "line 3 and the first one differ in the languages de, zh"),
         ("{", "line 3 is not JSON in UTF-8"),
         ('["a"]', "line 3 is not an object of texts"),
         ('{"en": 1, "de": "b", "zh": "c"}', "line 3 is not an object of texts"),
@@ -53,6 +54,29 @@ def test_a_wrong_line_is_named(parallel, line, message):
     parallel.write_text(parallel.read_text() + "\n" + line)
     with pytest.raises(ValueError, match=message):
         read_parallel(parallel)
+
+
+def test_a_language_without_tokens_has_no_premium(tmp_path):
+    tok = Tokenizer.train(["the cat and a dog"] * 9, 280)
+    found = language_costs(tok, {"en": ["a cat", "b"], "de": ["", ""], "fr": ["a cat b", "a cat b"]})
+    assert found["reference"] == "en" and found["premiums"]["de"] is None
+    assert found["premiums"]["fr"] == found["tokens"]["fr"] / found["tokens"]["en"] > 1
+    assert found["tokens_per_sentence"]["en"] == found["tokens"]["en"] / 2
+    assert language_costs(tok, {"en": [""], "de": [""]})["premiums"] == {"en": None, "de": None}
+
+
+def test_a_reference_language_has_premium_1(parallel):
+    tok = Tokenizer.train(["the cat and a dog and the cat"] * 9, 280, special_tokens=())
+    found = language_costs(tok, read_parallel(parallel), "de")
+    assert found["premiums"]["de"] == 1 > found["premiums"]["en"] == found["tokens"]["en"] / found["tokens"]["de"]
+    with pytest.raises(ValueError, match="`reference` is fr, but the languages are en, de, zh"):
+        language_costs(tok, read_parallel(parallel), "fr")
+
+
+def test_blank_lines_are_skipped(parallel):
+    rows = read_parallel(parallel)
+    parallel.write_text("\n \n" + parallel.read_text().replace("\n", "\n\n") + "\n\n")
+    assert read_parallel(parallel) == rows
 
 
 def test_one_language_is_too_few(tmp_path):
@@ -72,11 +96,41 @@ def test_unused_and_rare_tokens_are_those_of_the_training_split(text_folder, tok
     assert found["unmerged"] == []
 
 
+def test_a_dataset_has_the_counts_already(text_folder, tokenizer_folder, dataset_folder, tmp_path):
+    found = inspect_vocabulary(tokenizer_folder, data=dataset_folder)
+    ids = TokenDataset(dataset_folder).split("train").read(0, 10**9)
+    assert found["tokens"] == len(ids)
+    special = {*Tokenizer.load(tokenizer_folder).special_tokens.values()}
+    assert found["unused"] == sorted({*range(512)} - {*ids.tolist()} - special)
+    Tokenizer.train(["another"] * 3, 262).save(tmp_path)
+    with pytest.raises(ValueError, match="which was built with another tokenizer"):
+        inspect_vocabulary(tmp_path, data=dataset_folder)
+    with pytest.raises(ValueError, match="either in a corpus or in `data`"):
+        inspect_vocabulary(tokenizer_folder, [str(text_folder)], data=dataset_folder)
+
+
+def test_several_vocabularies_stand_side_by_side(text_folder, tokenizer_folder, parallel, tmp_path, in_process):
+    Tokenizer.train([path.read_text() for path in text_folder.iterdir()], 600, kind="wordpiece").save(
+        tmp_path / "words"
+    )
+    options = ["--split", "none", "--parallel", parallel, "--compare", tmp_path / "words"]
+    done = in_process("inspect-vocabulary", tokenizer_folder, text_folder, *options)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines()]
+    assert ["entries", "512", "600"] in rows
+    assert next(row for row in rows if row[:2] == ["that", "merges"])[-1] == "–"
+    found = json.loads(in_process("inspect-vocabulary", tokenizer_folder, text_folder, *options, "--json").stdout)
+    alone = inspect_vocabulary(tmp_path / "words", [str(text_folder)], split="none", parallel=parallel)
+    assert found["compared"]["words"] == alone | {"tokenizer": "words"}
+    with pytest.raises(ValueError, match="`compare` has a tokenizer with the name words"):
+        inspect_vocabulary(tmp_path / "words", compare=str(tmp_path / "words"))
+
+
 def test_the_command_shows_a_run_and_its_languages(trained_gpt, text_folder, parallel, in_process):
     done = in_process("inspect-vocabulary", trained_gpt, text_folder, "--parallel", parallel)
     assert done.returncode == 0, done.stderr
-    assert "never used in the training split" in done.stdout
-    assert "Gini coefficient 0." in done.stdout
+    assert "never used" in done.stdout
+    assert "Gini coefficient" in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
     as_json = in_process("inspect-vocabulary", trained_gpt, "--parallel", parallel, "--json")
     assert {"unmerged", "split", "languages"} <= json.loads(as_json.stdout).keys()

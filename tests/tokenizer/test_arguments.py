@@ -29,6 +29,11 @@ def unigram():
 
 
 @pytest.fixture(scope="module")
+def integers():
+    return Tokenizer.train_ids([[1, 2, 300]] * 9, 310)
+
+
+@pytest.fixture(scope="module")
 def valid(bpe, tmp_path_factory):
     """Return a valid value of each required argument, by the method and the argument."""
     folder = tmp_path_factory.mktemp("arguments")
@@ -41,6 +46,7 @@ def valid(bpe, tmp_path_factory):
     shared |= {"corpus": CORPUS, "vocab_size": 280, "special_tokens": ["<x>"], "pattern": "cl100k", "ranks": ranks}
     shared |= {"counts": count_pretokens(CORPUS, "cl100k"), "merges": bpe.merges}
     own = {("encode_file", "path"): folder / "text.txt", ("load", "path"): folder / "ranks.tiktoken"}
+    own |= {("train_ids", "sequences"): [[1, 2], [3]], ("encode_ids", "sequence"): [1, 2]}
     own |= {("load", "pattern"): "gpt2", ("grow", "entries"): bpe.vocab_size + 2}
     own |= {(name, "token"): "the" for name in ("encode_single_token", "token_to_id")}
     own |= {("from_merges", "vocabulary"): ranks, ("from_wordpiece", "vocabulary"): {"[UNK]": 0, "the": 1}}
@@ -50,7 +56,15 @@ def valid(bpe, tmp_path_factory):
 METHODS = [
     *("add_special_tokens", "added_bytes", "count", "decode", "decode_batch", "decode_bytes", "decode_tokens_bytes"),
     *("decode_with_offsets", "encode", "encode_arrow", "encode_batch", "encode_file", "encode_in_parts"),
-    *("encode_iterable", "encode_nbest", "encode_ordinary", "encode_sampled", "encode_single_token"),
+    *(
+        "decode_ids",
+        "encode_ids",
+        "encode_iterable",
+        "encode_nbest",
+        "encode_ordinary",
+        "encode_sampled",
+        "encode_single_token",
+    ),
     *("encode_to_numpy", "encode_with_dropout", "encode_with_offsets", "from_merges", "from_ranks", "from_wordpiece"),
     *(
         "grow",
@@ -62,6 +76,7 @@ METHODS = [
         "token_to_id",
         "train",
         "train_from_counts",
+        "train_ids",
     ),
     *("trim", "warm_up"),
 ]
@@ -75,9 +90,10 @@ def test_the_catalogue_holds_every_method_with_arguments():
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.filterwarnings("ignore")
-def test_every_wrong_argument_is_named(name, bpe, unigram, valid, tmp_path, monkeypatch):
+def test_every_wrong_argument_is_named(name, bpe, unigram, integers, valid, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tok = unigram if name in ("encode_nbest", "encode_sampled", "log_likelihood") else bpe
+    tok = integers if name.endswith("_ids") else tok
     method, (shared, own) = getattr(tok, name), valid
     parameters = inspect.signature(method).parameters.values()
     options = TrainingOptions.__annotations__ if name.startswith("train") else {}

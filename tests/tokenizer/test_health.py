@@ -1,4 +1,4 @@
-"""Tokens that no text becomes, and tokens that the split pattern cuts."""
+"""Tokens that merges never make, tokens that the split pattern cuts, and the longest and oddest tokens."""
 
 import json
 from itertools import product
@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenizer import Tokenizer
-from tokenizer.health import split_tokens, unmerged_tokens
+from tokenizer.health import longest_tokens, odd_tokens, split_tokens, unmerged_tokens
 
 LETTERS = (b"a", b"b")
 LONGEST = 9  # characters of all texts that are tried
@@ -48,12 +48,21 @@ def test_a_published_vocabulary_has_no_such_tokens(shared):
 
 
 def test_a_space_that_the_splitter_puts_before_a_text_cuts_no_token(tmp_path):
-    ids = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256}
-    Tokenizer.from_merges(ids, [(b"a", b"b")], "gpt2", {}).save(tmp_path)
+    ids = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256, b"'l": 257, b"'ll": 258, b"a b": 259}
+    merges = [(b"a", b"b"), (b"'", b"l"), (b"'l", b"l")]
+    Tokenizer.from_merges(ids, merges, "gpt2", {}).save(tmp_path)
     path = tmp_path / "tokenizer.json"
     fields = json.loads(path.read_text())
     fields["pre_tokenizer"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
     path.write_text(json.dumps(fields))
     tok = Tokenizer.load(tmp_path)
-    assert 256 in tok.encode("(ab")
-    assert 256 not in split_tokens(tok.vocabulary)
+    assert 256 in tok.encode("(ab") and 258 in tok.encode("we'll")
+    assert split_tokens(tok.vocabulary) == [257, 259]
+
+
+def test_the_longest_and_oddest_tokens_are_found_and_special_ones_left_out():
+    tokens = [b" word", b"x1y2", "xя ".encode(), b"longest token", b" (", "é".encode()[:1]]
+    ids = {bytes([byte]): byte for byte in range(256)} | {token: 256 + k for k, token in enumerate(tokens[:-1])}
+    tok = Tokenizer.from_merges(ids, [], "cl100k", {"<|1a2b3c special|>": 261})
+    assert longest_tokens(tok.vocabulary, 2) == [259, 256]
+    assert odd_tokens(tok.vocabulary, 9) == [257, 258, 259]

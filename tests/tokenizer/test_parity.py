@@ -44,6 +44,34 @@ def test_merges_are_those_of_tokenizers(data):
     assert found == merges_of_tokenizers(training, wanted, parallel, ratios, **options)
 
 
+@settings(max_examples=40)
+@given(st.data())
+def test_merges_with_a_window_are_those_of_tokenizers(data):
+    """As long as no language runs out of pairs: the trainer of tokenizers may then run forever."""
+    letters = st.text("abcdefg ", min_size=60, max_size=60)
+    languages, wanted = data.draw(st.integers(1, 4)), 15
+    training = [[data.draw(letters) + "abcdefgfedcbacegbdfgeca" for _ in range(3)] for _ in range(languages)]
+    parallel = [[data.draw(letters)] for _ in range(languages)] if data.draw(st.booleans()) else None
+    ratios = None if parallel else data.draw(st.lists(st.sampled_from([0.5, 1.0, 2.5]), min_size=4, max_size=4))
+    window, first = data.draw(st.sampled_from([1, 2, 3, 5, 100])), data.draw(st.integers(0, 3))
+    ratios = ratios and ratios[:languages]
+    found = learn_parity_merges(
+        counts(training), counts(parallel), wanted, ParityRules(ratios=ratios, global_merges=first, window=window)
+    )
+    options = {"global_merges": first, "variant": "window", "window_size": window, "alpha": 2.0}
+    assert found == merges_of_tokenizers(training, wanted, parallel, ratios, **options)
+
+
+def test_a_window_gives_other_languages_a_turn():
+    """A language has at most half of the merges among any 2 if there are 4 languages."""
+    training = [[letters * 9] for letters in ("abcdef", "ghijkl", "mnopqr", "stuvwx")]
+    served = {}
+    for window in (0, 2):
+        rules = ParityRules(ratios=[9.0, 1.0, 1.0, 1.0], window=window)
+        served[window] = [left[0] in "abcdef" for left, _ in learn_parity_merges(counts(training), None, 4, rules)]
+    assert served == {0: [True] * 4, 2: [True, True, False, True]}
+
+
 @pytest.fixture(scope="module")
 def languages(shared):
     import lzma

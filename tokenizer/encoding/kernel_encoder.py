@@ -287,7 +287,7 @@ class EncoderPool:
         """Prepare the kernels, the tables, and an encoder for each thread."""
         encoders = [self.take() for _ in range(threads)]
         for encoder in encoders:
-            encoder.encode(single_block(b"a"))
+            encoder.encode(single_block(b""))
             self.give_back(encoder)
 
     def encode_to_list(self, text: bytes) -> list[int]:

@@ -25,10 +25,11 @@ else:
             return names
 
 
-Model = Literal["bpe", "wordpiece", "unigram", "characters", "words", "character-bpe"]
+Model = Literal["bpe", "wordpiece", "unigram", "characters", "words", "integers", "character-bpe"]
 """The name of a kind. Its module, with an underscore for each hyphen, defines it as `KIND`.
 
-A file belongs to the first kind that reads it. Characters precede BPE over characters, which reads their files, too.
+A file belongs to the first kind that reads it. Characters and integers precede BPE over characters, which reads their
+files, too.
 """
 if not TYPE_CHECKING:
     KINDS = Model

@@ -3,11 +3,13 @@
 Foroutan et al., "Parity-Aware Byte-Pair Encoding: Improving Cross-lingual Fairness in Tokenization" (2025,
 arXiv:2508.04796). Plain BPE takes the pair that is most frequent in all the text, so languages with much text get short
 sequences. Here a step first chooses a language, then takes the most frequent pair of its training text, and applies the
-merge to the text of every language. The merges equal those of `tokenizers.trainers.ParityBpeTrainer`.
+merge to the text of every language. The merges equal those of `tokenizers.trainers.ParityBpeTrainer`; with a window,
+as long as no language runs out of pairs. From then on, that trainer may not end.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
@@ -21,6 +23,7 @@ from tokenizer.training.counting import PretokenCounts, Progress, count_pretoken
 from tokenizer.training.train import DEFAULT_MIN_FREQUENCY
 from tokenizer.warn import warn
 
+WINDOW_SHARE = 2.0  # the alpha of `tokenizers`
 Pair = tuple[str, str]  # two symbols, spelled in ByteLevel's alphabet
 
 
@@ -31,10 +34,14 @@ class ParityRules:
     ratios: the intended compression of each language, in bytes per token; only their proportions matter. None if
         lengths decide.
     global_merges: number of first merges that are chosen as in plain BPE, by the counts in all languages.
+    window: number of last merges of which a language may have at most about `WINDOW_SHARE` times its equal share. Other
+        languages are then next, so that a language that merges hardly shorten does not take them all. 0: no limit. Two
+        languages need no window.
     """
 
     ratios: Sequence[float] | None = None
     global_merges: int = 0
+    window: int = 0
 
 
 def train_with_parity(
@@ -45,6 +52,7 @@ def train_with_parity(
     parallel: Mapping[str, object] | None = None,
     ratios: Mapping[str, float] | None = None,
     global_merges: int = 0,
+    window: int = 0,
     special_tokens: Sequence[str] = DEFAULT_SPECIAL_TOKENS,
     min_frequency: int = DEFAULT_MIN_FREQUENCY,
     threads: int | None = None,
@@ -56,7 +64,7 @@ def train_with_parity(
     a merge serves the language with most tokens in them. ratios: instead of `parallel`, the intended bytes per token of
     each language; only their proportions matter. Scripts differ in bytes for the same content, so make them
     proportional to the bytes of parallel sentences. Without both, the lengths of the training texts decide.
-    global_merges: see `ParityRules`. All other arguments: as in `Tokenizer.train`.
+    global_merges, window: see `ParityRules`. All other arguments: as in `Tokenizer.train`.
 
     Counts and symbols are Python objects, so this takes much longer than `Tokenizer.train`: seconds per MB. Raises
     ValueError for languages that differ, and for a `vocab_size` below the bytes and the special tokens.
@@ -71,12 +79,6 @@ def train_with_parity(
         raise ValueError("give either parallel or ratios")
     if ratios is not None and not all(ratio > 0 for ratio in ratios.values()):
         raise ValueError(f"ratios must be above 0, not {min(ratios.values())}")
-    special = check_special_tokens(special_tokens)
-    wanted = vocab_size - 256 - len(special)
-    if wanted < 0:
-        raise ValueError(
-            f"vocab_size is {vocab_size}: give at least {256 + len(special)}, for bytes and special tokens"
-        )
     splitter = resolve_pattern(pattern)
 
     def counted(texts: Mapping[str, object]) -> list[PretokenCounts]:
@@ -85,14 +87,43 @@ def train_with_parity(
     rules = ParityRules(
         ratios=None if ratios is None else [ratios[language] for language in corpora],
         global_merges=global_merges,
+        window=window,
     )
+    merges_left(vocab_size, special_tokens)  # refuses before counting
     training, held_out = counted(corpora), None if parallel is None else counted(parallel)
+    return train_with_parity_from_counts(
+        training, held_out, vocab_size, rules, special_tokens, min_frequency=min_frequency, progress=progress
+    )
+
+
+def merges_left(vocab_size: int, special_tokens: Sequence[str]) -> int:
+    """Return the number of merges in a vocabulary of this size; ValueError if there is no room for them."""
+    least = 256 + len(check_special_tokens(special_tokens))
+    if vocab_size < least:
+        raise ValueError(f"vocab_size is {vocab_size}: give at least {least}, for bytes and special tokens")
+    return vocab_size - least
+
+
+def train_with_parity_from_counts(
+    training: Sequence[PretokenCounts],
+    held_out: Sequence[PretokenCounts] | None,
+    vocab_size: int,
+    rules: ParityRules,
+    special_tokens: Sequence[str] = DEFAULT_SPECIAL_TOKENS,
+    *,
+    min_frequency: int = DEFAULT_MIN_FREQUENCY,
+    progress: Progress | None = None,
+) -> Tokenizer:
+    """Return the tokenizer of `train_with_parity` from the pretoken counts of each language, in one order."""
+    special, wanted = check_special_tokens(special_tokens), merges_left(vocab_size, special_tokens)
     merges = learn_parity_merges(training, held_out, wanted, rules, min_count=max(1, min_frequency), progress=progress)
     tokens = dict.fromkeys([*(spell(bytes([byte])) for byte in GPT2_BYTE_ORDER), *(a + b for a, b in merges)])
     if len(tokens) < wanted + 256:
         warn(f"the vocabulary has {len(tokens) + len(special)} entries, not {vocab_size}: no other pair is so frequent")
     ids = {token: len(special) + k for k, token in enumerate(tokens)}
-    return Tokenizer.from_merges(ids, merges, splitter, {spelling: i for i, spelling in enumerate(special)})
+    pattern = training[0].pattern
+    assert isinstance(pattern, Pattern), "byte-level BPE is trained on the words of a pattern"
+    return Tokenizer.from_merges(ids, merges, pattern, {spelling: i for i, spelling in enumerate(special)})
 
 
 def learn_parity_merges(
@@ -115,12 +146,16 @@ def learn_parity_merges(
     """
     text = _Text(training, held_out, rules.global_merges > 0)
     merges: list[Pair] = []
+    served: deque[int] = deque(maxlen=rules.window)
     while len(merges) < wanted:
         by_all = len(merges) < rules.global_merges
-        columns = [len(training)] if by_all else _in_order(text.lengths, text.first_lengths, rules)
-        pair = next(filter(None, (text.best(column, min_count) for column in columns)), None)
-        if pair is None:
+        columns = [len(training)] if by_all else _in_order(text.lengths, text.first_lengths, rules, served)
+        found = ((column, text.best(column, min_count)) for column in columns)
+        column, pair = next((each for each in found if each[1] is not None), (None, None))
+        if column is None or pair is None:
             break
+        if not by_all:
+            served.append(column)
         merges.append(pair)
         text.merge(pair)
         if progress is not None and len(merges) % 100 == 0:
@@ -128,14 +163,22 @@ def learn_parity_merges(
     return merges
 
 
-def _in_order(lengths: list[int], first_lengths: list[int], rules: ParityRules) -> list[int]:
-    """Return the languages that the next merge may serve, the first choice first."""
+def _in_order(lengths: list[int], first_lengths: list[int], rules: ParityRules, served: deque[int]) -> list[int]:
+    """Return the languages that the next merge may serve, the first choice first. served: those of the last merges."""
     languages = range(len(lengths))
     if rules.ratios is None:
-        return sorted(languages, key=lambda language: -lengths[language])
-    ratios = rules.ratios
-    compression = [first / max(1, length) for first, length in zip(first_lengths, lengths, strict=True)]
-    return sorted(languages, key=lambda language: compression[language] / ratios[language])
+        order = sorted(languages, key=lambda language: -lengths[language])
+    else:
+        ratios = rules.ratios
+        compression = [first / max(1, length) for first, length in zip(first_lengths, lengths, strict=True)]
+        order = sorted(languages, key=lambda language: compression[language] / ratios[language])
+    if not rules.window:
+        return order
+    most = WINDOW_SHARE / len(languages)
+    within = {language: served.count(language) / rules.window <= most for language in languages}
+    if not any(within.values()):
+        return order[::-1]
+    return sorted(order, key=lambda language: not within[language])
 
 
 class _Text:

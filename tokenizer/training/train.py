@@ -43,6 +43,7 @@ class TrainingOptions(TypedDict, total=False):
     alphabet_order: str | None
     merge_by: Literal["frequency", "likelihood"]
     pieces: PieceRules | None
+    base: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,7 @@ class Options:
     alphabet_order: str | None = None
     merge_by: str = "frequency"
     pieces: PieceRules | None = None
+    base: int | None = None
     threads: int | None = None
     progress: Progress | None = None
     memory: int | None = None
@@ -73,7 +75,7 @@ class Options:
         if self.kind not in KINDS:
             raise ValueError(f"kind must be {' or '.join(KINDS)}, not {self.kind!r}")
         object.__setattr__(self, "special_tokens", check_special_tokens(self.special_tokens))
-        for name, least in (("min_frequency", 0), ("max_token_length", 1), ("limit_alphabet", 1)):
+        for name, least in (("min_frequency", 0), ("max_token_length", 1), ("limit_alphabet", 1), ("base", 1)):
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, whole_number(name, value, least))

@@ -15,6 +15,7 @@ from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import TokenScores
 from pipelines.training.batch_objectives import MaskedToken, PairObjective, SpanCorruption
+from tokenizer.splitting.integers import WIDTH
 
 PER_BYTE = ("bits_per_byte", "bits_per_original_byte", "masked_bits_per_byte")
 """The kinds of bits per byte; a model has at most one."""
@@ -73,6 +74,14 @@ class Numbers(Result):
         "tokenizers. Undefined for masked models and span corruption, whose loss is not a code length.",
         4,
         headline=True,
+    )
+    bits_per_integer: float | None = number(
+        "bits per integer",
+        "For tokenizers of integers: total bits of the scored tokens, divided by the integers in them. As text, an "
+        "integer has 4 bytes.",
+        4,
+        headline=True,
+        default=None,
     )
     bits_per_original_byte: float | None = number(
         "bits per byte of the original",
@@ -164,6 +173,11 @@ class OfPredictions(Measurement):
         values: dict[str, Any] = dict(split.predictions)
         if isinstance(split.objective, SpanCorruption | MaskedToken):
             values["bits_per_byte"] = None
+        if split.tokenizer.kind == "integers" and (per_byte := values["bits_per_byte"]) is not None:
+            values["bits_per_integer"] = WIDTH * per_byte
+            if found := split.intervals.get("bits_per_byte"):
+                low, high = (None if end is None else WIDTH * end for end in found)
+                split.intervals["bits_per_integer"] = low, high
         if isinstance(split.objective, PairObjective) and isinstance(split.stream, Pairs):
             values["cut"] = split.objective.cut(split.stream)
         if split.sizes is not None and split.per_byte != "bits_per_byte":
