@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from lm.blocks import Block
 from lm.heads import NextTokenHead
-from lm.introspection.attention_maps import inference_mode, record
+from lm.introspection.attention_maps import record
+from lm.introspection.inference import inference_mode
 from lm.introspection.norms import bias_of, linear_part, scale_of
 from lm.layers import LayerNorm, RMSNorm
 from lm.mixers.attention import Attention, require_attention

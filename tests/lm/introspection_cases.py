@@ -111,3 +111,13 @@ def induction_model(entries=20, length=40):
         second.query.weight[heads[0]][noted, tokens] = sharp * torch.eye(entries)
         second.key.weight[heads[0]] = part
     return model
+
+
+def copying_induction_model():
+    """Return `induction_model` whose head 1.0 also copies the token that it attends to: it predicts the repetition."""
+    model = induction_model()
+    attention, width = model.stack.blocks[1].attention, 20
+    with torch.no_grad():
+        attention.value.weight[:width, :width] = torch.eye(width)
+        attention.output.weight[:width, :width] = torch.eye(width)
+    return model
