@@ -1,32 +1,29 @@
-"""The inside of a loaded run: its activations, recorded and edited."""
+"""The inside of a loaded run: its activations, recorded and edited, and what instruments find."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from lm.introspection.activations import Edit, matching_names, observed
 from lm.introspection.trace import Trace
-from lm.model import LanguageModel
 
 if TYPE_CHECKING:
+    from pipelines.inspection.instruments.attribution import AttributedLogit
+    from pipelines.inspection.instruments.heads import HeadsOfRun
+    from pipelines.inspection.instruments.lens import LensOfText
     from pipelines.run.loaded_run import LoadedRun
     from pipelines.scoring.texts import TextScore
 
 
 class Laboratory:
-    """Methods of a `LoadedRun` that look inside its model."""
+    """The methods of a `LoadedRun` that look inside its model."""
 
-    @property
-    def _body(self) -> LanguageModel:
-        """The model whose hidden states a head reads."""
-        raise NotImplementedError
-
-    def trace(self: LoadedRun, text: str, target: str | None = None, *, names: str | tuple[str, ...] = ()) -> Trace:  # type: ignore[misc]  # a mixin
+    def trace(self, text: str, target: str | None = None, *, names: str | tuple[str, ...] = ()) -> Trace:
         """Return the activations of a text by the names of TransformerLens: `trace["blocks.3.attn.hook_pattern"]`.
 
         T is the number of tokens that the model reads, `len(run.ids(text))`, and the first axis of each activation has
@@ -37,11 +34,10 @@ class Laboratory:
 
         Raises KeyError or ValueError for an activation that the model lacks, and ValueError as `logits` does.
         """
-        trace = Trace(self._body, *self._read(text, target))
-        return trace.record(*((names,) if isinstance(names, str) else names))
+        return self._trace(text, target, names, {})
 
     @contextmanager
-    def edit(self: LoadedRun, edits: Mapping[str, Edit]) -> Iterator[EditedRun]:  # type: ignore[misc]
+    def edit(self, edits: Mapping[str, Edit]) -> Iterator[EditedRun]:
         """Yield the run with other activations: `with run.edit({"blocks.0.hook_mlp_out": torch.zeros(())}) as edited`.
 
         An edit is the new value of an activation or a function of the old value, (B, ...); it is broadcast to the old
@@ -49,8 +45,48 @@ class Laboratory:
         `edited.loss(text)` and `edited.trace(text)` use the edited activations. The run itself stays unchanged. Raises
         ValueError for an activation that the model lacks.
         """
-        named = {name: edit for pattern, edit in edits.items() for name in matching_names(self._body, [pattern])}
-        yield EditedRun(self, named)
+        model = self._run._body
+        named = {name: edit for part, edit in edits.items() for name in matching_names(model, [part])}
+        yield EditedRun(self._run, named)
+
+    def lens(self, text: str, **options: Any) -> LensOfText:
+        """Return what each layer would predict if it were the last; `options` are those of `bytelm.inspect`."""
+        from pipelines.inspection.instruments.lens import Lens
+
+        lens = Lens(**options)
+        lens.check(self._run.config.model)
+        return lens.look(self._run, text)
+
+    def attribute(
+        self, text: str, target: str | None = None, against: str | None = None, position: int = -1
+    ) -> AttributedLogit:
+        """Return what each part of a decoder adds to the logit of the token `target` after a text.
+
+        By default the target is the likeliest token. With `against`, the terms are those of the difference of the two
+        logits. They add up to `logit`. `position` is the place of the token after which the logit predicts. Raises
+        ValueError for another architecture, and for a target that is not one token.
+        """
+        from pipelines.inspection.instruments.attribution import Attribution
+
+        attribution = Attribution(target=target, against=against, position=position)
+        attribution.check(self._run.config.model)
+        return attribution.look(self._run, text)
+
+    def head_scores(self, **options: Any) -> HeadsOfRun:
+        """Return how much each head attends to previous tokens, to equal ones, or induces, on random tokens."""
+        from pipelines.inspection.instruments.heads import Heads
+
+        heads = Heads(**options)
+        heads.check(self._run.config.model)
+        return heads.look(self._run, "")
+
+    @property
+    def _run(self) -> LoadedRun:
+        return cast("LoadedRun", self)
+
+    def _trace(self, text: str, target: str | None, names: str | tuple[str, ...], edits: Mapping[str, Edit]) -> Trace:
+        trace = Trace(self._run._body, *self._run._read(text, target), edits=edits)
+        return trace.record(*((names,) if isinstance(names, str) else names))
 
 
 class EditedRun:
@@ -76,6 +112,4 @@ class EditedRun:
 
     def trace(self, text: str, target: str | None = None, *, names: str | tuple[str, ...] = ()) -> Trace:
         """As `LoadedRun.trace`."""
-        trace = self.run.trace(text, target)
-        trace.edits = self.edits
-        return trace.record(*((names,) if isinstance(names, str) else names))
+        return self.run._trace(text, target, names, self.edits)

@@ -10,6 +10,7 @@ Examples:
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
@@ -17,11 +18,12 @@ import tyro
 
 from pipelines.cli.arguments import Adapter, Checkpoint, Device, Dtype, OtherRun, RunFolders, check_writable
 from pipelines.cli.corpus_arguments import READING, ReadingOptions
+from pipelines.cli.module_options import with_options
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.shell import command
 from pipelines.cli.verbs import verb
 from pipelines.evaluation.measurement import Measurement, Table
-from pipelines.evaluation.measurements import with_options
+from pipelines.evaluation.measurements import options as measurement_options
 from pipelines.files import distinct_names, place
 from pipelines.run.folder import Run, opened
 
@@ -43,7 +45,7 @@ HELP = {
 
 
 @verb
-@with_options
+@partial(with_options, options=measurement_options())
 def evaluate(
     runs: RunFolders,
     *,

@@ -113,11 +113,11 @@ def induction_model(entries=20, length=40):
     return model
 
 
-def copying_induction_model():
+def copying_induction_model(entries=20):
     """Return `induction_model` whose head 1.0 also copies the token that it attends to: it predicts the repetition."""
-    model = induction_model()
-    attention, width = model.stack.blocks[1].attention, 20
+    model = induction_model(entries)
+    attention = model.stack.blocks[1].attention
     with torch.no_grad():
-        attention.value.weight[:width, :width] = torch.eye(width)
-        attention.output.weight[:width, :width] = torch.eye(width)
+        attention.value.weight[:entries, :entries] = torch.eye(entries)
+        attention.output.weight[:entries, :entries] = 4 * torch.eye(entries)
     return model
