@@ -108,7 +108,7 @@ def test_runs_and_options_that_do_not_fit_are_named(trained_gpt, trained_bert, i
     for words, arguments in {
         "attribution needs a decoder": (trained_bert, "x", "--instruments", "attribution"),
         "lens needs a text": (trained_gpt, "--instruments", "lens"),
-        "choose from attribution": (trained_gpt, "x", "--instruments", "microscope"),
+        "choose from lens": (trained_gpt, "x", "--instruments", "microscope"),
         "--target is an option of attribution": (trained_gpt, "x", "--instruments", "lens", "--target", "y"),
         "--top is 0, but must be at least 1": (trained_gpt, "x", "--top", "0"),
     }.items():

@@ -14,7 +14,9 @@ from typing import Any
 from pipelines.cli.module_options import options_of
 from pipelines.inspection.instrument import Instrument
 
+FIRST = ("lens", "attribution")  # then by name
 _MODULES = {path.stem: path for path in sorted(Path(__file__).parent.glob("[!_]*.py"))}
+_MODULES = {name: _MODULES[name] for name in dict.fromkeys((*FIRST, *_MODULES))}
 NAMES = tuple(_MODULES)
 
 

@@ -73,7 +73,7 @@ class LensOfText(Result):
             rank, share = f"{layer.final_ranks[-1]:,}", f"{layer.final_probabilities[-1]:.1%}"
             rows.append((layer.name, [surprisal, f"{layer.kl_bits:.2f}", rank, share, likeliest]))
         final = self.layers[-1].words[-1]
-        heads = ["next token", "KL, bits", f"rank of {final}", "its p", f"likeliest after {self.tokens[-1]}"]
+        heads = ["next token, bits", "KL, bits", f"rank of {final}", "its p", f"likeliest after {self.tokens[-1]}"]
         return Table("prediction after the last token, by layer", "layer", heads, rows, text=True)
 
     def _all_tokens(self) -> Table:
