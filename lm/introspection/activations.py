@@ -88,7 +88,8 @@ def observed(
             raise ValueError(reason_for_missing(model, name, list(known)))
     watch = _Watch(set(record), edits)
     with ExitStack() as undo:
-        undo.callback(_computed_at_all_positions(model))
+        if record or edits:
+            undo.callback(_computed_at_all_positions(model))
         for point in dict.fromkeys(known[name] for name in known if watch.needs(name)):
             undo.callback(point.install(watch))
         yield watch.found
