@@ -103,9 +103,10 @@ def _chosen(
             say(f"without {name}: {error}")
         if one.reads_text and not with_text:
             raise ValueError(f"{name} needs a text: give at least one")
-    for name in every.keys() - chosen.keys():
-        for option in fields(every[name]):
-            if getattr(every[name], option.name) != option.default:
+    used = {option.name for one in chosen.values() for option in fields(one)}
+    for name, one in every.items():
+        for option in fields(one):
+            if option.name not in used and getattr(one, option.name) != option.default:
                 raise ValueError(f"`{option.name}` is an option of {name}, which is not among the `instruments`")
     return chosen
 

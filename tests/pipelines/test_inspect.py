@@ -7,6 +7,9 @@ import pytest
 import torch
 
 import bytelm
+from lm.introspection.attribution import attribute
+from lm.introspection.norms import linear_part
+from lm.introspection.patching import patching_maps
 from pipelines.evaluation.measurement import Table
 from pipelines.inspection.instruments import NAMES, descriptions, instrument, options
 from tests.lm.introspection_cases import copying_induction_model
@@ -22,8 +25,8 @@ def gpt(trained_gpt):
 
 @pytest.fixture(scope="module")
 def induction(gpt):
-    """Return a run of the hand-written induction head, over 20 letters."""
-    tok = bytelm.Tokenizer.train(["a b c d e f g h i j k l m n o p q r "] * 3, vocab_size=20, kind="words")
+    """Return a run of the hand-written induction head, over 18 letters."""
+    tok = bytelm.Tokenizer.train(["a b c d e f g h i j k l m n o p q r "] * 3, vocab_size=24, kind="words")
     model = copying_induction_model(tok.vocab_size)
     config = replace(gpt.config, model=model.config)
     around = replace(gpt.around, before=(), special=tok.special_tokens)
@@ -132,3 +135,65 @@ def test_tables_of_deep_models_and_long_texts_are_short(gpt):
     assert isinstance(last, Table) and len(last.rows) == 13
     assert isinstance(words, Table) and words.heads == ["0", "3", "6", "9", "12"] and len(words.rows) == 16
     assert said.startswith("the last 16 of ") and "4 of 12 layers" in said
+
+
+def test_patching_finds_where_two_prompts_part(induction):
+    found = bytelm.inspect(induction, "c h m q d h", instruments=("patching",), corrupt="c h r q d h")["patching"][0]
+    assert (found.target, found.against) == ("m", "r")
+    assert [round(effect, 1) for effect in found.stream[1]] == [0, 0, 1, 0, 0, 0]
+    assert [[round(effect, 1) for effect in row] for row in found.heads] == [[0, 0], [1, 0]]
+    stream, heads, said = found.parts()
+    assert [label for label, _ in stream.rows] == ["c", "h", "m for r", "q", "d", "h"]
+    assert heads.rows[1] == ("1", ["1.00", "0.00"]) and said.startswith("logit difference: +")
+    for words, given in {
+        "give `corrupt`": {},
+        "the prompts have 6 and 5 tokens": {"corrupt": "c h r q d"},
+        "are the same token, m": {"corrupt": "c h m q d h"},
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            bytelm.inspect(induction, "c h m q d h", instruments=("patching",), **given)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_patching_maps_are_those_of_transformer_lens(kind, peers):
+    """TransformerLens is heavy, and no dependency of the tests: they run where it is installed."""
+    bridges = pytest.importorskip("transformer_lens.model_bridge")
+    from transformer_lens import patching
+
+    folder, _, run = peers(kind)
+    loaded = bytelm.load_run(run)
+    clean_ids = torch.tensor([loaded.ids(TEXT)])
+    corrupt_ids = clean_ids.where(torch.arange(clean_ids.shape[1]) != 3, 300)
+    bridge = bridges.TransformerBridge.boot_transformers(str(folder), device="cpu")
+    cache = bridge.run_with_cache(clean_ids)[1]
+    maps = patching_maps(loaded.model, clean_ids[0], corrupt_ids[0], 270, 280)
+
+    def effect(logits):
+        difference = logits[0, -1, 270] - logits[0, -1, 280]
+        return (difference - maps.corrupt) / (maps.clean - maps.corrupt)
+
+    for ours, map_of in {
+        maps.stream: patching.get_act_patch_resid_pre,
+        maps.attention: patching.get_act_patch_attn_out,
+        maps.mlp: patching.get_act_patch_mlp_out,
+        maps.heads: patching.get_act_patch_attn_head_out_all_pos,
+    }.items():
+        theirs = map_of(bridge, corrupt_ids, cache, effect)
+        torch.testing.assert_close(ours.float(), theirs.float(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_attributions_are_those_of_transformer_lens(kind, peers):
+    bridges = pytest.importorskip("transformer_lens.model_bridge")
+    folder, _, run = peers(kind)
+    loaded = bytelm.load_run(run)
+    bridge = bridges.TransformerBridge.boot_transformers(str(folder), device="cpu")
+    cache = bridge.run_with_cache(torch.tensor([loaded.ids(TEXT)]))[1]
+    scale = cache["ln_final.hook_scale"][0, -1]
+    norm, weight = loaded.model.stack.final_norm, loaded.model.head.output_weight.detach()
+    found = attribute(loaded.model, torch.tensor(loaded.ids(TEXT)), 270, 280)
+    for layer in range(2):
+        written = cache[f"blocks.{layer}.hook_mlp_out"][0, -1]
+        with torch.no_grad():
+            expected = (weight[270] - weight[280]) @ (linear_part(norm, written) / scale)
+        assert found.terms[f"mlp {layer}"] == pytest.approx(expected.item(), abs=1e-4)

@@ -27,9 +27,12 @@ def descriptions() -> dict[str, str]:
 
 
 def options() -> Iterator[inspect.Parameter]:
-    """Yield the options of all instruments."""
-    for path in _MODULES.values():
-        yield from options_of(path, "Instrument")
+    """Yield the options of all instruments. One that several have is the same for all."""
+    every = (option for path in _MODULES.values() for option in options_of(path, "Instrument"))
+    named: dict[str, inspect.Parameter] = {}
+    for option in every:
+        named.setdefault(option.name, option)
+    yield from named.values()
 
 
 def instrument(name: str, given: Mapping[str, Any]) -> Instrument:
