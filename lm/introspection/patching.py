@@ -22,7 +22,7 @@ from lm.introspection.inference import inference_mode
 from lm.introspection.trace import Trace
 from lm.model import LanguageModel
 
-LEAST = 1e-2  # of the difference between the prompts' logit differences
+LEAST = 0.02  # distance between the prompts' logit differences, as a share of their sizes
 STREAM, ATTENTION, MLP = "hook_resid_pre", "hook_attn_out", "hook_mlp_out"
 
 
@@ -64,7 +64,7 @@ def patching_maps(model: LanguageModel, clean: Tensor, corrupt: Tensor, target: 
     with inference_mode(model):
         ends = difference(torch.stack((clean, corrupt)))
         whole, base = ends.tolist()
-        if abs(whole - base) < LEAST:
+        if abs(whole - base) <= LEAST * (abs(whole) + abs(base)):
             raise ValueError(
                 f"the logit difference is {whole:.3f} after the clean prompt and {base:.3f} after the corrupt one, too "
                 "close to measure what restores it: name a target and a token against it that the prompts tell apart"

@@ -31,10 +31,12 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = PASSIVE_THREADS
 
+COMMON = ("target", "against", "corrupt", "ablation")
+RARE = sorted({option.name for option in instrument_options()} - {*COMMON})
 # Options by subject: in --help, and only in --help-all.
 HELP = {
     "What to look at": ("run texts instruments", ""),
-    "Instruments' options": (" ".join(option.name for option in instrument_options()), ""),
+    "Instruments' options": (" ".join(COMMON), " ".join(RARE)),
     "Model": ("checkpoint device dtype", ""),
     "Output": ("explain json", ""),
 }

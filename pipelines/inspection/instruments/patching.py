@@ -61,19 +61,18 @@ class PatchedPrompts(Result):
             for own, other in zip(self.tokens, self.corrupt_tokens, strict=True)
         ]
         rows = [
-            (labels[t], [f"{self.stream[layer][t]:.2f}" for layer in shown])
+            (labels[t], [f"{self.stream[layer][t]:z.2f}" for layer in shown])
             for t in range(max(0, count - POSITIONS), count)
         ]
         heads = [f"layer {i}" for i in shown]
         tables: list[Table | str] = [Table(f"{what}: stream before each layer, by position", "position", heads, rows)]
         if self.heads is not None:
             few = range(min(len(self.heads[0]), COLUMNS))
-            cells = [(f"{i}", [f"{row[head]:.2f}" for head in few]) for i, row in enumerate(self.heads)]
+            cells = [(f"{i}", [f"{row[head]:z.2f}" for head in few]) for i, row in enumerate(self.heads)]
             tables.append(Table(f"{what}: heads at all positions", "layer", [f"head {head}" for head in few], cells))
-        ends = (
-            f"{self.clean_difference:+.3f} after the text and {self.corrupt_difference:+.3f} after the corrupt prompt"
-        )
-        return [*tables, f"logit difference {ends}; `as_json` has all positions, and maps of attention and MLPs"]
+        clean, corrupt = f"{self.clean_difference:+.3f}", f"{self.corrupt_difference:+.3f}"
+        ends = f"logit difference: {clean} after the text, {corrupt} after the corrupt prompt"
+        return [*tables, f"{ends}; `as_json` also has the maps of attention and MLPs"]
 
 
 @dataclass(frozen=True, kw_only=True)
