@@ -22,7 +22,8 @@ Its decoder adds `cross_attn.*`, `hook_cross_attn_out` and `hook_resid_mid_cross
 cross-attention. In gated MLPs `hook_pre` is the gate and `hook_pre_linear` what it multiplies.
 
 These differ from TransformerLens: in models with norms after the sum, the stream is what the next sub-layer reads.
-`hook_v` includes value embeddings. Other mixers than attention have `hook_attn_out` only; Hopfield has no pattern.
+`hook_embed` includes token types, and `hook_v` value embeddings. With ReZero, outputs are before their scale. Other
+mixers than attention have `hook_attn_out` only; Hopfield has no pattern.
 
 Axes: B sequences, T positions, S key positions, H heads, G key-value heads, D features a head.
 """
