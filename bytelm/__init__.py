@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pipelines.verbs.grow_vocabulary import grow_vocabulary
     from pipelines.verbs.import_gguf import import_gguf
     from pipelines.verbs.import_hf import import_hf
+    from pipelines.verbs.inspect import inspect
     from pipelines.verbs.inspect_vocabulary import inspect_vocabulary
     from pipelines.verbs.params import params
     from pipelines.verbs.predict import predict
@@ -103,6 +104,7 @@ __all__ = [
     "grow_vocabulary",
     "import_gguf",
     "import_hf",
+    "inspect",
     "inspect_vocabulary",
     "load_recipe",
     "load_run",

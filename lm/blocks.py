@@ -128,21 +128,21 @@ class Block(Component):
         self_rows = rows if self.cross_attention is None else None
         update = self.mixer(self._normalize(x, self.mixer_name), rotary, mix, value_embedding, self_rows)
         before = select_rows(x, self_rows)
-        x = self._add_residual(before, update, self.mixer_name)
+        x = self.add_residual(before, update, self.mixer_name)
         if self.cross_attention is not None:
             assert cross_attend is not None
             update = self.cross_attention.cross(self._normalize(x, "cross"), cross_attend, rows)
-            x = self._add_residual(select_rows(x, rows), update, "cross")
+            x = self.add_residual(select_rows(x, rows), update, "cross")
         if self.mlp is not None:
             read = before if self.residual == "parallel" else x
-            x = self._add_residual(x, self.mlp(self._normalize(read, "mlp")), "mlp")
+            x = self.add_residual(x, self.mlp(self._normalize(read, "mlp")), "mlp")
         return x
 
     def _normalize(self, x: Tensor, name: str) -> Tensor:
         """Return x as the sub-layer reads it: with its norm, or unchanged."""
         return getattr(self, f"{name}_norm")(x) if self.places.before else x
 
-    def _add_residual(self, x: Tensor, update: Tensor, name: str) -> Tensor:
+    def add_residual(self, x: Tensor, update: Tensor, name: str) -> Tensor:
         """Return the residual stream after a sub-layer's update."""
         if self.places.branch:
             update = getattr(self, f"{name}_branch_norm" if self.places.before else f"{name}_norm")(update)

@@ -280,6 +280,42 @@ class Ranks(Measurement):
 MEASUREMENT = Ranks
 '''
 
+NORMS = '''
+"""How long the vectors of the stream are, by layer."""
+
+from dataclasses import dataclass
+
+from pipelines.evaluation.measurement import Result, Section, Table
+from pipelines.inspection.instrument import Instrument
+
+
+@dataclass(frozen=True)
+class StreamNorms(Result):
+    section = Section("Stream", "Mean length of the stream. It cannot tell what the stream holds.")
+
+    norms: tuple[float, ...]
+
+    def parts(self):
+        rows = [(str(layer), [f"{norm:.3f}"]) for layer, norm in enumerate(self.norms)]
+        return [Table("length after each layer", "layer", ["length"], rows)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norms(Instrument):
+    result = StreamNorms
+
+    skipped: int = 0
+    """Positions at the beginning that do not count"""
+
+    def look(self, run, text):
+        trace = run.trace(text, names="blocks.*.hook_resid_post")
+        streams = (trace[name] for name in trace if name.endswith("hook_resid_post"))
+        return StreamNorms(tuple(x[0, self.skipped :].norm(dim=-1).mean().item() for x in streams))
+
+
+INSTRUMENT = Norms
+'''
+
 LETTERS = '''
 """Letters: every character of the training text is an entry, and others are <unk>."""
 
@@ -544,6 +580,18 @@ def test_adding_a_measurement_takes_its_module(house, tmp_path, trained_gpt):
     house.bytelm("report", run, "--no-samples", "--no-inside")
     page = (run / "report.html").read_text(encoding="utf-8")
     assert 'id="rankshare"><summary><h2>Ranks of tokens</h2>' in page and f"<td>{within:,}</td>" in page
+
+
+def test_adding_an_instrument_takes_its_module(house, trained_gpt):
+    house.add("pipelines/inspection/instruments/norms.py", NORMS)
+    said = " ".join(house.bytelm("inspect", "--help-all").split())
+    assert "norms How long the vectors of the stream are, by layer" in said
+    assert "Positions at the beginning that do not count" in said
+    command = ("inspect", trained_gpt, "import os", "--instruments", "norms", "--skipped", 1)
+    (norm,) = json.loads(house.bytelm(*command, "--json"))["norms"][0]["norms"]
+    printed = house.bytelm(*command, "--explain")
+    assert re.search(rf"Stream: length after each layer\nlayer +length\n0 +{norm:.3f}\n", printed)
+    assert "It cannot tell what the stream holds." in printed
 
 
 def test_adding_a_task_takes_its_module(house, tmp_path, trained_bert):

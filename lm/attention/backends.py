@@ -35,19 +35,26 @@ def reference(
     q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0
 ) -> Tensor:
     """The formula as in a textbook, in the dtype of its inputs: the oracle in tests."""
-    group = group_size(q, k)
-    k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-    scores = q @ k.transpose(-2, -1) * default_scale(q, scale)
+    weights = attention_weights(masked_scores(q, k, mask, scale), mask)
+    return F.dropout(weights, dropout) @ v.repeat_interleave(group_size(q, v), dim=1)
+
+
+def masked_scores(q: Tensor, k: Tensor, mask: Mask, scale: float | None) -> Tensor:
+    """Return the scores (B, H, T, S) with the mask's bias, and minus infinity at hidden keys."""
+    scores = q @ k.repeat_interleave(group_size(q, k), dim=1).transpose(-2, -1) * default_scale(q, scale)
     if mask.bias is not None:
         scores = scores + mask.bias.to(scores.dtype)
     visible = mask.visible(q.shape[-2], k.shape[-2], q.device)
-    if visible is not None:
-        scores = scores.masked_fill(~visible, -math.inf)
+    return scores if visible is None else scores.masked_fill(~visible, -math.inf)
+
+
+def attention_weights(scores: Tensor, mask: Mask) -> Tensor:
+    """Return the softmax of `masked_scores` over the keys; zeros for fully masked queries."""
     weights = torch.softmax(scores, dim=-1)
-    fully_masked = mask.fully_masked(visible)
-    if fully_masked is not None:
-        weights = weights.masked_fill(fully_masked, 0.0)
-    return F.dropout(weights, dropout) @ v
+    if mask.present is None:
+        return weights
+    fully_masked = mask.fully_masked(mask.visible(scores.shape[-2], scores.shape[-1], scores.device))
+    return weights if fully_masked is None else weights.masked_fill(fully_masked, 0.0)
 
 
 def blocked(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, scale: float | None = None, dropout: float = 0.0) -> Tensor:

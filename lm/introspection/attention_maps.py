@@ -7,8 +7,7 @@ Axes: B sequences, T positions, S source positions, L layers, H heads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -16,6 +15,8 @@ import torch
 from torch import Tensor
 
 from lm.attention.backends import reference
+from lm.introspection.inference import inference_mode
+from lm.introspection.repetition import repeated_tokens
 from lm.masks import Mask
 from lm.mixers.attention import CrossAttend, KeysValues, require_attention
 from lm.model import LanguageModel, Stack
@@ -85,10 +86,8 @@ def head_scores(
     """
     device = model.embedding.weight.device
     ids = torch.arange(model.config.vocab_size) if ids is None else ids.cpu()
-    repeats = -(-length // len(ids))
-    pool = ids.repeat(repeats)
-    once = torch.stack([pool[torch.randperm(len(pool), generator=generator)[:length]] for _ in range(sequences)])
-    maps = attention_maps(model, once.repeat(1, 2).to(device)).own.double().mean(dim=1)  # (L, H, 2 length, 2 length)
+    read = repeated_tokens(ids, generator, length=length, sequences=sequences).to(device)
+    maps = attention_maps(model, read).own.double().mean(dim=1)  # (L, H, 2 length, 2 length)
     second_copy = maps[:, :, length:]
     return HeadScores(
         previous=_diagonal_mean(maps, -1),
@@ -99,18 +98,6 @@ def head_scores(
 
 def _diagonal_mean(maps: Tensor, offset: int) -> Tensor:
     return maps.diagonal(offset, dim1=-2, dim2=-1).mean(dim=-1)
-
-
-@contextmanager
-def inference_mode(model: LanguageModel) -> Iterator[None]:
-    """Turn off dropout and gradients inside the context."""
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        model.train(training)
 
 
 def record(

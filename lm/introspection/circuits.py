@@ -17,7 +17,9 @@ from torch import Tensor, nn
 
 from lm.blocks import Block
 from lm.heads import NextTokenHead
-from lm.introspection.attention_maps import inference_mode, record
+from lm.introspection.attention_maps import record
+from lm.introspection.inference import inference_mode
+from lm.introspection.norms import bias_of, linear_part, scale_of
 from lm.layers import LayerNorm, RMSNorm
 from lm.mixers.attention import Attention, require_attention
 from lm.model import LanguageModel
@@ -80,16 +82,16 @@ def decompose_logits(model: LanguageModel, ids: Tensor) -> Decomposition:
         values = values.repeat_interleave(attention.heads // attention.kv_heads, dim=1)  # (B, H, T, D)
         writes = attention.output.weight.to(stream.dtype).unflatten(1, (attention.heads, -1))  # (width, H, D)
         heads = torch.einsum("bhtd,whd->hbtw", maps[0] @ values, writes)
-        bias = _bias_of(attention.output, stream)
+        bias = bias_of(attention.output, stream)
         norm = stack.final_norm if block.places.before else block.mixer_norm
         assert not isinstance(norm, nn.Identity)
-        scale = _scale_of(norm, stream + heads.sum(dim=0) + bias)
+        scale = scale_of(norm, stream + heads.sum(dim=0) + bias)
         unembed = model.head.output_weight.to(stream.dtype).T
 
         def logits(part: Tensor) -> Tensor:
-            return model.head(_linear_part(norm, part) / scale) @ unembed
+            return model.head(linear_part(norm, part) / scale) @ unembed
 
-        constant = logits(bias) + model.head(_bias_of(norm, stream)) @ unembed
+        constant = logits(bias) + model.head(bias_of(norm, stream)) @ unembed
         return Decomposition(logits(stream), logits(heads), constant)
 
 
@@ -237,25 +239,7 @@ def _norm_before_attention(model: LanguageModel, block: Block) -> Tensor:
 def _matrix_of(model: LanguageModel, norm: LayerNorm | RMSNorm | nn.Identity) -> Tensor:
     """Return the linear part of a norm, without its division by the scale: (width, width) float64."""
     identity = torch.eye(model.config.width, dtype=torch.float64, device=model.embedding.weight.device)
-    return identity if isinstance(norm, nn.Identity) else _linear_part(norm, identity).T
-
-
-def _linear_part(norm: LayerNorm | RMSNorm, x: Tensor) -> Tensor:
-    """Return the norm of x (..., width) without its division by `_scale_of` and its bias: linear in x."""
-    centred = x - x.mean(dim=-1, keepdim=True) if isinstance(norm, LayerNorm) else x
-    return centred * norm.weight.to(x.dtype)
-
-
-def _scale_of(norm: LayerNorm | RMSNorm, x: Tensor) -> Tensor:
-    """Return the divisor of the norm for x (..., width): (..., 1)."""
-    centred = x - x.mean(dim=-1, keepdim=True) if isinstance(norm, LayerNorm) else x
-    return (centred.square().mean(dim=-1, keepdim=True) + norm.eps).sqrt()
-
-
-def _bias_of(module: nn.Module, like: Tensor) -> Tensor:
-    """Return the module's bias, or zeros, in the shape and dtype of `like` (..., width)."""
-    bias = getattr(module, "bias", None)
-    return torch.zeros_like(like) if bias is None else bias.to(like.dtype).expand_as(like)
+    return identity if isinstance(norm, nn.Identity) else linear_part(norm, identity).T
 
 
 def _require_linear_head(model: LanguageModel) -> None:

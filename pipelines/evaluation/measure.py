@@ -6,13 +6,16 @@ from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
+from lm.introspection.activations import Edit, observed
+from lm.introspection.deletion import deletions
 from pipelines.cli.waiting import doing
 from pipelines.evaluation.corpus_text import CorpusText
+from pipelines.evaluation.deletion import part_means
 from pipelines.evaluation.measurement import Measurement, Result
 from pipelines.evaluation.measurements.against import Comparison
 from pipelines.evaluation.measurements.ngrams import Baselines
 from pipelines.evaluation.measurements.trained_text import TrainingText
-from pipelines.evaluation.planning import Plan, objective_of
+from pipelines.evaluation.planning import Plan, mean_entry, objective_of
 from pipelines.evaluation.results import Evaluation, Measured, SplitEvaluation, add_to_file
 from pipelines.evaluation.scoring import score
 from pipelines.evaluation.split import Split
@@ -22,7 +25,7 @@ from pipelines.run.provenance import provenance
 
 
 def measure(*plans: Plan) -> tuple[Evaluation, list[ValueError]]:
-    """Measure the splits of the plans of one run, and add them to evaluation.json.
+    """Measure the splits of the plans of one run, and add them to evaluation.json unless parts are deleted.
 
     Returns all evaluations of the run, and the errors of measurements that failed, such as a comparison with a diverged
     run. The other measurements are kept.
@@ -35,7 +38,9 @@ def measure(*plans: Plan) -> tuple[Evaluation, list[ValueError]]:
     if len(plans) > 1:
         shares = [plan.share for plan in plans]
         of_splits = zip(plans[0].splits, zip(*measured, strict=True), strict=True)
-        added = [*(_mean(run, split, shares, sources) for split, sources in of_splits), *added]
+        added = [*(_mean(run, mean_entry(plans[0], split), shares, sources) for split, sources in of_splits), *added]
+    if plans[0].options.without:  # evaluation.json describes the whole model
+        return Evaluation(run.name, {}).adding(added), failures
     return add_to_file(run, added), failures
 
 
@@ -58,7 +63,8 @@ def _measured(split: Split, failures: list[ValueError]) -> SplitEvaluation:
     chosen = plan.options.measurements
     observers = {kind: observer for kind in chosen if (observer := kind.observer(split))}
     failed: dict[Measurement, ValueError] = {}
-    scored = score(split, observers, failed)
+    with observed(split.model, edits=_deletions(split)):
+        scored = score(split, observers, failed)
     results: list[Result] = []
     for kind in chosen:
         try:
@@ -82,6 +88,15 @@ def _measured(split: Split, failures: list[ValueError]) -> SplitEvaluation:
         seconds=round(time.perf_counter() - started, 3),
     )
     return SplitEvaluation(plan.entry(split.name), tuple(results), measured)
+
+
+def _deletions(split: Split) -> dict[str, Edit]:
+    """Return the edits that delete the parts of the model that the options name."""
+    options = split.plan.options
+    if not options.without:
+        return {}
+    means = part_means(split.model, options.without, split.plan, options.zero)
+    return deletions(split.model, options.without, means)
 
 
 def _mean(run: Run, split: str, shares: Sequence[float], sources: Sequence[SplitEvaluation]) -> SplitEvaluation:

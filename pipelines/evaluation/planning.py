@@ -33,6 +33,10 @@ class EvaluationOptions:
     checkpoint: str = "auto"
     device: str = "auto"
     dtype: str = "float32"
+    without: tuple[str, ...] = ()
+    """Parts of the model to delete"""
+    zero: bool = False
+    """Whether their outputs become zero instead of their means"""
 
     @cached_property
     def measurements(self) -> tuple[Measurement, ...]:
@@ -60,7 +64,8 @@ class Plan:
 
     def entry(self, split: str) -> str:
         """Return the name of a split in evaluation.json."""
-        return f"{split}/{self.source}" if self.source else split
+        entry = f"{split}/{self.source}" if self.source else split
+        return f"{entry} without {' '.join(self.options.without)}" if self.options.without else entry
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,8 @@ def plans_of(
     run: Run, options: EvaluationOptions, data: AnyPath | None, against: Run | None
 ) -> list[Plan] | list[TaskPlan]:
     """Return the plan of one evaluation, or a plan for each source of the mixture that the run was trained on."""
+    if options.without:
+        run.require_language_model()
     if run.recipe.task and not options.corpus and not (data and (data / "dataset.json").exists()):
         return [_task_plan(run, options, data, against)]
     run.require_language_model()
@@ -97,14 +104,21 @@ def plans_of(
 
 def entries_of(plans: list[Plan] | list[TaskPlan]) -> list[str]:
     """Return the names of the entries that `measure` makes: of a mixture also the means over its sources."""
-    means = plans[0].splits if len(plans) > 1 else ()
+    means = [mean_entry(plans[0], split) for split in plans[0].splits] if len(plans) > 1 else []
     return [*means, *(plan.entry(split) for plan in plans for split in plan.splits)]
+
+
+def mean_entry(plan: "Plan | TaskPlan", split: str) -> str:
+    """Return the name of the mean over the sources of a mixture, of which `plan` is one."""
+    return replace(plan, source="").entry(split)
 
 
 def plan(run: Run, options: EvaluationOptions, data: AnyPath | None = None, against: Run | None = None) -> Plan:
     """Return the plan of one evaluation; ValueError for options that do not fit the run."""
     for measurement in with_changed_options(options.measuring or {}):
         measurement.check(run, options)
+    if options.without and run.recipe.objective != "next-token":
+        raise ValueError(f"{run.folder} was trained on {run.recipe.objective}: `without` is for decoders")
     dataset: Dataset | CorpusText
     training: Dataset | None
     splits: Mapping[str, Stream]

@@ -23,6 +23,7 @@ from pipelines.recipes.recipe import Recipe
 from pipelines.run.adapter import with_adapter
 from pipelines.run.checkpoint_reader import check_weights, load_weights
 from pipelines.run.folder import Run, refuse_options
+from pipelines.run.laboratory import Laboratory
 from pipelines.run.retention import readable_state
 from pipelines.run.text_features import hidden_states, text_vectors
 from pipelines.run.text_ids import TextIds, text_ids
@@ -38,7 +39,7 @@ Prompts = list[str] | tuple[str, ...]
 """Several prompts; a `Sequence[str]` would include a string."""
 
 
-class LoadedRun:
+class LoadedRun(Laboratory):
     """A trained run, ready to predict. `load_run` and `pretrain` return one.
 
     A function that takes the folder of a run also takes a loaded run, and computes with its model, checkpoint, device

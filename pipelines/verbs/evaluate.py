@@ -10,18 +10,20 @@ Examples:
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import tyro
 
 from pipelines.cli.arguments import Adapter, Checkpoint, Device, Dtype, OtherRun, RunFolders, check_writable
 from pipelines.cli.corpus_arguments import READING, ReadingOptions
+from pipelines.cli.module_options import with_options
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.shell import command
 from pipelines.cli.verbs import verb
 from pipelines.evaluation.measurement import Measurement, Table
-from pipelines.evaluation.measurements import with_options
+from pipelines.evaluation.measurements import options as measurement_options
 from pipelines.files import distinct_names, place
 from pipelines.run.folder import Run, opened
 
@@ -36,14 +38,14 @@ HELP = {
     "Text": ("runs data corpus splits against", ""),
     "Reading a corpus": ("", " ".join(READING)),
     "Windows": ("stride", "min_context"),
-    "Model": ("checkpoint adapter device dtype", ""),
+    "Model": ("checkpoint adapter without device dtype", "ablation"),
     "Measurements": ("breakdown compressors memorisation entropy_calibration unit", "memory beams length_penalty"),
     "Output": ("explain json", ""),
 }
 
 
 @verb
-@with_options
+@partial(with_options, options=measurement_options())
 def evaluate(
     runs: RunFolders,
     *,
@@ -51,6 +53,8 @@ def evaluate(
     corpus: tuple[str, ...] = (),
     against: OtherRun = None,
     splits: tuple[str, ...] = ("validation",),
+    without: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PART ...")] = (),
+    ablation: Literal["mean", "zero"] = "mean",
     stride: int | None = None,
     min_context: int = 1,
     checkpoint: Checkpoint = "auto",
@@ -81,6 +85,9 @@ def evaluate(
             the same tokenizer also get the divergence; others are compared in bits per byte, masked models in bits per
             byte of masked text.
         splits: Splits of the dataset or corpus to score.
+        without: Parts of a decoder to delete: layers.3, attention.3, mlp.3 or heads.3.1 (layer and head from 0). The
+            result is not saved, and has no comparison with other runs.
+        ablation: What the output of a deleted part becomes: its mean over the training split, or zero.
         stride: Tokens between the starts of two windows; default: the window, so that windows do not overlap.
         min_context: Score only tokens with at least this many tokens before them in the window.
         explain: Print the definition of each number.
@@ -95,6 +102,7 @@ def evaluate(
         raise ValueError(f"{names}: for reading a corpus; name one with `corpus`, or leave it out")
     if corpus and data:
         raise ValueError("`data` and `corpus` both name a text to score: give one of them")
+    _check_deletion(without, against, reading)
     named = list(runs) if isinstance(runs, Sequence) else [runs]
     if adapter is not None and len(named) > 1:
         raise ValueError(f"`adapter` {adapter} belongs to one run, but {len(named)} runs are named: name one")
@@ -116,6 +124,8 @@ def evaluate(
         checkpoint=checkpoint,
         device=device,
         dtype=dtype,
+        without=without,
+        zero=ablation == "zero",
     )
     # Plan all runs first, so that a mistake in the last one is reported before the first one is measured.
     planned = [plans_of(run, options, place(data) if data else None, other) for run in opened_runs]
@@ -132,10 +142,19 @@ def evaluate(
 
 
 def next_step(given: Mapping[str, Any], _: Any) -> str:
-    """Return the suggested next command, the report of the runs; a report does not include adapters."""
-    if given.get("adapter"):
+    """Return the suggested next command, the report of the runs; a report does not include adapters and deletions."""
+    if given.get("adapter") or given.get("without"):
         return ""
     return command("report", *([given["runs"]] if isinstance(given["runs"], Path) else given["runs"]))
+
+
+def _check_deletion(without: Sequence[str], against: object, measuring: Mapping[str, Any]) -> None:
+    """Raise ValueError for measurements that would need the whole model beside the one `without` its parts."""
+    if not without:
+        return
+    unfit = [name for name in ("memorisation", "entropy_calibration") if measuring.get(name)]
+    if unfit or against is not None:
+        raise ValueError(f"`without` cannot be combined with `{(unfit or ['against'])[0]}`: leave one of them out")
 
 
 MeasuredRuns = list[tuple["list[Plan] | list[TaskPlan]", "Evaluation"]]
@@ -221,7 +240,8 @@ def _show(measured: MeasuredRuns, explain: bool) -> None:
     for plans, evaluation in measured:
         newest = evaluation.splits[entries_of(plans)[0]].measured
         sources = f"{newest.checkpoint}, {newest.data}, {newest.hardware}"
-        say(f"saved in {plans[0].run.results / 'evaluation.json'} ({sources})")
+        saved = f"saved in {plans[0].run.results / 'evaluation.json'}"
+        say(f"{'not saved' if plans[0].options.without else saved} ({sources})")
     if not explain:
         say("`explain` defines the numbers")
 

@@ -119,6 +119,7 @@ REQUIRED = {
     "grow-vocabulary": ["o", "c", "--add", "9", "--out", "o"],
     "import-gguf": ["o", "--out", "o"],
     "import-hf": ["o", "--out", "o"],
+    "inspect": ["o"],
     "inspect-vocabulary": ["o"],
     "predict": ["o", "text"],
     "pretrain": ["gpt-tiny", "--data", "d", "--out", "o", "--dry-run"],

@@ -3,26 +3,20 @@
 `bytelm evaluate --help` reads the options from the source of the modules, because importing them would import PyTorch.
 """
 
-import ast
 import inspect
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import cache
 from importlib import import_module
-from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any
 
-import tyro
-
-from pipelines.cli.escapes import as_options
+from pipelines.cli.module_options import options_of
 from pipelines.evaluation.measurement import Measurement
 
 FOLDER = Path(__file__).parent
 # The numbers that people look for come first. Intervals come after the measurements that compute them.
 FIRST, LAST = ("predictions", "ngrams", "trained_text", "against"), ("intervals", "settings")
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 @cache
@@ -38,28 +32,7 @@ def options() -> Iterator[inspect.Parameter]:
 
 
 def _options_of(path: Path) -> Iterator[inspect.Parameter]:
-    _, _, source = path.read_text(encoding="utf-8").partition("(Measurement):\n")
-    lines = takewhile(lambda line: not line or line.startswith(" "), source.splitlines())
-    body = ast.parse(textwrap.dedent("\n".join(lines))).body
-    for field, text in pairwise([*body, None]):
-        if isinstance(field, ast.AnnAssign) and field.value and isinstance(text, ast.Expr):
-            kind = eval(ast.unparse(field.annotation), {"Literal": Literal})
-            words = " ".join(inspect.cleandoc(ast.literal_eval(text.value)).split())
-            yield inspect.Parameter(
-                ast.unparse(field.target),
-                inspect.Parameter.KEYWORD_ONLY,
-                default=ast.literal_eval(field.value),
-                annotation=Annotated[kind, tyro.conf.arg(help=as_options(words))],
-            )
-
-
-def with_options(function: F) -> F:
-    """Add the options of all measurements to the signature of a verb, before its last parameter, `**options`."""
-    signature, added = inspect.signature(function), list(options())
-    *own, last = signature.parameters.values()
-    function.__signature__ = signature.replace(parameters=[*own, *added, last])  # type: ignore[attr-defined]  # read by inspect.signature
-    function.__annotations__ |= {option.name: option.annotation for option in added}
-    return function
+    return options_of(path, "Measurement")
 
 
 def measurements(given: Mapping[str, Any] | None = None) -> tuple[Measurement, ...]:

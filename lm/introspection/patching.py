@@ -1,0 +1,114 @@
+"""Activation patching: which activation of one prompt turns another prompt's prediction into its own.
+
+The model reads the corrupt prompt, and one activation is replaced by that of the clean prompt. With the logit
+difference LD = logit(target) - logit(against) after the last token, the effect is
+
+    (LD_patched - LD_corrupt) / (LD_clean - LD_corrupt)      0: no effect, 1: the clean prediction is restored
+
+(Meng et al. 2022; Wang et al. 2023). It shows what is sufficient in the corrupt prompt. What is necessary in the clean
+one is another question: exchange the prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lm.introspection.activations import activation_names, observed
+from lm.introspection.inference import inference_mode
+from lm.introspection.trace import Trace
+from lm.model import LanguageModel
+
+LEAST = 0.02  # distance between the prompts' logit differences, as a share of their sizes
+STREAM, ATTENTION, MLP = "hook_resid_pre", "hook_attn_out", "hook_mlp_out"
+
+
+@dataclass(frozen=True)
+class PatchingMaps:
+    """Effects of patching; maps are float64, L layers by T positions, or by H heads."""
+
+    clean: float
+    """Logit difference after the clean prompt"""
+    corrupt: float
+    stream: Tensor
+    """(L, T): the input of a layer at one position"""
+    attention: Tensor
+    """(L, T): the output of attention, or of another mixer, at one position"""
+    mlp: Tensor | None
+    """(L, T): the output of an MLP at one position; None without MLPs"""
+    heads: Tensor | None
+    """(L, H): the output of a head at all positions; None for mixers without heads"""
+
+
+def patching_maps(model: LanguageModel, clean: Tensor, corrupt: Tensor, target: int, against: int) -> PatchingMaps:
+    """Return the effects of patching activations of `clean` (T,) into `corrupt` (T,), ids of a decoder.
+
+    Raises ValueError for another architecture, for prompts of different lengths, and for prompts with nearly the same
+    logit difference, by which the effects would be divided.
+    """
+    if model.config.architecture != "decoder":
+        raise ValueError(f"model.architecture is {model.config.architecture!r}, but patching needs a decoder")
+    if clean.shape != corrupt.shape:
+        raise ValueError(
+            f"the prompts have {len(clean)} and {len(corrupt)} tokens, but need equally many: change one of them"
+        )
+
+    def difference(ids: Tensor) -> Tensor:
+        """Return the logit difference (B,) after ids (B, T)."""
+        logits = model.logits(model(ids)[:, -1]).double()
+        return logits[:, target] - logits[:, against]
+
+    with inference_mode(model):
+        ends = difference(torch.stack((clean, corrupt)))
+        whole, base = ends.tolist()
+        if abs(whole - base) <= LEAST * (abs(whole) + abs(base)):
+            raise ValueError(
+                f"the logit difference is {whole:.3f} after the clean prompt and {base:.3f} after the corrupt one, too "
+                "close to measure what restores it: name a target and a token against it that the prompts tell apart"
+            )
+        names, count = activation_names(model), len(clean)
+
+        def effects(short: str, rows: int, heads: bool) -> Tensor:
+            """Return the effects of an activation in every layer, each at `rows` positions or heads: (L, rows)."""
+            found = []
+            for name, value in _in_layers(model, clean, short):
+                patch = _Patch(value, heads)
+                with observed(model, edits={name: patch}):
+                    found.append((difference(corrupt.expand(rows, count)) - base) / (whole - base))
+            return torch.stack(found)
+
+        return PatchingMaps(
+            whole,
+            base,
+            effects(STREAM, count, False),
+            effects(ATTENTION, count, False),
+            effects(MLP, count, False) if f"blocks.0.{MLP}" in names else None,
+            effects("attn.hook_z", model.config.heads, True) if "blocks.0.attn.hook_z" in names else None,
+        )
+
+
+def _in_layers(model: LanguageModel, ids: Tensor, short: str) -> Iterator[tuple[str, Tensor]]:
+    """Yield the name and the value, (T, ...), of an activation in every layer."""
+    names = [f"blocks.{layer}.{short}" for layer in range(len(model.stack.blocks))]
+    trace = Trace(model, ids[None]).record(*names)
+    for name in names:
+        yield name, trace[name][0]
+
+
+class _Patch:
+    """Replaces an activation in a batch of equal prompts: in row i at position i, or in row i that of head i."""
+
+    def __init__(self, clean: Tensor, heads: bool) -> None:
+        self.clean, self.heads = clean, heads
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        rows = torch.arange(len(x), device=x.device)
+        if self.heads:
+            x[rows, :, rows] = self.clean.transpose(0, 1)
+        else:
+            x[rows, rows] = self.clean
+        return x

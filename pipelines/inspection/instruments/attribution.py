@@ -1,0 +1,100 @@
+"""What embedding, heads, MLPs and biases add to a logit (direct logit attribution)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lm.config import ModelConfig
+from lm.introspection.attribution import attribute
+from pipelines.evaluation.measurement import Result, Section, Table
+from pipelines.inspection.instrument import Instrument, require_decoder
+from pipelines.inspection.words import Words, read_ids, single_token
+
+if TYPE_CHECKING:
+    from pipelines.run.loaded_run import LoadedRun
+
+
+SHOWN = 12
+
+
+@dataclass(frozen=True)
+class AttributedLogit(Result):
+    """A logit, or a difference of two logits, as a sum of terms."""
+
+    key = "attribution"
+    section = Section(
+        "Attribution of a logit",
+        "What each part adds to the logit of the target, or to its difference from another logit. The terms add up to "
+        "the logit. The scale of the final norm, and of norms on branches and on the stream, is frozen at its value "
+        "for this text. A term is only the direct path: what a part does through later parts is in their terms. The "
+        "logit of one token also has what is common to all tokens, which changes no probability; a difference of two "
+        "has not. With a soft cap, its term is what the cap takes away.",
+    )
+
+    text: str
+    after: str
+    """The token after which the logit predicts"""
+    target: str
+    against: str | None
+    logit: float
+    terms: dict[str, float]
+    """By part: "embedding", "positions", "head 3.1" (layer and head), "mlp 3", "mixer 3", "biases", "soft cap" """
+    frozen: tuple[str, ...]
+    """Activations that were kept: scales of norms"""
+
+    def parts(self) -> list[Table | str]:
+        less = "" if self.against is None else f" minus that of {self.against}"
+        title = f"logit of {self.target}{less}, after {self.after}"
+        ranked = sorted(self.terms.items(), key=lambda term: -abs(term[1]))
+        rows = [(name, [f"{value:+.3f}"]) for name, value in ranked[:SHOWN]]
+        if others := ranked[SHOWN:]:
+            rows.append((f"{len(others)} others", [f"{sum(value for _, value in others):+.3f}"]))
+        sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        for name, value in self.terms.items():
+            kind, _, place = name.partition(" ")
+            if place and kind in ("head", "mlp", "mixer"):
+                sums[place.partition(".")[0]]["MLP" if kind == "mlp" else "attention"] += value
+        layers = [(layer, [f"{of[kind]:+.3f}" for kind in ("attention", "MLP")]) for layer, of in sums.items()]
+        return [
+            Table(f"{title}, by part", "part", ["adds"], [*rows, ("logit", [f"{self.logit:+.3f}"])]),
+            Table(f"{title}, by layer", "layer", ["attention", "MLP"], layers),
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribution(Instrument):
+    """Direct logit attribution."""
+
+    result = AttributedLogit
+
+    target: str | None = None
+    """Token whose logit is attributed, such as " London"; by default the likeliest one"""
+    against: str | None = None
+    """Token whose logit is subtracted from that of the target"""
+    position: int = -1
+    """Position of the token after which the logit predicts; 0 is the first that the model reads, -1 the last"""
+
+    def check(self, config: ModelConfig) -> None:
+        require_decoder(config, "attribution")
+
+    def look(self, run: LoadedRun, text: str) -> AttributedLogit:
+        model, words = run.model, Words(run)
+        ids = read_ids(run, text)
+        if not -len(ids) <= self.position < len(ids):
+            raise ValueError(
+                f"`position` is {self.position}, but the text has {len(ids)} tokens: give 0 to {len(ids) - 1}"
+            )
+        against = None if self.against is None else single_token(run, self.against, "against")
+        if self.target is None:
+            target = int(run.logits(text)[self.position].argmax())
+        else:
+            target = single_token(run, self.target, "target")
+        found = attribute(model, ids, target, against, self.position)
+        other = None if against is None else words.of([against])[0]
+        after, wanted = words.of([int(ids[self.position]), target])
+        return AttributedLogit(text, after, wanted, other, found.logit, found.terms, found.frozen)
+
+
+INSTRUMENT = Attribution

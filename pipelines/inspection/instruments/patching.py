@@ -1,0 +1,133 @@
+"""Where two prompts part: activations of one patched into the other, by layer, position and head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from lm.config import ModelConfig
+from lm.introspection.patching import patching_maps
+from pipelines.evaluation.measurement import Result, Section, Table
+from pipelines.inspection.instrument import Instrument, require_decoder
+from pipelines.inspection.words import Words, read_ids, single_token
+
+if TYPE_CHECKING:
+    from pipelines.run.loaded_run import LoadedRun
+
+Map = tuple[tuple[float, ...], ...]
+POSITIONS, COLUMNS = 16, 12  # of a table on a terminal
+
+
+@dataclass(frozen=True)
+class PatchedPrompts(Result):
+    """The effects of patching activations of the text into another prompt. Maps have a row for each layer."""
+
+    key = "patching"
+    section = Section(
+        "Patching",
+        "The model reads the corrupt prompt, and one activation is replaced by that of the clean text. The effect is "
+        "the share of the difference between both logit differences (target minus against) that this restores: 0 is "
+        "nothing, 1 the clean prediction; it can be below 0 or above 1. The stream is patched before a layer at one "
+        "position, a head at all positions. Patching shows what is sufficient. It cannot tell what is necessary: "
+        "exchange the prompts for this. Effects of several activations do not add.",
+    )
+
+    text: str
+    corrupt: str
+    target: str
+    against: str
+    clean_difference: float
+    corrupt_difference: float
+    tokens: tuple[str, ...]
+    """(T) of the text"""
+    corrupt_tokens: tuple[str, ...]
+    stream: Map
+    """(L, T): input of a layer"""
+    attention: Map
+    """(L, T): output of attention"""
+    mlp: Map | None
+    """(L, T): output of an MLP"""
+    heads: Map | None
+    """(L, H): output of a head"""
+
+    def parts(self) -> list[Table | str]:
+        what = f"{self.target} against {self.against}"
+        layers, count = len(self.stream), len(self.tokens)
+        shown = range(min(layers, COLUMNS))
+        labels = [
+            own if own == other else f"{own} for {other}"
+            for own, other in zip(self.tokens, self.corrupt_tokens, strict=True)
+        ]
+        rows = [
+            (labels[t], [f"{self.stream[layer][t]:z.2f}" for layer in shown])
+            for t in range(max(0, count - POSITIONS), count)
+        ]
+        heads = [f"layer {i}" for i in shown]
+        tables: list[Table | str] = [Table(f"{what}: stream before each layer, by position", "position", heads, rows)]
+        if self.heads is not None:
+            few = range(min(len(self.heads[0]), COLUMNS))
+            cells = [(f"{i}", [f"{row[head]:z.2f}" for head in few]) for i, row in enumerate(self.heads)]
+            tables.append(Table(f"{what}: heads at all positions", "layer", [f"head {head}" for head in few], cells))
+        clean, corrupt = f"{self.clean_difference:+.3f}", f"{self.corrupt_difference:+.3f}"
+        ends = f"logit difference: {clean} after the text, {corrupt} after the corrupt prompt"
+        return [*tables, f"{ends}; `as_json` also has the maps of attention and MLPs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patching(Instrument):
+    """Activation patching."""
+
+    result = PatchedPrompts
+    usual = False
+
+    corrupt: str | None = None
+    """Prompt into which activations of the text are patched; it needs as many tokens as the text"""
+    target: str | None = None
+    """Token that the text makes likelier; by default the likeliest one after it"""
+    against: str | None = None
+    """Token that the corrupt prompt makes likelier; by default the likeliest one after it"""
+
+    def check(self, config: ModelConfig) -> None:
+        require_decoder(config, "patching")
+        if self.corrupt is None:
+            raise ValueError("patching needs a second prompt: give `corrupt`")
+
+    def look(self, run: LoadedRun, text: str) -> PatchedPrompts:
+        assert self.corrupt is not None, "it is checked"
+        words, clean, corrupt = Words(run), read_ids(run, text), read_ids(run, self.corrupt)
+        target = _token(run, self.target, "target", text)
+        against = _token(run, self.against, "against", self.corrupt)
+        if target == against:
+            raise ValueError(
+                f"target and against are the same token, {words.of([target])[0]}: name them with `target` and `against`"
+            )
+        maps = patching_maps(run.model, clean, corrupt, target, against)
+        named = words.of([target, against])
+        return PatchedPrompts(
+            text,
+            self.corrupt,
+            target=named[0],
+            against=named[1],
+            clean_difference=maps.clean,
+            corrupt_difference=maps.corrupt,
+            tokens=words.of(clean),
+            corrupt_tokens=words.of(corrupt),
+            stream=_rows(maps.stream),
+            attention=_rows(maps.attention),
+            mlp=None if maps.mlp is None else _rows(maps.mlp),
+            heads=None if maps.heads is None else _rows(maps.heads),
+        )
+
+
+INSTRUMENT = Patching
+
+
+def _token(run: LoadedRun, token: str | None, name: str, prompt: str) -> int:
+    """Return the id of a token that a caller names; by default the likeliest one after a prompt."""
+    return int(run.logits(prompt)[-1].argmax()) if token is None else single_token(run, token, name)
+
+
+def _rows(values: Tensor) -> Map:
+    return tuple(tuple(row) for row in values.tolist())

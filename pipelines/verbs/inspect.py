@@ -1,0 +1,138 @@
+"""Measurement: look inside a run: what its layers predict and what its heads do.
+
+Examples:
+    bytelm inspect runs/gpt "The king of England"
+    bytelm inspect runs/gpt "The sky is" --target " blue" --explain
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
+
+import tyro
+
+from pipelines.cli.arguments import AsJson, Checkpoint, Device, Dtype, RunFolder
+from pipelines.cli.display import answer, say, say_on_stderr, table, write
+from pipelines.cli.module_options import with_options
+from pipelines.cli.parsing import parse
+from pipelines.cli.process import PASSIVE_THREADS
+from pipelines.cli.text_input import argument_text, standard_input_text
+from pipelines.cli.verbs import verb
+from pipelines.inspection.instruments import NAMES, descriptions, instrument
+from pipelines.inspection.instruments import options as instrument_options
+from pipelines.run.folder import opened
+
+if TYPE_CHECKING:
+    from lm.config import ModelConfig
+    from pipelines.evaluation.measurement import Result
+    from pipelines.inspection.instrument import Instrument
+
+ENVIRONMENT = PASSIVE_THREADS
+
+COMMON = ("target", "against", "corrupt", "ablation")
+RARE = sorted({option.name for option in instrument_options()} - {*COMMON})
+# Options by subject: in --help, and only in --help-all.
+HELP = {
+    "What to look at": ("run texts instruments", ""),
+    "Instruments' options": (" ".join(COMMON), " ".join(RARE)),
+    "Model": ("checkpoint device dtype", ""),
+    "Output": ("explain json", ""),
+}
+
+
+class _NoMore(TypedDict):
+    """Options beside those of the instruments, which `with_options` adds to the signature: none."""
+
+
+@verb
+@partial(with_options, options=instrument_options())
+def inspect(
+    run: RunFolder,
+    texts: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[TEXT ...]")] = (),
+    *,
+    instruments: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = (),
+    checkpoint: Checkpoint = "auto",
+    device: Device = "auto",
+    dtype: Dtype = "float32",
+    explain: bool = False,
+    as_json: AsJson = False,
+    **options: Unpack[_NoMore],
+) -> "dict[str, list[Result]]":
+    """Look inside a run with instruments; return what each finds: a result for each text, or one without a text.
+
+    Args:
+        texts: Texts that the model reads; - reads standard input. Some instruments need none.
+        instruments: Names of instruments; by default those that suit the run.
+        explain: Print the definition of each instrument, and what it cannot tell.
+        as_json: Print all numbers as one JSON object.
+    """
+    if unknown := [name for name in instruments if name not in NAMES]:
+        raise ValueError(f"`instruments` names {unknown[0]!r}: choose from {', '.join(NAMES)}")
+    contents = [standard_input_text("standard input") if t == "-" else argument_text(t, "a text") for t in texts]
+    if as_json:
+        say_on_stderr()
+    config = opened(run, checkpoint, device, dtype).recipe.model
+    chosen = _chosen(instruments, config, bool(contents), options)
+    from pipelines.run.loaded_run import load_run
+
+    loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype)
+    found = {
+        name: [one.look(loaded, t) for t in (contents if one.reads_text else [""])] for name, one in chosen.items()
+    }
+    if as_json:
+        write(json.dumps({name: [one.to_json() for one in results] for name, results in found.items()}))
+    else:
+        _show(found, contents, explain)
+    return found
+
+
+def _chosen(
+    names: Sequence[str], config: "ModelConfig", with_text: bool, options: Mapping[str, Any]
+) -> "dict[str, Instrument]":
+    """Return the instruments `names` with their `options`; by default those that suit a model, and say which do not."""
+    every = {name: instrument(name, options) for name in NAMES}
+    usual = (name for name, one in every.items() if one.usual and (with_text or not one.reads_text))
+    chosen = {name: every[name] for name in names or usual}
+    for name, one in list(chosen.items()):
+        try:
+            one.check(config)
+        except ValueError as error:
+            if names:
+                raise
+            del chosen[name]
+            say(f"without {name}: {error}")
+        if one.reads_text and not with_text:
+            raise ValueError(f"{name} needs a text: give at least one")
+    used = {option.name for one in chosen.values() for option in fields(one)}
+    for name, one in every.items():
+        for option in fields(one):
+            if option.name not in used and getattr(one, option.name) != option.default:
+                raise ValueError(f"`{option.name}` is an option of {name}, which is not among the `instruments`")
+    return chosen
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the verb; `--help` lists the instruments."""
+    parse(inspect, arguments, "inspect", {"Instruments": descriptions()})
+
+
+def _show(found: "dict[str, list[Result]]", texts: Sequence[str], explain: bool) -> None:
+    from pipelines.evaluation.measurement import Table
+
+    for results in found.values():
+        for number, result in enumerate(results, 1):
+            section = result.section
+            assert section is not None, "an instrument's result has a section"
+            which = f", text {number}" if len(results) > 1 else ""
+            for part in result.parts():
+                if isinstance(part, Table):
+                    answer(f"\n{section.heading}{which}: {part.title}")
+                    table((part.label, *part.heads), [(name, *cells) for name, cells in part.rows], text=part.text)
+                else:
+                    answer(part)
+            if explain and number == len(results):
+                answer(f"\n{section.note}")
+    if not explain:
+        say("\n`explain` says what the instruments show, and what they cannot tell")
