@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import tyro
 
+from lm.longer_context import ContextScaling
 from pipelines.cli.arguments import Adapter, Checkpoint, Device, Dtype, OtherRun, RunFolders, check_writable
 from pipelines.cli.corpus_arguments import READING, ReadingOptions
 from pipelines.cli.process import PASSIVE_THREADS
@@ -35,7 +36,7 @@ ENVIRONMENT = PASSIVE_THREADS
 HELP = {
     "Text": ("runs data corpus splits against", ""),
     "Reading a corpus": ("", " ".join(READING)),
-    "Windows": ("stride", "min_context"),
+    "Windows": ("context stride", "rotary_scaling min_context"),
     "Model": ("checkpoint adapter device dtype", ""),
     "Measurements": ("breakdown compressors memorisation entropy_calibration unit", "memory beams length_penalty"),
     "Output": ("explain json", ""),
@@ -51,6 +52,8 @@ def evaluate(
     corpus: tuple[str, ...] = (),
     against: OtherRun = None,
     splits: tuple[str, ...] = ("validation",),
+    context: int | None = None,
+    rotary_scaling: ContextScaling = "none",
     stride: int | None = None,
     min_context: int = 1,
     checkpoint: Checkpoint = "auto",
@@ -81,6 +84,9 @@ def evaluate(
             the same tokenizer also get the divergence; others are compared in bits per byte, masked models in bits per
             byte of masked text.
         splits: Splits of the dataset or corpus to score.
+        context: Tokens that the model reads at once; default: as in its training.
+        rotary_scaling: Change of the frequencies of rotary positions for a longer context: linear divides all of them,
+            ntk the slow ones by a larger base, and yarn the slow ones only.
         stride: Tokens between the starts of two windows; default: the window, so that windows do not overlap.
         min_context: Score only tokens with at least this many tokens before them in the window.
         explain: Print the definition of each number.
@@ -101,6 +107,11 @@ def evaluate(
     _check_writable([Path(run) for run in named], adapter)
     opened_runs = [opened(run, checkpoint, device, dtype, any_task=True, adapter=adapter) for run in named]
     other = None if against is None else Run.of(against)
+    if context is not None:
+        opened_runs = [run.with_context(context, rotary_scaling) for run in opened_runs]
+        other = other and other.with_context(context, rotary_scaling)
+    elif rotary_scaling != "none":
+        raise ValueError(f"`rotary_scaling` is {rotary_scaling!r}, which is for a longer `context`: give both")
     from pipelines.cli.display import say_on_stderr, write
     from pipelines.evaluation.planning import EvaluationOptions, plans_of
 
@@ -112,6 +123,7 @@ def evaluate(
         reading=given,
         stride=stride,
         min_context=min_context,
+        rotary_scaling=rotary_scaling,
         measuring=reading,
         checkpoint=checkpoint,
         device=device,
