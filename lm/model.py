@@ -73,18 +73,20 @@ class Stack(Component):
         mixes: Sequence[Mix] | None = None,
         cross_attends: Sequence[CrossAttend] | None = None,
         rows: Tensor | None = None,
+        rotated: bool = True,
     ) -> Tensor:
         """Embedded tokens x (B, T, width) of `ids` (B, T) to hidden states (B, T, width) of `dtype`.
 
         `mixes`, one a block, replace mixing under `mask`, as a `MixerState` does. `positions` default to 0 to T - 1.
         `cross_attends`, one a block, attend to an encoder's output. With `rows` (N,) int64, indices of the B x T
-        positions, returns only these rows: (N, width).
+        positions, returns only these rows: (N, width). `rotated`: whether rotary positions rotate queries and keys
+        before the mix.
         """
         plain = positions is None and mixes is None and self._plain(x.shape[1], mask)
         positions = slice(0, x.shape[1]) if positions is None else positions
         self._check_length(positions)
         x = self.dropout(self.embedding_norm(self.positional(x, positions)).to(dtype))
-        rotary = None if self.rotary is None else self.rotary(positions, dtype)
+        rotary = self.rotary(positions, dtype) if self.rotary is not None and rotated else None
         if mixes is None:
             bias = self.bias(slice(0, x.shape[1]), x.shape[1], dtype)
             mask = mask if bias is None else replace(mask, bias=bias)

@@ -56,6 +56,28 @@ def check_positions(config: ModelConfig) -> None:
         _check_relative(config)
 
 
+def check_sinks(config: ModelConfig, sinks: int, capacity: int) -> None:
+    """Raise ValueError unless a cache of `capacity` tokens can keep `sinks` first tokens and the newest."""
+    if not 0 <= sinks < capacity:
+        raise ValueError(
+            f"`sinks` is {sinks}, but must be from 0 to {capacity - 1}: the cache holds {capacity} tokens, the newest "
+            "among them"
+        )
+    needed = {"architecture": "decoder", "mixer": "attention", "window": 0}
+    for field, value in needed.items():
+        if getattr(config, field) != value:
+            raise ValueError(
+                f"`sinks` is {sinks}, but the model has model.{field}={getattr(config, field)!r}: only a model with "
+                f"model.{field}={value!r} needs a cache with sinks, so leave it out"
+            )
+    if config.positions in ("learned", "sinusoidal"):
+        raise ValueError(
+            f"`sinks` is {sinks}, but the model has positions={config.positions!r}, which are part of the embeddings, "
+            "and a key in the cache cannot change its position: leave it out, or take a model with rotary positions, "
+            "ALiBi, a relative bias or none"
+        )
+
+
 def _check_rotary(config: ModelConfig) -> None:
     if config.rotary_width > config.head_features:
         raise ValueError(

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -31,6 +31,9 @@ class MixerState(ABC):
     Sequences of different lengths end together: the first `padding` (B,) int64 positions of each are padding, which
     changes no state.
     """
+
+    rotates: ClassVar[bool] = False
+    """Whether the functions of `mixes` rotate queries and keys, so that the model leaves them without rotation."""
 
     @abstractmethod
     def __init__(

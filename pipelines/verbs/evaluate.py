@@ -38,7 +38,10 @@ HELP = {
     "Reading a corpus": ("", " ".join(READING)),
     "Windows": ("context stride", "rotary_scaling min_context"),
     "Model": ("checkpoint adapter device dtype", ""),
-    "Measurements": ("breakdown compressors memorisation entropy_calibration unit", "memory beams length_penalty"),
+    "Measurements": (
+        "breakdown compressors memorisation entropy_calibration unit",
+        "sinks memory beams length_penalty",
+    ),
     "Output": ("explain json", ""),
 }
 

@@ -10,12 +10,15 @@ import pytest
 import torch
 
 import bytelm
+from lm.decoding.packed import prepare
+from lm.decoding.state import DecodeState
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.measurements.trained_length import beyond_trained_length
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_run, load_trained
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.export_hf import export_hf
+from pipelines.verbs.generate import generate
 from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.report import report
 
@@ -167,3 +170,42 @@ def test_learned_positions_are_refused_before_anything_is_measured(tmp_path, sma
 def test_options_that_do_not_fit_are_refused_by_name(trained_gpt, options, words):
     with pytest.raises(ValueError, match=words):
         evaluate(trained_gpt, **options)
+
+
+def test_sinks_cost_what_the_predictions_of_generation_with_sinks_cost(gpt, dataset_folder):
+    evaluate(gpt, context=LONG, sinks=4)
+    entry = json.loads((gpt / "evaluation.json").read_text())["splits"]["validation"]["beyond_trained_length"]
+    texts = windows_of_text(dataset_folder)
+    chosen = np.sort(np.random.default_rng(0).choice(len(texts), min(len(texts), 64), replace=False))
+    texts, model = texts[torch.from_numpy(chosen)], prepare(load_trained(Run(gpt)).model)
+    state, losses = DecodeState(model, texts[:, :1], room=LONG, sinks=4), []
+    for step in range(1, LONG + 1):
+        losses.append(nats(state.logits().unsqueeze(1), texts[:, step : step + 1]).mean().item())
+        state.append(texts[:, step])
+    assert entry["curves"]["with 4 sinks"]["loss_by_position"] == pytest.approx(losses, abs=1e-4)
+    first = entry["curves"]["without sinks"]["loss_by_position"][:TRAINED]
+    assert first == pytest.approx(losses[:TRAINED], abs=1e-4)
+    assert list(entry["parts_of_texts"][-1]["difference"]) == ["at once", "without sinks", "with 4 sinks"]
+
+
+def test_generation_with_sinks_continues_beyond_the_context_and_repeats_with_its_seed(gpt):
+    options = {"prompt": ["def"], "tokens": 3 * TRAINED, "seed": 3, "probabilities": True}
+    first, second, without = (generate(gpt, sinks=sinks, **options)["steps"] for sinks in (4, 4, 0))
+    assert first == second
+    assert [step["probability"] for step in first[-9:]] != [step["probability"] for step in without[-9:]]
+    several = generate(gpt, sinks=4, greedy=True, tokens=60, prompt=["def", "import os"])
+    assert several == [generate(gpt, sinks=4, greedy=True, tokens=60, prompt=[each]) for each in ("def", "import os")]
+
+
+@pytest.mark.parametrize(
+    ("verb", "options", "words"),
+    [
+        (generate, {"sinks": TRAINED}, "`sinks` is 32, but must be from 0 to 31"),
+        (generate, {"sinks": -1}, "`sinks` is -1"),
+        (evaluate, {"sinks": 4}, "give a longer `context`, such as 128"),
+        (evaluate, {"sinks": 40, "context": LONG}, "`sinks` is 40, but must be from 0 to 31"),
+    ],
+)
+def test_sinks_that_do_not_fit_are_refused_by_name(trained_gpt, verb, options, words):
+    with pytest.raises(ValueError, match=words):
+        verb(trained_gpt, **options)

@@ -6,6 +6,9 @@ read in two ways, and each of its tokens is scored in both:
     at once     one window of the whole text
     in windows  windows of the trained length, a quarter of it apart, as `bytelm generate` reads a long text; a token is
                 scored in the first window that predicts it
+
+With the option `sinks`, it is also read token by token with a cache of the trained length that keeps the newest tokens
+and the first `sinks` (Xiao et al. 2024), and with one that keeps only the newest.
 """
 
 from collections.abc import Callable
@@ -16,24 +19,30 @@ from typing import cast
 import numpy as np
 import torch
 
+from lm.decoding.packed import prepare
+from lm.decoding.sinks import SinkCache
+from lm.decoding.state import read
 from lm.metrics.intervals import interval, resampled_sums
+from lm.metrics.predictions import token_nll
 from lm.metrics.units import bits
 from lm.model import LanguageModel
+from lm.position_checks import check_sinks
 from lm.task_model import reconfigured
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.measurement import Measurement, Result, Section, Table
 from pipelines.evaluation.measurements.predictions import Curves
-from pipelines.evaluation.planning import window_of
+from pipelines.evaluation.planning import EvaluationOptions, window_of
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import windows_per_batch
+from pipelines.run.folder import Run
 from pipelines.training.batch_loss import target_nats
 from pipelines.training.batch_objectives import NextToken
 
 TEXTS = 64  # at most
 PARTS = 8  # of a text, in the table
 SEED = 0
-AT_ONCE, IN_WINDOWS = "at once", "in windows"
+AT_ONCE, IN_WINDOWS, WITHOUT_SINKS = "at once", "in windows", "without sinks"
 
 Estimate = tuple[float, float, float]
 """A mean with its 95 % interval, of a bootstrap over texts: (mean, low, high), in bits per token."""
@@ -54,9 +63,7 @@ class Part:
 
     def row(self) -> tuple[str, list[str]]:
         """Return a row of the table."""
-        name = f"{self.first:,} to {self.last:,}"
-        differences = ["{:+.3f} ({:+.3f} to {:+.3f})".format(*estimate) for estimate in self.difference.values()]
-        return name, [*(f"{estimate[0]:.3f}" for estimate in self.loss.values()), *differences]
+        return f"{self.first:,} to {self.last:,}", [f"{mean:.3f}" for mean, _, _ in self.loss.values()]
 
 
 @dataclass(frozen=True)
@@ -66,10 +73,10 @@ class BeyondTrainedLength(Result):
     key = "beyond_trained_length"
     section = Section(
         "Beyond the trained length",
-        "The loss on texts that are longer than those of the training, by position. At once: the model reads each text "
-        "as one window. In windows: it reads windows of the trained length, a quarter of it apart. The difference is "
-        "from reading in windows: below 0, the longer context helps. The interval is from a bootstrap over texts. All "
-        "values are bits per token.",
+        "The loss on texts that are longer than those of the training, by position, in bits per token. At once: the "
+        "model reads each text as one window. In windows: it reads windows of the trained length, a quarter of it "
+        "apart. With sinks: its cache has the trained length, and keeps the first tokens and the newest; without "
+        "sinks, only the newest. Intervals are from a bootstrap over texts.",
     )
 
     texts: int
@@ -84,12 +91,9 @@ class BeyondTrainedLength(Result):
         if self.left_out is not None:
             return [self.left_out]
         title = f"bits per token by position, in {self.texts:,} texts"
-        beyond = self.parts_of_texts[-1]
-        heads = [*beyond.loss, *(f"{name}, difference" for name in beyond.difference)]
-        return [
-            Table(title, "position", heads, [row.row() for row in self.parts_of_texts]),
-            *(self._verdict(name, estimate) for name, estimate in beyond.difference.items()),
-        ]
+        beyond, rows = self.parts_of_texts[-1], [part.row() for part in self.parts_of_texts]
+        verdicts = [self._verdict(name, estimate) for name, estimate in beyond.difference.items()]
+        return [Table(title, "position", [*beyond.loss], rows), *verdicts]
 
     def _verdict(self, name: str, difference: Estimate) -> str:
         mean, low, high = difference
@@ -107,6 +111,19 @@ class OfLongWindows(Measurement):
 
     result = BeyondTrainedLength
 
+    sinks: int = 0
+    """With --context beyond the trained length, also measure the loss with a cache that keeps this many first tokens
+    (attention sinks) and the newest; 0 leaves it out."""
+
+    def check(self, run: Run, options: EvaluationOptions) -> None:
+        model, trained = run.trained_recipe.model, run.trained_recipe.model.context_length
+        if run.recipe.model.context_length <= trained:
+            raise ValueError(
+                f"`sinks` is {self.sinks}, which is for texts beyond the trained length of {trained} tokens: give a "
+                f"longer `context`, such as {4 * trained}"
+            )
+        check_sinks(model, self.sinks, trained)
+
     @property
     def shown(self) -> bool:
         return True
@@ -121,7 +138,7 @@ class OfLongWindows(Measurement):
             why = f"{split.stream.tokens:,} tokens of the split are fewer than two texts of {window:,} tokens"
             return BeyondTrainedLength(0, trained, left_out=f"No loss beyond the trained length: {why}.")
         with Bar("reading long texts", min(count, TEXTS) * window, "tok") as bar:
-            losses = losses_of_texts(split, trained, bar.update)
+            losses = losses_of_texts(split, trained, self.sinks, bar.update)
         return beyond_trained_length(losses, trained)
 
 
@@ -129,19 +146,25 @@ MEASUREMENT = OfLongWindows
 
 
 @torch.no_grad()
-def losses_of_texts(split: ScoredSplit, trained: int, progress: Callable[[float], None]) -> Losses:
-    """Return the losses of up to TEXTS windows of a split, drawn with seed 0; `trained`: the trained length."""
+def losses_of_texts(split: ScoredSplit, trained: int, sinks: int, progress: Callable[[float], None]) -> Losses:
+    """Return the losses of up to TEXTS windows of a split, drawn with seed 0.
+
+    `trained`: the trained length; `sinks`: first tokens that a cache keeps, 0 to measure none.
+    """
     window, stream = split.plan.windows.window, split.stream
     assert isinstance(stream, TokenStream)
     count = (stream.tokens - 1) // window
     starts = np.sort(np.random.default_rng(SEED).choice(count, min(count, TEXTS), replace=False)) * window
     short = cast("LanguageModel", reconfigured(split.model, split.plan.run.trained_recipe.model))
-    losses: dict[str, list[np.ndarray]] = {AT_ONCE: [], IN_WINDOWS: []}
+    kept = {WITHOUT_SINKS: 0, f"with {sinks} sink{'s' * (sinks > 1)}": sinks} if sinks else {}
+    losses: dict[str, list[np.ndarray]] = {AT_ONCE: [], IN_WINDOWS: [], **{name: [] for name in kept}}
     together = windows_per_batch(window)
     for first in range(0, len(starts), together):
         chosen = starts[first : first + together]
         losses[AT_ONCE].append(_nats(split.model, stream, chosen, window))
         losses[IN_WINDOWS] += [_nats_in_windows(short, stream, int(start), window, trained) for start in chosen]
+        for name, first_tokens in kept.items():
+            losses[name].append(_nats_with_sinks(short, stream, chosen, window, trained, first_tokens))
         progress((first + len(chosen)) * window)
     return {name: np.concatenate(parts) for name, parts in losses.items()}
 
@@ -162,6 +185,21 @@ def _nats_in_windows(model: LanguageModel, stream: TokenStream, start: int, toke
     for offset, of_window in reversed([*zip(offsets, np.concatenate(parts), strict=True)]):  # the first one stays
         nats[0, offset : offset + window] = of_window
     return nats
+
+
+def _nats_with_sinks(
+    model: LanguageModel, stream: TokenStream, starts: np.ndarray, tokens: int, capacity: int, sinks: int
+) -> np.ndarray:
+    """Return the losses (N, tokens) of texts from `starts` (N,), read with a `SinkCache` of `capacity` tokens."""
+    batch, prepared = NextToken(tokens).batch(stream, starts), prepare(model, len(starts))
+    ids, targets = (torch.from_numpy(each).to(prepared.device) for each in (batch.inputs, batch.targets))
+    cache = SinkCache(prepared.stack, len(ids), capacity, dtype=prepared.dtype, device=ids.device, sinks=sinks)
+    read(prepared, cache, ids[:, :capacity])
+    nats = [_nats(model, stream, starts, capacity)]  # the cache forgets nothing yet
+    for step in range(capacity, tokens):
+        logits = prepared.logits(read(prepared, cache, ids[:, step : step + 1])).float()
+        nats.append(token_nll(logits, targets[:, step]).cpu().numpy()[:, None])
+    return np.concatenate(nats, axis=1)
 
 
 def beyond_trained_length(losses: Losses, trained: int) -> BeyondTrainedLength:
