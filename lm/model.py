@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lm.attention.backends import fused_kernels
+from lm.attention.patterns import attention_pattern
 from lm.blocks import Block
 from lm.config import ModelConfig
 from lm.heads import MaskedTokenHead, NextTokenHead
@@ -40,6 +41,7 @@ class Stack(Component):
         self.positional = PositionalEmbedding(config)
         self.rotary = rotary_tables(config)
         self.relative = score_bias(config, causal)
+        self.pattern = attention_pattern(config)
         self.embedding_norm = build_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         kv_width = config.key_value_heads * config.head_features
@@ -157,7 +159,8 @@ class Stack(Component):
         """
         if self.config.architecture == "encoder-decoder" or self.relative is not None or torch.compiler.is_exporting():
             return False  # an exporter would take the context length for the only one
-        unmasked = mask.segments is None and mask.present is None and not 0 < mask.window < length
+        unmasked = mask.segments is None and mask.present is None and mask.pattern is None
+        unmasked = unmasked and not 0 < mask.window < length
         return unmasked and length == self.config.context_length
 
     def _value_embedding(self, block: int, ids: Tensor, dtype: torch.dtype) -> Tensor | None:
@@ -254,7 +257,8 @@ class LanguageModel(Component):
 
     def mask(self, stack: Stack, segments: Tensor | None = None, present: Tensor | None = None) -> Mask:
         """Return the mask of a stack's self-attention."""
-        return Mask(causal=stack.causal, window=self.config.window, segments=segments, present=present)
+        window, pattern = self.config.window, stack.pattern
+        return Mask(causal=stack.causal, window=window, segments=segments, present=present, pattern=pattern)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden (..., width) to unnormalised log-probabilities (..., V), in the dtype of hidden."""

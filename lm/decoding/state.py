@@ -109,7 +109,8 @@ class DecodeState:
         length = self.window.shape[1]
         config = self.model.config
         positions = slice(0, length) if self.padding is None else column_positions(self.padding, 0, length)
-        mask = Mask(causal=True, window=config.window, present=self.present)
+        pattern, shift = self.model.stack.pattern, self.padding
+        mask = Mask(causal=True, window=config.window, present=self.present, pattern=pattern, shift=shift)
         return _last_hidden(self.model, self.window, mask, positions, cross_cache=self.cross_cache)
 
     def _drop_oldest(self) -> None:
