@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lm.norm_places import NORM_PLACES, NormPlaces, NormPosition
-from lm.position_checks import check_positions, fitting_width
+from lm.position_checks import check_pattern, check_positions, fitting_width
 from lm.values import check_fields
 
 Architecture = Literal["decoder", "encoder", "encoder-decoder"]
@@ -30,6 +30,7 @@ MixerKind = Literal[
     "gru",
     "lstm",
 ]
+AttentionPattern = Literal["none", "dilated", "strided", "fixed", "global", "random"]
 AttentionBackend = Literal["auto", "sdpa", "blocked", "flex", "closed_form", "reference"]
 
 GATED = ("swiglu", "geglu", "geglu_tanh")
@@ -45,7 +46,11 @@ SUBJECTS = {
         "layers width heads context_length",
         "vocab_size architecture decoder_layers head_width kv_heads mlp mlp_width",
     ),
-    "attention": ("", "mixer attention window document_mask qk_norm scaled_attention value_embeddings"),
+    "attention": (
+        "",
+        "mixer attention window attention_pattern pattern_size pattern_count document_mask qk_norm scaled_attention "
+        "value_embeddings",
+    ),
     "positions": (
         "",
         "positions rotary_base rotary_width rotary_scaling rotary_factor rotary_original_length "
@@ -92,6 +97,12 @@ class ModelConfig:
     """Attention backend (lm/attention/); auto: fastest for device, dtype, length and mask"""
     window: int = 0
     """Attention window in tokens, the query included (bidirectional: to each side); 0: unlimited"""
+    attention_pattern: AttentionPattern = "none"
+    """Sparse attention (lm/attention/patterns.py), within the window if there is one"""
+    pattern_size: int = 16
+    """Stride, block or reach of the sparse pattern in tokens"""
+    pattern_count: int = 1
+    """Last tokens of a block that all later ones see (fixed), global tokens, or random blocks of the sparse pattern"""
     document_mask: bool = False
     """Restrict attention to the same document within a block"""
     qk_norm: bool = False
@@ -278,6 +289,7 @@ class ModelConfig:
             )
 
     def _check_attention(self) -> None:
+        check_pattern(self)
         if self.dropout and self.attention in WITHOUT_DROPOUT:
             raise ValueError(
                 f"model.dropout is {self.dropout}, but model.attention={self.attention!r} has none: give "

@@ -7,6 +7,7 @@ T = S, one token after a cache of S - 1 has T = 1.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +31,10 @@ class Mask:
     """(B, S) integers: hide positions of other segments (documents)."""
     present: Tensor | None = None
     """(B, S) bool: hide keys where this is False (padding)."""
+    pattern: Callable[[Tensor, Tensor], Tensor] | None = None
+    """Maps positions of queries and keys, int64, to bool: hide keys where it is False."""
+    shift: Tensor | None = None
+    """(1 or B,) int64: columns before position 0 of each sequence, for the pattern; by default 0."""
     bias: Tensor | None = None
     """(1 or B, H, T, S), finite: added to the scores, as T5's relative bias and ALiBi are."""
 
@@ -38,7 +43,7 @@ class Mask:
 
         Raises ValueError if the mask depends on positions and there are more queries than keys.
         """
-        if not (self.causal or self.window or self.segments is not None):
+        if not (self.causal or self.window or self.segments is not None or self.pattern is not None):
             return slice(0, keys)
         if queries > keys:
             raise ValueError(
@@ -61,6 +66,9 @@ class Mask:
         `rows` of the T queries and `columns` of the S keys select a part without allocating the (T, S) table.
         """
         visible = self._visible_by_position(queries, keys, device, rows, columns)
+        if self.pattern is not None:
+            sparse = self._visible_by_pattern(queries, keys, device, rows, columns)
+            visible = sparse if visible is None else visible & sparse
         if self.segments is not None:
             query_segments = self.segments[:, keys - queries :][:, rows]
             same = (query_segments[:, :, None] == self.segments[:, None, columns]).unsqueeze(1)
@@ -116,14 +124,14 @@ class Mask:
 
     def plain_causal(self, queries: int, keys: int) -> bool:
         """Return whether the mask is the lower triangle and nothing else: fused kernels have a fast path for it."""
-        alone = self.segments is None and self.present is None and self.bias is None
+        alone = self.segments is None and self.present is None and self.bias is None and self.pattern is None
         return self.causal and queries == keys and alone and not 0 < self.window < keys
 
     def crop(self, queries: int, keys: int) -> tuple[Mask, slice]:
         """Return the mask without the keys that no query attends to, and the range of keys that stay."""
         span = self.span(queries, keys)
-        if span.start == 0:  # queries are the last positions, so nothing is cut off at the end
-            return self, span
+        if span.start == 0 or self.pattern is not None:  # a pattern counts from the first key
+            return self, slice(0, keys)  # queries are the last positions, so nothing is cut off at the end
         cropped = Mask(
             causal=self.causal,
             window=self.window,
@@ -162,6 +170,16 @@ class Mask:
         if self.window:
             visible = visible & (distance < self.window)
         return visible[None, None]
+
+    def _visible_by_pattern(self, queries: int, keys: int, device: torch.device, rows: slice, columns: slice) -> Tensor:
+        """Return bool (1 or B, 1, rows, columns) from the pattern alone."""
+        assert self.pattern is not None
+        (start, stop), (first, last), past = _bounds(rows, queries), _bounds(columns, keys), keys - queries
+        query = torch.arange(past + start, past + stop, device=device)[None, :, None]
+        key = torch.arange(first, last, device=device)[None, None]
+        if self.shift is not None:
+            query, key = query - self.shift[:, None, None], key - self.shift[:, None, None]
+        return self.pattern(query, key).unsqueeze(1)
 
 
 def _bounds(part: slice, length: int) -> tuple[int, int]:

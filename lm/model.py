@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from lm.attention.backends import fused_kernels
+from lm.attention.patterns import attention_pattern
 from lm.blocks import Block
 from lm.config import ModelConfig
 from lm.heads import MaskedTokenHead, NextTokenHead
@@ -40,6 +41,7 @@ class Stack(Component):
         self.positional = PositionalEmbedding(config)
         self.rotary = rotary_tables(config)
         self.relative = score_bias(config, causal)
+        self.pattern = attention_pattern(config)
         self.embedding_norm = build_norm(config) if config.embedding_norm else nn.Identity()
         self.dropout = nn.Dropout(config.dropout)
         kv_width = config.key_value_heads * config.head_features
@@ -73,18 +75,20 @@ class Stack(Component):
         mixes: Sequence[Mix] | None = None,
         cross_attends: Sequence[CrossAttend] | None = None,
         rows: Tensor | None = None,
+        rotated: bool = True,
     ) -> Tensor:
         """Embedded tokens x (B, T, width) of `ids` (B, T) to hidden states (B, T, width) of `dtype`.
 
         `mixes`, one a block, replace mixing under `mask`, as a `MixerState` does. `positions` default to 0 to T - 1.
         `cross_attends`, one a block, attend to an encoder's output. With `rows` (N,) int64, indices of the B x T
-        positions, returns only these rows: (N, width).
+        positions, returns only these rows: (N, width). `rotated`: whether rotary positions rotate queries and keys
+        before the mix.
         """
         plain = positions is None and mixes is None and self._plain(x.shape[1], mask)
         positions = slice(0, x.shape[1]) if positions is None else positions
         self._check_length(positions)
         x = self.dropout(self.embedding_norm(self.positional(x, positions)).to(dtype))
-        rotary = None if self.rotary is None else self.rotary(positions, dtype)
+        rotary = self.rotary(positions, dtype) if self.rotary is not None and rotated else None
         if mixes is None:
             bias = self.bias(slice(0, x.shape[1]), x.shape[1], dtype)
             mask = mask if bias is None else replace(mask, bias=bias)
@@ -155,7 +159,8 @@ class Stack(Component):
         """
         if self.config.architecture == "encoder-decoder" or self.relative is not None or not isinstance(length, int):
             return False  # an exporter's symbolic length would be taken for the context length
-        unmasked = mask.segments is None and mask.present is None and not 0 < mask.window < length
+        unmasked = mask.segments is None and mask.present is None and mask.pattern is None
+        unmasked = unmasked and not 0 < mask.window < length
         return unmasked and length == self.config.context_length
 
     def _value_embedding(self, block: int, ids: Tensor, dtype: torch.dtype) -> Tensor | None:
@@ -252,7 +257,8 @@ class LanguageModel(Component):
 
     def mask(self, stack: Stack, segments: Tensor | None = None, present: Tensor | None = None) -> Mask:
         """Return the mask of a stack's self-attention."""
-        return Mask(causal=stack.causal, window=self.config.window, segments=segments, present=present)
+        window, pattern = self.config.window, stack.pattern
+        return Mask(causal=stack.causal, window=window, segments=segments, present=present, pattern=pattern)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden (..., width) to unnormalised log-probabilities (..., V), in the dtype of hidden."""

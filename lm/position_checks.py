@@ -56,6 +56,48 @@ def check_positions(config: ModelConfig) -> None:
         _check_relative(config)
 
 
+def check_pattern(config: ModelConfig) -> None:
+    """Raise ValueError, which names the field, for a sparse pattern of attention that cannot be."""
+    kind = config.attention_pattern
+    used = () if kind == "none" else ("pattern_size", "pattern_count")[: 1 if kind in ("dilated", "strided") else 2]
+    for field in ("pattern_size", "pattern_count"):
+        value, default = getattr(config, field), getattr(type(config), field)
+        if field not in used and value != default:
+            raise ValueError(
+                f"model.{field} is {value}, but model.attention_pattern is {kind!r}, which has none: leave it at "
+                f"{default}"
+            )
+        if value < 1:
+            raise ValueError(f"model.{field} is {value}: give at least 1")
+    if kind == "fixed" and config.pattern_count > config.pattern_size:
+        raise ValueError(
+            f"model.pattern_count is {config.pattern_count}, more than the {config.pattern_size} tokens of a block: "
+            f"give at most model.pattern_count={config.pattern_size}"
+        )
+
+
+def check_sinks(config: ModelConfig, sinks: int, capacity: int) -> None:
+    """Raise ValueError unless a cache of `capacity` tokens can keep `sinks` first tokens and the newest."""
+    if not 0 <= sinks < capacity:
+        raise ValueError(
+            f"`sinks` is {sinks}, but must be from 0 to {capacity - 1}: the cache holds {capacity} tokens, the newest "
+            "among them"
+        )
+    needed = {"architecture": "decoder", "mixer": "attention", "window": 0, "attention_pattern": "none"}
+    for field, value in needed.items():
+        if getattr(config, field) != value:
+            raise ValueError(
+                f"`sinks` is {sinks}, but the model has model.{field}={getattr(config, field)!r}: only a model with "
+                f"model.{field}={value!r} needs a cache with sinks, so leave it out"
+            )
+    if config.positions in ("learned", "sinusoidal"):
+        raise ValueError(
+            f"`sinks` is {sinks}, but the model has positions={config.positions!r}, which are part of the embeddings, "
+            "and a key in the cache cannot change its position: leave it out, or take a model with rotary positions, "
+            "ALiBi, a relative bias or none"
+        )
+
+
 def _check_rotary(config: ModelConfig) -> None:
     if config.rotary_width > config.head_features:
         raise ValueError(

@@ -12,6 +12,7 @@ from lm.head_config import HeadConfig
 from lm.initialization import Initializer
 from lm.layers import Component, Embedding
 from lm.model import LanguageModel, Stack
+from lm.positions import with_resized_positions
 from lm.task_heads import HEADS, NEVER, task_loss
 
 
@@ -114,6 +115,20 @@ TrainedModel = LanguageModel | TaskModel
 def build_model(config: ModelConfig, head: HeadConfig | None, seed: int | None = 0) -> TrainedModel:
     """Return a language model, or with `head` a `TaskModel`. `seed`: as for `LanguageModel`."""
     return LanguageModel(config, seed) if head is None else TaskModel(config, head, seed)
+
+
+def reconfigured(model: TrainedModel, config: ModelConfig) -> TrainedModel:
+    """Return a model of `config` with a copy of the weights of `model`, on its device and in evaluation mode.
+
+    The configurations may differ in the context, which cuts learned positions, and where no weight depends on it. If
+    they are the same, returns `model`.
+    """
+    if config == model.config:
+        return model
+    other = build_model(config, model.head_config if isinstance(model, TaskModel) else None, seed=None)
+    other.load_state_dict(with_resized_positions(model.state_dict(), other))
+    other.compute_dtype = model.compute_dtype
+    return other.to(model.embedding.weight.device).eval()
 
 
 def _rows(outputs: Tensor, rows: Tensor | None) -> Tensor:

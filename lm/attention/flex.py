@@ -19,6 +19,8 @@ from lm.masks import Mask
 BLOCK = 128
 SHORTEST_ON_CPU = 512
 NARROWEST_ON_GPU = 16  # features of a head: the minimum of Triton's matrix products
+Pattern = Callable[[Tensor, Tensor], Tensor]
+"""As `Mask.pattern`."""
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 _compiled = functools.cache(lambda: torch.compile(flex_attention))
@@ -61,16 +63,18 @@ def score_modifier(mask: Mask) -> Callable[..., Tensor] | None:
 
 def block_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> BlockMask | None:
     """Return `mask` without its bias in FlexAttention's form; None if nothing is hidden."""
-    if mask.segments is None and mask.present is None:
-        return _by_position(mask.causal, mask.window, queries, keys, device)
+    if mask.segments is None and mask.present is None and mask.shift is None:
+        return _by_position(mask.causal, mask.window, mask.pattern, queries, keys, device)
     return _block_mask(mask, queries, keys, device)
 
 
 @functools.lru_cache(maxsize=64)
-def _by_position(causal: bool, window: int, queries: int, keys: int, device: torch.device) -> BlockMask | None:
-    if not (causal or window):
+def _by_position(
+    causal: bool, window: int, pattern: Pattern | None, queries: int, keys: int, device: torch.device
+) -> BlockMask | None:
+    if not (causal or window or pattern):
         return None
-    return _block_mask(Mask(causal=causal, window=window), queries, keys, device)
+    return _block_mask(Mask(causal=causal, window=window, pattern=pattern), queries, keys, device)
 
 
 def _block_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> BlockMask:
@@ -88,6 +92,7 @@ def _block_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> Bl
 def _visible(mask: Mask, past: int) -> Callable[..., Tensor]:
     """Return a function of the indices (sequence, head, query, key), True where the query attends to the key."""
     causal, window, segments, present = mask.causal, mask.window, mask.segments, mask.present
+    pattern, shift = mask.pattern, mask.shift
 
     def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         position = i + past
@@ -96,6 +101,9 @@ def _visible(mask: Mask, past: int) -> Callable[..., Tensor]:
             visible = visible & (j <= position)
         if window:
             visible = visible & (position - j < window) & (j - position < window)
+        if pattern is not None:
+            before = 0 if shift is None else shift[b] if len(shift) > 1 else shift[0]
+            visible = visible & pattern(position - before, j - before)
         if segments is not None:
             visible = visible & (segments[b, position] == segments[b, j])
         if present is not None:
@@ -122,6 +130,9 @@ def _blocks(mask: Mask, queries: int, keys: int, device: torch.device) -> tuple[
         some = some & (nearest < mask.window) & (farthest > -mask.window)
         every = every & (farthest < mask.window) & (nearest > -mask.window)
     some, every = some[None, None], every[None, None]
+    if mask.pattern is not None:
+        some_seen, all_seen = _pattern_blocks(mask, queries, keys, device)
+        some, every = some & some_seen, every & all_seen
     if mask.segments is not None:
         query_low, query_high = _extremes(mask.segments[:, past:])
         low, high = _extremes(mask.segments)
@@ -131,6 +142,18 @@ def _blocks(mask: Mask, queries: int, keys: int, device: torch.device) -> tuple[
         present = _extremes(mask.present.int())[1].bool()
         some, every = some & present[:, None, None], torch.zeros_like(every)
     return some, every.expand_as(some)
+
+
+def _pattern_blocks(mask: Mask, queries: int, keys: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return bool (1 or B, 1, rows, columns) twice: blocks of which the pattern shows a part, and all of the block."""
+    alone, some, every = Mask(pattern=mask.pattern, shift=mask.shift), [], []
+    for first in range(0, queries, BLOCK):
+        visible = alone.visible(queries, keys, device, rows=slice(first, first + BLOCK))
+        assert visible is not None
+        parts = visible.split(BLOCK, dim=-1)
+        some.append(torch.stack([part.any(-1).any(-1) for part in parts], dim=-1))
+        every.append(torch.stack([part.all(-1).all(-1) for part in parts], dim=-1))
+    return torch.stack(some, dim=-2), torch.stack(every, dim=-2)
 
 
 def _extremes(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -31,6 +31,9 @@ class MixerState(ABC):
     Sequences of different lengths end together: the first `padding` (B,) int64 positions of each are padding, which
     changes no state.
     """
+
+    rotates: ClassVar[bool] = False
+    """Whether the functions of `mixes` rotate queries and keys, so that the model leaves them without rotation."""
 
     @abstractmethod
     def __init__(
@@ -118,11 +121,16 @@ class KVCache(MixerState):
         present = None if self.present is None else self.present[:, first:stop]
         bias = self.stack.bias(slice(self.length, stop), stop, dtype)
         bias = None if bias is None else bias[..., first:]
+        pattern, shift = self.stack.pattern, self._shift(first)
         if tokens > 1:
-            mask = Mask(causal=True, window=config.window, present=present, bias=bias)
+            mask = Mask(causal=True, window=config.window, present=present, bias=bias, pattern=pattern, shift=shift)
             past, new = self._columns(first, self.length), self._columns(max(self.length, stop - self.columns), stop)
             attends = [block.mixer.parallel_form(mask) for block in self.stack.blocks]
             return [partial(self._attend, block, attends[block], past, new) for block in blocks]
+        if pattern is not None:
+            sparse = Mask(pattern=pattern, shift=shift).visible(1, stop - first, self.keys[0].device)
+            assert sparse is not None
+            present = sparse[:, 0, 0] if present is None else sparse[:, 0, 0] & present
         added = None if present is None else padding_bias(present, dtype)
         if bias is not None:
             added = bias if added is None else bias + added
@@ -170,6 +178,12 @@ class KVCache(MixerState):
     def _write(self, block: int, columns: slice | Tensor, k: Tensor, v: Tensor) -> None:
         self.keys[block][:, :, columns] = k.to(self.keys[block].dtype)
         self.values[block][:, :, columns] = v.to(self.values[block].dtype)
+
+    def _shift(self, first: int) -> Tensor | None:
+        """Return `Mask.shift` for keys from column `first` of the sequences on; only a pattern needs it."""
+        if self.stack.pattern is None:
+            return None
+        return self.keys[0].new_zeros(1).long() - first if self.padding is None else self.padding - first
 
     def _columns(self, start: int, stop: int) -> slice | Tensor:
         """Return the columns of positions `start` to `stop`, of which there are at most `self.columns`."""

@@ -37,6 +37,7 @@ def stream(
     stop_ids: Sequence[int] = (),
     use_cache: bool = True,
     static: bool | None = None,
+    sinks: int = 0,
 ) -> Iterator[Tensor]:
     """Yield the next ids (B,) int64 of prompts `ids` (B, T), step by step.
 
@@ -46,6 +47,9 @@ def stream(
     The sampler maps logits to ids. Before it, the penalty lowers tokens in the window, except stop ids: many prompts
     begin with the end of another text. Ids for which `allowed` (V,) bool is False are never chosen; a vocabulary may be
     larger than its tokenizer's.
+
+    With `sinks`, a text may grow without end: a SinkCache of the context length keeps the first `sinks` tokens and the
+    newest, and nothing is read again. 0: none.
 
     `static` chooses between a compiled step with a StaticCache and a KVCache; by default `static_cache_pays` does.
 
@@ -57,7 +61,7 @@ def stream(
     model = prepare(model, len(ids))
     cross_cache = encode_source(model, source, source_present)
     if static is None:
-        static = static_cache_pays(model.config, ids.device, max_new_tokens)
+        static = not sinks and static_cache_pays(model.config, ids.device, max_new_tokens)
     state = DecodeState(
         model,
         ids,
@@ -66,6 +70,7 @@ def stream(
         cross_cache=cross_cache,
         use_cache=use_cache,
         static=static,
+        sinks=sinks,
     )
     return _stream(state, max_new_tokens, sampler, repetition_penalty, allowed, stop_ids)
 
@@ -118,6 +123,7 @@ def generate(
     stop_ids: Sequence[int] = (),
     use_cache: bool = True,
     static: bool | None = None,
+    sinks: int = 0,
 ) -> Tensor:
     """Return the new ids (N,) or (B, N) that continue prompts `ids` (T,) or (B, T) int64.
 
@@ -144,6 +150,7 @@ def generate(
         stop_ids=stop_ids,
         use_cache=use_cache,
         static=static,
+        sinks=sinks,
     )
     steps = list(tokens)
     new = torch.stack(steps, dim=-1) if steps else batch.new_empty(len(batch), 0)

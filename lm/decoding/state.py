@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lm.decoding.cache import CrossAttentionCache, MixerState, column_positions, present_columns
 from lm.decoding.packed import InferenceModel
+from lm.decoding.sinks import SinkCache
 from lm.decoding.static import StaticCache
 from lm.masks import Mask
 from lm.mixers.mixer import Mix
@@ -23,7 +24,8 @@ class DecodeState:
 
     Sequences end together: shorter ones are padded on the left. A sequence that outgrows the context loses the oldest
     quarter of its window, and the rest is read again; sliding by one token would read everything again at every token.
-    The window depends neither on the cache nor on other sequences.
+    The window depends neither on the cache nor on other sequences. With `sinks`, nothing is read again: the cache
+    forgets one token for each new one, but keeps the first.
     """
 
     def __init__(
@@ -36,10 +38,11 @@ class DecodeState:
         cross_cache: CrossAttentionCache | None = None,
         use_cache: bool = True,
         static: bool = False,
+        sinks: int = 0,
     ) -> None:
         """ids (B, T) int64; `present` (B, T) bool is False at padding; `room`: most tokens that will be appended.
 
-        `static`: whether the cache is a StaticCache.
+        `static`: whether the cache is a StaticCache. `sinks`: first tokens that a SinkCache keeps; 0: none.
         """
         self.model = model
         self.cross_cache = cross_cache
@@ -50,7 +53,18 @@ class DecodeState:
             self.padding = (self.padding - (ids.shape[1] - self.window.shape[1])).clamp(min=0)
         self.unread = self.window
         self.cache: MixerState | None = None
-        if use_cache:
+        self.sinks = sinks
+        if sinks:
+            self.cache = SinkCache(
+                model.stack,
+                len(ids),
+                self.context_length,
+                dtype=model.dtype,
+                device=ids.device,
+                padding=self.padding,
+                sinks=sinks,
+            )
+        elif use_cache:
             capacity = min(self.window.shape[1] + room, self.context_length)
             kind = StaticCache if static else model.stack.blocks[0].mixer.state
             self.cache = kind(
@@ -77,7 +91,11 @@ class DecodeState:
         self.unread = ids.unsqueeze(-1)
         self.window = torch.cat((self.window, self.unread), dim=-1)
         if self.window.shape[1] > self.context_length:
-            self._drop_oldest()
+            if self.sinks:
+                self.window = self.window[:, 1:]
+                self.padding = None if self.padding is None else (self.padding - 1).clamp(min=0)
+            else:
+                self._drop_oldest()
 
     @torch.inference_mode()
     def select(self, rows: Tensor) -> None:
@@ -91,7 +109,8 @@ class DecodeState:
         length = self.window.shape[1]
         config = self.model.config
         positions = slice(0, length) if self.padding is None else column_positions(self.padding, 0, length)
-        mask = Mask(causal=True, window=config.window, present=self.present)
+        pattern, shift = self.model.stack.pattern, self.padding
+        mask = Mask(causal=True, window=config.window, present=self.present, pattern=pattern, shift=shift)
         return _last_hidden(self.model, self.window, mask, positions, cross_cache=self.cross_cache)
 
     def _drop_oldest(self) -> None:
@@ -115,7 +134,8 @@ def read(
     """
     tokens = ids.shape[1]
     # The cache applies its own mask.
-    hidden = _last_hidden(model, ids, Mask(), cache.positions(tokens), cache.mixes(tokens), cross_cache)
+    positions, mixes = cache.positions(tokens), cache.mixes(tokens)
+    hidden = _last_hidden(model, ids, Mask(), positions, mixes, cross_cache, rotated=not cache.rotates)
     cache.advance(tokens)
     return hidden
 
@@ -127,6 +147,7 @@ def _last_hidden(
     positions: Rows,
     mixes: Sequence[Mix] | None = None,
     cross_cache: CrossAttentionCache | None = None,
+    rotated: bool = True,
 ) -> Tensor:
     """Return the hidden states (B, width) at the last of ids (B, T)."""
     batch, length = ids.shape
@@ -139,6 +160,7 @@ def _last_hidden(
         mixes=mixes,
         cross_attends=None if cross_cache is None else cross_cache.cross_attends(),
         rows=torch.arange(length - 1, batch * length, length, device=ids.device) if length > 1 else None,
+        rotated=rotated,
     )
     return hidden.flatten(0, -2)
 

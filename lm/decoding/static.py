@@ -34,8 +34,9 @@ def static_cache_pays(config: ModelConfig, device: torch.device, new_tokens: int
 
 
 def supports(config: ModelConfig) -> bool:
-    """Return whether `StaticCache` supports the model: a decoder with attention and without windows."""
-    return config.architecture == "decoder" and config.mixer == "attention" and not config.window
+    """Return whether `StaticCache` supports the model: a decoder with attention to all positions before."""
+    dense = not config.window and config.attention_pattern == "none"
+    return config.architecture == "decoder" and config.mixer == "attention" and dense
 
 
 class StaticCache(KVCache):
@@ -57,7 +58,8 @@ class StaticCache(KVCache):
     ) -> None:
         if not supports(stack.config):
             raise ValueError(
-                "a static cache needs a decoder with attention and without attention windows: give static=False"
+                "a static cache needs a decoder with attention, and without attention windows and patterns: give "
+                "static=False"
             )
         with torch.inference_mode(False):  # so that tensors can be used inside and outside of it
             self.column = torch.zeros(1, dtype=torch.int64, device=device)

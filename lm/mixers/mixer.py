@@ -26,7 +26,7 @@ Mix = Callable[..., Tensor]
 
 OPTIONAL = (
     *("head_width", "kv_heads", "qk_norm", "scaled_attention", "window", "document_mask", "value_embeddings"),
-    "attention",
+    *("attention", "attention_pattern"),
 )
 """Fields of `ModelConfig` that only some mixers read."""
 IN_SCORES = ("relative", "alibi")

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from corpora.object_store import AnyPath
+from lm.longer_context import ContextScaling
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.measurement import Measurement
 from pipelines.evaluation.measurements import measurements, with_changed_options
 from pipelines.evaluation.windows import Objective, Stream, WindowSettings
 from pipelines.files import distinct_names
+from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
 from pipelines.training.batch_objectives import make_objective
 from pipelines.training.mixture import Dataset, check_tokenizer, open_dataset
@@ -28,6 +30,7 @@ class EvaluationOptions:
     reading: Mapping[str, Any] = field(default_factory=dict)
     stride: int | None = None
     min_context: int = 1
+    rotary_scaling: ContextScaling = "none"
     measuring: Mapping[str, Any] | None = field(default_factory=dict)
     """Options of the measurements; None leaves them out"""
     checkpoint: str = "auto"
@@ -179,7 +182,7 @@ def corpus_of(run: Run, specs: Sequence[str], splits: Sequence[str], reading: Ma
     """Return a corpus encoded for a run; ValueError for a run on pairs. `reading` are options of `open_corpus`."""
     if run.recipe.objective == "sequence-pairs":
         raise ValueError(f"{run.folder} was trained on pairs, and `corpus` names a text: give a dataset with `data`")
-    return CorpusText(specs, run, window_of(run), splits, reading)
+    return CorpusText(specs, run, window_of(run.recipe), splits, reading)
 
 
 def training_data_of(run: Run) -> Dataset | None:
@@ -187,15 +190,15 @@ def training_data_of(run: Run) -> Dataset | None:
     return dataset_of(run, None) if len(run.sources) == 1 and run.data.exists() else None
 
 
-def window_of(run: Run) -> int:
-    """Return the number of tokens of a stream in one input of a run's model."""
-    positions = run.recipe.model.context_length
-    return positions - 2 if run.recipe.objective == "masked-token" else positions
+def window_of(recipe: Recipe) -> int:
+    """Return the number of tokens of a stream in one input of the model of a recipe."""
+    positions = recipe.model.context_length
+    return positions - 2 if recipe.objective == "masked-token" else positions
 
 
 def windows_of(run: Run, dataset: Dataset | CorpusText, stride: int | None, min_context: int) -> WindowSettings:
     """Return the windows of a run; ValueError for settings that do not fit the run or the dataset."""
-    window, objective = window_of(run), run.recipe.objective
+    window, objective = window_of(run.recipe), run.recipe.objective
     if objective != "next-token" and (stride is not None or min_context != 1):
         raise ValueError(
             f"{run.folder} was trained on {objective}: it reads whole blocks or pairs, so `stride` and `min_context` "

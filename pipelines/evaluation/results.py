@@ -208,11 +208,12 @@ class Evaluation:
         """Return the evaluation that speaks for a run that was trained on the dataset with the fingerprint `own`.
 
         It is the newest one of the validation split of this dataset. Without one it is the newest one of this dataset,
-        of another validation split, or of any text.
+        of another validation split, or of any text. One with the context of the training goes before all others.
         """
 
-        def rank(evaluation: SplitEvaluation) -> tuple[bool, bool]:
-            return evaluation.measured.dataset_fingerprint != own, evaluation.split != "validation"
+        def rank(evaluation: SplitEvaluation) -> tuple[bool, bool, bool]:
+            other_length = evaluation.trained_length is not None
+            return other_length, evaluation.measured.dataset_fingerprint != own, evaluation.split != "validation"
 
         return min(self.all, key=rank, default=None)
 

@@ -40,8 +40,12 @@ def possible_exports(config: ModelConfig, tok: Tokenizer, model_type: str | None
 
 
 def check_onnx(config: ModelConfig) -> None:
-    """Raise ValueError for a mixer whose export is not tested, and a model that would be specialised to one length."""
+    """Raise ValueError for a mixer or pattern whose export is not tested, and a model specialised to one length."""
     require_attention(config, "export-onnx")
+    if config.attention_pattern != "none":
+        raise ValueError(
+            f"model.attention_pattern is {config.attention_pattern!r}, but export-onnx needs dense attention"
+        )
     if config.context_length < 4 or config.window == config.context_length - 1:
         raise ValueError(
             f"model.context_length is {config.context_length} and model.window {config.window}: export-onnx needs a "

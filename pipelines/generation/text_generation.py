@@ -30,12 +30,13 @@ def sampled_texts(
     tokens: int,
     options: SamplingOptions,
     steps_of: Sequence[list[Step]] | None = None,
+    sinks: int = 0,
 ) -> Iterator[list[str]]:
     """Yield what each step adds to each text: continued prompts of a decoder, targets of an encoder-decoder.
 
     `steps_of` has a list for each prompt, to which each step is appended, with the end token. Its probabilities are the
-    model's: after the repetition penalty, before temperature, top-k, top-p and min-p. Prompts that cannot be read raise
-    ValueError before the first step.
+    model's: after the repetition penalty, before temperature, top-k, top-p and min-p. `sinks`: as for `stream`.
+    Prompts that cannot be read raise ValueError before the first step.
     """
     model, around, config = run.model, run.around, run.config.model
     device = model.embedding.weight.device
@@ -46,7 +47,7 @@ def sampled_texts(
         tokens = min(tokens, config.context_length)
     else:
         ids, present = pad_left(prompt_ids(run.tokenizer, prompts, config, around), device)
-    return continued(run, ids, tokens, options, steps_of, present, source, source_present)
+    return continued(run, ids, tokens, options, steps_of, present, source, source_present, sinks)
 
 
 def continued(
@@ -58,10 +59,11 @@ def continued(
     present: Tensor | None = None,
     source: Tensor | None = None,
     source_present: Tensor | None = None,
+    sinks: int = 0,
 ) -> Iterator[list[str]]:
     """Yield what each step adds to the texts of `ids` (B, T) int64.
 
-    See `sampled_texts` for `steps_of`, and `lm.decoding.generation.stream` for the last three arguments.
+    See `sampled_texts` for `steps_of`, and `lm.decoding.generation.stream` for the last four arguments.
     """
     stops, sampler = run.around.stops, _sampler(options, ids.device)
     steps = stream(
@@ -75,6 +77,7 @@ def continued(
         repetition_penalty=options.repetition_penalty,
         allowed=known_ids(run.tokenizer, run.model),
         stop_ids=stops,
+        sinks=sinks,
     )
     return _texts(run.tokenizer, stops, (step.tolist() for step in steps), len(ids))
 

@@ -12,6 +12,7 @@ from lm.metrics.units import NATS_PER_BIT, perplexity
 from pipelines.cli.display import perplexity_text, quantity
 from pipelines.evaluation.measurements.ngrams import NGrams
 from pipelines.evaluation.measurements.predictions import Curves
+from pipelines.evaluation.measurements.trained_length import IN_WINDOWS, BeyondTrainedLength
 from pipelines.evaluation.results import SplitEvaluation
 from pipelines.reporting.subject import Subject, Text, scored_texts
 from pipelines.reporting.svg import HEIGHT, INK, PALE, PALER, SERIES, Plot, draw_svg, label_axes, new_axes, style
@@ -32,6 +33,7 @@ def plots(subjects: Sequence[Subject]) -> list[Plot]:
             _plot("learning-rate", "Learning rate", _LR, _draw_series(subjects, "lr", "learning rate")),
             _plot("speed", "Speed", _SPEED, _draw_series(subjects, "tokens_per_s", "tokens per second")),
             _plot("position", "Loss by position", _POSITION, _draw_positions(subjects)),
+            _plot("beyond", "Beyond the trained length", _BEYOND, _draw_beyond(subjects)),
             *(_plot_bits_per_byte(number, text) for number, text in enumerate(scored_texts(subjects), 1)),
             _plot("reliability", "Reliability", _RELIABILITY, _draw_reliability(subjects)),
         ]
@@ -135,6 +137,30 @@ def _draw_positions(subjects: Sequence[Subject]) -> Figure | None:
         axes.set_xscale("log", base=2)
     _add_perplexities(axes)
     return label_axes(figure, axes, "position in the window, tokens", "bits per target")
+
+
+def _draw_beyond(subjects: Sequence[Subject]) -> Figure | None:
+    """Return the loss by position beyond the trained length, a line for each way to read a text; None without data."""
+    figure, axes = new_axes()
+    lines: dict[str, list[tuple[float, float, float]]] = {}
+    for subject in subjects:
+        for evaluation in subject.evaluations:
+            found = evaluation.find(BeyondTrainedLength)
+            if subject.main is None or evaluation.text != subject.main.text or found is None or not found.curves:
+                continue
+            scaling = f", {evaluation.rotary_scaling}" if evaluation.rotary_scaling not in (None, "none") else ""
+            for name, curves in found.curves.items():
+                label = _label(f"{subject.name}, {name}{'' if name == IN_WINDOWS else scaling}")
+                lines.setdefault(label, loss_by_position(curves, evaluation.window, evaluation.window))
+            axes.axvline(found.trained_length, color=INK, linewidth=0.8)
+    for number, (label, bins) in enumerate(lines.items()):
+        x, values, errors = zip(*bins, strict=True)
+        colour, style_of_line = SERIES[number % len(SERIES)], LINE_STYLES[number % len(LINE_STYLES)]
+        axes.plot(x, values, color=colour, linestyle=style_of_line, label=label)
+        low, high = ([b + sign * BAND * e for b, e in zip(values, errors, strict=True)] for sign in (-1, 1))
+        axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+    axes.set_xscale("log", base=2)
+    return label_axes(figure, axes, "position in the text, tokens", "bits per token")
 
 
 def loss_by_position(curves: Curves, window: int, stride: int) -> list[tuple[float, float, float]]:
@@ -260,6 +286,11 @@ _SPEED = "Training tokens per second, without validation and checkpoints."
 _POSITION = (
     "Cross-entropy by position in the window: how much a longer context helps. Points are means of bins; the band is "
     "two standard errors, where these were recorded. Positions that only the first window scores are left out."
+)
+_BEYOND = (
+    "Cross-entropy by position in texts that are longer than those of the training, whose length the vertical line "
+    "shows. At once: the model reads the whole text. In windows: it reads windows of the trained length, a quarter of "
+    "it apart. Points are means of bins; the band is two standard errors."
 )
 _BYTES = "All bars are of the same text; shorter is better."
 _INTERVALS = " A line at the end of a bar is its 95 % interval."

@@ -74,7 +74,11 @@ class Subject:
         """The evaluation of the same text as `main` that scores the most positions of the window."""
         if self.main is None or self.of_task:
             return None
-        same = [evaluation for evaluation in self.evaluations if evaluation.text == self.main.text]
+        same = [
+            evaluation
+            for evaluation in self.evaluations
+            if evaluation.text == self.main.text and evaluation.window == self.main.window
+        ]
         return max(same, key=lambda evaluation: evaluation.stride)
 
     @property
@@ -158,7 +162,7 @@ def label_of(subject: Subject, evaluation: SplitEvaluation) -> str:
     siblings = [other for other in subject.evaluations if other.text == evaluation.text]
     settings = [
         f"{name.replace('_', ' ')} {value}"
-        for name in ("stride", "min_context", "dtype", "checkpoint", "against")
+        for name in ("window", "rotary_scaling", "stride", "min_context", "dtype", "checkpoint", "against")
         if len({sibling.settings.get(name) for sibling in siblings}) > 1
         and (value := evaluation.settings.get(name)) is not None
     ]

@@ -205,6 +205,8 @@ _SETTINGS: dict[str, Callable[[Column], str]] = {
     "checkpoint": _measure("checkpoint"),
     "compared with": lambda column: column[1].measured.against or MISSING,
     "window, tokens": _number("window"),
+    "trained length, tokens": _number("trained_length"),
+    "rotary scaling": _number("rotary_scaling"),
     "stride, tokens": _number("stride"),
     "minimum context, tokens": _number("min_context"),
     "document mask": _number("document_mask"),

@@ -3,9 +3,12 @@
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lm.longer_context import ContextScaling, with_context
 from pipelines.cli.display import say
 from pipelines.files import file_sha256, locked_file, place, read_json, read_toml
 from pipelines.recipes.recipe import Recipe, load_recipe, save_config
@@ -52,6 +55,8 @@ class Run:
             problem = "it has no config.toml" if self.folder.is_dir() else "there is no such folder"
             raise ValueError(f"{folder} is not a run: {problem} ({remedy})")
         self.recipe: Recipe = load_recipe(path)
+        self.trained_recipe: Recipe = self.recipe
+        """The recipe in config.toml; `recipe` differs from it after `with_context`"""
         self.facts: dict[str, Any] = read_toml(path).get("run", {})
         for name in ("data", "dataset_fingerprint", "tokenizer_fingerprint"):
             kinds = (str, list) if name == "data" else str
@@ -64,6 +69,20 @@ class Run:
     def of(cls, run: "str | Path | LoadedRun", adapter: Path | None = None) -> "Run":
         """Return the run in a folder, with an adapter if it is given, or the folder of a loaded run."""
         return cls(run, adapter) if isinstance(run, str | Path) else run.run
+
+    def with_context(self, length: int, scaling: ContextScaling = "none") -> "Run":
+        """Return the run with a model that reads `length` tokens, as `lm.longer_context.with_context`.
+
+        Raises ValueError, which names the folder, if the model cannot.
+        """
+        self.require_language_model()
+        try:
+            model = with_context(self.trained_recipe.model, length, scaling)
+        except ValueError as error:
+            raise ValueError(f"{self.folder}: {error}") from None
+        run = copy(self)
+        run.recipe = replace(self.recipe, model=model)
+        return run
 
     @property
     def name(self) -> str:
@@ -89,7 +108,7 @@ class Run:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that may not change when the run resumes (see `pipelines.run.manifest`)."""
-        return fixed_settings(self.recipe, self.facts)
+        return fixed_settings(self.trained_recipe, self.facts)
 
     @property
     def chat_template(self) -> str:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lm.costs import count_parameters
 from lm.model import LanguageModel
-from lm.task_model import TrainedModel, build_model
+from lm.task_model import TrainedModel, build_model, reconfigured
 from pipelines.cli.arguments import OR_LOADED, Device, Dtype, TextPooling
 from pipelines.cli.display import perplexity_text
 from pipelines.cli.verbs import checks_arguments
@@ -378,6 +378,7 @@ def load_model(
     trained = run.loaded.loaded
     own = trained.machine.device_name
     machine = choose_machine(own if device == "auto" else device, trained.machine.dtype_name, needs=needs)
+    trained = replace(trained, model=reconfigured(trained.model, run.recipe.model))
     if machine.device.type == trained.machine.device.type:
         return trained
     return replace(trained, model=deepcopy(trained.model).to(machine.device), machine=machine)
@@ -389,8 +390,9 @@ def _load(run: Run, checkpoint: str, device: str, dtype: str, needs: str = "") -
     folder, weights = load_weights(run.folder, run.settings, checkpoint)
     if run.adapter is not None:
         weights = with_adapter(run, weights, run.adapter)
-    model = build_model(run.recipe.model, run.recipe.head, seed=None)
+    model = build_model(run.trained_recipe.model, run.recipe.head, seed=None)
     check_weights(folder, model, weights)
     model.load_state_dict(weights)
     model.compute_dtype = machine.dtype
+    model = reconfigured(model, run.recipe.model)
     return Loaded(model.to(machine.device).eval(), machine, folder)

@@ -90,7 +90,8 @@ def measure(work: Work, run: SweepRun) -> dict[str, Any]:
     """Return the result of a trained run: its size, its training, and the code length of the held-out text."""
     budget, size = work.budget, work.budget.size(run.vocabulary.size)
     folder = Run(work.run(run))
-    trained, tok, length = load_trained(folder, budget.recipe.train.device), folder.tokenizer(), window_of(folder)
+    trained, tok = load_trained(folder, budget.recipe.train.device), folder.tokenizer()
+    length = window_of(folder.recipe)
     stream = stream_of(work.held_out, tok, length)
     nats = code_length(trained.model, stream, objective_of(folder, length, tok))
     held_out_bytes = sum(map(len, work.held_out))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 import tyro
 
+from lm.longer_context import ContextScaling
 from pipelines.cli.arguments import Adapter, Checkpoint, Device, Dtype, OtherRun, RunFolders, check_writable
 from pipelines.cli.corpus_arguments import READING, ReadingOptions
 from pipelines.cli.module_options import with_options
@@ -37,9 +38,12 @@ ENVIRONMENT = PASSIVE_THREADS
 HELP = {
     "Text": ("runs data corpus splits against", ""),
     "Reading a corpus": ("", " ".join(READING)),
-    "Windows": ("stride", "min_context"),
+    "Windows": ("context stride", "rotary_scaling min_context"),
     "Model": ("checkpoint adapter without device dtype", "ablation"),
-    "Measurements": ("breakdown compressors memorisation entropy_calibration unit", "memory beams length_penalty"),
+    "Measurements": (
+        "breakdown compressors memorisation entropy_calibration unit",
+        "sinks memory beams length_penalty",
+    ),
     "Output": ("explain json", ""),
 }
 
@@ -55,6 +59,8 @@ def evaluate(
     splits: tuple[str, ...] = ("validation",),
     without: Annotated[tuple[str, ...], tyro.conf.arg(metavar="PART ...")] = (),
     ablation: Literal["mean", "zero"] = "mean",
+    context: int | None = None,
+    rotary_scaling: ContextScaling = "none",
     stride: int | None = None,
     min_context: int = 1,
     checkpoint: Checkpoint = "auto",
@@ -88,6 +94,9 @@ def evaluate(
         without: Parts of a decoder to delete: layers.3, attention.3, mlp.3 or heads.3.1 (layer and head from 0). The
             result is not saved, and has no comparison with other runs.
         ablation: What the output of a deleted part becomes: its mean over the training split, or zero.
+        context: Tokens that the model reads at once; default: as in its training.
+        rotary_scaling: Change of the frequencies of rotary positions for a longer context: linear divides all of them,
+            ntk the slow ones by a larger base, and yarn the slow ones only.
         stride: Tokens between the starts of two windows; default: the window, so that windows do not overlap.
         min_context: Score only tokens with at least this many tokens before them in the window.
         explain: Print the definition of each number.
@@ -109,6 +118,11 @@ def evaluate(
     _check_writable([Path(run) for run in named], adapter)
     opened_runs = [opened(run, checkpoint, device, dtype, any_task=True, adapter=adapter) for run in named]
     other = None if against is None else Run.of(against)
+    if context is not None:
+        opened_runs = [run.with_context(context, rotary_scaling) for run in opened_runs]
+        other = other and other.with_context(context, rotary_scaling)
+    elif rotary_scaling != "none":
+        raise ValueError(f"`rotary_scaling` is {rotary_scaling!r}, which is for a longer `context`: give both")
     from pipelines.cli.display import say_on_stderr, write
     from pipelines.evaluation.planning import EvaluationOptions, plans_of
 
@@ -120,6 +134,7 @@ def evaluate(
         reading=given,
         stride=stride,
         min_context=min_context,
+        rotary_scaling=rotary_scaling,
         measuring=reading,
         checkpoint=checkpoint,
         device=device,

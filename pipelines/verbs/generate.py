@@ -11,6 +11,7 @@ from typing import Annotated, Unpack
 
 import tyro
 
+from lm.position_checks import check_sinks
 from pipelines.cli.arguments import (
     Adapter,
     AsJson,
@@ -34,7 +35,7 @@ TOKENS = 200
 
 # Options by subject: in --help, and only in --help-all.
 HELP = {
-    "Text": ("run prompt tokens", ""),
+    "Text": ("run prompt tokens", "sinks"),
     "Sampling": SAMPLING,
     "Beam search": ("beams", "length_penalty"),
     "Model": ("checkpoint adapter device dtype", ""),
@@ -48,6 +49,7 @@ def generate(
     *,
     prompt: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="TEXT")] = (),
     tokens: int | None = None,
+    sinks: int = 0,
     beams: int | None = None,
     length_penalty: float | None = None,
     probabilities: bool = False,
@@ -68,6 +70,8 @@ def generate(
             imported tokenizer) at each position to fill; - reads standard input without its last newline. Repeat the
             option to continue several prompts together.
         tokens: Maximum number of new tokens; a text also stops at its end token. 200 by default.
+        sinks: First tokens that the cache of a decoder keeps beside the newest (attention sinks), to continue a text
+            beyond the context without reading it again. 4 is usual; 0 for none.
         beams: Width of beam search, for an encoder-decoder; 0 samples, as a decoder does. 4 by default, or 0 if a
             sampling option is given.
         length_penalty: Beam search divides log-probabilities by the length to this power; 0 prefers short targets. 1 by
@@ -88,6 +92,8 @@ def generate(
         raise ValueError(
             f"{search_options[0]} is for an encoder-decoder, and this run's model is of architecture {architecture}"
         )
+    if sinks:
+        check_sinks(found.recipe.model, sinks, found.recipe.model.context_length)
     if architecture == "encoder":
         if len(prompts) > 1:
             raise ValueError(f"an encoder fills the masks of one text, and `prompt` has {len(prompts)} texts")
@@ -114,7 +120,7 @@ def generate(
         penalty = 1.0 if length_penalty is None else length_penalty
         texts = searched_texts(loaded, prompts, most, beams or BEAMS, penalty)
         return _print_texts(prompts, texts, as_json, after_prompt=False)
-    texts = sampled_texts(loaded, prompts, most, options, steps)
+    texts = sampled_texts(loaded, prompts, most, options, steps, sinks)
     return _print_texts(prompts, texts, as_json, after_prompt=architecture == "decoder", steps=steps)
 
 

@@ -1,12 +1,26 @@
 """Random attention problems, and a plain loop over the textbook formula as the reference for all backends."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from hypothesis import strategies as st
 
+from lm.attention.patterns import AttentionPattern
+from lm.config import ModelConfig
 from lm.masks import Mask
+
+PATTERNS = {
+    kind: AttentionPattern(
+        ModelConfig(
+            context_length=64,
+            attention_pattern=kind,
+            pattern_size=size,
+            pattern_count=1 if kind in ("dilated", "strided") else 2,
+        )
+    )
+    for kind, size in {"dilated": 3, "strided": 4, "fixed": 5, "global": 3, "random": 4}.items()
+}
 
 
 @dataclass
@@ -39,6 +53,8 @@ def cases(draw, longest=40, most_past=20, width=8):
     segments = torch.randint(0, 3, (batch, keys), generator=generator).sort(dim=1).values
     present = torch.rand(batch, keys, generator=generator) < 0.6
     mask = Mask(
+        pattern=draw(st.sampled_from([None, *PATTERNS.values()])),
+        shift=draw(st.sampled_from([None, torch.arange(batch)])),
         causal=draw(st.booleans()),
         window=draw(st.sampled_from([0, 0, 1, 3, 17, 1000])),
         segments=segments if draw(st.booleans()) else None,
@@ -50,12 +66,34 @@ def cases(draw, longest=40, most_past=20, width=8):
     return Case(q, k, v, upstream, mask, draw(st.sampled_from([None, 1.0])))
 
 
+def in_pattern(pattern, i, j):
+    """Return whether a query at `i` sees a key at `j`: the published definitions, with the merged heads of Child."""
+    size, count, near, far = pattern.size, pattern.count, min(i, j), max(i, j)
+    if pattern.kind == "dilated":
+        return far in range(near, far + 1, size)
+    if pattern.kind == "strided":
+        return far - near < size or far in range(near, far + 1, size)
+    block, of_key = math.floor(i / size), math.floor(j / size)
+    if pattern.kind == "fixed":
+        return block == of_key or j in range((of_key + 1) * size - count, (of_key + 1) * size)
+    if pattern.kind == "global":
+        return i - size < j < i + size or near < count
+    if 0 in (block, of_key) or abs(block - of_key) <= 1:
+        return True
+    low, high = (min(max(0, each), len(pattern.joined) - 1) for each in sorted((block, of_key)))
+    return low in torch.randperm(high, generator=torch.Generator().manual_seed(high))[:count].tolist()
+
+
 def sees(mask, b, query, key):
     """Return whether position `query` of sequence b may attend to position `key`."""
     if mask.causal and key > query:
         return False
     if mask.window and abs(query - key) >= mask.window:
         return False
+    if mask.pattern is not None:
+        shift = 0 if mask.shift is None else int(mask.shift[b % len(mask.shift)])
+        if not in_pattern(mask.pattern, query - shift, key - shift):
+            return False
     if mask.segments is not None and mask.segments[b, query] != mask.segments[b, key]:
         return False
     return mask.present is None or bool(mask.present[b, key])
@@ -82,8 +120,6 @@ def with_gradients(backend, case, dtype):
     mask = case.mask
     if mask.bias is not None:
         inputs.append(mask.bias.to(dtype).requires_grad_())
-        mask = Mask(
-            causal=mask.causal, window=mask.window, segments=mask.segments, present=mask.present, bias=inputs[3]
-        )
+        mask = replace(mask, bias=inputs[3])
     out = backend(*inputs[:3], mask, scale=case.scale)
     return [out.detach(), *torch.autograd.grad(out, inputs, case.upstream.to(dtype))]

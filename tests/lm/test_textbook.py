@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm.attention.backends import BACKENDS
-from lm.config import Activation, Architecture, ModelConfig, Norm, NormPosition, Positions, Residual
+from lm.config import Activation, Architecture, AttentionPattern, ModelConfig, Norm, NormPosition, Positions, Residual
 from lm.model import LanguageModel
 from tests.lm.textbook import logits
 
@@ -44,6 +44,11 @@ def configurations(draw):
     if positions == "relative":
         buckets = draw(st.sampled_from([4, 8, 32]))
         more |= {"relative_buckets": buckets, "relative_distance": buckets // 2 + draw(st.integers(1, 20))}
+    pattern = draw(st.sampled_from(get_args(AttentionPattern)))
+    if pattern != "none":
+        more |= {"attention_pattern": pattern, "pattern_size": draw(st.integers(2, 4))}
+    if pattern in ("fixed", "global", "random"):
+        more["pattern_count"] = draw(st.integers(1, 2))
     return ModelConfig(
         architecture=architecture,
         vocab_size=VOCABULARY,

@@ -7,6 +7,9 @@ import math
 
 import torch
 
+from lm.attention.patterns import attention_pattern
+from tests.lm.attention_cases import in_pattern
+
 
 def logits(config, weights, ids, source=None):
     """Return the logits (T, V) in float64 for ids (T,). An encoder-decoder also reads source (S,)."""
@@ -29,10 +32,10 @@ class Textbook:
         x = weights["embedding.weight"][ids]
         if config.token_types:
             x = x + weights["token_types.weight"][0]
-        if config.positions == "learned":
-            x = x + weights[f"{name}.positional.learned.weight"][: len(ids)]
         if config.positions == "sinusoidal" or config.scaled_embedding:
             x = x * math.sqrt(config.width)
+        if config.positions == "learned":
+            x = x + weights[f"{name}.positional.learned.weight"][: len(ids)]
         if config.positions == "sinusoidal":
             x = x + sinusoids(len(ids), config.width)
         if config.embedding_norm:
@@ -103,7 +106,11 @@ class Textbook:
         q, k, v = (self.linear(f"{name}.{which}", x) for which in ("query", "key", "value"))
         v = v if extra is None else v + extra
 
+        pattern = attention_pattern(config)
+
         def added(h, t, s):
+            if pattern is not None and not in_pattern(pattern, t, s):
+                return -math.inf
             if (causal and s > t) or (config.window and abs(t - s) >= config.window):
                 return -math.inf
             if config.positions == "alibi":

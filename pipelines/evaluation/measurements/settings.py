@@ -1,10 +1,11 @@
 """The settings of an evaluation: its windows, the document mask and the dtype."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from pipelines.evaluation.measurement import Measurement, Result, number
+from pipelines.evaluation.planning import window_of
 from pipelines.evaluation.split import ScoredSplit
 
 
@@ -29,6 +30,19 @@ class Settings(Result):
         "document mask", "Whether attention is limited to the document of the token.", setting=True
     )
     dtype: str = number("dtype", "Number format of activations and matrix products.", setting=True)
+    trained_length: int | None = number(
+        "trained length, tokens",
+        "Tokens in one input of the model in training, if the evaluation reads another number.",
+        0,
+        setting=True,
+        default=None,
+    )
+    rotary_scaling: str | None = number(
+        "rotary scaling",
+        "Change of the frequencies of rotary positions, to read beyond the trained length.",
+        setting=True,
+        default=None,
+    )
 
     @classmethod
     def mean(cls, shares: Sequence[float], results: Sequence[Self]) -> Self:
@@ -43,9 +57,14 @@ class OfEvaluation(Measurement):
     result = Settings
 
     def measure(self, split: ScoredSplit) -> Settings:
-        windows, mask = split.plan.windows, split.plan.run.recipe.model.document_mask
-        dtype = split.trained.machine.dtype_name
-        return Settings(windows.window, windows.stride, windows.min_context, mask, dtype)
+        windows, run, dtype = split.plan.windows, split.plan.run, split.trained.machine.dtype_name
+        mask, trained = run.recipe.model.document_mask, window_of(run.trained_recipe)
+        settings = Settings(windows.window, windows.stride, windows.min_context, mask, dtype)
+        if windows.window == trained:
+            return settings
+        rotary = run.recipe.model.positions == "rotary"
+        scaling = split.plan.options.rotary_scaling if rotary and windows.window > trained else None
+        return replace(settings, trained_length=trained, rotary_scaling=scaling)
 
 
 MEASUREMENT = OfEvaluation
