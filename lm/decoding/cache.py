@@ -121,7 +121,7 @@ class KVCache(MixerState):
         present = None if self.present is None else self.present[:, first:stop]
         bias = self.stack.bias(slice(self.length, stop), stop, dtype)
         bias = None if bias is None else bias[..., first:]
-        pattern, shift = self.stack.pattern, self._shift(first)
+        pattern, shift = self.stack.pattern, self._mask_shift(first)
         if tokens > 1:
             mask = Mask(causal=True, window=config.window, present=present, bias=bias, pattern=pattern, shift=shift)
             past, new = self._columns(first, self.length), self._columns(max(self.length, stop - self.columns), stop)
@@ -179,7 +179,7 @@ class KVCache(MixerState):
         self.keys[block][:, :, columns] = k.to(self.keys[block].dtype)
         self.values[block][:, :, columns] = v.to(self.values[block].dtype)
 
-    def _shift(self, first: int) -> Tensor | None:
+    def _mask_shift(self, first: int) -> Tensor | None:
         """Return `Mask.shift` for keys from column `first` of the sequences on; only a pattern needs it."""
         if self.stack.pattern is None:
             return None

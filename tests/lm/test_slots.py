@@ -26,6 +26,8 @@ DECODERS = {
     "sinusoidal-post": {"positions": "sinusoidal", "norm_position": "post", "attention": "closed_form"},
     "alibi": {"positions": "alibi", "kv_heads": 2},
     "alibi-window": {"positions": "alibi", "window": 6},
+    "fixed": {"attention_pattern": "fixed", "pattern_size": 4},
+    "random-window": {"attention_pattern": "random", "pattern_size": 2, "window": 6},
     "relative": {"positions": "relative", "scaled_attention": False, "kv_heads": 1},
     "relative-window": {"window": 6, "positions": "relative", "relative_distance": 20},
     "no positions": {"positions": "none", "attention": "sdpa"},
