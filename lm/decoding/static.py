@@ -37,7 +37,7 @@ def static_cache_pays(config: ModelConfig, device: torch.device, new_tokens: int
 
 def supports(config: ModelConfig) -> bool:
     """Return whether `StaticCache` supports the model: a decoder with attention and without windows."""
-    return config.architecture == "decoder" and config.mixer == "attention" and not config.window
+    return config.architecture == "decoder" and config.attention_only and not config.window
 
 
 class StaticCache(KVCache):

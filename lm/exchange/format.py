@@ -250,8 +250,12 @@ class Format:
             value = getattr(config, option.name)
             if allowed is None or value in allowed or option.name in POSITION_FIELDS | TRAINING_FIELDS:
                 continue
-            filled_in = {"kv_heads": config.heads, "head_width": config.width / config.heads}  # the same as 0
+            filled_in: dict[str, Any] = {
+                "kv_heads": config.heads,
+                "head_width": config.width / config.heads,
+            }  # the same as 0
             filled_in["rotary_width"] = config.head_features
+            filled_in["mixers"] = ("attention",) * len(config.mixers)
             if value == filled_in.get(option.name):
                 continue
             found.append(f"model.{option.name} = {_list_text(allowed)}, not {value!r}")
