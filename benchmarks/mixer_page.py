@@ -34,7 +34,9 @@ def page(results: dict) -> str:
 
 def speed_lines(result: dict) -> list[str]:
     lines = [
-        "Medians of turns that alternate between the mixers, uncompiled. A training step reads texts of T tokens, "
+        "Medians of turns that alternate between the mixers, uncompiled"
+        + on_cpu(result)
+        + ". A training step reads texts of T tokens, "
         "forward and backward, and updates the weights. Prompts have T tokens; generation continues them by single "
         "tokens. Kept is what autograd keeps for a step; the state is that of one text after T tokens.",
     ]
@@ -68,7 +70,7 @@ def recall_lines(result: dict) -> list[str]:
         f"keys and {VALUES} values, so chance is {1 / VALUES:.1%}. Models have {shape(RECALL)} and are trained on "
         f"{options['recall_tokens']:,} tokens, with all numbers of pairs in turns, and "
         f"{options['recall_seeds']} seed{'s' * (options['recall_seeds'] > 1)}. Columns are the accuracy by number of "
-        "pairs, on new texts.",
+        f"pairs, on new texts. Seconds are those of training{on_cpu(result)}.",
         "",
         *table(("mixer", *(f"{pairs} pairs" for pairs in PAIRS), *COSTS), cells),
     ]
@@ -91,7 +93,7 @@ def quality_lines(result: dict) -> list[str]:
         f"{options['lr']}, warm-up and a cosine. Bits per byte are of held-out text, in blocks of "
         f"{TEXT.context_length}; the interval is over seeds. The columns after that are points of the learning curve, "
         "on a part of the held-out text: all models have the same batches and rates there. Seconds are those of "
-        f"training, with {options['processes']} at once.",
+        f"training{on_cpu(result)}, with {options['processes']} at once.",
         "",
         *table((*head, *COSTS), (row for _, row in cells)),
     ]
@@ -132,6 +134,11 @@ def interval_cells(bits: Sequence[float]) -> tuple[str, str, str]:
         return "".join(f"{each:.3f}" for each in bits), "", f"{len(bits)}"
     half = t_quantile(len(bits) - 1) * statistics.stdev(bits) / math.sqrt(len(bits))
     return f"{statistics.mean(bits):.3f}", f"{half:.3f}", f"{len(bits)}"
+
+
+def on_cpu(result: dict) -> str:
+    """Return words about the clock: other processes of the machine change CPU time little."""
+    return ", in CPU seconds" if result["options"]["device"] == "cpu" else ""
 
 
 def shape(config: ModelConfig) -> str:

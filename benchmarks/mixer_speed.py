@@ -49,12 +49,10 @@ def speeds(device: str, mixers: Sequence[str], lengths: Sequence[int], deadline:
     rows = []
     for length in lengths:
         contestants = {mixer: Contestant(CASES[device], mixer, length, device) for mixer in mixers}
-        rounds = 0
         for number, mixer in turns([*contestants], ROUNDS, warm_up=1):
             if time.monotonic() > deadline:
                 break
             contestants[mixer].turn(timed=number >= 0)
-            rounds += number >= 0
         rows += [each.row() for each in contestants.values() if each.training]
         if time.monotonic() > deadline:
             break
@@ -66,7 +64,7 @@ class Contestant:
 
     def __init__(self, case: Case, mixer: str, length: int, device: str) -> None:
         self.case, self.mixer, self.length, self.device = case, mixer, length, device
-        self.config = replace(fitted(case.shape, mixer), context_length=length + NEW_TOKENS)
+        self.config = fitted(replace(case.shape, context_length=length + NEW_TOKENS), mixer)
         self.model = LanguageModel(self.config, seed=0).to(device)
         self.model.compute_dtype = getattr(torch, case.dtype)
         self.optimizers = build_optimizers(self.model, OptimizerSettings())
@@ -74,10 +72,11 @@ class Contestant:
         self.training: list[float] = []
         self.prompts: list[float] = []
         self.tokens: list[float] = []
+        self.kept = 0
 
     def turn(self, timed: bool) -> None:
         """Time a training step, reading a prompt of T tokens, and generating tokens after it."""
-        clock = Clock(self.device)
+        clock = Clock(self.device, cpu_time=True)
         self.loss().backward()
         self.optimizers.step()
         self.optimizers.zero_grad()
@@ -85,7 +84,7 @@ class Contestant:
         training = clock.seconds()
         model, texts = prepare(self.model, self.case.texts), self.case.texts
         state = DecodeState(model, self.ids[:1, :-1].expand(texts, -1), room=NEW_TOKENS)
-        clock = Clock(self.device)
+        clock = Clock(self.device, cpu_time=True)
         logits = state.logits()
         clock.mark()
         for _ in range(NEW_TOKENS):
@@ -93,7 +92,9 @@ class Contestant:
             logits = state.logits()
         clock.mark()
         prompt, tokens = clock.seconds()
-        if timed:
+        if not timed:
+            self.kept = bytes_kept(self.loss)
+        else:
             self.training += training
             self.prompts.append(prompt)
             self.tokens.append(tokens)
@@ -103,7 +104,7 @@ class Contestant:
         return self.model.loss(hidden.flatten(0, 1), self.ids[:, 1:].flatten()) / self.ids[:, 1:].numel()
 
     def row(self) -> dict:
-        """Return the medians. `kept_bytes`: of tensors that autograd keeps for a training step."""
+        """Return the medians, of CPU time on a CPU. `kept_bytes`: what autograd keeps for a training step."""
         training, prompt, tokens = map(statistics.median, (self.training, self.prompts, self.tokens))
         on_cpu = self.device == "cpu"
         return {
@@ -114,7 +115,7 @@ class Contestant:
             "training_tokens_per_s": self.ids[:, 1:].numel() / training,
             "prompt_tokens_per_s": self.case.texts * self.length / prompt,
             "generated_tokens_per_s": self.case.texts * NEW_TOKENS / tokens,
-            "kept_bytes": bytes_kept(self.loss),
+            "kept_bytes": self.kept,
             "state_bytes": cache_bytes(self.config, self.case.dtype, self.length, on_cpu=on_cpu),
             "turns": {"training": self.training, "prompt": self.prompts, "tokens": self.tokens},
         }

@@ -32,7 +32,7 @@ PAIRS = (8, 16, 32, 64)
 KEYS, VALUES = 64, 8  # of recall
 POINTS = 10  # of a learning curve
 CURVE_SHARE = 8  # points of a curve are measured on this part of the held-out tokens
-RECALL_TOKENS = 2048  # in each batch
+RECALL_TOKENS = 1024  # in each batch
 NAMES = ("train", "validation")
 
 
@@ -108,7 +108,7 @@ class Training:
         self.generator = torch.Generator().manual_seed(job.seed)
         self.steps = max(1, round(job.tokens / job.batch_tokens))
         self.seconds = 0.0
-        """Of training steps, without measurements"""
+        """Of training steps, without measurements; on a CPU, CPU time"""
 
     def batch(self, step: int) -> Batch:
         if self.job.text:
@@ -133,7 +133,7 @@ class Training:
             first, stop = (self.steps * n // POINTS for n in (number, number + 1))
             if first == stop:
                 continue
-            clock = Clock(self.job.device)
+            clock = Clock(self.job.device, cpu_time=True)
             for step in range(first, stop):
                 self.step(step)
             clock.mark()

@@ -63,7 +63,7 @@ class Options:
     recall_tokens: int = 400_000
     """Training tokens for recall."""
     recall_seeds: int = 1
-    recall_lr: float = 3e-3
+    recall_lr: float = 5e-3
     out: Path = RESULTS
 
 

@@ -2,10 +2,12 @@
 
 import json
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 
+from benchmarks.mixer_speed import CASES
 from benchmarks.mixer_training import KEYS, RECALL, TEXT, VALUES, fitted, parameters, recall
 from benchmarks.mixers import MIXERS, Options, main
 
@@ -24,12 +26,13 @@ def test_every_asked_value_was_told_with_its_key():
         assert answer - KEYS * (VALUES + 1) == told[row][key]
 
 
-def test_every_part_is_measured_and_added_to_the_earlier_ones(tmp_path):
+def test_every_part_is_measured_and_added_to_the_earlier_ones(tmp_path, monkeypatch):
+    monkeypatch.setitem(CASES, "cpu", replace(CASES["cpu"], batch_tokens=40))
     text = tmp_path / "text.txt"
     text.write_text("It was a dark and stormy night.\n" * 2_000)
-    shared = {"mixers": ("attention", "mamba2 + attention"), "out": tmp_path, "text": str(text), "test_tokens": 4096}
+    shared = {"mixers": ("attention", "mamba2 + attention"), "out": tmp_path, "text": str(text), "test_tokens": 512}
     main(Options(parts=("speed",), lengths=(20,), **shared))
-    main(Options(parts=("recall", "quality"), tokens=8192, seeds=2, recall_tokens=4096, processes=2, **shared))
+    main(Options(parts=("recall", "quality"), tokens=4096, seeds=2, recall_tokens=2048, processes=2, **shared))
     results = json.loads((tmp_path / "mixers.json").read_text(encoding="utf-8"))
     speed, tests, quality = (results[f"{part} cpu"]["rows"] for part in ("speed", "recall", "quality"))
     assert [row["mixer"] for row in speed] == ["attention", "mamba2 + attention"]
