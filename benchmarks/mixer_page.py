@@ -89,11 +89,11 @@ def quality_lines(result: dict) -> list[str]:
     cells.sort(key=lambda row: row[0])
     head = ("mixer", "bits per byte", "± 95 %", "seeds", *(f"at {point / POINTS:.0%}" for point in SHOWN))
     return [
-        f"Models have {shape(TEXT)} and read {options['tokens']:,} bytes of {text}, in batches of 4,096, with AdamW at "
-        f"{options['lr']}, warm-up and a cosine. Bits per byte are of held-out text, in blocks of "
-        f"{TEXT.context_length}; the interval is over seeds. The columns after that are points of the learning curve, "
-        "on a part of the held-out text: all models have the same batches and rates there. Seconds are those of "
-        f"training{on_cpu(result)}, with {options['processes']} at once.",
+        f"Models have {shape(TEXT)} and read {options['tokens']:,} bytes of {text}, in batches of "
+        f"{options['batch_tokens']:,}, with AdamW at {options['lr']}, warm-up and a cosine. Bits per byte are of "
+        f"held-out text, in blocks of {TEXT.context_length}; the interval is over seeds. The columns after that are "
+        "points of the learning curve, on a part of the held-out text: all models have the same batches and rates "
+        f"there. Seconds are those of training{on_cpu(result)}, with {options['processes']} at once.",
         "",
         *table((*head, *COSTS), (row for _, row in cells)),
     ]

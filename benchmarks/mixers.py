@@ -1,12 +1,12 @@
 """Compare sequence mixers: speed and memory, associative recall, and quality on the same text.
 
     python -m benchmarks.mixers [--parts speed recall quality] [--minutes 20] [--threads 1]
-    python -m benchmarks.mixers --device cuda --processes 12 --minutes 8 --recall-tokens 5000000
+    python -m benchmarks.mixers --device cuda --processes 12 --minutes 8 --recall-tokens 1000000 --recall-seeds 2
 
 All models have the parameters of the model with attention, to 1 %: the width of the MLP makes up for the mixer's. The
 benchmark ends after `--minutes` with what it has. Each part replaces the same part of an earlier run on this kind of
-device in `benchmarks/results/mixers.json` and `mixers.md`. Processes take one training after the other, all mixers with
-seed 0 first.
+device in `benchmarks/results/mixers.json` and `mixers.md`, except that runs of different mixers with the same options
+and machine add up. Processes take one training after the other, all mixers with seed 0 first.
 """
 
 import json
@@ -33,6 +33,7 @@ HYBRIDS = ("mamba2 + attention", "gated-linear + attention")
 MIXERS = (*get_args(MixerKind), *HYBRIDS)
 TEXT_BYTES = 50_000_000  # of each split, at most
 SHARES = {"speed": 0.25, "recall": 0.4, "quality": 1.0}  # of the time that is left
+RUN_OPTIONS = ("mixers", "minutes", "parts", "out")  # do not change the rows of a mixer
 Part = Literal["speed", "recall", "quality"]
 
 
@@ -57,6 +58,7 @@ class Options:
     tokens: int = 3_000_000
     """Training tokens (bytes) for quality."""
     seeds: int = 3
+    batch_tokens: int = 4096
     lr: float = 2e-3
     test_tokens: int = 131_072
     """Held-out tokens for quality; recall takes a quarter of them for each number of pairs."""
@@ -77,7 +79,7 @@ def main(options: Options) -> None:
         with tempfile.TemporaryDirectory() as folder:
             rows = measure(part, options, Path(folder), deadline)
         results = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
-        results[f"{part} {options.device}"] = {
+        new = {
             "command": command_line("benchmarks.mixers", sys.argv[1:]),
             "machine": device_name(options.device),
             "torch": torch.__version__,
@@ -86,8 +88,28 @@ def main(options: Options) -> None:
             "options": asdict(options) | {"out": ""},
             "rows": rows,
         }
+        key = f"{part} {options.device}"
+        results[key] = joined(results.get(key), new)
         record(options.out, "mixers", results, page(results))
     say(options.out / "mixers.md")
+
+
+def joined(earlier: dict | None, new: dict) -> dict:
+    """Return a part's result with the rows that an earlier run has of other mixers, if nothing else differs."""
+
+    def setting(result: dict) -> dict:
+        options = {name: value for name, value in result["options"].items() if name not in RUN_OPTIONS}
+        return json.loads(json.dumps({**options, "machine": result["machine"], "torch": result["torch"]}))
+
+    if earlier is None or setting(earlier) != setting(new):
+        return new
+    kept = [
+        row for row in earlier["rows"] if (row.get("mixer") or row["job"]["mixers"]) not in new["options"]["mixers"]
+    ]
+    if not kept:
+        return new
+    command, seconds = f"{earlier['command']}; {new['command']}", earlier["seconds"] + new["seconds"]
+    return {**new, "command": command, "seconds": seconds, "rows": kept + new["rows"]}
 
 
 def measure(part: Part, options: Options, folder: Path, deadline: float) -> list[dict]:
@@ -100,7 +122,7 @@ def measure(part: Part, options: Options, folder: Path, deadline: float) -> list
         sizes |= {"test_tokens": options.test_tokens // 4}
     else:
         write_splits(options.text, folder)
-        sizes = {"tokens": options.tokens, "lr": options.lr, "batch_tokens": 4096}
+        sizes = {"tokens": options.tokens, "lr": options.lr, "batch_tokens": options.batch_tokens}
         sizes |= {"test_tokens": options.test_tokens, "text": str(folder)}
     seeds = options.recall_seeds if part == "recall" else options.seeds
     jobs = [Job(mixers=mixers, seed=seed, **sizes, **shared) for seed in range(seeds) for mixers in options.mixers]

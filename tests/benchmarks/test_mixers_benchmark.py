@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.mixer_speed import CASES
 from benchmarks.mixer_training import KEYS, RECALL, TEXT, VALUES, fitted, parameters, recall
-from benchmarks.mixers import MIXERS, Options, main
+from benchmarks.mixers import MIXERS, Options, joined, main
 
 
 @pytest.mark.parametrize("mixers", MIXERS)
@@ -53,3 +53,18 @@ def test_the_benchmark_ends_in_time_with_what_it_has(tmp_path):
     assert [row["job"]["mixers"] for row in rows] == ["attention"]
     assert "took more than" in rows[0]["error"]
     assert "seed 0 stopped after" in (tmp_path / "mixers.md").read_text(encoding="utf-8")
+
+
+def test_runs_of_other_mixers_with_the_same_options_add_up():
+    def run(*mixers, lr=1e-3, found=1):
+        options, rows = (
+            {"mixers": mixers, "lr": lr, "minutes": found},
+            [{"mixer": mixer, "found": found} for mixer in mixers],
+        )
+        return {"options": options, "machine": "", "torch": "", "command": "", "seconds": 1, "rows": rows}
+
+    assert joined(None, run("gru")) == run("gru")
+    both = joined(run("gru", "lstm"), run("lstm", "mamba2", found=2))
+    assert [(row["mixer"], row["found"]) for row in both["rows"]] == [("gru", 1), ("lstm", 2), ("mamba2", 2)]
+    assert both["seconds"] == 2
+    assert joined(run("gru"), run("lstm", lr=2e-3)) == run("lstm", lr=2e-3)
