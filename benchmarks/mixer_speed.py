@@ -20,7 +20,6 @@ from lm.optim.optimizer_settings import OptimizerSettings
 from lm.optim.optimizers import build_optimizers
 
 NEW_TOKENS = 32
-ROUNDS = 3
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ CASES = {
 }
 
 
-def speeds(device: str, mixers: Sequence[str], lengths: Sequence[int], deadline: float) -> list[dict]:
+def speeds(device: str, mixers: Sequence[str], lengths: Sequence[int], rounds: int, deadline: float) -> list[dict]:
     """Return a row for each length and mixer, as far as they are measured before `deadline` by time.monotonic().
 
     All mixers take a turn in each of the rounds, after an untimed one.
@@ -49,7 +48,7 @@ def speeds(device: str, mixers: Sequence[str], lengths: Sequence[int], deadline:
     rows = []
     for length in lengths:
         contestants = {mixer: Contestant(CASES[device], mixer, length, device) for mixer in mixers}
-        for number, mixer in turns([*contestants], ROUNDS, warm_up=1):
+        for number, mixer in turns([*contestants], rounds, warm_up=1):
             if time.monotonic() > deadline:
                 break
             contestants[mixer].turn(timed=number >= 0)

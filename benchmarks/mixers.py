@@ -53,6 +53,8 @@ class Options:
     """Threads of each process."""
     lengths: tuple[int, ...] = (256, 1024, 4096)
     """Lengths at which speed is measured."""
+    rounds: int = 3
+    """Turns of each mixer at each length."""
     text: str = "stdlib"
     """Corpus whose bytes the models predict."""
     tokens: int = 3_000_000
@@ -115,7 +117,7 @@ def joined(earlier: dict | None, new: dict) -> dict:
 def measure(part: Part, options: Options, folder: Path, deadline: float) -> list[dict]:
     """Return the rows of a part: `speeds`, or a row for each training."""
     if part == "speed":
-        return speeds(options.device, options.mixers, options.lengths, deadline)
+        return speeds(options.device, options.mixers, options.lengths, options.rounds, deadline)
     shared = {"device": options.device, "threads": options.threads}
     if part == "recall":
         sizes = {"tokens": options.recall_tokens, "lr": options.recall_lr, "batch_tokens": RECALL_TOKENS}
