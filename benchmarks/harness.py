@@ -162,10 +162,14 @@ def turns(contestants: Sequence[Contestant], rounds: int, warm_up: int = 0) -> I
 
 
 class Clock:
-    """Measures seconds between marks: by events in a GPU's stream, else by wall-clock time."""
+    """Measures seconds between marks: by events in a GPU's stream, else by wall-clock time.
 
-    def __init__(self, device: str = "cpu") -> None:
+    With `cpu_time`, it counts the CPU time of the process instead of wall-clock time.
+    """
+
+    def __init__(self, device: str = "cpu", cpu_time: bool = False) -> None:
         self._gpu = device == "cuda"
+        self._now = time.process_time if cpu_time else time.perf_counter
         self._marks = []
         self.mark()
 
@@ -176,7 +180,7 @@ class Clock:
             self._marks.append(torch.cuda.Event(enable_timing=True))
             self._marks[-1].record()
         else:
-            self._marks.append(time.perf_counter())
+            self._marks.append(self._now())
 
     def seconds(self) -> list[float]:
         """Return the seconds between consecutive marks after all work is done."""

@@ -64,10 +64,11 @@ class Block(Component):
         cross: bool,
         skip: float,
         value_embedding: bool,
+        index: int = 0,
         residual_writes: int = 1,
         normalized: bool = False,
     ) -> None:
-        """`skip`: the probability that a sequence skips a sub-layer in training.
+        """`skip`: the probability that a sequence skips a sub-layer in training. `index`: of the block in its stack.
 
         `normalized`: whether the stream comes from a norm, so that the mixer needs none before it.
         """
@@ -75,9 +76,10 @@ class Block(Component):
         self.places = config.norm_places
         self.residual = config.residual
         self.stream_scale, gain = deepnorm_scales(config, cross)
-        self.mixer_name = config.mixer.replace("-", "_")
+        mixer = config.mixer_of(index)
+        self.mixer_name = mixer.replace("-", "_")
         self._add_norms(config, self.mixer_name, self.places._replace(before=self.places.before and not normalized))
-        self.add_module(self.mixer_name, mixer_class(config)(config, residual_writes, value_embedding, gain))
+        self.add_module(self.mixer_name, mixer_class(mixer)(config, residual_writes, value_embedding, gain))
         self.cross_attention = self.mlp = None
         if cross:
             self._add_norms(config, "cross", self.places)

@@ -48,8 +48,8 @@ SUBJECTS = {
     ),
     "attention": (
         "",
-        "mixer attention window attention_pattern pattern_size pattern_count document_mask qk_norm scaled_attention "
-        "value_embeddings",
+        "mixer mixers attention window attention_pattern pattern_size pattern_count document_mask qk_norm "
+        "scaled_attention value_embeddings",
     ),
     "positions": (
         "",
@@ -93,6 +93,8 @@ class ModelConfig:
     # Attention
     mixer: MixerKind = "attention"
     """Sub-layer in which positions read one another (lm/mixers/)"""
+    mixers: tuple[MixerKind, ...] = ()
+    """Mixers by layer, instead of one for all: as many as layers, or a pattern that repeats a whole number of times"""
     attention: AttentionBackend = "auto"
     """Attention backend (lm/attention/); auto: fastest for device, dtype, length and mask"""
     window: int = 0
@@ -181,6 +183,7 @@ class ModelConfig:
     def __post_init__(self) -> None:
         check_fields(self, "model.")
         self._check_counts()
+        self._check_mixers()
         self._check_numbers()
         self._check_heads()
         check_positions(self)
@@ -201,6 +204,16 @@ class ModelConfig:
             value = getattr(self, field)
             if value > most:
                 raise ValueError(f"model.{field} is {value}: give at most {most:,}")
+
+    def _check_mixers(self) -> None:
+        count = len(self.mixers)
+        if count and self.mixer != "attention":
+            raise ValueError(f"model.mixer is {self.mixer!r}, but model.mixers names the mixer of each layer: give one")
+        if count and self.layers % count:
+            raise ValueError(
+                f"model.mixers has {count} mixers, which model.layers={self.layers} does not repeat a whole number of "
+                f"times: try model.layers={-(-self.layers // count) * count}, or name {self.layers} mixers"
+            )
 
     def _check_numbers(self) -> None:
         for field in ("dropout", "hidden_dropout", "stochastic_depth"):
@@ -319,6 +332,25 @@ class ModelConfig:
         if self.activation in GATED:  # three matrices of 8/3 cost what two of 4 do (Shazeer 2020)
             return -(-8 * self.width // (3 * GATED_MULTIPLE)) * GATED_MULTIPLE
         return 4 * self.width
+
+    @property
+    def mixer_pattern(self) -> tuple[MixerKind, ...]:
+        """The mixers of the first layers, which the other layers repeat."""
+        return self.mixers or (self.mixer,)
+
+    @property
+    def attention_only(self) -> bool:
+        """Whether the mixer of every layer is attention."""
+        return set(self.mixer_pattern) == {"attention"}
+
+    @property
+    def mixer_names(self) -> str:
+        """The pattern of mixers for messages, such as "mamba2 + mamba2 + attention"."""
+        return " + ".join(self.mixer_pattern)
+
+    def mixer_of(self, block: int) -> MixerKind:
+        """Return the mixer of a block of a stack."""
+        return self.mixer_pattern[block % len(self.mixer_pattern)]
 
     @property
     def norm_places(self) -> NormPlaces:

@@ -79,9 +79,9 @@ def _stack_parameters(config: ModelConfig, stack: StackShape) -> Iterator[Parame
 
 
 def _block_parameters(config: ModelConfig, stack: StackShape, block: int) -> Iterator[Parameter]:
-    value_embedding = _has_value_embedding(config, stack, block)
-    for shape in mixer_costs(config).parameters(value_embedding):
-        yield Parameter(config.mixer, shape, in_block=True)
+    value_embedding, mixer = _has_value_embedding(config, stack, block), config.mixer_of(block)
+    for shape in mixer_costs(config, mixer).parameters(value_embedding):
+        yield Parameter(mixer, shape, in_block=True)
     for shape in AttentionCosts(config).parameters() if stack.cross else ():
         yield Parameter("attention", shape, in_block=True)
     if config.mlp:
@@ -90,8 +90,8 @@ def _block_parameters(config: ModelConfig, stack: StackShape, block: int) -> Ite
         for shape in (*into * (1 + (config.activation in GATED)), *out):
             yield Parameter("mlp", shape, in_block=True)
     sublayers = 1 + stack.cross + config.mlp
-    mixer, cross, mlp = _norms(config, block)
-    for shape in (*_norm(config),) * (mixer + cross * stack.cross + mlp * config.mlp):
+    own, cross, mlp = _norms(config, block)
+    for shape in (*_norm(config),) * (own + cross * stack.cross + mlp * config.mlp):
         yield Parameter("norms", shape, in_block=True)
     for _ in range(sublayers if config.norm_position == "rezero" else 0):
         yield Parameter("norms", (1,), in_block=True)
@@ -117,8 +117,8 @@ def _has_value_embedding(config: ModelConfig, stack: StackShape, block: int) -> 
 
 
 def parameter_table(config: ModelConfig) -> dict[str, int]:
-    """Return the parameters of embedding, positions, mixer (by its name), mlp, norms and head, and their total."""
-    table = dict.fromkeys(("embedding", "positions", config.mixer, "mlp", "norms", "head"), 0)
+    """Return the parameters of embedding, positions, mixers (by name), mlp, norms and head, and their total."""
+    table = dict.fromkeys(("embedding", "positions", *config.mixer_pattern, "mlp", "norms", "head"), 0)
     for parameter in parameters(config):
         table[parameter.component] = table.get(parameter.component, 0) + math.prod(parameter.shape)
     return {**table, "total": sum(table.values())}
@@ -165,13 +165,15 @@ def _stack_flops(
     visible = min(length, window if stack.causal else 2 * window - 1)
     mlp = 6 * config.mlp * (2 + (config.activation in GATED)) * config.width * config.hidden_width
 
-    def block(outputs: float) -> float:
+    def block(index: int, outputs: float) -> float:
+        mixer = mixer_costs(config, config.mixer_of(index))
         if not stack.cross:
-            return mixer_costs(config).flops(length, visible, outputs) + mlp * outputs
+            return mixer.flops(length, visible, outputs) + mlp * outputs
         cross = AttentionCosts(config).flops(length, source_length, outputs, keys=source_length)
-        return mixer_costs(config).flops(length, visible, length) + cross + mlp * outputs
+        return mixer.flops(length, visible, length) + cross + mlp * outputs
 
-    return (stack.layers - 1) * block(length) + block(outputs)
+    last = stack.layers - 1
+    return sum(block(index, length) for index in range(last)) + block(last, outputs)
 
 
 def training_bytes(config: ModelConfig, optimizer: OptimizerKind = "adamw") -> dict[str, int]:
@@ -197,11 +199,14 @@ def cache_bytes(config: ModelConfig, dtype: str, length: int, source_length: int
     """
     if config.architecture == "encoder":
         return 0
-    decoder, mixer = stacks(config)[-1], mixer_costs(config)
+    decoder, total = stacks(config)[-1], 0
     cross = decoder.cross * source_length * AttentionCosts(config).key_value_width
     itemsize = FLOAT32 if on_cpu and dtype == "bfloat16" else ITEMSIZE[dtype]
-    itemsize = max(itemsize, FLOAT32) if mixer.wide_state else itemsize
-    return itemsize * decoder.layers * (mixer.state_size(length) + cross)
+    for block in range(decoder.layers):
+        mixer = mixer_costs(config, config.mixer_of(block))
+        state_itemsize = max(itemsize, FLOAT32) if mixer.wide_state else itemsize
+        total += state_itemsize * mixer.state_size(length) + itemsize * cross
+    return total
 
 
 def activation_bytes(config: ModelConfig, dtype: str, length: int | None = None) -> int:
@@ -257,7 +262,7 @@ class _Saved(NamedTuple):
         config, value_embedding = self.config, _has_value_embedding(self.config, stack, block)
         mixer, cross, mlp = _norms(config, block)
         before = config.norm_places.before
-        total = mixer_costs(config).saved_bytes(length, outputs, self.itemsize, value_embedding)
+        total = mixer_costs(config, config.mixer_of(block)).saved_bytes(length, outputs, self.itemsize, value_embedding)
         if before and mixer == sum(config.norm_places[:3]):
             total, mixer = total + self.norm(length), mixer - 1
         total += mixer * self.norm(outputs)

@@ -26,8 +26,8 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def parameter_table(model: LanguageModel) -> dict[str, int]:
-    """Return the parameters of embedding, positions, mixer (by its name), mlp, norms and head, and their total."""
-    table = dict.fromkeys(("embedding", "positions", model.config.mixer, "mlp", "norms", "head"), 0)
+    """Return the parameters of embedding, positions, mixers (by name), mlp, norms and head, and their total."""
+    table = dict.fromkeys(("embedding", "positions", *model.config.mixer_pattern, "mlp", "norms", "head"), 0)
     _add_parameters(model, table)
     total = count_parameters(model)
     assert total == sum(table.values()), "a parameter belongs to no component"

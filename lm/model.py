@@ -22,7 +22,7 @@ from lm.initialization import Initializer
 from lm.layers import Component, Embedding, build_norm
 from lm.masks import Mask
 from lm.mixers.attention import CrossAttend, KeysValues
-from lm.mixers.mixer import Mix
+from lm.mixers.mixer import Mix, check_mixers
 from lm.positions import UNBOUNDED, PositionalEmbedding, Rows, rotary_tables, score_bias
 
 
@@ -34,6 +34,7 @@ class Stack(Component):
     def __init__(self, config: ModelConfig, layers: int, *, causal: bool, cross: bool) -> None:
         """`cross`: whether every block also attends to an encoder's output."""
         super().__init__()
+        check_mixers(config)
         self.config = config
         self.causal = causal
         self.recompute = False
@@ -50,6 +51,7 @@ class Stack(Component):
         blocks = nn.ModuleList(
             Block(
                 config,
+                index=i,
                 cross=cross,
                 residual_writes=layers * (1 + config.mlp + cross),
                 skip=config.stochastic_depth * (i + 1) / layers,

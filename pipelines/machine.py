@@ -216,18 +216,26 @@ def _product_seconds(a: torch.Tensor, b: torch.Tensor) -> float:
 
 def precision_line(machine: Machine, model: ModelConfig, train: TrainConfig) -> str:
     """Return a line with the device, dtype, mixer and matmul precision of a training, and why."""
-    mixer = f"attention {model.attention} as asked" if model.mixer == "attention" else f"mixer {model.mixer}"
-    if model.mixer == "attention" and model.attention == "auto":
-        length = model.context_length
-        chosen = fastest(
-            machine.device.type, machine.dtype, length, length, model.window, model.dropout > 0.0, train.compile
-        )
-        why = f"the fastest measured in this dtype at {length:,} positions" if machine.device.type == "cpu" else "fused"
-        mixer = f"attention {chosen}, {why}"
+    mixer = "" if model.attention_only else f"mixer {model.mixer_names}; "
+    if "attention" in model.mixer_pattern:
+        mixer += f"attention {_attention_backend(machine, model, train)}; "
     products = {"highest": "in full", "high": "in TF32 or three of bfloat16", "medium": "in bfloat16"}
     exact = f"matmul precision {train.matmul_precision} (float32 products {products[train.matmul_precision]})"
     order = "; kernels that add up in a fixed order" if train.deterministic else ""
-    return f"{machine.why}; {mixer}; {exact}{order}"
+    return f"{machine.why}; {mixer}{exact}{order}"
+
+
+def _attention_backend(machine: Machine, model: ModelConfig, train: TrainConfig) -> str:
+    """Return the attention backend of a training, and why."""
+    if model.attention != "auto":
+        return f"{model.attention} as asked"
+    length, device = model.context_length, machine.device.type
+    chosen = fastest(device, machine.dtype, length, length, model.window, model.dropout > 0.0, train.compile)
+    return (
+        f"{chosen}, the fastest measured in this dtype at {length:,} positions"
+        if device == "cpu"
+        else f"{chosen}, fused"
+    )
 
 
 @contextmanager

@@ -130,10 +130,10 @@ def running_mean(values, mask):
 
 
 class Sums(MixerState):
-    def __init__(self, stack, batch, capacity, *, dtype, device, padding=None):
-        width = stack.config.width
-        self.sums = [torch.zeros(batch, 1, width, dtype=dtype, device=device) for _ in stack.blocks]
-        super().__init__(stack, batch, capacity, dtype=dtype, device=device, padding=padding)
+    def __init__(self, stack, batch, capacity, *, dtype, device, padding=None, blocks=None):
+        self.sums = []
+        super().__init__(stack, batch, capacity, dtype=dtype, device=device, padding=padding, blocks=blocks)
+        self.sums = [torch.zeros(batch, 1, stack.config.width, dtype=dtype, device=device) for _ in self.blocks]
 
     def clear(self, padding=None):
         super().clear(padding)

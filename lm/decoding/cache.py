@@ -20,6 +20,7 @@ from lm.masks import Mask
 from lm.positions import Rows
 
 if TYPE_CHECKING:
+    from lm.blocks import Block
     from lm.mixers.attention import Attend, CrossAttend, KeysValues
     from lm.mixers.mixer import Mix
     from lm.model import Stack
@@ -45,9 +46,14 @@ class MixerState(ABC):
         dtype: torch.dtype,
         device: torch.device,
         padding: Tensor | None = None,
+        blocks: Sequence[Block] | None = None,
     ) -> None:
-        """Make the empty state of `batch` sequences of at most `capacity` tokens, in the `dtype` of activations."""
+        """Make the empty state of `batch` sequences of at most `capacity` tokens, in the `dtype` of activations.
+
+        `blocks`: blocks of the stack whose mixers it is the state of; None: all.
+        """
         self.stack = stack
+        self.blocks = stack.blocks if blocks is None else blocks
         self.capacity = capacity
         self.clear(padding)
 
@@ -98,15 +104,16 @@ class KVCache(MixerState):
         dtype: torch.dtype,
         device: torch.device,
         padding: Tensor | None = None,
+        blocks: Sequence[Block] | None = None,
         ring: bool = True,
     ) -> None:
         config = stack.config
         self.columns = min(capacity, config.window or capacity) if ring else capacity
         shape = (batch, config.key_value_heads, self.columns, config.head_features)
         stored = storage_dtype(dtype, device)
-        self.keys = [torch.empty(shape, dtype=stored, device=device) for _ in stack.blocks]
+        super().__init__(stack, batch, capacity, dtype=dtype, device=device, padding=padding, blocks=blocks)
+        self.keys = [torch.empty(shape, dtype=stored, device=device) for _ in self.blocks]
         self.values = [torch.empty_like(keys) for keys in self.keys]
-        super().__init__(stack, batch, capacity, dtype=dtype, device=device, padding=padding)
 
     def crop(self, length: int) -> None:
         """Forget all positions from `length` on, or all positions if the window has overwritten earlier ones."""
@@ -125,7 +132,7 @@ class KVCache(MixerState):
         if tokens > 1:
             mask = Mask(causal=True, window=config.window, present=present, bias=bias, pattern=pattern, shift=shift)
             past, new = self._columns(first, self.length), self._columns(max(self.length, stop - self.columns), stop)
-            attends = [block.mixer.parallel_form(mask) for block in self.stack.blocks]
+            attends = [block.mixer.parallel_form(mask) for block in self.blocks]
             return [partial(self._attend, block, attends[block], past, new) for block in blocks]
         if pattern is not None:
             sparse = Mask(pattern=pattern, shift=shift).visible(1, stop - first, self.keys[0].device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from lm.decoding.cache import MixerState
 
 if TYPE_CHECKING:
+    from lm.blocks import Block
     from lm.mixers.mixer import Mix
     from lm.mixers.recurrent import RecurrentMixer, State
     from lm.model import Stack
@@ -31,13 +33,14 @@ class RecurrentState(MixerState):
         dtype: torch.dtype,
         device: torch.device,
         padding: Tensor | None = None,
+        blocks: Sequence[Block] | None = None,
     ) -> None:
         self.batch, self.dtype, self.device = batch, torch.promote_types(dtype, torch.float32), device
-        super().__init__(stack, batch, capacity, dtype=dtype, device=device, padding=padding)
+        super().__init__(stack, batch, capacity, dtype=dtype, device=device, padding=padding, blocks=blocks)
 
     def clear(self, padding: Tensor | None = None) -> None:
         super().clear(padding)
-        mixers = [self._mixer(block) for block in range(len(self.stack.blocks))]
+        mixers = [self._mixer(block) for block in range(len(self.blocks))]
         self.states: list[State] = [mixer.start(self.batch, self.dtype, self.device) for mixer in mixers]
 
     def select(self, rows: Tensor) -> None:
@@ -55,4 +58,4 @@ class RecurrentState(MixerState):
         return mixed
 
     def _mixer(self, block: int) -> RecurrentMixer:
-        return cast("RecurrentMixer", self.stack.blocks[block].mixer)
+        return cast("RecurrentMixer", self.blocks[block].mixer)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from lm.decoding.cache import CrossAttentionCache, MixerState, column_positions, present_columns
+from lm.decoding.hybrid_state import state_class
 from lm.decoding.packed import InferenceModel
 from lm.decoding.sinks import SinkCache
 from lm.decoding.static import StaticCache
@@ -66,7 +67,7 @@ class DecodeState:
             )
         elif use_cache:
             capacity = min(self.window.shape[1] + room, self.context_length)
-            kind = StaticCache if static else model.stack.blocks[0].mixer.state
+            kind = StaticCache if static else state_class(model.stack)
             self.cache = kind(
                 model.stack, len(ids), capacity, dtype=model.dtype, device=ids.device, padding=self.padding
             )

@@ -36,7 +36,7 @@ def static_cache_pays(config: ModelConfig, device: torch.device, new_tokens: int
 def supports(config: ModelConfig) -> bool:
     """Return whether `StaticCache` supports the model: a decoder with attention to all positions before."""
     dense = not config.window and config.attention_pattern == "none"
-    return config.architecture == "decoder" and config.mixer == "attention" and dense
+    return config.architecture == "decoder" and config.attention_only and dense
 
 
 class StaticCache(KVCache):

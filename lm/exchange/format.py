@@ -243,14 +243,18 @@ class Format:
             allowed = None if setting.names is None else tuple(setting.names)
             for name in names:
                 expressed[name] = allowed
+        mixers = {"mixer": "attention" if config.attention_only else config.mixer_names, "mixers": ()}
         found = []
         for option in fields(ModelConfig):
             # Without a setting only the default can be expressed.
             allowed = expressed.get(option.name, (option.default,))
-            value = getattr(config, option.name)
+            value = mixers.get(option.name, getattr(config, option.name))
             if allowed is None or value in allowed or option.name in POSITION_FIELDS | TRAINING_FIELDS:
                 continue
-            filled_in = {"kv_heads": config.heads, "head_width": config.width / config.heads}  # the same as 0
+            filled_in = {
+                "kv_heads": config.heads,
+                "head_width": config.width / config.heads,
+            }  # the same as 0
             filled_in["rotary_width"] = config.head_features
             if value == filled_in.get(option.name):
                 continue

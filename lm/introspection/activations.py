@@ -30,6 +30,7 @@ Axes: B sequences, T positions, S key positions, H heads, G key-value heads, D f
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -361,9 +362,10 @@ def reason_for_missing(model: LanguageModel, name: str, known: Sequence[str]) ->
     """Return why a model has no activation `name`."""
     config, last = model.config, name.rpartition(".")[2]
     short = last.removeprefix("hook_")
-    why = ""
-    if ".attn." in name and short in IN_ATTENTION and config.mixer != "attention":
-        why = f"model.mixer is {config.mixer!r}, which has no {short}: ask for hook_attn_out"
+    layer = re.search(r"blocks\.(\d+)\.attn\.", name)
+    mixer = config.mixer_of(int(layer[1])) if layer else "attention"
+    if short in IN_ATTENTION and mixer != "attention":
+        why = f"the layer's mixer is {mixer!r}, which has no {short}: ask for hook_attn_out"
     elif short.startswith("rot_") or short == "pos_embed":
         why = f"model.positions is {config.positions!r}"
     elif not config.mlp and "mlp" in name:

@@ -28,7 +28,6 @@ from lm.positions import rotate
 # Configuration of models whose logits are a sum of paths.
 _PATHS = {
     "architecture": "decoder",
-    "mixer": "attention",
     "layers": 1,
     "mlp": False,
     "soft_cap": 0.0,
@@ -55,7 +54,7 @@ class Decomposition:
 def has_circuits(model: LanguageModel) -> bool:
     """Return whether heads add a linear function of what they attend to: no norm or scale may follow attention."""
     config = model.config
-    return config.mixer == "attention" and config.norm_position in ("pre", "post") and config.residual != "none"
+    return config.attention_only and config.norm_position in ("pre", "post") and config.residual != "none"
 
 
 def has_paths(model: LanguageModel) -> bool:

@@ -50,7 +50,7 @@ def check_parts(model: LanguageModel, parts: Sequence[str]) -> None:
         kind = part.partition(".")[0]
         own = [name for name in known if name.startswith(f"{kind}.")]
         if not own:
-            why = "model.mlp is false" if kind == "mlp" else f"model.mixer is {model.config.mixer!r}"
+            why = "model.mlp is false" if kind == "mlp" else f"its mixer is {model.config.mixer_names}"
             raise ValueError(f"the model has no {part}: {why}")
         raise ValueError(f"the model has no {part}: it has {own[0]} to {own[-1]}")
 

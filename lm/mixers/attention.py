@@ -19,7 +19,7 @@ from lm.decoding.cache import KVCache
 from lm.initialization import Initializer
 from lm.layers import Linear, RMSNorm
 from lm.masks import Mask
-from lm.mixers.mixer import OPTIONAL, Mixer, select_rows
+from lm.mixers.mixer import OPTIONAL, Mixer, mixer_option, select_rows
 from lm.positions import Rotary, rotate
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -158,9 +158,11 @@ MIXER = Attention
 
 
 def require_attention(config: ModelConfig, what: str) -> None:
-    """Raise ValueError for another mixer, because `what` needs queries, keys and values."""
-    if config.mixer != "attention":
-        raise ValueError(f"model.mixer is {config.mixer!r}, but {what} needs a model with model.mixer='attention'")
+    """Raise ValueError for other mixers, because `what` needs queries, keys and values in all layers."""
+    for mixer in config.mixer_pattern:
+        if mixer != "attention":
+            found = mixer_option(config, mixer)
+            raise ValueError(f"{found}, but {what} needs a model with model.mixer='attention'")
 
 
 def _split_heads(x: Tensor, heads: int) -> Tensor:

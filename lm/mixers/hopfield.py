@@ -31,7 +31,7 @@ class HopfieldCache(KVCache):
         v: Tensor,
     ) -> Tensor:
         self._write(block, new, k, v)
-        mixer = cast("Hopfield", self.stack.blocks[block].mixer)
+        mixer = cast("Hopfield", self.blocks[block].mixer)
         keys, values = self.keys[block][:, :, visible], self.values[block][:, :, visible]
         return mixer.retrieve(q, keys, values, attend=partial(attend_all, added=added, scale=scale))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from lm.config import ModelConfig
+from lm.config import MixerKind, ModelConfig
 from lm.layers import Component
 from lm.masks import Mask
 from lm.positions import Rotary
@@ -29,12 +29,14 @@ OPTIONAL = (
     *("attention", "attention_pattern"),
 )
 """Fields of `ModelConfig` that only some mixers read."""
+OF_ALL = ("document_mask", "value_embeddings")
+"""Those of OPTIONAL that the mixers of all layers must read. For the others, one of them is enough."""
 IN_SCORES = ("relative", "alibi")
 """Positions that are added to attention scores."""
 
 
 class Mixer(Component):
-    """A sequence mixer. `ModelConfig.mixer` names its module in `lm/mixers/`, where `MIXER` is the class.
+    """A sequence mixer. Its name in `ModelConfig` names its module in `lm/mixers/`, where `MIXER` is the class.
 
     `MixerCosts` states what it costs, without torch.
     """
@@ -44,7 +46,7 @@ class Mixer(Component):
     bidirectional: ClassVar[bool] = False
     """Whether the mixer works without a causal mask, as encoders need."""
     state: ClassVar[type[MixerState]]
-    """The class of the decoding state of a stack of these mixers."""
+    """The class of the decoding state of these mixers."""
 
     def __init__(
         self, config: ModelConfig, residual_writes: int = 1, value_embedding: bool = False, gain: float = 1.0
@@ -82,21 +84,34 @@ class Mixer(Component):
         raise NotImplementedError
 
 
-def mixer_class(config: ModelConfig) -> type[Mixer]:
-    """Return the mixer that `config` names. Raises ValueError for a field that the mixer does not support."""
-    kind: type[Mixer] = import_module(f"lm.mixers.{config.mixer.replace('-', '_')}").MIXER
-    unused = {field: getattr(ModelConfig, field) for field in OPTIONAL if field not in kind.fields}
-    if config.positions in IN_SCORES and "positions" not in kind.fields:
-        unused["positions"] = "none"
-    if not kind.bidirectional:
-        unused["architecture"] = "decoder"
-    for field, only in unused.items():
-        if getattr(config, field) != only:
-            raise ValueError(
-                f"model.mixer is {config.mixer!r}, which does not support model.{field}={getattr(config, field)!r}: "
-                f"give model.{field}={only!r}, or model.mixer=attention"
-            )
+def mixer_class(mixer: MixerKind) -> type[Mixer]:
+    """Return the mixer of this name."""
+    kind: type[Mixer] = import_module(f"lm.mixers.{mixer.replace('-', '_')}").MIXER
     return kind
+
+
+def check_mixers(config: ModelConfig) -> None:
+    """Raise ValueError, by name, for a field that the mixers of the layers do not support."""
+    kinds = {mixer: mixer_class(mixer) for mixer in config.mixer_pattern}
+    read = {field for kind in kinds.values() for field in kind.fields}
+    for mixer, kind in kinds.items():
+        unread = [field for field in OPTIONAL if field not in (kind.fields if field in OF_ALL else read)]
+        unused = {field: getattr(ModelConfig, field) for field in unread}
+        if config.positions in IN_SCORES and "positions" not in read:
+            unused["positions"] = "none"
+        if not kind.bidirectional:
+            unused["architecture"] = "decoder"
+        for field, only in unused.items():
+            if getattr(config, field) != only:
+                raise ValueError(
+                    f"{mixer_option(config, mixer)}, which does not support model.{field}={getattr(config, field)!r}: "
+                    f"give model.{field}={only!r}, or model.mixer{'s' * bool(config.mixers)}=attention"
+                )
+
+
+def mixer_option(config: ModelConfig, mixer: MixerKind) -> str:
+    """Return the beginning of an error about a mixer of the model."""
+    return f"model.mixers has {mixer!r}" if config.mixers else f"model.mixer is {mixer!r}"
 
 
 def select_rows(x: Tensor, rows: Tensor | None) -> Tensor:

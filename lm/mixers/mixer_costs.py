@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import ClassVar
 
-from lm.config import ModelConfig
+from lm.config import MixerKind, ModelConfig
 
 Shape = tuple[int, ...]
 
@@ -44,9 +44,9 @@ class MixerCosts(ABC):
         """
 
 
-def mixer_costs(config: ModelConfig) -> MixerCosts:
-    """Return the costs of the mixer that `config` names."""
-    costs: MixerCosts = import_module(f"lm.mixers.{config.mixer.replace('-', '_')}_costs").COSTS(config)
+def mixer_costs(config: ModelConfig, mixer: MixerKind) -> MixerCosts:
+    """Return the costs of a mixer of the model."""
+    costs: MixerCosts = import_module(f"lm.mixers.{mixer.replace('-', '_')}_costs").COSTS(config)
     return costs
 
 

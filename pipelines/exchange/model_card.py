@@ -42,7 +42,7 @@ def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading:
     `loading` is Python code. `scoring` is code that continues it with the log-probability of a text.
     """
     model, train = run.recipe.model, run.recipe.train
-    heads = count_text(model.heads, "head") if model.mixer == "attention" else f"mixer {model.mixer}"
+    heads = count_text(model.heads, "head") if model.attention_only else f"mixer {model.mixer_names}"
     shape = f"{count_text(model.layers, 'layer')} of width {model.width}, {heads}, context {model.context_length:,}"
     imported = run.facts.get("imported_from")
     task, head = run.recipe.task, run.recipe.head

@@ -89,6 +89,7 @@ class Recipe:
         """Return the tables of config.toml."""
         tables = {name: value for name, value in asdict(self).items() if value is not None}
         tables["lora"]["targets"] = list(self.lora.targets)
+        tables["model"]["mixers"] = list(self.model.mixers)
         return tables | ({} if self.task is None else {"task": self.task.as_table()})
 
 

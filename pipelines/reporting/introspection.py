@@ -126,7 +126,7 @@ def look_inside(run: Run, model: LanguageModel, seed: int = 0) -> Inside:
     counted = np.empty(0, np.int64) if stream is None else stream.read(0, COUNTED_TOKENS)
     words = labels.words(np.bincount(counted, minlength=tok.vocab_size), LABELLED)
     embedding = _embedding(model, labels, words)
-    if model.config.context_length < 2 or model.config.mixer != "attention":
+    if model.config.context_length < 2 or not model.config.attention_only:
         return Inside(embedding)
     ordinary = np.array(labels.ids)[~np.array(labels.special)]
     if model.config.architecture == "encoder-decoder":

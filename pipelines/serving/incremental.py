@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 
+from lm.decoding.hybrid_state import state_class
 from lm.masks import Mask
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.windows import decoder_windows
@@ -38,7 +39,7 @@ class IncrementalScorer:
         """The ids of the last version, up to the last predicted one"""
         self._made = Predictions.unknown(0, min(top, config.vocab_size))
         self._begin = 0  # of the window in the cache
-        self._cache = run.model.stack.blocks[0].mixer.state(
+        self._cache = state_class(run.model.stack)(
             run.model.stack,
             1,
             self.window,

@@ -184,7 +184,7 @@ class Chat(Task):
         return kept
 
     def arrange(self, encoded: list[Encoded], model: ModelConfig) -> list[Encoded]:
-        if not self.pack or model.mixer != "attention" or model.positions not in RELATIVE:
+        if not self.pack or not model.attention_only or model.positions not in RELATIVE:
             return encoded
         return [
             packed([encoded[i] for i in row]) for row in best_fit([e.tokens for e in encoded], model.context_length)

@@ -92,7 +92,7 @@ def _print(model: ModelConfig, costs: ModelCosts) -> None:
     if costs["cache_bytes"]:
         both = " and a source of that length" if model.architecture == "encoder-decoder" else ""
         wider = costs["cache_bytes_on_cpu"] != costs["cache_bytes"]
-        cache = "KV cache" if model.mixer == "attention" else "state"
+        cache = "KV cache" if model.attention_only else "state"
         on_cpu = f"; on a CPU the {cache.split()[-1]} is float32, {quantity(costs['cache_bytes_on_cpu'], 'B')}"
         answer(
             f"generation: {quantity(costs['cache_bytes_per_token'], 'B')} of {cache} per token, "
@@ -105,7 +105,7 @@ def _shape(model: ModelConfig) -> str:
     layers = f"{model.layers}"
     if model.architecture == "encoder-decoder":
         layers += f" + {model.decoder_layers or model.layers}"
-    heads = f"{model.heads} heads of {model.head_features}" if model.mixer == "attention" else f"mixer {model.mixer}"
+    heads = f"{model.heads} heads of {model.head_features}" if model.attention_only else f"mixer {model.mixer_names}"
     if model.key_value_heads != model.heads:
         heads += f" ({model.key_value_heads} of keys and values)"
     return (

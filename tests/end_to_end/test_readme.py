@@ -68,7 +68,8 @@ def test_every_command_and_script_works_in_order(newcomer, bytelm, in_process, m
         if words[0] == "pretrain":
             words[words.index("--train.tokens") + 1] = "5k"
         if words[0] == "pretrain" and "--init-from" not in words:
-            words += ["--model.layers", "1", "--model.width", "64", "--model.heads", "2"]
+            words += ["--model.width", "64", "--model.heads", "2"]
+            words += [] if "--model.mixers" in words else ["--model.layers", "1"]
         if words[0] == "sweep-vocabulary":
             words += ["--kinds", "bpe", "--sizes", "512", "--seeds", "1", "--flops", "5e9"]
         if words[0] == "serve":

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from lm.config import MixerKind, ModelConfig
+from lm.decoding.hybrid_state import state_class
 from lm.masks import Mask
 from lm.mixers.mixer import mixer_class
 from lm.mixers.recurrent import RecurrentMixer, merge_heads, split_heads
@@ -16,12 +17,17 @@ from lm.model import LanguageModel
 VOCABULARY = 31
 SMALL = ModelConfig(layers=2, width=24, heads=3, context_length=300, vocab_size=VOCABULARY, norm_eps=0.01)
 MIXERS = [mixer for mixer in get_args(MixerKind) if mixer != "attention"]
-RECURRENT = [mixer for mixer in MIXERS if issubclass(mixer_class(replace(SMALL, mixer=mixer)), RecurrentMixer)]
+RECURRENT = [mixer for mixer in MIXERS if issubclass(mixer_class(mixer), RecurrentMixer)]
+HYBRIDS = ["mamba2 + attention", "hopfield + attention"]
 
 
 def random_model(mixer, dtype=torch.float64, seed=0, **options):
-    """Return a model with all parameters random, so that a missing bias or gate changes its outputs."""
-    model = LanguageModel(replace(SMALL, mixer=mixer, **options), seed=0).to(dtype)
+    """Return a model with all parameters random, so that a missing bias or gate changes its outputs.
+
+    `mixer`: a mixer, or a pattern such as those in HYBRIDS.
+    """
+    pattern = tuple(mixer.split(" + "))
+    model = LanguageModel(replace(SMALL, mixers=pattern, **options), seed=0).to(dtype)
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
@@ -37,7 +43,7 @@ def random_ids(*shape, seed=0):
 def read_pieces(model, ids, pieces, present=None):
     """Return the hidden states of ids (B, T), read piece by piece through a decoding state."""
     padding = None if present is None else (~present).sum(-1)
-    kind = model.stack.blocks[0].mixer.state
+    kind = state_class(model.stack)
     cache = kind(model.stack, *ids.shape, dtype=model.compute_dtype, device=ids.device, padding=padding)
     hidden = []
     for piece in ids.split(pieces, dim=1):

@@ -17,7 +17,9 @@ from lm import config as choices
 from lm import config_costs, costs
 from lm.config import ModelConfig
 from lm.masks import Mask
-from lm.mixers.mixer import IN_SCORES, OPTIONAL, mixer_class
+from lm.mixers.attention import Attention
+from lm.mixers.hopfield import Hopfield
+from lm.mixers.mixer import IN_SCORES, OF_ALL, OPTIONAL, mixer_class
 from lm.mixers.scan_costs import CHUNK
 from lm.optim.adamw import AdamW
 from lm.optim.muon import Muon
@@ -36,17 +38,18 @@ def configs(draw):
     """Draw every field of a model that its costs depend on."""
     heads, positions = draw(st.sampled_from([1, 2, 4, 6])), draw(of(choices.Positions))
     head_width = draw(st.sampled_from([0, 4, 10]))
-    mixer = draw(st.just("attention") | of(choices.MixerKind))
-    kind = mixer_class(ModelConfig(mixer=mixer))
-    architecture = draw(of(choices.Architecture)) if kind.bidirectional else "decoder"
+    mixers = draw(st.just(["attention"]) | st.lists(of(choices.MixerKind), min_size=1, max_size=3))
+    kinds = [mixer_class(mixer) for mixer in mixers]
+    architecture = draw(of(choices.Architecture)) if all(kind.bidirectional for kind in kinds) else "decoder"
     residual = draw(of(choices.Residual))
     both = architecture == "encoder-decoder"
     parallel = residual == "parallel" and not both
     norm_position = "pre" if parallel else draw(of(choices.NormPosition))
     connected = norm_position in ("deepnorm", "rezero")
     mlp = parallel or draw(st.booleans())
-    layers, decoder_layers = draw(st.integers(1, 4)), draw(st.integers(0, 3)) if both else 0
-    if positions in IN_SCORES and "positions" not in kind.fields:
+    layers = len(mixers) * draw(st.integers(1, 4 // len(mixers)))
+    decoder_layers = draw(st.integers(0, 3)) if both else 0
+    if positions in IN_SCORES and not any("positions" in kind.fields for kind in kinds):
         positions = "none"
     config = ModelConfig(
         architecture=architecture,
@@ -60,7 +63,7 @@ def configs(draw):
         kv_heads=draw(st.sampled_from([count for count in range(heads + 1) if not count or heads % count == 0])),
         mlp=mlp,
         mlp_width=draw(st.sampled_from([0, 7])),
-        mixer=mixer,
+        mixers=mixers,
         attention="reference",
         window=draw(st.sampled_from([0, 5])),
         qk_norm=draw(st.booleans()),
@@ -82,7 +85,10 @@ def configs(draw):
         token_types=draw(st.integers(0, 3)),
         embedding_skips=draw(st.booleans()),
     )
-    unread = {field: getattr(ModelConfig, field) for field in OPTIONAL if field not in kind.fields}
+    read = {field: [field in kind.fields for kind in kinds] for field in OPTIONAL}
+    unread = {
+        field: getattr(ModelConfig, field) for field in OPTIONAL if not (all if field in OF_ALL else any)(read[field])
+    }
     return replace(config, **unread)
 
 
@@ -178,11 +184,7 @@ def _hidden(model, ids):
 
     def read(stack, **options):
         mask = Mask(causal=stack.causal)
-        mixes = None
-        if model.config.mixer == "attention":
-            mixes = [_FusedAttention.apply] * len(stack.blocks)
-        if model.config.mixer == "hopfield":
-            mixes = [partial(block.mixer.retrieve, attend=_attend) for block in stack.blocks]
+        mixes = [_fused(block.mixer, mask) for block in stack.blocks]
         return stack(model.embed(ids), ids, dtype=model.compute_dtype, mask=mask, mixes=mixes, **options)
 
     if model.encoder is None:
@@ -192,6 +194,13 @@ def _hidden(model, ids):
         return read(model.stack, rows=torch.arange(selected, device="meta"))
     keys_values = model.decoder.cross_keys_values(read(model.encoder))
     return read(model.decoder, cross_attends=[partial(_attend, k=k, v=v) for k, v in keys_values])
+
+
+def _fused(mixer, mask):
+    """Return the mixer's function for whole sequences, with fused attention."""
+    if isinstance(mixer, Hopfield):
+        return partial(mixer.retrieve, attend=_attend)
+    return _attend if isinstance(mixer, Attention) else mixer.parallel_form(mask)
 
 
 def _attend(q, k, v):

@@ -20,6 +20,7 @@ from lm.task_model import build_model
 SMALL = ModelConfig(layers=2, width=32, heads=2, context_length=16, vocab_size=61)
 MODELS = {
     **{f"decoder of {mixer}": replace(SMALL, mixer=mixer) for mixer in get_args(MixerKind)},
+    "hybrid decoder": replace(SMALL, mixers=("mamba2", "attention")),
     "gated decoder": replace(SMALL, activation="swiglu", norm="rmsnorm", kv_heads=1, bias=False),
     "encoder": replace(SMALL, architecture="encoder", norm_position="post"),
     "encoder-decoder": replace(SMALL, architecture="encoder-decoder", positions="relative"),

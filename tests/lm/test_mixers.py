@@ -1,25 +1,41 @@
 """Sequence mixers equal their formulas, read the past only, and give the same from a state as from whole sequences."""
 
 from dataclasses import replace
+from itertools import chain
 
 import pytest
 import torch
 
 from lm.config_costs import cache_bytes
+from lm.decoding.cache import KVCache
 from lm.decoding.generation import generate
+from lm.decoding.hybrid_state import HybridState
 from lm.decoding.packed import prepare
-from lm.decoding.state import DecodeState, pad_left
+from lm.decoding.slots import Slots
+from lm.decoding.state import DecodeState, pad_left, read
 from lm.initialization import Initializer
+from lm.introspection.attention_maps import attention_maps
 from lm.masks import Mask
 from lm.mixers.mixer import mixer_class
 from lm.mixers.performer import Performer
 from lm.mixers.scan_costs import CHUNK
 from lm.model import LanguageModel
-from tests.lm.mixer_cases import FORMULAS, MIXERS, RECURRENT, SMALL, VOCABULARY, random_ids, random_model, read_pieces
+from tests.lm.mixer_cases import (
+    FORMULAS,
+    HYBRIDS,
+    MIXERS,
+    RECURRENT,
+    SMALL,
+    VOCABULARY,
+    random_ids,
+    random_model,
+    read_pieces,
+)
 
 LENGTH = 2 * CHUNK + 20
-WITH_DOCUMENTS = [m for m in MIXERS if "document_mask" in mixer_class(replace(SMALL, mixer=m)).fields]
+WITH_DOCUMENTS = [m for m in MIXERS if "document_mask" in mixer_class(m).fields]
 each_mixer = pytest.mark.parametrize("mixer", MIXERS)
+each_pattern = pytest.mark.parametrize("mixer", [*MIXERS, *HYBRIDS])
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +51,13 @@ def close(one, other, tolerance):
     return float((one - other).abs().max()) <= tolerance * float(other.abs().max())
 
 
+def stored(cache):
+    """Return the tensors of a decoding state."""
+    if isinstance(cache, HybridState):
+        return [tensor for state in cache.states for tensor in stored(state)]
+    return [*cache.keys, *cache.values] if isinstance(cache, KVCache) else [*chain(*cache.states)]
+
+
 def test_every_mixer_has_a_formula():
     assert FORMULAS.keys() == {*MIXERS}
 
@@ -48,7 +71,7 @@ def test_a_mixer_equals_its_formula(mixer):
         torch.testing.assert_close(mixed, FORMULAS[mixer](layer, x), rtol=1e-9, atol=1e-10)
 
 
-@each_mixer
+@each_pattern
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)], ids=str)
 @torch.no_grad()
 def test_tokens_read_one_by_one_or_in_pieces_give_the_outputs_of_the_whole_sequence(mixer, dtype, tolerance):
@@ -58,7 +81,7 @@ def test_tokens_read_one_by_one_or_in_pieces_give_the_outputs_of_the_whole_seque
     assert close(read_pieces(model, ids, [1] * LENGTH), whole, tolerance)
 
 
-@each_mixer
+@each_pattern
 @torch.no_grad()
 def test_a_later_token_changes_no_earlier_output(mixer):
     model, ids = random_model(mixer), random_ids(2, LENGTH)
@@ -71,7 +94,7 @@ def test_a_later_token_changes_no_earlier_output(mixer):
         assert not torch.equal(after[:, changed], before[:, changed])
 
 
-@pytest.mark.parametrize("mixer", WITH_DOCUMENTS)
+@pytest.mark.parametrize("mixer", [*WITH_DOCUMENTS, "mamba2 + attention"])
 @torch.no_grad()
 def test_a_document_reads_nothing_of_the_documents_before_it(mixer):
     model = random_model(mixer, document_mask=True, positions="none")
@@ -89,7 +112,7 @@ def test_a_mixer_that_cannot_tell_documents_apart_refuses_the_mask_by_name(mixer
         LanguageModel(replace(SMALL, mixer=mixer, document_mask=True))
 
 
-@each_mixer
+@each_pattern
 @torch.no_grad()
 def test_padding_on_the_left_changes_no_output(mixer):
     model = random_model(mixer, positions="none")
@@ -103,7 +126,7 @@ def test_padding_on_the_left_changes_no_output(mixer):
         assert close(stepped[row, -len(tokens) :], alone, 1e-10)
 
 
-@each_mixer
+@each_pattern
 def test_training_gives_every_parameter_a_finite_gradient(mixer):
     """Also with padding, as fine-tuning has it."""
     model, ids = random_model(mixer, torch.float32).train(), random_ids(2, LENGTH)
@@ -116,7 +139,7 @@ def test_training_gives_every_parameter_a_finite_gradient(mixer):
         assert bool(parameter.grad.isfinite().all()) and bool(parameter.grad.any()), name
 
 
-@each_mixer
+@each_pattern
 def test_a_text_generated_with_the_state_is_that_without(mixer):
     model = random_model(mixer, torch.float32, context_length=48)
     prompts, present = pad_left([[7, 8, 9], [10, 11, 12, 13, 14], [15]])
@@ -125,7 +148,7 @@ def test_a_text_generated_with_the_state_is_that_without(mixer):
     assert cached.tolist() == uncached.tolist()  # also after the sequences have outgrown the context
 
 
-@each_mixer
+@each_pattern
 def test_a_state_can_be_copied_and_reordered(mixer):
     """As beam search and batches that finish do."""
     model, rows = prepare(random_model(mixer)), torch.tensor([2, 0, 0])
@@ -141,21 +164,20 @@ def test_a_state_can_be_copied_and_reordered(mixer):
         assert close(state.logits(), other.logits(), 1e-12)
 
 
-@pytest.mark.parametrize("mixer", RECURRENT)
+@pytest.mark.parametrize("mixer", [*RECURRENT, *HYBRIDS])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_the_state_has_the_size_that_costs_tell(mixer, dtype):
     model = random_model(mixer, torch.float32)
     model.compute_dtype = dtype
     state = DecodeState(prepare(model), torch.ones(1, 60, dtype=torch.int64), room=100)
-    told = cache_bytes(model.config, str(dtype).removeprefix("torch."), 160)
+    told = cache_bytes(model.config, str(dtype).removeprefix("torch."), 160, on_cpu=True)
     for _ in range(2):
-        tensors = [tensor for block in state.cache.states for tensor in block]
-        assert sum(tensor.untyped_storage().nbytes() for tensor in tensors) == told
+        assert sum(tensor.untyped_storage().nbytes() for tensor in stored(state.cache)) == told
         state.logits()
         state.append(torch.tensor([3]))
 
 
-@each_mixer
+@each_pattern
 @torch.no_grad()
 def test_bfloat16_is_close_to_float32(mixer):
     model, ids = random_model(mixer, torch.float32), random_ids(2, LENGTH)
@@ -183,3 +205,63 @@ def test_random_features_of_a_performer_approach_softmax():
     blocks = layer.directions.unflatten(0, (-1, 8))
     products = blocks @ blocks.transpose(-1, -2)
     assert float((products - products.diagonal(dim1=-2, dim2=-1).diag_embed()).abs().max()) < 1e-5
+
+
+@torch.no_grad()
+def test_a_window_limits_the_attention_of_a_hybrid_and_its_cache():
+    model, ids = random_model("gated-linear + attention", layers=4, window=7), random_ids(2, LENGTH)
+    whole = model(ids)
+    assert close(read_pieces(model, ids, [CHUNK + 9, 1, 1, 60, LENGTH - CHUNK - 71]), whole, 1e-10)
+    assert not close(random_model("gated-linear + attention", layers=4)(ids), whole, 1e-3)
+    recurrent = cache_bytes(replace(model.config, mixers=("gated-linear",), window=0, layers=2), "float32", 300)
+    assert cache_bytes(model.config, "float32", 300) == recurrent + 4 * 2 * 7 * 2 * SMALL.width
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (
+            {"layers": 4, "mixers": ("mamba2", "mamba2", "attention")},
+            "3 mixers, which model.layers=4 .* model.layers=6",
+        ),
+        ({"layers": 1, "mixers": ("mamba2", "attention")}, "2 mixers, which model.layers=1 .* model.layers=2"),
+        ({"mixer": "gru", "mixers": ("mamba2", "attention")}, "model.mixer is 'gru', but model.mixers names"),
+        ({"mixers": ("mamba2", "round")}, "model.mixers is .* must be"),
+        (
+            {"mixers": ("attention", "gru"), "document_mask": True},
+            "model.mixers has 'gru', .* model.document_mask=True",
+        ),
+        (
+            {"mixers": ("attention", "gru"), "value_embeddings": 1},
+            "model.mixers has 'gru', .* model.value_embeddings=1",
+        ),
+        (
+            {"mixers": ("attention", "gru"), "architecture": "encoder"},
+            "model.mixers has 'gru', .* model.architecture='encoder'",
+        ),
+        ({"mixers": ("lstm", "gru"), "window": 5}, "model.mixers has 'lstm', .* model.window=5"),
+        ({"mixers": ("lstm", "hopfield"), "positions": "alibi"}, "model.mixers has 'lstm', .* model.positions='alibi'"),
+    ],
+)
+def test_a_pattern_that_no_model_can_have_is_refused_by_name(options, error):
+    with pytest.raises(ValueError, match=error):
+        LanguageModel(replace(SMALL, **options))
+
+
+@pytest.mark.parametrize("mixer", HYBRIDS)
+@torch.no_grad()
+def test_a_state_that_is_cut_reads_the_sequences_again(mixer):
+    model, ids = random_model(mixer), random_ids(2, 30)
+    state = HybridState(model.stack, 2, 30, dtype=model.compute_dtype, device=ids.device)
+    read(prepare(model), state, ids)
+    state.crop(20)
+    assert state.length == 0
+    again = read(prepare(model), state, ids[:, :25])
+    assert close(again, model(ids[:, :25])[:, -1], 1e-12)
+
+
+def test_what_needs_attention_in_all_layers_refuses_a_hybrid_by_name():
+    model = random_model("attention + gru")
+    for refused in (lambda: Slots(prepare(model), rows=2), lambda: attention_maps(model, random_ids(1, 5))):
+        with pytest.raises(ValueError, match=r"model.mixers has 'gru', but .* needs .* model.mixer='attention'"):
+            refused()

@@ -13,7 +13,7 @@ from lm.decoding.packed import prepare
 from lm.decoding.state import DecodeState, pad_left
 from lm.decoding.static import StaticCache
 from lm.masks import Mask
-from lm.mixers.mixer import mixer_class
+from lm.mixers.mixer import check_mixers
 from lm.model import LanguageModel
 from tests.lm.attention_cases import in_pattern
 
@@ -142,7 +142,7 @@ def test_patterns_that_cannot_be_are_refused_by_name(fields, words):
 def test_other_mixers_refuse_a_pattern(mixer):
     config = ModelConfig(mixer=mixer, attention_pattern="strided")
     with pytest.raises(ValueError, match=r"does not support model\.attention_pattern='strided'"):
-        mixer_class(config)
+        check_mixers(config)
 
 
 def test_caches_that_ignore_patterns_refuse_them():

@@ -10,6 +10,7 @@ from tokenizer import Tokenizer
 VARIANTS = {
     "gpt-tiny, document mask": ("gpt-tiny", {"document_mask": True}, {}),
     "gpt-tiny, mamba2 with document mask": ("gpt-tiny", {"mixer": "mamba2", "document_mask": True}, {}),
+    "gpt-tiny, gru and attention": ("gpt-tiny", {"mixers": ("gru", "attention")}, {}),
     "gpt-tiny, gru": ("gpt-tiny", {"mixer": "gru"}, {}),
     "gpt-tiny, mingru": ("gpt-tiny", {"mixer": "mingru"}, {}),
     "gpt-tiny, window": ("gpt-tiny", {"window": 8}, {}),

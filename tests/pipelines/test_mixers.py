@@ -1,6 +1,7 @@
 """Decoders with other mixers than attention train, are evaluated and generate from the command line's functions."""
 
 import json
+import re
 from dataclasses import replace
 from typing import get_args
 
@@ -13,16 +14,16 @@ from pipelines.verbs.generate import generate
 from pipelines.verbs.params import params
 from pipelines.verbs.pretrain import pretrain
 
-MIXERS = [mixer for mixer in get_args(MixerKind) if mixer != "attention"]
+MIXERS = [*(mixer for mixer in get_args(MixerKind) if mixer != "attention"), "mamba2 + attention"]
 
 
 @pytest.mark.parametrize("mixer", MIXERS)
 def test_a_decoder_with_a_mixer_learns_and_generates(mixer, small_recipe, dataset_folder, tmp_path, printed):
     run = tmp_path / "run"
     train = replace(small_recipe.train, lr=1e-2)
-    pretrain(
-        replace(small_recipe, model=replace(small_recipe.model, mixer=mixer), train=train), data=dataset_folder, out=run
-    )
+    mixers = {"mixers": mixer.split(" + ")} if "+" in mixer else {"mixer": mixer}
+    model = replace(small_recipe.model, layers=2, **mixers)
+    pretrain(replace(small_recipe, model=model, train=train), data=dataset_folder, out=run)
     lines = map(json.loads, (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
     first, *_, last = [line["loss"] for line in lines if line["split"] == "validation"]
     assert last < first - 0.5
@@ -32,7 +33,7 @@ def test_a_decoder_with_a_mixer_learns_and_generates(mixer, small_recipe, datase
     printed.readouterr()
     params(run, as_json=True)
     costs = json.loads(printed.readouterr().out)
-    assert costs["parameters"][mixer] > 0
-    assert (costs["cache_bytes_per_token"] == 0) == (mixer != "hopfield")
-    with pytest.raises(ValueError, match=f"model.mixer = 'attention', not '{mixer}'"):
+    assert all(costs["parameters"][each] > 0 for each in mixer.split(" + "))
+    assert (costs["cache_bytes_per_token"] > 0) == (mixer in ("hopfield", "mamba2 + attention"))
+    with pytest.raises(ValueError, match=re.escape(f"model.mixer = 'attention', not '{mixer}'")):
         export_hf(run, out=tmp_path / "export")

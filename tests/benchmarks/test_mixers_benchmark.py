@@ -1,0 +1,70 @@
+"""The benchmark of mixers measures speed, recall and quality, ends in time, and writes what it has."""
+
+import json
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks.mixer_speed import CASES
+from benchmarks.mixer_training import KEYS, RECALL, TEXT, VALUES, fitted, parameters, recall
+from benchmarks.mixers import MIXERS, Options, joined, main
+
+
+@pytest.mark.parametrize("mixers", MIXERS)
+@pytest.mark.parametrize("base", [TEXT, RECALL], ids=["text", "recall"])
+def test_all_models_have_the_same_number_of_parameters(mixers, base):
+    assert parameters(fitted(base, mixers)) == pytest.approx(parameters(base), rel=0.01)
+
+
+def test_every_asked_value_was_told_with_its_key():
+    ids, asked, answers = recall(5, 8, torch.Generator().manual_seed(0))
+    told = [{int(pair) // VALUES: int(pair) % VALUES for pair in row} for row in ids[:, :8]]
+    for place, answer in zip(asked.tolist(), answers.tolist(), strict=True):
+        row, key = place // 16, int(ids.flatten()[place]) - KEYS * VALUES
+        assert answer - KEYS * (VALUES + 1) == told[row][key]
+
+
+def test_every_part_is_measured_and_added_to_the_earlier_ones(tmp_path, monkeypatch):
+    monkeypatch.setitem(CASES, "cpu", replace(CASES["cpu"], batch_tokens=40))
+    text = tmp_path / "text.txt"
+    text.write_text("It was a dark and stormy night.\n" * 2_000)
+    shared = {"mixers": ("attention", "mamba2 + attention"), "out": tmp_path, "text": str(text), "test_tokens": 512}
+    main(Options(parts=("speed",), lengths=(20,), **shared))
+    main(Options(parts=("recall", "quality"), tokens=4096, seeds=2, recall_tokens=2048, processes=2, **shared))
+    results = json.loads((tmp_path / "mixers.json").read_text(encoding="utf-8"))
+    speed, tests, quality = (results[f"{part} cpu"]["rows"] for part in ("speed", "recall", "quality"))
+    assert [row["mixer"] for row in speed] == ["attention", "mamba2 + attention"]
+    assert all(row["training_tokens_per_s"] > 0 and row["kept_bytes"] > row["state_bytes"] > 0 for row in speed)
+    assert all(0 <= row["accuracy"]["64"] <= 0.5 and row["curve"] for row in tests)
+    assert [row["job"]["seed"] for row in quality] == [0, 0, 1, 1]
+    assert all(2 < row["bits"] < 9 and row["seconds"] > 0 for row in quality)
+    page = (tmp_path / "mixers.md").read_text(encoding="utf-8")
+    assert all(f"## {part}, CPU" in page for part in ("Speed and memory", "Associative recall", "Quality"))
+    assert "stopped" not in page
+
+
+def test_the_benchmark_ends_in_time_with_what_it_has(tmp_path):
+    started = time.monotonic()
+    main(Options(parts=("recall",), recall_tokens=10**8, minutes=0.2, out=tmp_path))
+    assert time.monotonic() - started < 30
+    rows = json.loads((tmp_path / "mixers.json").read_text(encoding="utf-8"))["recall cpu"]["rows"]
+    assert [row["job"]["mixers"] for row in rows] == ["attention"]
+    assert "took more than" in rows[0]["error"]
+    assert "seed 0 stopped after" in (tmp_path / "mixers.md").read_text(encoding="utf-8")
+
+
+def test_runs_of_other_mixers_with_the_same_options_add_up():
+    def run(*mixers, lr=1e-3, found=1):
+        options, rows = (
+            {"mixers": mixers, "lr": lr, "minutes": found},
+            [{"mixer": mixer, "found": found} for mixer in mixers],
+        )
+        return {"options": options, "machine": "", "torch": "", "command": "", "seconds": 1, "rows": rows}
+
+    assert joined(None, run("gru")) == run("gru")
+    both = joined(run("gru", "lstm"), run("lstm", "mamba2", found=2))
+    assert [(row["mixer"], row["found"]) for row in both["rows"]] == [("gru", 1), ("lstm", 2), ("mamba2", 2)]
+    assert both["seconds"] == 2
+    assert joined(run("gru"), run("lstm", lr=2e-3)) == run("lstm", lr=2e-3)
