@@ -112,7 +112,7 @@ class OfLongWindows(Measurement):
     result = BeyondTrainedLength
 
     sinks: int = 0
-    """With --context beyond the trained length, also measure the loss with a cache that keeps this many first tokens
+    """In a context beyond the trained length, also measure the loss with a cache that keeps this many first tokens
     (attention sinks) and the newest; 0 leaves it out."""
 
     def check(self, run: Run, options: EvaluationOptions) -> None:
