@@ -39,7 +39,7 @@ HELP = {
     "Text": ("runs data corpus splits against", ""),
     "Reading a corpus": ("", " ".join(READING)),
     "Windows": ("context stride", "rotary_scaling min_context"),
-    "Model": ("checkpoint adapter without device dtype", "ablation"),
+    "Model": ("checkpoint adapter without device", "dtype ablation"),
     "Measurements": (
         "breakdown compressors memorisation entropy_calibration unit",
         "sinks memory beams length_penalty",

@@ -195,7 +195,7 @@ def test_other_mixers_have_streams_and_say_that_they_have_no_pattern(mixer):
     trace = Trace(model, ids).record("*")
     total = trace["blocks.1.hook_resid_pre"] + trace["blocks.1.hook_attn_out"] + trace["blocks.1.hook_mlp_out"]
     close(trace["blocks.1.hook_resid_post"], total)
-    with pytest.raises(KeyError, match=f"model.mixer is '{mixer}', which has no pattern: ask for hook_attn_out"):
+    with pytest.raises(KeyError, match=f"the layer's mixer is '{mixer}', which has no pattern: ask for hook_attn_out"):
         trace["blocks.0.attn.hook_pattern"]
     if mixer == "hopfield":
         assert trace["blocks.0.attn.hook_z"].shape == (2, 9, 3, 8)

@@ -77,7 +77,7 @@ def test_a_model_has_layers_attention_heads_and_mlps():
         (LanguageModel(TINY, seed=0), "heads.0.4", "it has heads.0.0 to heads.1.3"),
         (LanguageModel(TINY, seed=0), "head.0.1", "'head.0.1' is no part of a model"),
         (LanguageModel(replace(TINY, mlp=False), seed=0), "mlp.0", "model.mlp is false"),
-        (random_model("gru"), "heads.0.0", "model.mixer is 'gru'"),
+        (random_model("gru"), "heads.0.0", "its mixer is gru"),
         (LanguageModel(replace(TINY, architecture="encoder-decoder"), seed=0), "mlp.0", "'encoder-decoder'"),
     ],
 )

@@ -15,7 +15,15 @@ from tests.lm.textbook import logits
 VOCABULARY = 23
 # Options that do not affect a model in evaluation mode, or whose formulas other tests compare: how it is initialised
 # and trained; the offset of learned positions, and the frequencies of yarn and llama3 (test_positions).
-ELSEWHERE = {"initialization", "zero_projections", "dropout", "hidden_dropout", "stochastic_depth", "document_mask"}
+ELSEWHERE = {
+    "mixers",
+    "initialization",
+    "zero_projections",
+    "dropout",
+    "hidden_dropout",
+    "stochastic_depth",
+    "document_mask",
+}
 ELSEWHERE |= {"position_offset", "rotary_original_length", "mixer"}
 
 
