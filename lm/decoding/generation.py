@@ -51,7 +51,8 @@ def stream(
     With `sinks`, a text may grow without end: a SinkCache of the context length keeps the first `sinks` tokens and the
     newest, and nothing is read again. 0: none.
 
-    `static` chooses between a compiled step with a StaticCache and a KVCache; by default `static_cache_pays` does.
+    `static` chooses between a StaticCache, whose steps a CUDA graph replays, and a KVCache; by default
+    `static_cache_pays` does.
 
     After a stop id a sequence repeats it. The stream ends when all sequences have stopped, or after `max_new_tokens`.
     `DecodeState` describes sequences longer than the context. Raises ValueError for an encoder, an empty prompt,

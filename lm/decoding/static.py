@@ -22,7 +22,7 @@ from lm.positions import Rows
 # Recording takes as long as about 5 tokens without a graph, and replaying a fifth to a quarter of a token (6 layers of
 # width 384 on an H200). Compiling the step first would save another tenth, but takes 4 s for each shape.
 FEWEST_TOKENS = 16
-COLUMNS = 256  # the number of columns is a multiple of this: attention's kernels are slower for other lengths
+COLUMNS = 256  # the number of columns is a multiple of this: fused kernels of attention need aligned masks
 
 
 def static_cache_pays(config: ModelConfig, device: torch.device, new_tokens: int) -> bool:
