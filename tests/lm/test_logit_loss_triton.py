@@ -12,6 +12,7 @@ from lm.losses import linear_cross_entropy
 
 ON_A_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_A_GPU else "cpu")
+pytestmark = [pytest.mark.gpu] if ON_A_GPU else []  # other tests do not see the GPU
 VARIANTS = {
     "plain": Variant(),
     "capped": Variant(soft_cap=5.0),
