@@ -56,7 +56,10 @@ def test_tables_have_the_same_rows_and_the_names_of_labels(tmp_path):
     named.save_to_disk(tmp_path / "saved")
     assert [row["label"] for row in fields(tmp_path / "saved")] == ["yes", "no", -1]
     datasets.DatasetDict(train=named).save_to_disk(tmp_path / "splits")
-    with pytest.raises(ValueError, match=r"splits is not a folder that the datasets library saved: name one of its splits, such as .*splits/train"):
+    with pytest.raises(
+        ValueError,
+        match=r"splits is not a folder that the datasets library saved: name one of its splits, such as .*splits/train",
+    ):
         fields(tmp_path / "splits")
 
 
