@@ -70,7 +70,7 @@ def recall_lines(result: dict) -> list[str]:
         f"keys and {VALUES} values, so chance is {1 / VALUES:.1%}. Models have {shape(RECALL)} and are trained on "
         f"{options['recall_tokens']:,} tokens, with all numbers of pairs in turns, and "
         f"{options['recall_seeds']} seed{'s' * (options['recall_seeds'] > 1)}. Columns are the accuracy by number of "
-        f"pairs, on new texts. Seconds are those of training{on_cpu(result)}.",
+        f"pairs, on new texts. The column `seconds` is the training time{on_cpu(result)}.",
         "",
         *table(("mixer", *(f"{pairs} pairs" for pairs in PAIRS), *COSTS), cells),
     ]
@@ -93,7 +93,7 @@ def quality_lines(result: dict) -> list[str]:
         f"{options['batch_tokens']:,}, with AdamW at {options['lr']}, warm-up and a cosine. Bits per byte are of "
         f"held-out text, in blocks of {TEXT.context_length}; the interval is over seeds. The columns after that are "
         "points of the learning curve, on a part of the held-out text: all models have the same batches and rates "
-        f"there. Seconds are those of training{on_cpu(result)}, with {options['processes']} at once.",
+        f"there. The column `seconds` is the training time{on_cpu(result)}, of {options['processes']} at a time.",
         "",
         *table((*head, *COSTS), (row for _, row in cells)),
     ]

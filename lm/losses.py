@@ -49,8 +49,9 @@ def linear_cross_entropy(
     1 - s + s / V and every other entry s / V (Szegedy et al. 2016). `z_loss` k adds k times the squared log-sum-exp of
     z (Chowdhery et al. 2023). The last two are for training: the result is no cross-entropy of the data.
 
-    `fused` is a compiled `fused_score`, which takes fewer passes over the logits than eager operations. With `float8`,
-    products of bfloat16 rows have 8-bit factors while gradients are enabled; see `Float8Products`.
+    `fused` is a compiled `fused_score` or its Triton kernel, which take fewer passes over the logits than eager
+    operations. With `float8`, two products of bfloat16 rows have 8-bit factors while gradients are enabled; see
+    `Float8Products`.
     """
     wide = torch.promote_types(rows.dtype, torch.float32)
     variant = Variant(soft_cap, label_smoothing, z_loss)

@@ -26,7 +26,7 @@ Backend = Callable[..., Tensor]
 
 WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 CUDNN_FIRST = [SDPBackend.CUDNN_ATTENTION, *WITHOUT_CUDNN]
-CUDNN_LENGTHS = 128  # cuDNN is taken for lengths that are multiples of this; older versions err at others
+CUDNN_LENGTHS = 128  # older versions of cuDNN err at lengths that are no multiple of this
 LONG = 512  # keys from which `closed_form` is faster than `blocked`
 LONGEST_BLOCKED = 2048  # keys from which `blocked` keeps too much memory in T x T weights for the backward pass
 
@@ -123,12 +123,12 @@ def _fused(
 
 
 def fused_kernels(device: torch.device, plain: bool, length: int) -> AbstractContextManager[None]:
-    """Return a context in which `sdpa` on a GPU prefers cuDNN's kernels if attention is `plain`, else leaves them out.
+    """Return a context in which `sdpa` on a GPU prefers cuDNN's kernels, or leaves them out.
 
-    They are the fastest for plain attention of one shape: no mask but causality, and the same length in every call.
-    GPT-2 124M takes 14.7 ms for attention instead of 24.7 (64 blocks of 1,024 tokens, H100). For each new shape cuDNN
-    builds a plan, which takes a second. Its gradients are not deterministic, and those with some masks are reported to
-    be wrong.
+    They are the fastest for `plain` attention: no mask but causality, and the same `length` T in every call. GPT-2 124M
+    takes 14.7 ms for attention instead of 24.7 (64 blocks of 1,024 tokens, H100). All other attention leaves them out:
+    cuDNN plans each new shape for a second, and its gradients with some masks are reported to be wrong. So do
+    deterministic training, and lengths that are no multiple of CUDNN_LENGTHS.
     """
     if device.type in ("cpu", "mps"):
         return nullcontext()

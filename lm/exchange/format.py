@@ -251,10 +251,7 @@ class Format:
             value = mixers.get(option.name, getattr(config, option.name))
             if allowed is None or value in allowed or option.name in POSITION_FIELDS | TRAINING_FIELDS:
                 continue
-            filled_in = {
-                "kv_heads": config.heads,
-                "head_width": config.width / config.heads,
-            }  # the same as 0
+            filled_in = {"kv_heads": config.heads, "head_width": config.width / config.heads}  # the same as 0
             filled_in["rotary_width"] = config.head_features
             if value == filled_in.get(option.name):
                 continue
