@@ -44,7 +44,7 @@ class Contestant:
 
     def __init__(self, job: Job, worker: Worker) -> None:
         self.job = job
-        self.name = ", ".join([job.peer, *["compiled"] * job.compiled, *["fp8 head"] * job.fp8_head])
+        self.name = ", ".join([job.peer, *["compiled"] * job.compiled])
         self.seconds: list[float] = []
         self.losses: list[float] = []
         self.peak, self.profile = 0, {}
@@ -93,17 +93,16 @@ def jobs_of(model: str, options: argparse.Namespace, folder: Path) -> list[Job]:
     """Return a job for each contestant of a model."""
     case = CASES[model]
     tokens = encoded(options.text, min(VOCABULARY, case.config.vocab_size), folder)
-    contestants = [(OURS, False), *((OURS, True) for _ in range(model in options.fp8_head))]
-    contestants += [(peer, False) for peer in peers_of(case) if peer in options.peers]
+    contestants = [OURS, *(peer for peer in peers_of(case) if peer in options.peers)]
     return [
-        Job(peer, model, options.device, options.dtype, compiled, str(tokens), options.steps, options.rise, fp8)
+        Job(peer, model, options.device, options.dtype, compiled, str(tokens), options.steps, options.rise)
         for compiled in options.compiled
-        for peer, fp8 in contestants
+        for peer in contestants
     ]
 
 
 def start(job: Job, options: argparse.Namespace) -> Worker:
-    say(f"{job.model}: starting {job.peer}{', compiled' if job.compiled else ''}{', fp8 head' if job.fp8_head else ''}")
+    say(f"{job.model}: starting {job.peer}{', compiled' if job.compiled else ''}")
     python = str(options.litgpt_python) if job.peer == "litgpt" else sys.executable
     return Worker("benchmarks.training_worker", asdict(job), python)
 
@@ -268,9 +267,6 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         "--only-compiled", dest="compiled", action="store_const", const=[True], help="skip contestants without it"
     )
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS, help="peers; none: only bytelm")
-    parser.add_argument(
-        "--fp8-head", nargs="*", choices=CASES, default=[], help="models that bytelm also trains with train.fp8_head"
-    )
     parser.add_argument(
         "--together",
         type=int,

@@ -45,8 +45,6 @@ class Job:
     """Steps of the whole learning-rate schedule."""
     rise: int
     """Warm-up steps of the learning rate."""
-    fp8_head: bool = False
-    """Multiply by our output matrix in 8 bits."""
 
 
 def batch_of(case: Case, tokens: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -98,7 +96,6 @@ class OurSteps:
             eps=EPS,
             grad_clip=CLIP,
             compile=job.compiled,
-            fp8_head=job.fp8_head,
         )
         model = build_ours(case).to(job.device)
         model.compute_dtype = getattr(torch, job.dtype)

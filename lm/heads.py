@@ -50,8 +50,6 @@ class LanguageHead(Component):
         """`embedding` holds the output matrix if `config.tied_head`; `bias`: whether each entry has one."""
         super().__init__()
         self.fused: FusedScore | None = None
-        self.float8 = False
-        """Whether the products of `loss` have 8-bit factors in training mode."""
         self._embedding = (embedding,)  # a tuple hides the module: the matrix is counted and saved once
         self.soft_cap = config.soft_cap
         self.weight = None if config.tied_head else nn.Parameter(torch.empty(config.vocab_size, config.width))
@@ -89,7 +87,6 @@ class LanguageHead(Component):
             label_smoothing=label_smoothing,
             z_loss=z_loss,
             fused=self._score(rows),
-            float8=self.float8 and self.training,
         )
 
     def _score(self, rows: Tensor) -> FusedScore | None:

@@ -22,8 +22,6 @@ class Variant(NamedTuple):
     soft_cap: float = 0.0
     label_smoothing: float = 0.0
     z_loss: float = 0.0
-    gradient_scale: float = 1.0
-    """Factor that scales the gradient into the range of 8-bit floats."""
 
 
 FusedScore = Callable[[Tensor, Tensor | None, Tensor, int, Variant, bool], Tensor]
@@ -58,8 +56,6 @@ def fused_score(
         gradient = gradient - variant.label_smoothing / entries
         if variant.soft_cap:
             gradient = gradient * (1.0 - (z / variant.soft_cap).square())
-        if variant.gradient_scale != 1.0:
-            gradient = gradient * variant.gradient_scale
         logits.copy_(_fill(gradient, padding, 0.0))
     return nll
 
@@ -132,7 +128,7 @@ class Scorer:
         With softmax p, smoothing s and z-loss k it is (1 + 2 k lse) p - (1 - s) one_hot - s / V, and a soft cap c
         multiplies it by 1 - (z / c)^2.
         """
-        soft_cap, smoothing, z_loss, scale = self._variant
+        soft_cap, smoothing, z_loss = self._variant
         gradient, target = probabilities, targets.unsqueeze(-1)
         if z_loss:
             gradient *= (1.0 + 2.0 * z_loss * log_sum_exp).unsqueeze(-1)
@@ -141,8 +137,6 @@ class Scorer:
             gradient -= smoothing / self._entries
         if soft_cap:
             gradient *= 1.0 - (logits.to(gradient.dtype) / soft_cap).square()
-        if scale != 1.0:
-            gradient *= scale
         if self._entries < gradient.shape[-1]:
             gradient[:, self._entries :] = 0.0
         return gradient

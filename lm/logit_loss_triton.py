@@ -44,7 +44,6 @@ def _score(
     soft_cap,
     smoothing,
     z_loss,
-    gradient_scale,
     entries: tl.constexpr,
     width: tl.constexpr,
     with_bias: tl.constexpr,
@@ -82,7 +81,7 @@ def _score(
             gradient -= smoothing / entries
             if with_cap:
                 gradient *= 1.0 - (z / soft_cap) * (z / soft_cap)
-            gradient = tl.where(columns < entries, gradient * gradient_scale, 0.0)
+            gradient = tl.where(columns < entries, gradient, 0.0)
             tl.store(row + columns, gradient.to(logits.dtype.element_ty), mask=columns < width)
 
 
@@ -101,7 +100,6 @@ def triton_score(
             variant.soft_cap or 1.0,
             variant.label_smoothing,
             variant.z_loss,
-            variant.gradient_scale,
             entries=entries,
             width=logits.shape[1],
             with_bias=bias is not None,

@@ -27,7 +27,6 @@ class TaskHead(Component):
 
     component = "head"
     selected_only = False
-    float8 = False
 
     def __init__(self, config: ModelConfig, head: HeadConfig, bias: bool = True) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 CHANGEABLE = (
     *("batch_tokens", "batch_tokens_start", "batch_warmup_tokens", "micro_batch"),
     *("tokens", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile"),
-    *("cuda_graphs", "fp8_head", "activation_checkpointing", "whole_gradients"),
+    *("cuda_graphs", "activation_checkpointing", "whole_gradients"),
     *("validate_every_tokens", "validation_tokens", "checkpoint_every_tokens", "log_every_steps", "tensorboard"),
     *("keep_checkpoints", "keep_best", "keep_every_tokens", "nonfinite", "max_rollbacks", "patience"),
 )
@@ -46,7 +46,7 @@ SUBJECTS = {
     ),
     "device": (
         "device dtype compile",
-        "threads matmul_precision deterministic cuda_graphs fp8_head activation_checkpointing whole_gradients",
+        "threads matmul_precision deterministic cuda_graphs activation_checkpointing whole_gradients",
     ),
 }
 
@@ -168,9 +168,6 @@ class TrainConfig:
     cuda_graphs: bool = False
     """With compile, launch the model's passes as CUDA graphs, for small models. Not yet tried on a GPU. No effect on
     other devices, on several devices, or where batches differ in shape: pairs, encoders and growing batches."""
-    fp8_head: bool = False
-    """Train the output layer with 8-bit products, on a GPU that has them (Hopper, Ada) and in bfloat16. On an
-    H100, GPT-2 124M trained no faster with it. Validation is exact."""
     activation_checkpointing: bool = False
     """Keep only the inputs of the blocks, and recompute each block in the backward pass. This saves most of the memory
     of activations and takes about a third more computation."""

@@ -79,7 +79,6 @@ class Trainer:
         # On a CPU in float32 the compiled loss is no faster.
         if config.compile and (self.device.type, model.compute_dtype) != ("cpu", torch.float32):
             model.head.compile_loss()
-        model.head.float8 = config.fp8_head
         for stack in [module for module in model.modules() if isinstance(module, Stack)]:
             stack.recompute = config.activation_checkpointing
         settings = {field.name: getattr(config, field.name) for field in fields(OptimizerSettings)[1:]}

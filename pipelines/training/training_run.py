@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from lm.costs import count_parameters
-from lm.matmul import require_float8
 from lm.task_model import TrainedModel
 from pipelines.cli.display import quantity, say
 from pipelines.cli.waiting import doing
@@ -49,8 +48,6 @@ def run_training(training: Training, out: Path, parallel: OneProcess) -> int:
     if recipe.train.tensorboard:
         require_tensorboard()
     machine = _machine(recipe, out, parallel)
-    if recipe.train.fp8_head:
-        require_float8(machine.device, machine.dtype, recipe.model.width)
     if parallel.is_sharded:
         _check_fsdp(recipe, out, parallel, machine)
     recipe = replace(recipe, train=replace(recipe.train, device=machine.device_name, dtype=machine.dtype_name))
