@@ -26,7 +26,7 @@ setup: .venv/.ready
 demo: .venv/.ready
 	$(BIN)/bytelm demo
 
-# One process per core. Each runs whole files, whose tests share fixtures, in the order of tests/conftest.py.
+# Each process runs whole files, whose tests share fixtures, in the order of tests/conftest.py.
 test: .venv/.ready-test lint
 	@echo "== tests"
 	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile --no-loadscope-reorder --durations=15

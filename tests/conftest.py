@@ -26,6 +26,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["OMP_NUM_THREADS"] = "1"
 # Child processes load compiled bytecode, which takes a third of a second less than compiling our modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# Child processes write through to the disk, and tests/faults cuts their power; this process does not wait for it.
+os.fsync = lambda descriptor: None
 # No deadline for examples: on a busy machine they are slow whatever the code does. The examples are the same in every
 # run, so a failure of `make test` is due to the change under test.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
@@ -57,6 +59,11 @@ LONGEST = (
 
 BYTELM = Path(sys.executable).with_name("bytelm")
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def pytest_xdist_auto_num_workers():
+    """Return one process more than there are cores, because some tests wait for servers and child processes."""
+    return 1 + (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def pytest_collection_modifyitems(items):
