@@ -26,6 +26,7 @@ from pipelines.training.batch_objectives import (
 
 # Limits of a batch, so that long windows do not fill memory.
 BATCH_WINDOWS, BATCH_POSITIONS = 16, 16_384
+SMALL_BATCH = 4096  # positions of a batch of short windows: smaller ones wait for Python
 
 Stream = TokenStream | Pairs
 """The examples of a split."""
@@ -212,4 +213,4 @@ def sequence_windows(
 
 def windows_per_batch(positions: int) -> int:
     """Return how many windows of that many positions fit in a batch."""
-    return max(1, min(BATCH_WINDOWS, BATCH_POSITIONS // positions))
+    return max(1, min(max(BATCH_WINDOWS, SMALL_BATCH // positions), BATCH_POSITIONS // positions))
