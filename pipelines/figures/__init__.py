@@ -58,7 +58,7 @@ FIGURES = {
     "next-tokens": Entry(
         "next_tokens",
         "draw_next_tokens",
-        "P(next | context), one token after another. The hatched bar is the token that follows in the text.",
+        "P(next | context), one token after another. The arrow points to the token that follows.",
     ),
     "cross-entropy": Entry(
         "cross_entropy",

@@ -95,7 +95,10 @@ def _show_step(axes: Axes, step: Step) -> None:
         names[-1] = step.target
     values = [step.probabilities[name] for name in names]
     shown = [name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…" for name in names]
-    show_bars(axes, shown, values, [probability(value) for value in values], names.index(step.target), limit=1.0)
+    labels = [
+        probability(value) + (" ←" if name == step.target else "") for name, value in zip(names, values, strict=True)
+    ]
+    show_bars(axes, shown, values, labels, names.index(step.target), limit=1.0)
     axes.set_ylim(SHOWN - 0.5, -0.5)
     context = step.context if len(step.context) <= LONGEST else f"…{step.context[1 - LONGEST :]}"
     axes.set_title(f"P(next | {escaped(context)})", fontsize=SMALL + 2)

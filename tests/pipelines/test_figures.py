@@ -265,6 +265,8 @@ def test_the_steps_of_a_run_are_its_scores(trained_gpt):
     for position, axes in enumerate(figure.axes[:6]):
         [marked] = [bar for bar in bars(axes) if bar.get_hatch()]
         assert marked.get_width() == pytest.approx(probabilities[position, ids[position + 1]].item(), abs=1e-6)
+        [arrow] = [i for i, text in enumerate(axes.texts) if text.get_text().endswith("←")]  # tiny bars have no hatch
+        assert bars(axes)[arrow] is marked
     targets = probabilities[torch.arange(6), ids[1:7]]
     assert f"−log₂ P = {-targets.log2().sum().item():.2f} bits" in figure.get_supxlabel()
 
