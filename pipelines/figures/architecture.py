@@ -101,7 +101,8 @@ def _sublayers(model: ModelConfig, stack: StackShape, length: str) -> Iterator[t
         biased = "\nbias by distance" if model.positions in ("relative", "alibi") else ""
         yield "mixer", name, f"{heads}{turned}{biased}\nweights (B, {model.heads}, {length}, {length})"
     else:
-        yield "mixer", model.mixer_names, ""
+        first, *others = model.mixer_pattern
+        yield "mixer", *(("mixers by layer", "\n".join(model.mixer_pattern)) if others else (first, ""))
     if stack.cross:
         yield "cross", "cross-attention", f"keys from the encoder\nweights (B, {model.heads}, {length}, S)"
     if model.mlp:
