@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pipelines.verbs.export_gguf import export_gguf
     from pipelines.verbs.export_hf import export_hf
     from pipelines.verbs.export_onnx import export_onnx
+    from pipelines.verbs.figures import figures
     from pipelines.verbs.finetune import finetune
     from pipelines.verbs.generate import generate
     from pipelines.verbs.grow_vocabulary import grow_vocabulary
@@ -99,6 +100,7 @@ __all__ = [
     "export_gguf",
     "export_hf",
     "export_onnx",
+    "figures",
     "finetune",
     "generate",
     "grow_vocabulary",

@@ -14,7 +14,14 @@ PAGE = Path(__file__).with_name("what-fits.md")
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results" / "pretrain"
 BEGIN, END = "<!-- begin: written by python docs/what_fits.py -->", "<!-- end -->"
 ENTRIES = 8192
-OTHER_ENTRIES = {"bert-base": 30_522, "bytes-small": 256, "bytes-tiny": 256, "gpt2-124m": 50_257}
+OTHER_ENTRIES = {
+    "bert-base": 30_522,
+    "bytes-small": 256,
+    "bytes-tiny": 256,
+    "gpt2-124m": 50_257,
+    "t5-small": 32_128,
+    "transformer-base": 37_000,
+}
 GPU_TOKENS = 490_000  # tokens/s of GPT-2 124M on one H200, measured by modded-nanogpt (docs/scale.md)
 BATCH = 16  # sequences of a micro-batch, where the recipe leaves it to the device
 SIZES = {128: 2, 256: 4, 384: 6, 512: 8, 768: 12, 1024: 16}  # layers by width

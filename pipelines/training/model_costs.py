@@ -16,6 +16,9 @@ from lm.config_costs import (
 )
 from lm.optim.optimizer_settings import OPTIMIZERS, OptimizerKind
 
+ASSUMED_VOCABULARY = 8192
+"""Entries of a model without a vocabulary size, such as that of a recipe."""
+
 
 class ModelCosts(TypedDict):
     """Costs of a model; sizes are in bytes."""
@@ -73,3 +76,8 @@ def model_costs(model: ModelConfig, dtype: str, optimizer: OptimizerKind) -> Mod
         "optimizer": optimizer,
         "optimizers": [OPTIMIZERS[kind].label for kind in dict.fromkeys(("adamw", optimizer))],
     }
+
+
+def shares(table: dict[str, int]) -> dict[str, str]:
+    """Return each row of a parameter table as a percentage of its total, such as "31.7 %"."""
+    return {name: f"{count / table['total']:.1%}".replace("%", " %") for name, count in table.items()}

@@ -22,7 +22,7 @@ from pipelines.cli.help import FLAGS, prefixed
 from pipelines.cli.parsing import parse
 from pipelines.cli.verbs import verb
 from pipelines.recipes.recipe import recipe_names
-from pipelines.training.model_costs import ModelCosts, model_costs
+from pipelines.training.model_costs import ASSUMED_VOCABULARY, ModelCosts, model_costs, shares
 
 ActivationDtype = Annotated[
     Literal["float32", "bfloat16"],
@@ -30,8 +30,6 @@ ActivationDtype = Annotated[
         help="Dtype of activations, and in generation of weights and cache; weights in training are float32."
     ),
 ]
-
-ASSUMED_VOCABULARY = 8192
 
 # Options by subject: in --help, and only in --help-all.
 HELP = {**prefixed("model", MODEL_SUBJECTS), "Numbers": ("dtype optimizer json", "")}
@@ -74,9 +72,10 @@ def params(
 def _print(model: ModelConfig, costs: ModelCosts) -> None:
     answer(_shape(model))
     marks = (" (this model)", "") if model.tied_head else ("", " (this model)")
-    columns = ("component", f"tied{marks[0]}", f"untied{marks[1]}")
+    columns = ("component", f"tied{marks[0]}", "share", f"untied{marks[1]}", "share")
     tables = costs["parameters_tied"], costs["parameters_untied"]
-    table(columns, [(name, *(f"{each[name]:,}" for each in tables)) for name in tables[0]])
+    cells = [({name: f"{count:,}" for name, count in each.items()}, shares(each)) for each in tables]
+    table(columns, [(name, *(column[name] for pair in cells for column in pair)) for name in tables[0]])
     answer(
         f"{costs['non_embedding']:,} without embeddings, positions and output matrix; "
         f"{costs['biases_and_norms']:,} in biases and norms"

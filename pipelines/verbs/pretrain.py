@@ -27,6 +27,7 @@ from pipelines.cli.verbs import refuse_uri, verb
 from pipelines.cli.waiting import is_first_process
 from pipelines.recipes.config import SUBJECTS as TRAIN_SUBJECTS
 from pipelines.recipes.config import TrainConfig
+from pipelines.recipes.published import PUBLISHED
 from pipelines.recipes.recipe import Recipe, changed, load_recipe, recipe_descriptions, recipe_names
 from pipelines.run.sources import Sources, parse_sources, sources_of
 
@@ -172,7 +173,14 @@ def main(arguments: list[str]) -> int:
         """
         return _pretrain(recipe, parse_sources(data), out, init_from, parallel, dry_run)
 
-    return parse(command, rest, words, {} if rest is not arguments else {"Recipes": recipe_descriptions()})
+    return parse(command, rest, words, {} if rest is not arguments else {"Recipes": _listed_recipes()})
+
+
+def _listed_recipes() -> dict[str, str]:
+    """Return the descriptions of recipes for --help, with the published ones in one entry."""
+    others = {name: text for name, text in recipe_descriptions().items() if name not in PUBLISHED}
+    published = [name for name, each in PUBLISHED.items() if not each.without_recipe]
+    return {**others, "after publications": f"{', '.join(published)} (docs/recipes.md)"}
 
 
 def _named_folder(option: str, arguments: list[str]) -> Path | None:

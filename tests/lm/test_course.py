@@ -5,6 +5,7 @@ Each comment names the slip that teaching material often makes at this point.
 
 import math
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from corpora.synthetic import MarkovSource
 from lm.attention.backends import reference
 from lm.config import ModelConfig
 from lm.config_costs import matrix_parameters, non_embedding_parameters
@@ -23,6 +25,7 @@ from lm.metrics.predictions import divergences, kl_from_source, token_nll
 from lm.metrics.predictions import entropy as entropy_of_logits
 from lm.metrics.units import bits, perplexity
 from lm.model import LanguageModel
+from lm.optim.schedules import trapezoid
 from lm.positions import rotary_tables, rotate, sinusoidal_table
 from lm.presets import PRESETS, preset
 from lm.text_statistics.distributions import cross_entropy, entropy, kl
@@ -155,6 +158,21 @@ def test_causal_attention_without_scores_is_a_running_mean(length):
     torch.testing.assert_close(out[0, 0], weights @ v[0, 0])
     # slip: zeroing weights after the softmax, which leaves rows that do not sum to 1
     torch.testing.assert_close(out, v.cumsum(dim=2) / torch.arange(1, length + 1)[:, None])
+
+
+def test_printed_weights_times_printed_values_are_the_printed_outputs():
+    """Outputs are the updates that attention adds to the residual stream."""
+    q, k, v = (
+        torch.tensor(rows, dtype=torch.float64)[None, None]
+        for rows in ([[1, 0], [0.5, 1], [2, 1]], [[1, 0.5], [0, 2], [1.5, 0]], [[1, 0], [0, 2], [3, -1]])
+    )
+    eye = torch.eye(3, dtype=torch.float64)[None, None]
+    weights, outputs = (reference(q, k, values, Mask(causal=True))[0, 0].numpy().round(2) for values in (eye, v))
+    assert weights.tolist() == [[1, 0, 0], [0.33, 0.67, 0], [0.32, 0.22, 0.46]]
+    # slip: 1.70 and -0.02 in the last row, from rounded weights; only rounding may differ
+    assert outputs.tolist() == [[1, 0], [0.33, 1.34], [1.69, -0.01]]
+    rounding = 0.005 * (v[0, 0].abs().sum(dim=0).numpy() + 1)
+    assert (np.abs(weights @ v[0, 0].numpy() - outputs) <= rounding).all()
 
 
 @pytest.mark.parametrize(("scale", "variance"), [(1.0, 64.0), (None, 1.0)])
@@ -300,6 +318,43 @@ def test_gradients_fall_from_layer_to_layer_in_pre_norm_and_stay_level_in_post_n
     pre, post = (gradients_by_layer(16, which) for which in ("pre", "post"))
     assert pre[0] > 2 * pre[-1]  # slip: the first layers get the smallest gradients, as in a stack without residuals
     assert max(post) < 2 * min(post)
+
+
+@cache
+def trained(norm_position, warmup):
+    """Return the unigram entropy of a text, and after 100 steps on it the loss in nats and `gradients_by_layer`."""
+    text = MarkovSource(order=1, symbols=16).sample(40_000, np.random.default_rng(0)).astype(np.int64)
+    config = replace(TINY, vocab_size=16, layers=8, width=32, norm_position=norm_position, initialization="xavier")
+    model, starts = LanguageModel(config, seed=2), torch.Generator().manual_seed(2)
+    optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
+    losses = []
+    for step in range(100):
+        optimizer.param_groups[0]["lr"] = 3e-3 * trapezoid(step, warmup=warmup, decay=0, total=100)
+        first = torch.randint(len(text) - 33, (8, 1), generator=starts)
+        ids = torch.from_numpy(text)[first + torch.arange(33)]
+        loss = model.loss(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()) / 256
+        optimizer.zero_grad()
+        loss.backward()
+        losses.append(loss.item())
+        gradients = [block.mlp.down.weight.grad.norm().item() for block in model.stack.blocks]
+        optimizer.step()
+    return entropy(np.bincount(text) / len(text), math.e), sum(losses[-10:]) / 10, gradients
+
+
+def test_post_norm_needs_warm_up_and_pre_norm_does_not():
+    """Without it a post-norm model has learned how frequent symbols are, and nothing about their order."""
+    (unigram, post, _), (_, warmed, _), (_, pre, _) = trained("post", 1), trained("post", 100), trained("pre", 1)
+    assert post > 0.97 * unigram
+    assert warmed < 0.85 * unigram  # slip: post-norm cannot train at this rate
+    assert pre < 0.85 * unigram
+
+
+def test_gradients_after_100_steps_vanish_in_the_first_layers_of_post_norm_without_warm_up_only():
+    (_, _, post), (_, _, warmed), (_, _, pre) = trained("post", 1), trained("post", 100), trained("pre", 1)
+    assert post[0] < 1e-2 * post[-1]  # slip: so it is at initialisation; there they are level
+    assert max(warmed) < 2 * min(warmed)
+    assert max(pre) < 5 * min(pre)
+    assert pre[0] > 2 * pre[-1]  # as at initialisation
 
 
 def test_the_epsilon_of_layer_norm_is_under_the_root():

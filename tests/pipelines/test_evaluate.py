@@ -20,11 +20,13 @@ from pipelines.evaluation import scoring
 from pipelines.evaluation.decoded_text import stream_text
 from pipelines.evaluation.measurements import kinds, options
 from pipelines.evaluation.measurements.compressors import compressed_text
+from pipelines.evaluation.measurements.source import SourceNumbers
 from pipelines.evaluation.results import Evaluation
 from pipelines.evaluation.windows import decoder_windows
+from pipelines.figures.cross_entropy import draw_cross_entropy
 from pipelines.recipes.recipe import load_recipe, save_config
 from pipelines.run.folder import Run
-from pipelines.run.loaded_run import load_trained
+from pipelines.run.loaded_run import load_run, load_trained
 from pipelines.training.batch_objectives import NextToken
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
@@ -402,6 +404,15 @@ def test_the_cross_entropy_and_its_parts_cover_the_same_tokens(in_process, marko
         f"has {numbers['true_cross_entropy_bits']:.4f} bits. The other 26 tokens, such as separators, count only in "
         "the cross-entropy of all tokens."
     ) in " ".join(done.stdout.split())
+
+
+def test_the_figure_of_a_run_shows_its_cross_entropy_and_both_parts(markov_run):
+    numbers = evaluate(markov_run).validation.find(SourceNumbers)
+    [axes] = draw_cross_entropy(load_run(markov_run)).axes
+    entropy, divergence = (bar.get_width() for bar in axes.patches)
+    assert (entropy, divergence) == pytest.approx((numbers.true_entropy_bits, numbers.kl_true_bits))
+    total = round(entropy, 4) + round(divergence, 4)
+    assert axes.texts[-1].get_text() == f"+ {divergence:.4f} = {total:.4f}\nloss {numbers.true_cross_entropy_bits:.4f}"
 
 
 def test_the_options_found_in_the_source_of_a_measurement_are_its_fields():

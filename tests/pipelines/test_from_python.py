@@ -114,6 +114,7 @@ REQUIRED = {
     "export-gguf": ["o", "--out", "o"],
     "export-hf": ["o", "--out", "o"],
     "export-onnx": ["o", "--out", "o"],
+    "figures": ["--out", "o"],
     "finetune": ["o", "--data", "d", "--out", "o"],
     "generate": ["o"],
     "grow-vocabulary": ["o", "c", "--add", "9", "--out", "o"],

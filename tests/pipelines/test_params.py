@@ -24,6 +24,13 @@ def test_the_table_has_the_published_numbers(capsys):
         assert number in shown
 
 
+def test_each_component_has_its_share_of_the_total(capsys):
+    assert main(["params", "gpt2"]) == 0
+    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()[2:9]}
+    assert rows["embedding"] == ["38,597,376", "31.0", "%", "38,597,376", "23.7", "%"]
+    assert sum(float(row[1]) for name, row in rows.items() if name != "total") == pytest.approx(100.0, abs=0.3)
+
+
 def test_large_numbers_have_decimal_prefixes(capsys):
     assert main(["params", "gpt3-175b"]) == 0
     shown = capsys.readouterr().out

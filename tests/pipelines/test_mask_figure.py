@@ -6,7 +6,7 @@ import torch
 
 from lm.config import ModelConfig
 from lm.model import LanguageModel
-from pipelines.reporting.mask_pictures import MASKS, draw_masks
+from pipelines.figures.masks import MASKS, draw_masks
 
 
 def test_the_pictures_show_which_tokens_move_the_output_of_a_model():

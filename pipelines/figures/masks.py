@@ -18,13 +18,13 @@ POSITIONS = 32
 COLUMNS = 4
 MASKS: Mapping[str, Mapping[str, Any]] = {
     "causal": {},
+    "full": {"architecture": "encoder"},
     "window 8": {"window": 8},
     "dilated 4": {"attention_pattern": "dilated", "pattern_size": 4},
     "strided 6": {"attention_pattern": "strided", "pattern_size": 6},
     "fixed 6, 1": {"attention_pattern": "fixed", "pattern_size": 6},
     "global 5, 2": {"attention_pattern": "global", "pattern_size": 5, "pattern_count": 2},
     "random 3, 1": {"attention_pattern": "random", "pattern_size": 3},
-    "without causality": {"architecture": "encoder"},
 }
 """Titles of pictures, and the fields of `ModelConfig` that make their masks."""
 
