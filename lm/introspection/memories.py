@@ -9,7 +9,6 @@ logit attribution: its order is that of the direct effect on the logits, whose s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,27 +16,16 @@ from torch import Tensor
 from lm.introspection.activations import observed
 from lm.introspection.inference import inference_mode
 from lm.introspection.norms import linear_part
+from lm.introspection.unit_activity import UnitActivity
 from lm.layers import LayerNorm, RMSNorm
 from lm.model import LanguageModel
 
 
-@dataclass
-class UnitActivity:
-    """How often the H units of a layer fire, and the positions at which each is strongest."""
-
-    tokens: int
-    """Positions that were read"""
-    fired: Tensor
-    """(H,) int64: positions at which the unit fires: its input to the activation, in a gated MLP its gate, is positive
-    """
-    strongest: Tensor
-    """(K, H): the activations of largest size, with their signs, in falling order of size"""
-    positions: Tensor
-    """(K, H) int64: where they are, counted over all positions"""
-
-
 class ActivityOfUnits:
-    """Collects the activity of all units of a decoder's or encoder's MLPs."""
+    """Collects the activity of all units of a decoder's or encoder's MLPs.
+
+    A unit fires where its input to the activation, in a gated MLP its gate, is positive.
+    """
 
     def __init__(self, model: LanguageModel, triggers: int) -> None:
         """`triggers` is K. Raises ValueError for a model without MLPs."""
@@ -54,20 +42,11 @@ class ActivityOfUnits:
             self.model(**inputs)
         for layer in range(count):
             pre, post = (found[f"blocks.{layer}.mlp.{short}"].flatten(0, -2) for short in ("hook_pre", "hook_post"))
-            kept = post.abs().topk(min(self.triggers, len(post)), dim=0).indices
-            new = UnitActivity(len(post), (pre > 0).sum(dim=0), post.gather(0, kept).float(), kept)
+            new = UnitActivity.of(post, pre > 0, self.triggers)
             if layer == len(self.layers):
                 self.layers.append(new)
             else:
-                self.layers[layer] = self._joined(self.layers[layer], new)
-
-    def _joined(self, old: UnitActivity, new: UnitActivity) -> UnitActivity:
-        values = torch.cat((old.strongest, new.strongest))
-        positions = torch.cat((old.positions, new.positions + old.tokens))
-        kept = values.abs().topk(min(self.triggers, len(values)), dim=0).indices
-        return UnitActivity(
-            old.tokens + new.tokens, old.fired + new.fired, values.gather(0, kept), positions.gather(0, kept)
-        )
+                self.layers[layer] = self.layers[layer].joined(new, self.triggers)
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""The space of embeddings: nearest tokens and analogies, also of word vectors beside the model's."""
+"""Nearest tokens and analogies of the embedding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MLPs as memories: what makes units fire on the validation split, and which tokens they promote."""
+"""What makes units of MLPs fire, and what they promote."""
 
 from __future__ import annotations
 
@@ -11,29 +11,20 @@ import torch
 from torch import Tensor
 
 from lm.config import ModelConfig
-from lm.introspection.memories import ActivityOfUnits, UnitActivity, values_in_vocabulary
+from lm.introspection.memories import ActivityOfUnits, values_in_vocabulary
+from lm.introspection.unit_activity import UnitActivity
 from pipelines.cli.display import Bar
 from pipelines.evaluation.measurement import Result, Section, Table
 from pipelines.inspection.instrument import Instrument, require_decoder
 from pipelines.inspection.own_text import OwnText, model_arguments
+from pipelines.inspection.triggers import Trigger, trigger_table, triggers_of
 from pipelines.inspection.words import Words
 
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
-TRIGGERS, PROMOTED, CONTEXT, PART = 5, 5, 8, 256  # triggers, tokens of a value, tokens before a trigger, units at once
+TRIGGERS, PROMOTED, PART = 5, 5, 256  # triggers, tokens of a value, units at once
 UNIT = re.compile(r"(\d{1,5})\.(\d{1,7})")
-
-
-@dataclass(frozen=True)
-class Trigger:
-    """A position at which a unit is strong."""
-
-    before: tuple[str, ...]
-    """The tokens up to the position, which the model has read; the last is the token at the position"""
-    next: str
-    """The next token of the text"""
-    activation: float
 
 
 @dataclass(frozen=True)
@@ -76,8 +67,8 @@ class MemoriesOfRun(Result):
     section = Section(
         "MLPs as memories",
         "An MLP writes a sum over units of activation times value (Geva et al. 2021). Triggers are the positions of "
-        "the validation split where the activation of a unit is largest by size; the model has read up to the last "
-        "token in the brackets. The value promotes the tokens whose logits it raises most on the direct path to the "
+        "the validation split where the activation of a unit is largest by size: the last token that the model has "
+        "read is at the position. The value promotes the tokens whose logits it raises most on the direct path to the "
         "head, and suppresses those that it lowers. A gated unit can be negative: then it promotes what it else "
         "suppresses. A unit fires where its input to the activation, or its gate, is positive. Agreement: share of "
         "units whose value promotes most the token after the strongest trigger, beside the share if triggers and "
@@ -104,8 +95,7 @@ class MemoriesOfRun(Result):
         ]
         for unit in self.units:
             title = f"unit {unit.layer}.{unit.unit}, which fires at {unit.fires:.1%} of positions"
-            cells = [(f"{one.activation:+.2f}", ["".join(one.before), one.next]) for one in unit.triggers]
-            tables.append(Table(title, "activation", ["trigger", "next"], cells, text=True))
+            tables.append(trigger_table(title, unit.triggers))
             tables.append(f"promotes {' '.join(unit.promotes)}; suppresses {' '.join(unit.suppresses)}")
         return [*tables, f"{self.tokens:,} validation tokens"]
 
@@ -196,16 +186,11 @@ def _unit(
     """Return a unit; `inputs` and `following` (windows, T) are the text and its next tokens."""
     logits = values_in_vocabulary(run.model, layer, torch.tensor([unit], device=units.fired.device))[0]
     most = min(PROMOTED, len(logits))
-    triggers = []
-    for value, position in zip(units.strongest[:, unit].tolist(), units.positions[:, unit].tolist(), strict=True):
-        row, column = divmod(position, inputs.shape[1])
-        before = inputs[row, max(0, column - CONTEXT) : column + 1]
-        triggers.append(Trigger(words.of(before.tolist()), words.of([int(following[row, column])])[0], value))
     return Unit(
         layer,
         unit,
         float(units.fired[unit]) / units.tokens,
-        tuple(triggers),
+        triggers_of(units, unit, inputs, following, words),
         words.of(logits.topk(most).indices),
         words.of((-logits).topk(most).indices),
     )

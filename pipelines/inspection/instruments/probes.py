@@ -1,4 +1,4 @@
-"""How well a linear probe reads labels that you give from each layer, beside a control task."""
+"""How well each layer tells labels that you give."""
 
 from __future__ import annotations
 

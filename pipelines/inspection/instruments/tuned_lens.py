@@ -1,4 +1,4 @@
-"""What a trained linear map reads from each layer, beside the logit lens (takes about a minute)."""
+"""A trained lens beside the logit lens (takes a minute)."""
 
 from __future__ import annotations
 
