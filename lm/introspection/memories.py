@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from lm.config import ModelConfig
 from lm.introspection.activations import observed
 from lm.introspection.inference import inference_mode
 from lm.introspection.norms import linear_part
@@ -49,16 +50,24 @@ class ActivityOfUnits:
                 self.layers[layer] = self.layers[layer].joined(new, self.triggers)
 
 
+def check_values(config: ModelConfig) -> None:
+    """Raise ValueError unless the stream reaches the head as a layer leaves it, plus what later layers add."""
+    changed = {
+        f"norm_position {config.norm_position!r}": config.norm_places.after or config.norm_position == "rezero",
+        "embedding_skips": config.embedding_skips,
+        f"residual {config.residual!r}": config.residual == "none",
+    }
+    for which in (name for name, found in changed.items() if found):
+        raise ValueError(f"the model has {which}, which changes what a unit writes on its way to the head")
+
+
 @torch.no_grad()
 def values_in_vocabulary(model: LanguageModel, layer: int, units: Tensor) -> Tensor:
     """Return the logits of the values of `units` (N,) of a layer, without scales and biases of norms: (N, V).
 
-    Raises ValueError for norms on the stream, and for weights between the layer and the head.
+    Raises ValueError as `check_values` does.
     """
-    config = model.config
-    if config.norm_places.after or config.embedding_skips or config.norm_position == "rezero":
-        which = "embedding_skips" if config.embedding_skips else f"norm_position {config.norm_position!r}"
-        raise ValueError(f"the model has {which}, which changes what a unit writes on its way to the head")
+    check_values(model.config)
     block = model.stack.blocks[layer]
     assert block.mlp is not None
     written = block.mlp.down.weight.detach()[:, units].T.float()

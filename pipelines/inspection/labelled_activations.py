@@ -64,8 +64,10 @@ def read_labelled(run: LoadedRun, path: Path, most: int) -> Labelled:
     documents = np.unique(keys, return_inverse=True)[1][origins]
     held_out = hash_split(keys, HELD_OUT)[origins]
     if min(held_out.sum(), (~held_out).sum()) < 2 or len(set(labels[~held_out].tolist())) < 2:
+        count = len(set(documents.tolist()))
         raise ValueError(
-            f"{path} has {len(set(keys)):,} documents, too few to hold out a fifth: give more, of several labels"
+            f"{count:,} documents of {path} are read, too few to hold out a fifth: give more, of "
+            "several labels, or more `probe_examples`"
         )
     layers = _activations(run, encoded, [(row, place) for row, place, *_ in places])
     return Labelled("word" if words else "text", names, labels, types, documents, held_out, layers)

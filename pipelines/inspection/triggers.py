@@ -10,7 +10,7 @@ from lm.introspection.unit_activity import UnitActivity
 from pipelines.evaluation.measurement import Table
 from pipelines.inspection.words import Words
 
-CONTEXT = 8  # tokens before a trigger
+CONTEXT, SHOWN = 8, 48  # tokens before a trigger, and characters in a table
 
 
 @dataclass(frozen=True)
@@ -40,5 +40,5 @@ def triggers_of(
 
 def trigger_table(title: str, triggers: tuple[Trigger, ...]) -> Table:
     """Return the triggers as a table."""
-    rows = [(f"{one.activation:+.2f}", ["".join(one.before), one.next]) for one in triggers]
+    rows = [(f"{one.activation:+.2f}", ["".join(one.before)[-SHOWN:], one.next]) for one in triggers]
     return Table(title, "activation", ["trigger", "next"], rows, text=True)

@@ -104,6 +104,16 @@ def test_activations_are_those_of_the_trace(trained_gpt, tmp_path):
     assert found.types[:2] == ["import", "os"] and found.labels[:2].tolist() == [0, 1]
 
 
+def test_an_encoder_is_probed_at_the_first_token_of_a_word(trained_bert, tmp_path):
+    run = bytelm.load_run(trained_bert)
+    rows = [{"tokens": ["self", "importlib"], "tags": ["x", "y"], "document": i} for i in range(12)]
+    (tmp_path / "words.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read_labelled(run, tmp_path / "words.jsonl", 100)
+    states, first = run.trace("self importlib")["blocks.0.hook_resid_post"][0], len(run.ids("self")) - 2
+    torch.testing.assert_close(found.layers["0"][:2], states[[1, 1 + first]], rtol=1e-4, atol=1e-5)
+    assert Probes(labels=str(tmp_path / "words.jsonl")).look(run, "").layers[0].accuracy == 1
+
+
 def test_files_that_do_not_fit_are_named(trained_gpt, tmp_path):
     run = bytelm.load_run(trained_gpt)
     (tmp_path / "empty.jsonl").write_text("")
@@ -113,7 +123,7 @@ def test_files_that_do_not_fit_are_named(trained_gpt, tmp_path):
         "give a file of labelled words or texts with `labels`": {},
         "which does not exist": {"labels": str(tmp_path / "missing.jsonl")},
         "is empty": {"labels": str(tmp_path / "empty.jsonl")},
-        "2 documents, too few to hold out a fifth": {"labels": str(tmp_path / "few.jsonl")},
+        r"2 documents of .* are read, too few to hold out a fifth": {"labels": str(tmp_path / "few.jsonl")},
         "several labels for each text": {"labels": str(tmp_path / "several.jsonl")},
         "`probe_penalty` is 0": {"labels": "x", "probe_penalty": 0.0},
     }.items():

@@ -62,11 +62,8 @@ class Quality:
     """With zeros in place of it"""
     mean_bits: float
     """With its mean over the tokens in place of it"""
-
-    @property
-    def loss_recovered(self) -> float:
-        """(zero - spliced) / (zero - model): 1 is the whole model, 0 is as bad as zeros."""
-        return (self.zero_bits - self.spliced_bits) / (self.zero_bits - self.loss_bits)
+    loss_recovered: float
+    """(zero - spliced) / (zero - loss): 1 is the whole model, 0 is as bad as zeros"""
 
 
 @dataclass(frozen=True)
@@ -237,7 +234,8 @@ def measured(
     whole, spliced, zero, average = (_loss(model, name, edit, batches) for edit in (None, autoencoder, zeros, means))
     active = float(activity.fired.sum()) / activity.tokens
     dead = int((activity.fired == 0).sum())
-    return Quality(1 - errors / distances, dead, active, whole, spliced, zero, average), activity
+    recovered = (zero - spliced) / (zero - whole)
+    return Quality(1 - errors / distances, dead, active, whole, spliced, zero, average, recovered), activity
 
 
 def _loss(

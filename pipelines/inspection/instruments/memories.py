@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from lm.config import ModelConfig
-from lm.introspection.memories import ActivityOfUnits, values_in_vocabulary
+from lm.introspection.memories import ActivityOfUnits, check_values, values_in_vocabulary
 from lm.introspection.unit_activity import UnitActivity
 from pipelines.cli.display import Bar
 from pipelines.evaluation.measurement import Result, Section, Table
@@ -124,6 +124,7 @@ class Memories(Instrument):
         require_decoder(config, "the instrument memories")
         if not config.mlp:
             raise ValueError("model.mlp is false, but memories needs MLPs")
+        check_values(config)
         for layer, unit in self._named():
             if layer >= config.layers or unit >= config.hidden_width:
                 most = f"{config.layers - 1}.{config.hidden_width - 1}"

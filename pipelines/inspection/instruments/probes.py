@@ -31,11 +31,8 @@ class ProbeOfLayer:
     accuracy: float
     control: float
     """Accuracy of a probe that is trained on the control labels"""
-
-    @property
-    def selectivity(self) -> float:
-        """Accuracy minus that of the control task."""
-        return self.accuracy - self.control
+    selectivity: float
+    """Accuracy minus that of the control task"""
 
 
 @dataclass(frozen=True)
@@ -125,8 +122,8 @@ class Probes(Instrument):
         with Bar("training probes", len(read.layers), "layers") as bar:
             for done, (name, x) in enumerate(read.layers.items(), 1):
                 fitted = [Probe(x[train], y[train], len(read.names), self.probe_penalty) for y in targets]
-                scores = [probe.accuracy(x[test], y[test]) for probe, y in zip(fitted, targets, strict=True)]
-                layers.append(ProbeOfLayer(name, *scores))
+                own, by_heart = (probe.accuracy(x[test], y[test]) for probe, y in zip(fitted, targets, strict=True))
+                layers.append(ProbeOfLayer(name, own, by_heart, own - by_heart))
                 bar.update(done)
         frequent, by_type = majority_by_type(read.types, read.labels, read.held_out)
         return ProbesOfRun(
