@@ -94,6 +94,9 @@ def test_a_model_and_a_file_are_asked_the_same(trained_gpt, tmp_path):
     assert 1 <= model.analogies[0].rank <= model.entries - 3 and model.chance_rank == (model.entries - 2) / 2
     said = [part if isinstance(part, str) else part.title for part in instrument.look(run, "").parts()]
     assert any("median rank" in one for one in said) and any("left out" in one for one in said)
+    none = Embeddings(near=("unpronounceable",)).look(run, "")
+    assert none.spaces[0].missing == ("unpronounceable",) and not none.spaces[0].nearest
+    assert none.parts() == ["no entries of the model: 'unpronounceable'"]
     (tmp_path / "analogies.txt").write_text("one two three\n")
     with pytest.raises(ValueError, match=r"line 1 of .* has 3 words"):
         instrument.look(run, "")

@@ -51,6 +51,8 @@ class Space:
     dimensions: int
     nearest: dict[str, tuple[tuple[str, float], ...]]
     """For words: the nearest entries, with cosines"""
+    missing: tuple[str, ...]
+    """Words of `near` that are no entries of their own, such as words of several tokens"""
     analogies: tuple[Analogy, ...]
     skipped: int
     """Analogies with a word that is no entry of its own, or with the same word twice"""
@@ -88,6 +90,8 @@ class EmbeddingsOfRun(Result):
             ]
             if rows:
                 parts.append(Table(f"nearest in {title}", "entry", ["nearest entries, with cosines"], rows, text=True))
+            if space.missing:
+                parts.append(f"no entries of {space.name}: {', '.join(map(repr, space.missing))}")
             if space.analogies or space.skipped:
                 parts += self._analogies(space, title)
         return parts
@@ -208,5 +212,14 @@ def _space(
                     tuple((x, y) for x, y in at),
                 )
             )
-    skipped = len(asked) - len(whole)
-    return Space(name, len(kept), vectors.shape[1], nearest, tuple(answers), skipped, chance_rank, chance_parallel)
+    return Space(
+        name,
+        len(kept),
+        vectors.shape[1],
+        nearest,
+        tuple(word for word in near if word not in here),
+        tuple(answers),
+        len(asked) - len(whole),
+        chance_rank,
+        chance_parallel,
+    )
