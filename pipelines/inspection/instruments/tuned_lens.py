@@ -53,7 +53,7 @@ class TunedLensOfRun(Result):
         "The logit lens has no map. KL is the mean divergence of a lens from the model's prediction on the validation "
         "split, and next token the mean surprisal. What the tuned lens gains over the logit lens, the layer holds in "
         "another basis. The lens cannot tell whether the model uses what the map finds, and a map that is trained for "
-        "too few steps shows less than the layer holds.",
+        "too few steps shows less than the layer holds, sometimes less than the logit lens.",
     )
 
     layers: tuple[LensesOfLayer, ...]
