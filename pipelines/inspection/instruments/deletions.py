@@ -14,15 +14,12 @@ from lm.introspection.deletion import all_parts, deletions
 from lm.metrics.intervals import interval, resampled_sums
 from lm.metrics.units import bits
 from pipelines.cli.display import Bar
-from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.deletion import part_means
 from pipelines.evaluation.measurement import Result, Section, Table
-from pipelines.evaluation.planning import EvaluationOptions, Plan, objective_of, plans_of
-from pipelines.evaluation.windows import windows_per_batch
 from pipelines.inspection.instrument import Instrument, require_decoder
+from pipelines.inspection.own_text import OwnText
 from pipelines.training.batch import Batch
 from pipelines.training.batch_loss import target_nats
-from pipelines.training.batch_objectives import NextToken
 
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
@@ -110,10 +107,10 @@ class Deletions(Instrument):
         require_decoder(config, "deletions")
 
     def look(self, run: LoadedRun, text: str) -> DeletionsOfRun:
-        plan = max(_plans(run), key=lambda plan: plan.share)
+        own = OwnText.of(run)
         model, parts = run.model, all_parts(run.model)
-        means = part_means(model, parts, plan, self.ablation == "zero")
-        batches = _batches(plan, self.deletion_tokens)
+        means = part_means(model, parts, own.plan, self.ablation == "zero")
+        batches = own.validation(self.deletion_tokens)
         nats = []
         with torch.no_grad(), Bar("deleting parts", len(parts) + 1, "parts") as bar:
             for done, part in enumerate([None, *parts], 1):
@@ -132,30 +129,10 @@ class Deletions(Instrument):
             for i, part in enumerate(parts)
         ]
         whole, unit = bits(float(nats[0].sum() / sizes.sum())), "byte" if lossless else "token"
-        assert isinstance(plan.dataset, TokenDataset), "a decoder reads blocks"
-        source = str(plan.dataset.place)
-        return DeletionsOfRun(whole, unit, tuple(rows), self.ablation, int(tokens.sum()), source)
+        return DeletionsOfRun(whole, unit, tuple(rows), self.ablation, int(tokens.sum()), own.source)
 
 
 INSTRUMENT = Deletions
-
-
-def _plans(run: LoadedRun) -> list[Plan]:
-    """Return the plans of the validation split of each source of the run's data."""
-    plans = plans_of(run.run, EvaluationOptions(measuring=None), None, None)
-    return [plan for plan in plans if isinstance(plan, Plan)]
-
-
-def _batches(plan: Plan, tokens: int) -> list[Batch]:
-    """Return batches of windows of the validation split, at equal distances, with about `tokens` tokens."""
-    stream, length = plan.splits["validation"], plan.windows.window
-    objective = objective_of(plan.run, length, plan.run.tokenizer())
-    assert isinstance(stream, TokenStream) and isinstance(objective, NextToken), "a decoder predicts next tokens"
-    windows = max(1, (stream.tokens - 1) // length)
-    count = min(windows, -(-tokens // length))
-    starts = length * (np.arange(count) * windows // count)
-    together = windows_per_batch(length)
-    return [objective.batch(stream, starts[first : first + together]) for first in range(0, count, together)]
 
 
 def _window_nats(run: LoadedRun, batch: Batch) -> np.ndarray:

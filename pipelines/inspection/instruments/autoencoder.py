@@ -1,0 +1,250 @@
+"""A sparse autoencoder of a layer (takes minutes)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lm.config import ModelConfig
+from lm.introspection.activations import observed
+from lm.introspection.inference import inference_mode
+from lm.introspection.sparse_autoencoder import AutoencoderTraining, SparseAutoencoder
+from lm.introspection.unit_activity import UnitActivity
+from lm.metrics.units import bits
+from lm.model import LanguageModel
+from pipelines.cli.waiting import doing
+from pipelines.evaluation.measurement import Result, Section, Table
+from pipelines.inspection.bounded_training import check_bounds, train
+from pipelines.inspection.instrument import Instrument, require_decoder
+from pipelines.inspection.own_text import OwnText, model_arguments, scored
+from pipelines.inspection.triggers import Trigger, trigger_table, triggers_of
+from pipelines.inspection.words import Words
+from pipelines.training.batch import Batch
+from pipelines.training.batch_loss import target_nats
+
+if TYPE_CHECKING:
+    from pipelines.run.loaded_run import LoadedRun
+
+SEED, STEP_TOKENS, TRIGGERS, SHOWN = 0, 1024, 5, 5
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature of the autoencoder."""
+
+    feature: int
+    fires: float
+    """Share of positions"""
+    triggers: tuple[Trigger, ...]
+    """The positions at which it is strongest"""
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How well an autoencoder reconstructs a layer, on validation tokens."""
+
+    explained_variance: float
+    """1 - sum |x - x'|^2 / sum |x - mean|^2, both over all tokens"""
+    dead: int
+    """Features that fire nowhere"""
+    mean_active: float
+    """Mean number of features that fire at a position"""
+    loss_bits: float
+    """Loss of the model, bits per token"""
+    spliced_bits: float
+    """With the reconstruction in place of the layer's output"""
+    zero_bits: float
+    """With zeros in place of it"""
+    mean_bits: float
+    """With its mean over the tokens in place of it"""
+    loss_recovered: float
+    """(zero - spliced) / (zero - loss): 1 is the whole model, 0 is as bad as zeros"""
+
+
+@dataclass(frozen=True)
+class AutoencoderOfRun(Result):
+    """A sparse autoencoder of one layer."""
+
+    key = "autoencoder"
+    section = Section(
+        "Sparse autoencoder",
+        "The output of a layer as a sum of a few of many features, trained on the training split and measured on the "
+        "validation split (TopK, Gao et al. 2024). Explained variance is 1 - sum |x - x'|^2 / sum |x - mean|^2, both "
+        "summed over all tokens. Dead features fire nowhere. Spliced is the loss of the model with the reconstruction "
+        "in place of the layer's output. Loss recovered is (zero - spliced) / (zero - model), with zeros in place of "
+        "the output. Zeros are a low bar, so the loss with the mean is beside it. The features depend on their "
+        "number, on how many are active, on the seed and on the length of training. The autoencoder cannot tell that "
+        "its features are those of the model, and top examples alone do not say what a feature means.",
+    )
+
+    layer: int
+    features: int
+    active: int
+    """Features that may be active at a position"""
+    quality: Quality
+    shown: tuple[Feature, ...]
+    steps: int
+    """Steps of training"""
+    trained_tokens: int
+    tokens: int
+    """Validation tokens"""
+    source: str
+    """Folder of the dataset"""
+
+    def parts(self) -> list[Table | str]:
+        found = self.quality
+        rows = [
+            ("explained variance", [f"{found.explained_variance:.3f}"]),
+            ("dead features", [f"{found.dead:,} of {self.features:,}"]),
+            ("active features at a position", [f"{found.mean_active:.1f} of {self.active}"]),
+            ("loss, bits per token", [f"{found.loss_bits:.3f}"]),
+            ("loss, spliced", [f"{found.spliced_bits:.3f}"]),
+            ("loss, mean", [f"{found.mean_bits:.3f}"]),
+            ("loss, zeros", [f"{found.zero_bits:.3f}"]),
+            ("loss recovered", [f"{found.loss_recovered:.3f}"]),
+        ]
+        return [
+            Table(f"layer {self.layer}", "on the validation split", [""], rows),
+            *(
+                trigger_table(f"feature {one.feature}, at {one.fires:.2%} of positions", one.triggers)
+                for one in self.shown
+            ),
+            f"{self.steps:,} steps on {self.trained_tokens:,} training tokens; {self.tokens:,} validation tokens",
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Autoencoder(Instrument):
+    """A sparse autoencoder."""
+
+    result = AutoencoderOfRun
+    reads_text = False
+    usual = False
+
+    sae_layer: int | None = None
+    """Layer of the sparse autoencoder, from 0; by default the middle one"""
+    sae_features: int | None = None
+    """Features of the sparse autoencoder; by default four times the width of the model"""
+    sae_active: int = 32
+    """Features of the sparse autoencoder that may be active at a position"""
+    sae_show: tuple[int, ...] = ()
+    """Features of the sparse autoencoder to show; by default the strongest that fire at several positions"""
+    steps: int = 1000
+    """Steps of training of the tuned lens or the autoencoder, at most"""
+    seconds: float = 60.0
+    """Seconds of training of the tuned lens or the autoencoder, at most; Ctrl-C ends the training early"""
+    validation_tokens: int = 8192
+    """Tokens of the validation split that an instrument reads"""
+
+    def __post_init__(self) -> None:
+        check_bounds(self.steps, self.seconds)
+        if self.validation_tokens < 1:
+            raise ValueError(f"`validation_tokens` is {self.validation_tokens}, but must be at least 1")
+
+    def check(self, config: ModelConfig) -> None:
+        require_decoder(config, "the autoencoder")
+        features = self._features(config)
+        if not 0 <= self._layer(config) < config.layers:
+            raise ValueError(f"`sae_layer` is {self.sae_layer}, but the model has the layers 0 to {config.layers - 1}")
+        if not 1 <= self.sae_active <= features:
+            raise ValueError(f"`sae_active` is {self.sae_active}, but must be from 1 to the {features:,} features")
+        for feature in self.sae_show:
+            if not 0 <= feature < features:
+                raise ValueError(f"`sae_show` names {feature}, but features are 0 to {features - 1}")
+
+    def _layer(self, config: ModelConfig) -> int:
+        return (config.layers - 1) // 2 if self.sae_layer is None else self.sae_layer
+
+    def _features(self, config: ModelConfig) -> int:
+        return 4 * config.width if self.sae_features is None else self.sae_features
+
+    def look(self, run: LoadedRun, text: str) -> AutoencoderOfRun:
+        own, model, config = OwnText.of(run), run.model, run.config.model
+        layer, features, device = self._layer(config), self._features(config), model.embedding.weight.device
+        name = f"blocks.{layer}.hook_resid_post"
+        made = SparseAutoencoder(config.width, features, self.sae_active, torch.Generator().manual_seed(SEED)).to(
+            device
+        )
+        training, generator, read = AutoencoderTraining(made), np.random.default_rng(SEED), 0
+
+        def step(done: float) -> float:
+            nonlocal read
+            x = _activations(model, name, own.training(generator, STEP_TOKENS))
+            read += len(x)
+            return training.step(x, done)
+
+        steps = train("training the autoencoder", step, steps=self.steps, seconds=self.seconds)
+        batches = own.validation(self.validation_tokens)
+        doing("measuring the autoencoder")
+        quality, activity = measured(model, made, name, batches)
+        shown = self._shown(activity, batches, Words(run))
+        return AutoencoderOfRun(
+            layer, features, self.sae_active, quality, shown, steps, read, activity.tokens, own.source
+        )
+
+    def _shown(self, activity: UnitActivity, batches: list[Batch], words: Words) -> tuple[Feature, ...]:
+        inputs, following = (np.concatenate([getattr(b, name) for b in batches]) for name in ("inputs", "targets"))
+        strength = activity.strongest[0] * (activity.fired >= min(TRIGGERS, activity.tokens))
+        strongest = strength.topk(min(SHOWN, len(strength))).indices.tolist()
+        return tuple(
+            Feature(
+                one,
+                float(activity.fired[one]) / activity.tokens,
+                triggers_of(activity, one, inputs, following, words),
+            )
+            for one in self.sae_show or [feature for feature in strongest if strength[feature] > 0]
+        )
+
+
+INSTRUMENT = Autoencoder
+
+
+def _activations(model: LanguageModel, name: str, batch: Batch) -> Tensor:
+    """Return an activation at all positions of a batch, (N, width) float32."""
+    with inference_mode(model), observed(model, [name]) as found:
+        model(**model_arguments(batch, model.embedding.weight.device))
+    return found[name].flatten(0, -2).float()
+
+
+@torch.no_grad()
+def measured(
+    model: LanguageModel, autoencoder: SparseAutoencoder, name: str, batches: list[Batch]
+) -> tuple[Quality, UnitActivity]:
+    """Return how well an autoencoder reconstructs the activation `name` of some batches, and what its features do."""
+    total = torch.zeros(model.config.width, dtype=torch.float64, device=model.embedding.weight.device)
+    squares, errors = 0.0, 0.0
+    activity: UnitActivity | None = None
+    for batch in batches:
+        x = _activations(model, name, batch)
+        z = autoencoder.encode(x)
+        new = UnitActivity.of(z, z > 0, TRIGGERS)
+        activity = new if activity is None else activity.joined(new, TRIGGERS)
+        total += x.double().sum(dim=0)
+        squares += x.double().square().sum().item()
+        errors += (x - autoencoder.decode(z)).double().square().sum().item()
+    assert activity is not None, "a split has a window"
+    mean = total / activity.tokens
+    distances = squares - activity.tokens * mean.square().sum().item()
+    zeros, means = torch.zeros((), device=total.device), mean.float()
+    whole, spliced, zero, average = (_loss(model, name, edit, batches) for edit in (None, autoencoder, zeros, means))
+    active = float(activity.fired.sum()) / activity.tokens
+    dead = int((activity.fired == 0).sum())
+    recovered = (zero - spliced) / (zero - whole)
+    return Quality(1 - errors / distances, dead, active, whole, spliced, zero, average, recovered), activity
+
+
+def _loss(
+    model: LanguageModel, name: str, edit: Tensor | Callable[[Tensor], Tensor] | None, batches: list[Batch]
+) -> float:
+    """Return the mean loss in bits per token with an edited activation."""
+    nats, tokens = 0.0, 0
+    with inference_mode(model), observed(model, edits={} if edit is None else {name: edit}):
+        for batch in batches:
+            of_batch = target_nats(model, batch, scored(batch, torch.device("cpu")).numpy())
+            nats, tokens = nats + of_batch.sum().item(), tokens + len(of_batch)
+    return bits(nats / tokens)

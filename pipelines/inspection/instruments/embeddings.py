@@ -1,0 +1,225 @@
+"""Nearest tokens and analogies of the embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lm.introspection.analogies import analogies, chance_of_parallels
+from lm.introspection.geometry import nearest_tokens, principal_components
+from pipelines.evaluation.measurement import Result, Section, Table
+from pipelines.inspection.instrument import Instrument
+from pipelines.inspection.word_vectors import read_word_vectors
+from pipelines.inspection.words import Words
+from pipelines.reporting.token_labels import TokenLabels
+
+if TYPE_CHECKING:
+    from pipelines.run.loaded_run import LoadedRun
+
+NEAREST, USUAL, SHOWN = 6, 8, 12  # neighbours, words without `near`, and rows of analogies
+
+
+@dataclass(frozen=True)
+class Analogy:
+    """An analogy of which d is the answer."""
+
+    words: tuple[str, ...]
+    """a, b, c and d"""
+    rank: int
+    """Rank of d; 1 is the nearest"""
+    nearest: str
+    """The nearest possible answer"""
+    parallel: float
+    """Cosine of b - a and d - c"""
+    coordinates: tuple[tuple[float, float], ...]
+    """The four words along the first two principal components of all entries"""
+
+
+@dataclass(frozen=True)
+class Space:
+    """A set of vectors."""
+
+    name: str
+    """ "model", or the file of word vectors"""
+    entries: int
+    dimensions: int
+    nearest: dict[str, tuple[tuple[str, float], ...]]
+    """For words: the nearest entries, with cosines"""
+    missing: tuple[str, ...]
+    """Words of `near` that are no entries of their own, such as words of several tokens"""
+    analogies: tuple[Analogy, ...]
+    skipped: int
+    """Analogies with a word that is no entry of its own, or with the same word twice"""
+    chance_rank: float | None
+    """Mean rank of an answer in a random order; None without analogies"""
+    chance_parallel: float | None
+    """Mean cosine of the displacements b - a and d - c of different analogies; None for fewer than two analogies"""
+
+
+@dataclass(frozen=True)
+class EmbeddingsOfRun(Result):
+    """The spaces of the model and of word vectors."""
+
+    key = "embeddings"
+    section = Section(
+        "Embeddings",
+        "Nearest entries have the largest cosine of their vectors. An analogy asks which entry is to c as b is to a: "
+        "the rank of the answer d is that of its cosine with b - a + c among all entries but a, b and c, with vectors "
+        "of length 1 (Mikolov et al. 2013). The chance rank is that of a random order. Parallel is the cosine of the "
+        "displacements b - a and d - c; its chance is the mean over displacements of different analogies. d is often "
+        "just near to c or b, so a good rank alone cannot tell that a relation is a direction. The embedding is only "
+        "what the first layer reads: what a model knows of a word is mostly in its layers. A word of several tokens "
+        "is not in the space of a model.",
+    )
+
+    spaces: tuple[Space, ...]
+
+    def parts(self) -> list[Table | str]:
+        parts: list[Table | str] = []
+        for space in self.spaces:
+            title = f"{space.name}, {space.entries:,} entries of {space.dimensions}"
+            rows = [
+                (word, ["  ".join(f"{near} {cosine:.2f}" for near, cosine in found)])
+                for word, found in space.nearest.items()
+            ]
+            if rows:
+                parts.append(Table(f"nearest in {title}", "entry", ["nearest entries, with cosines"], rows, text=True))
+            if space.missing:
+                parts.append(f"no entries of {space.name}: {', '.join(map(repr, space.missing))}")
+            if space.analogies or space.skipped:
+                parts += self._analogies(space, title)
+        return parts
+
+    def _analogies(self, space: Space, title: str) -> list[Table | str]:
+        found, skipped = space.analogies, f"{space.skipped:,} left out, with words that are no entries"
+        if not found:
+            return [f"analogies in {title}: {skipped}"]
+        rows = [(" ".join(one.words), [f"{one.rank:,}", one.nearest, f"{one.parallel:+.2f}"]) for one in found[:SHOWN]]
+        ranks = np.array([one.rank for one in found])
+        parallel = np.mean([one.parallel for one in found])
+        beside = "" if space.chance_parallel is None else f" (chance {space.chance_parallel:+.2f})"
+        return [
+            Table(f"analogies in {title}", "a b c d", ["rank of d", "nearest", "parallel"], rows, text=True),
+            f"{len(found):,} analogies: {np.mean(ranks == 1):.1%} first, median rank {np.median(ranks):,.0f} (chance "
+            f"{space.chance_rank:,.0f}), parallel {parallel:+.2f}{beside}; {skipped}",
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embeddings(Instrument):
+    """Nearest tokens and analogies."""
+
+    result = EmbeddingsOfRun
+    reads_text = False
+    usual = False
+
+    near: tuple[str, ...] = ()
+    """Words whose nearest tokens are shown; by default some frequent ones"""
+    analogies: str | None = None
+    """File of analogies: four words a b c d on a line, as in Athens Greece Oslo Norway"""
+    vectors: str | None = None
+    """File of word vectors in the text format of GloVe or word2vec, to show beside the model's"""
+
+    def look(self, run: LoadedRun, text: str) -> EmbeddingsOfRun:
+        asked = [] if self.analogies is None else read_analogies(Path(self.analogies))
+        spaces, labels, words = [], TokenLabels(run.tokenizer), Words(run)
+        usual = labels.words(np.zeros(run.tokenizer.vocab_size), USUAL)
+        near = self.near or [labels.pieces[place].decode() for place in usual]
+        rows = run.model.embedding.weight.detach().cpu()
+        allowed = torch.zeros(len(rows), dtype=torch.bool).index_fill(0, words.ordinary, True)
+
+        def token(word: str) -> int | None:
+            for spelled in (word,) if word.startswith(" ") else (f" {word}", word):
+                if len(ids := run.tokenizer.encode(spelled, disallowed_special=())) == 1:
+                    return ids[0]
+            return None
+
+        spaces.append(_space("the model", rows, allowed, token, lambda i: words.of([i])[0], near, asked))
+        if self.vectors is not None:
+            given = read_word_vectors(Path(self.vectors))
+            places = {word: place for place, word in enumerate(given.words)}
+
+            def entry(word: str) -> int | None:
+                return places.get(word.strip(), places.get(word.strip().lower()))
+
+            vectors = torch.from_numpy(given.vectors)
+            every = torch.ones(len(vectors), dtype=torch.bool)
+            spaces.append(_space(self.vectors, vectors, every, entry, given.words.__getitem__, near, asked))
+        return EmbeddingsOfRun(tuple(spaces))
+
+
+INSTRUMENT = Embeddings
+
+
+def read_analogies(path: Path) -> list[tuple[str, str, str, str]]:
+    """Return the analogies of a file; lines that begin with ":" are headings. ValueError names a line without four."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"`analogies` is {str(path)!r}, which cannot be read as UTF-8: {error}") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or line.startswith(":"):
+            continue
+        if len(words) != 4:
+            raise ValueError(f"line {number} of {path} has {len(words)} words, but an analogy has four: a b c d")
+        found.append((words[0], words[1], words[2], words[3]))
+    return found
+
+
+def _space(
+    name: str,
+    vectors: Tensor,
+    allowed: Tensor,
+    find: Callable[[str], int | None],
+    label: Callable[[int], str],
+    near: tuple[str, ...] | list[str],
+    asked: list[tuple[str, str, str, str]],
+) -> Space:
+    """Return what the instrument finds in `vectors` (V, D); `find` and `label` turn words into rows and back."""
+    here = {word: place for word in near if (place := find(word)) is not None}
+    kept = allowed.nonzero().squeeze(-1)
+    rows = {int(place): row for row, place in enumerate(kept)}
+    ids = torch.tensor([rows[place] for place in here.values()], dtype=torch.int64)
+    found = nearest_tokens(vectors[kept], ids, min(NEAREST, len(kept) - 1))
+    nearest = {
+        label(place): tuple((label(int(kept[i])), float(c)) for i, c in zip(one, cosines, strict=True))
+        for place, one, cosines in zip(here.values(), found.ids, found.cosines, strict=True)
+    }
+    places = [[find(word) for word in words] for words in asked]
+    whole = [row for row in places if None not in row and len(set(row)) == 4]
+    answers: list[Analogy] = []
+    chance_rank = chance_parallel = None
+    if whole:
+        quadruples = torch.tensor(whole)
+        solved, plane = analogies(vectors, quadruples, allowed), principal_components(vectors[kept])
+        chance_rank, chance_parallel = solved.chance_rank, chance_of_parallels(vectors, quadruples)
+        for number, row in enumerate(quadruples.tolist()):
+            at = plane.coordinates[[rows[place] for place in row]].tolist()
+            answers.append(
+                Analogy(
+                    tuple(label(place) for place in row),
+                    int(solved.ranks[number]),
+                    label(int(solved.nearest[number])),
+                    float(solved.parallel[number]),
+                    tuple((x, y) for x, y in at),
+                )
+            )
+    return Space(
+        name,
+        len(kept),
+        vectors.shape[1],
+        nearest,
+        tuple(word for word in near if word not in here),
+        tuple(answers),
+        len(asked) - len(whole),
+        chance_rank,
+        chance_parallel,
+    )

@@ -1,0 +1,141 @@
+"""How well each layer tells labels that you give."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from lm.config import ModelConfig
+from lm.introspection.probes import Probe, control_labels, majority_by_type
+from pipelines.cli.display import Bar
+from pipelines.evaluation.measurement import Result, Section, Table
+from pipelines.inspection.instrument import Instrument
+from pipelines.inspection.labelled_activations import read_labelled
+
+if TYPE_CHECKING:
+    from pipelines.run.loaded_run import LoadedRun
+
+SEED = 0
+
+
+@dataclass(frozen=True)
+class ProbeOfLayer:
+    """The probe of a layer, on documents that are held out."""
+
+    name: str
+    """ "embedding", the input of the first layer, or the number of the layer"""
+    accuracy: float
+    control: float
+    """Accuracy of a probe that is trained on the control labels"""
+    selectivity: float
+    """Accuracy minus that of the control task"""
+
+
+@dataclass(frozen=True)
+class ProbesOfRun(Result):
+    """The probes of all layers."""
+
+    key = "probes"
+    section = Section(
+        "Probes",
+        "A linear classifier (logistic regression) for each layer, trained on the activations of labelled words or "
+        "texts, and scored on a fifth of the documents, which are held out. A word is read at its last token, by an "
+        "encoder at its first, and a text as the mean over its tokens. The control task has random labels, one for "
+        "each word, or for each first word of a text: only memory solves it. Selectivity is accuracy minus that of "
+        "the control task (Hewitt and Liang 2019). Beside it are the most frequent label, and the most frequent label "
+        "of each word. A probe cannot tell whether the model uses what it finds: it shows what a linear reader could. "
+        "The accuracy depends on the number of examples and on the penalty. Labels of one document depend on each "
+        "other, so that differences between layers of a per cent or so may be chance.",
+    )
+
+    layers: tuple[ProbeOfLayer, ...]
+    of: str
+    """What is labelled: word or text"""
+    labels: int
+    """Different labels"""
+    trained: int
+    """Words or texts that the probes were trained on"""
+    held_out: int
+    """Words or texts that they were scored on"""
+    held_out_documents: int
+    frequent: float
+    """Accuracy of the most frequent label"""
+    by_type: float
+    """Accuracy of the most frequent label of each word; of texts, of each first word"""
+
+    def parts(self) -> list[Table | str]:
+        rows = [
+            (one.name, [f"{one.accuracy:.1%}", f"{one.control:.1%}", f"{100 * one.selectivity:+.1f}"])
+            for one in self.layers
+        ]
+        word = "each word" if self.of == "word" else "each first word"
+        return [
+            Table(
+                f"accuracy on held-out documents, {self.labels} labels",
+                "layer",
+                ["probe", "control", "selectivity"],
+                rows,
+            ),
+            f"most frequent label {self.frequent:.1%}, most frequent label of {word} {self.by_type:.1%}; trained on "
+            f"{self.trained:,} {self.of}s, scored on {self.held_out:,} of {self.held_out_documents:,} documents",
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probes(Instrument):
+    """Linear probes."""
+
+    result = ProbesOfRun
+    reads_text = False
+    usual = False
+
+    labels: str | None = None
+    """File of labelled words or texts for the probes, as the tasks tokens and classes read it (JSONL and others)"""
+    probe_examples: int = 10_000
+    """Labelled words or texts that the probes read, at most"""
+    probe_penalty: float = 1e-3
+    """Penalty of the probes: half of it times the sum of squared weights is added to the mean loss"""
+
+    def __post_init__(self) -> None:
+        if self.probe_examples < 1:
+            raise ValueError(f"`probe_examples` is {self.probe_examples}, but must be at least 1")
+        if not self.probe_penalty > 0:
+            raise ValueError(f"`probe_penalty` is {self.probe_penalty}, but must be above 0")
+
+    def check(self, config: ModelConfig) -> None:
+        if config.architecture == "encoder-decoder":
+            raise ValueError("model.architecture is 'encoder-decoder', but probes need a decoder or an encoder")
+        if self.labels is None:
+            raise ValueError("probes need labels: give a file of labelled words or texts with `labels`")
+
+    def look(self, run: LoadedRun, text: str) -> ProbesOfRun:
+        assert self.labels is not None, "it is checked"
+        read = read_labelled(run, Path(self.labels), self.probe_examples)
+        test, train = torch.from_numpy(read.held_out), torch.from_numpy(~read.held_out)
+        control = control_labels(read.types, read.labels[~read.held_out], SEED)
+        targets = [torch.from_numpy(one) for one in (read.labels, control)]
+        layers = []
+        with Bar("training probes", len(read.layers), "layers") as bar:
+            for done, (name, x) in enumerate(read.layers.items(), 1):
+                fitted = [Probe(x[train], y[train], len(read.names), self.probe_penalty) for y in targets]
+                own, by_heart = (probe.accuracy(x[test], y[test]) for probe, y in zip(fitted, targets, strict=True))
+                layers.append(ProbeOfLayer(name, own, by_heart, own - by_heart))
+                bar.update(done)
+        frequent, by_type = majority_by_type(read.types, read.labels, read.held_out)
+        return ProbesOfRun(
+            tuple(layers),
+            read.kind,
+            len(read.names),
+            int(train.sum()),
+            int(test.sum()),
+            len(np.unique(read.documents[read.held_out])),
+            frequent,
+            by_type,
+        )
+
+
+INSTRUMENT = Probes

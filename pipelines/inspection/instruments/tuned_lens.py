@@ -1,0 +1,153 @@
+"""A trained lens beside the logit lens (takes a minute)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lm.config import ModelConfig
+from lm.introspection.tuned_lens import LensTraining, TunedLens
+from lm.metrics.units import bits
+from lm.model import LanguageModel
+from pipelines.evaluation.measurement import Result, Section, Table
+from pipelines.inspection.bounded_training import check_bounds, train
+from pipelines.inspection.instrument import Instrument, require_decoder
+from pipelines.inspection.own_text import OwnText, model_arguments, scored
+from pipelines.training.batch import Batch
+from pipelines.training.batch_loss import LOGIT_ROWS
+
+if TYPE_CHECKING:
+    from pipelines.run.loaded_run import LoadedRun
+
+SEED, STEP_TOKENS = 0, 512
+
+
+@dataclass(frozen=True)
+class LensesOfLayer:
+    """The logit lens and the tuned lens of a layer: means over the validation tokens, bits per token."""
+
+    name: str
+    """ "embedding", the input of the first layer, or the number of the layer"""
+    logit_kl_bits: float
+    """D(model's prediction || logit lens)"""
+    tuned_kl_bits: float
+    """D(model's prediction || tuned lens)"""
+    logit_next_bits: float
+    """Surprisal of the next token, of the logit lens"""
+    tuned_next_bits: float
+
+
+@dataclass(frozen=True)
+class TunedLensOfRun(Result):
+    """The logit lens and the tuned lens by layer."""
+
+    key = "tuned_lens"
+    section = Section(
+        "Tuned lens",
+        "The tuned lens of a layer is what the head predicts from the stream after an affine map, trained for each "
+        "layer on the training split to minimise the divergence from the model's prediction (Belrose et al. 2023). "
+        "The logit lens has no map. KL is the mean divergence of a lens from the model's prediction on the validation "
+        "split, and next token the mean surprisal. What the tuned lens gains over the logit lens, the layer holds in "
+        "another basis. The lens cannot tell whether the model uses what the map finds, and a map that is trained for "
+        "too few steps shows less than the layer holds, sometimes less than the logit lens.",
+    )
+
+    layers: tuple[LensesOfLayer, ...]
+    """The last layer is the model's prediction"""
+    steps: int
+    """Steps of training"""
+    trained_tokens: int
+    tokens: int
+    """Validation tokens"""
+    source: str
+    """Folder of the dataset"""
+
+    def parts(self) -> list[Table | str]:
+        numbers = [field.name for field in fields(LensesOfLayer)[1:]]
+        rows = [(one.name, [f"{getattr(one, name):.3f}" for name in numbers]) for one in self.layers]
+        heads = ["KL, logit lens", "KL, tuned", "next token, logit", "tuned"]
+        return [
+            Table("bits per token by layer", "layer", heads, rows),
+            f"{self.steps:,} steps on {self.trained_tokens:,} training tokens; {self.tokens:,} validation tokens",
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TunedLensInstrument(Instrument):
+    """The tuned lens."""
+
+    result = TunedLensOfRun
+    reads_text = False
+    usual = False
+
+    steps: int = 1000
+    """Steps of training of the tuned lens or the autoencoder, at most"""
+    seconds: float = 60.0
+    """Seconds of training of the tuned lens or the autoencoder, at most; Ctrl-C ends the training early"""
+    validation_tokens: int = 8192
+    """Tokens of the validation split that an instrument reads"""
+
+    def __post_init__(self) -> None:
+        check_bounds(self.steps, self.seconds)
+        if self.validation_tokens < 1:
+            raise ValueError(f"`validation_tokens` is {self.validation_tokens}, but must be at least 1")
+
+    def check(self, config: ModelConfig) -> None:
+        require_decoder(config, "the tuned lens")
+
+    def look(self, run: LoadedRun, text: str) -> TunedLensOfRun:
+        own, model = OwnText.of(run), run.model
+        lens = TunedLens(model)
+        training, device = LensTraining(model, lens), model.embedding.weight.device
+        generator, read = np.random.default_rng(SEED), 0
+
+        def step(done: float) -> float:
+            nonlocal read
+            batch = own.training(generator, STEP_TOKENS)
+            rows = _some(scored(batch, device), generator)
+            read += int(rows.sum())
+            return training.step(model_arguments(batch, device), rows, done)
+
+        steps = train("training the tuned lens", step, steps=self.steps, seconds=self.seconds)
+        batches = own.validation(self.validation_tokens)
+        layers, tokens = measured(model, lens, batches)
+        return TunedLensOfRun(layers, steps, read, tokens, own.source)
+
+
+INSTRUMENT = TunedLensInstrument
+
+
+def _some(rows: Tensor, generator: np.random.Generator) -> Tensor:
+    """Return `rows` (B, T) bool with at most STEP_TOKENS of them left, drawn at random."""
+    places = rows.flatten().nonzero().squeeze(-1)
+    if len(places) <= STEP_TOKENS:
+        return rows
+    kept = torch.from_numpy(generator.choice(len(places), STEP_TOKENS, replace=False)).to(places.device)
+    return torch.zeros_like(rows).flatten().index_fill(0, places[kept], True).view_as(rows)
+
+
+@torch.no_grad()
+def measured(model: LanguageModel, lens: TunedLens, batches: list[Batch]) -> tuple[tuple[LensesOfLayer, ...], int]:
+    """Return both lenses of each layer on some batches, and the number of their tokens."""
+    device = model.embedding.weight.device
+    sums, final_nats, tokens = np.zeros((len(lens.names), 4)), 0.0, 0
+    for batch in batches:
+        rows = scored(batch, device)
+        targets = torch.from_numpy(batch.targets).to(device)[rows][:, None]
+        streams, final = lens.streams(model, model_arguments(batch, device), rows)
+        for first in range(0, len(final), LOGIT_ROWS):
+            part = slice(first, first + LOGIT_ROWS)
+            expected = final[part].double()
+            for layer, x in enumerate(streams):
+                both = [lens.log_probabilities(model, x[part], layer, tuned).double() for tuned in (False, True)]
+                divergences = [(expected.exp() * (expected - one)).sum().item() for one in both]
+                sums[layer] += [*divergences, *(-one.gather(-1, targets[part]).sum().item() for one in both)]
+        final_nats -= final.double().gather(-1, targets).sum().item()
+        tokens += len(final)
+    names = ["embedding", *(f"{layer}" for layer in range(len(lens.names)))]
+    sums = np.concatenate((sums, [[0.0, 0.0, final_nats, final_nats]])) / tokens
+    return tuple(LensesOfLayer(n, *map(bits, row)) for n, row in zip(names, sums.tolist(), strict=True)), tokens

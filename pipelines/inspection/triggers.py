@@ -1,0 +1,44 @@
+"""Positions of a text at which a unit or a feature is strong, in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lm.introspection.unit_activity import UnitActivity
+from pipelines.evaluation.measurement import Table
+from pipelines.inspection.words import Words
+
+CONTEXT, SHOWN = 8, 48  # tokens before a trigger, and characters in a table
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """A position at which a unit is strong."""
+
+    before: tuple[str, ...]
+    """The last tokens that the model has read; the last of them is the token at the position"""
+    next: str
+    """The next token of the text"""
+    activation: float
+
+
+def triggers_of(
+    activity: UnitActivity, unit: int, inputs: np.ndarray, following: np.ndarray, words: Words
+) -> tuple[Trigger, ...]:
+    """Return where a unit is strongest; inputs (windows, T) are the text that was read, `following` the next tokens."""
+    found = []
+    values, positions = (part[:, unit].tolist() for part in (activity.strongest, activity.positions))
+    for value, position in zip(values, positions, strict=True):
+        row, column = divmod(position, inputs.shape[1])
+        before = inputs[row, max(0, column - CONTEXT) : column + 1].tolist()
+        if value:
+            found.append(Trigger(words.of(before), words.of([int(following[row, column])])[0], value))
+    return tuple(found)
+
+
+def trigger_table(title: str, triggers: tuple[Trigger, ...]) -> Table:
+    """Return the triggers as a table."""
+    rows = [(f"{one.activation:+.2f}", ["".join(one.before)[-SHOWN:], one.next]) for one in triggers]
+    return Table(title, "activation", ["trigger", "next"], rows, text=True)

@@ -1,0 +1,54 @@
+"""Word vectors in the text formats of GloVe and word2vec: a word and its numbers on each line."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from corpora.formats.text_files import text_pieces, whole_lines
+from corpora.read_options import ReadOptions
+
+MAX_LINE = 2**20  # bytes
+
+
+@dataclass(frozen=True)
+class WordVectors:
+    """N words, each once, and their vectors (N, D) float32."""
+
+    words: list[str]
+    vectors: np.ndarray
+
+
+def read_word_vectors(path: Path) -> WordVectors:
+    """Return the vectors of a text file, plain or compressed; of a word that occurs twice, the first.
+
+    The first line may hold the number of words and of dimensions, as word2vec writes it. Words may contain blanks.
+    Raises ValueError that names the line for other files.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}: give word vectors in the text format of GloVe or word2vec")
+    found: dict[str, np.ndarray] = {}
+    size, read, promised = 0, 0, None
+    too_long = ValueError(f"{path} has a line of more than {MAX_LINE:,} bytes: it is no file of word vectors")
+    for number, line in enumerate(whole_lines(text_pieces(path, ReadOptions()), MAX_LINE, too_long), 1):
+        fields = line.decode("utf-8", errors="replace").rstrip().split(" ")
+        if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
+            promised, size = int(fields[0]), int(fields[1])
+            continue
+        size = size or len(fields) - 1
+        if fields == [""]:
+            continue
+        try:
+            vector = np.array(fields[-size:], np.float32)
+        except ValueError:
+            vector = np.empty(0, np.float32)
+        if len(fields) <= size or size < 1 or len(vector) != size or not np.isfinite(vector).all():
+            wanted = f"a word and {max(1, size)} numbers"
+            raise ValueError(f"line {number} of {path} is not {wanted}: it begins {line[:30]!r}")
+        read += 1
+        found.setdefault(" ".join(fields[:-size]), vector)
+    if not found:
+        raise ValueError(f"{path} has no word vectors")
+    if promised is not None and promised != read:
+        raise ValueError(f"{path} says that it has {promised:,} words, but has {read:,}: it is not whole")
+    return WordVectors(list(found), np.stack(list(found.values())))
