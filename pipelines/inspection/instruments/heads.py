@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from lm.mixers.attention import require_attention
 from pipelines.evaluation.measurement import Result, Section, Table
 from pipelines.inspection.instrument import Instrument
 from pipelines.inspection.words import Words
+from pipelines.reporting.pictures import HeatMap, Picture
 
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
@@ -59,8 +62,28 @@ class HeadsOfRun(Result):
     """Tokens before they are repeated"""
     sequences: int
 
+    @property
+    def _scores(self) -> list[str]:
+        return [f.name for f in fields(HeadRow)[2:] if getattr(self.heads[0], f.name) is not None]
+
+    def pictures(self) -> Sequence[Picture]:
+        layers, count = self.heads[-1].layer + 1, self.heads[-1].head + 1
+        maps = {
+            score: [[getattr(row, score) for row in self.heads if row.layer == layer] for layer in range(layers)]
+            for score in self._scores
+        }
+        text = "Mean attention weights on random repeated tokens; darker is more."
+        weights = {score: values for score, values in maps.items() if score != "copying"}
+        rows, columns = [*map(str, range(layers))], [*map(str, range(count))]
+        by_head = partial(HeatMap, rows=rows, columns=columns, x="head", y="layer", most=1.0)
+        pictures = [by_head(title="Scores of heads", text=text, maps=weights)]
+        if "copying" in maps:
+            text = "Blue heads raise the tokens that they attend to; red heads lower them."
+            pictures.append(by_head(title="Copying", text=text, maps={"": maps["copying"]}, signed=True))
+        return pictures
+
     def parts(self) -> list[Table | str]:
-        scores = [f.name for f in fields(HeadRow)[2:] if getattr(self.heads[0], f.name) is not None]
+        scores = self._scores
         shown = list(self.heads)
         if len(shown) > ALL:
             strongest = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from lm.introspection.patching import patching_maps
 from pipelines.evaluation.measurement import Result, Section, Table
 from pipelines.inspection.instrument import Instrument, require_decoder
 from pipelines.inspection.words import Words, read_ids, single_token
+from pipelines.reporting.pictures import HeatMap, Picture
 
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
@@ -52,16 +54,38 @@ class PatchedPrompts(Result):
     heads: Map | None
     """(L, H): output of a head"""
 
+    @property
+    def _labels(self) -> list[str]:
+        """The tokens, with those that they replace."""
+        pairs = zip(self.tokens, self.corrupt_tokens, strict=True)
+        return [own if own == other else f"{own} for {other}" for own, other in pairs]
+
+    def pictures(self) -> Sequence[Picture]:
+        text = "1 restores the clean prediction, 0 changes nothing. The last row is the last layer."
+        layers = [*map(str, range(len(self.stream)))]
+        places = {"stream before the layer": self.stream, "attention": self.attention, "MLP": self.mlp}
+        pictures = [
+            HeatMap(
+                title=f"Patching the {name}: {self.target} against {self.against}",
+                text=text, maps={"": values}, rows=layers, columns=self._labels, x="position", y="layer", signed=True,
+            )
+            for name, values in places.items()
+            if values is not None
+        ]  # fmt: skip
+        if self.heads is not None:
+            heads = [*map(str, range(len(self.heads[0])))]
+            title, maps = f"Patching a head: {self.target} against {self.against}", {"": self.heads}
+            pictures.append(
+                HeatMap(title=title, text=text, maps=maps, rows=layers, columns=heads, x="head", y="layer", signed=True)
+            )
+        return pictures
+
     def parts(self) -> list[Table | str]:
         what = f"{self.target} against {self.against}"
         layers, count = len(self.stream), len(self.tokens)
         shown = range(min(layers, COLUMNS))
-        labels = [
-            own if own == other else f"{own} for {other}"
-            for own, other in zip(self.tokens, self.corrupt_tokens, strict=True)
-        ]
         rows = [
-            (labels[t], [f"{self.stream[layer][t]:z.2f}" for layer in shown])
+            (self._labels[t], [f"{self.stream[layer][t]:z.2f}" for layer in shown])
             for t in range(max(0, count - POSITIONS), count)
         ]
         heads = [f"layer {i}" for i in shown]
