@@ -197,3 +197,17 @@ def test_attributions_are_those_of_transformer_lens(kind, peers):
         with torch.no_grad():
             expected = (weight[270] - weight[280]) @ (linear_part(norm, written) / scale)
         assert found.terms[f"mlp {layer}"] == pytest.approx(expected.item(), abs=1e-4)
+
+
+def test_the_diagnosis_at_initialisation_is_that_of_random_weights(gpt):
+    trained, fresh = (
+        bytelm.inspect(gpt, instruments="diagnosis", validation_tokens=512, initial=initial)["diagnosis"][0]
+        for initial in (False, True)
+    )
+    assert fresh.state == "initialisation" and trained.state.startswith("step-")
+    assert trained.tokens == fresh.tokens >= 512 and trained.loss_bits < fresh.loss_bits
+    assert fresh.loss_bits == pytest.approx(torch.tensor(float(gpt.tokenizer.vocab_size)).log2().item(), rel=0.1)
+    assert trained.embedding_rank <= trained.largest_rank == gpt.config.model.width
+    table, said = trained.parts()
+    assert [label for label, _ in table.rows] == ["embedding", "0"] and said.startswith("effective rank of the embed")
+    assert trained.pictures()[0].figure().axes
