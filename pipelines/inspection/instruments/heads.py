@@ -30,13 +30,14 @@ ALL, STRONGEST = 24, 4  # heads in the table: all of few, else the strongest by 
 
 @dataclass(frozen=True)
 class HeadRow:
-    """The scores of a head. All but `copying` are mean attention weights from 0 to 1."""
+    """The scores of a head. All but `similar` and `copying` are mean attention weights from 0 to 1."""
 
     layer: int
     head: int
     induction: float
     previous: float
     duplicate: float
+    similar: float
     copying: float | None
 
 
@@ -49,9 +50,10 @@ class HeadsOfRun(Result):
         "Heads",
         "On sequences of random tokens that occur twice in a row. Induction: mean weight, in the second copy, on the "
         "token after the same token in the first copy, which comes next (Olsson et al. 2022). Previous: weight on the "
-        "position before. Duplicate: weight, in the second copy, on the same token in the first. Copying: whether the "
-        "head raises the tokens that it attends to, -1 to 1, from its weights alone (Elhage et al. 2021). The "
-        "probability of the repeated token says whether all heads together do it. Random tokens cannot tell what a "
+        "position before. Duplicate: weight, in the second copy, on the same token in the first. Similar: cosine of "
+        "the embeddings of a token and of those that it attends to, minus the mean over all earlier tokens. Copying: "
+        "whether the head raises the tokens that it attends to, -1 to 1, from its weights alone (Elhage et al. 2021). "
+        "The probability of the repeated token says whether all heads together do it. Random tokens cannot tell what a "
         "head does on real text, and a weight does not say that the head matters: delete it.",
     )
 
@@ -73,7 +75,7 @@ class HeadsOfRun(Result):
             for score in self._scores
         }
         text = "Mean attention weights on random repeated tokens; darker is more."
-        weights = {score: values for score, values in maps.items() if score != "copying"}
+        weights = {score: values for score, values in maps.items() if score not in ("copying", "similar")}
         rows, columns = [*map(str, range(layers))], [*map(str, range(count))]
         by_head = partial(HeatMap, rows=rows, columns=columns, x="head", y="layer", most=1.0)
         pictures = [by_head(title="Scores of heads", text=text, maps=weights)]
@@ -135,6 +137,7 @@ class Heads(Instrument):
                 induction=float(scores.induction[layer, head]),
                 previous=float(scores.previous[layer, head]),
                 duplicate=float(scores.duplicate[layer, head]),
+                similar=float(scores.similar[layer, head]),
                 copying=None if copying is None else float(copying[layer, head]),
             )
             for layer, head in product(*map(range, scores.induction.shape))
