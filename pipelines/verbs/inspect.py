@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = PASSIVE_THREADS
 
-COMMON = ("target", "against", "corrupt", "ablation")
+COMMON = ("target", "against", "corrupt")
 RARE = sorted({option.name for option in instrument_options()} - {*COMMON})
 # Options by subject: in --help, and only in --help-all.
 HELP = {

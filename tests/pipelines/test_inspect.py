@@ -142,7 +142,11 @@ def test_patching_finds_where_two_prompts_part(induction):
     assert (found.target, found.against) == ("m", "r")
     assert [round(effect, 1) for effect in found.stream[1]] == [0, 0, 1, 0, 0, 0]
     assert [[round(effect, 1) for effect in row] for row in found.heads] == [[0, 0], [1, 0]]
-    stream, heads, said = found.parts()
+    stream, heads, agreement, said = found.parts()
+    assert [label for label, _ in agreement.rows] == ["stream", "attention", "heads"]
+    assert {one.map: one for one in found.agreement}["heads"].correlation > 0.9
+    quick = bytelm.inspect(induction, "c h m q d h", instruments="patching", corrupt="c h r q d h", quick=True)
+    assert quick["patching"][0].quick and not quick["patching"][0].agreement and len(quick["patching"][0].parts()) == 4
     assert [label for label, _ in stream.rows] == ["c", "h", "m for r", "q", "d", "h"]
     assert heads.rows[1] == ("1", ["1.00", "0.00"]) and said.startswith("logit difference: +")
     for words, given in {

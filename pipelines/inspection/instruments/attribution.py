@@ -1,4 +1,4 @@
-"""What embedding, heads, MLPs and biases add to a logit (direct logit attribution)."""
+"""What embedding, heads, MLPs and biases add to a logit."""
 
 from __future__ import annotations
 

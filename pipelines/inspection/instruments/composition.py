@@ -1,4 +1,4 @@
-"""Which heads read what earlier heads write (Q, K and V composition), from the weights alone."""
+"""Heads that read what earlier heads write, by weights."""
 
 from __future__ import annotations
 

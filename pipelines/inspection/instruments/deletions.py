@@ -1,4 +1,4 @@
-"""What a run loses without each layer, attention, head and MLP, on its validation split (takes long)."""
+"""What a run loses without each layer, head and MLP."""
 
 from __future__ import annotations
 

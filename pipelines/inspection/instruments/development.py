@@ -1,4 +1,4 @@
-"""How heads come about over the checkpoints of the run: their scores beside the loss."""
+"""Scores of heads over the checkpoints of the run."""
 
 from __future__ import annotations
 

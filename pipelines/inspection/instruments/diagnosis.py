@@ -1,4 +1,4 @@
-"""Health of training: saturated attention, gradients, dead units and the rank of embeddings, by layer."""
+"""Health of training by layer: attention, gradients."""
 
 from __future__ import annotations
 

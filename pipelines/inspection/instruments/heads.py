@@ -1,4 +1,4 @@
-"""Which heads look at the previous token, at equal tokens, or induce: on random repeated tokens."""
+"""What heads attend to, and induction on random tokens."""
 
 from __future__ import annotations
 
