@@ -2,8 +2,8 @@
 
 The published models, GPT-NeoX-20B and Pythia, rotate a quarter of each head and have parallel residuals.
 
-Only attention can go without biases, by a setting. A model without biases has that setting off and all other biases
-zero.
+A model without biases is written with zero biases, and with `bias` false, a key that only we read. transformers could
+leave out those of attention alone, by a setting, but TransformerLens cannot open such a model.
 """
 
 from __future__ import annotations
@@ -11,12 +11,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lm.config import ModelConfig
-from lm.exchange.format import ACTIVATIONS, Entry, Format, Setting, layer, read_tying
+from lm.exchange.format import ACTIVATIONS, Entry, Format, Pretrained, Setting, constant, layer, read_tying
 from lm.exchange.rope import rope_conflicts, rope_setting, rotary_share
 
 EMBEDDING = "gpt_neox.embed_in.weight"
 FINAL = "gpt_neox.final_layer_norm"
 HEAD = "embed_out.weight"
+
+
+def _has_biases(given: Pretrained) -> bool:
+    """Return whether the model has biases: not if it was written without them, and none was trained since."""
+    zero = given.settings.get("bias") is False and not any(
+        bool(tensor.any()) for name, tensor in given.tensors.items() if name.endswith(".bias")
+    )
+    return given.settings["attention_bias"] and not zero
+
 
 SETTINGS = (
     Setting("vocab_size", "vocab_size", 50432),
@@ -37,7 +46,8 @@ SETTINGS = (
         write=lambda config: config.residual == "parallel",
         read=lambda given: "parallel" if given.settings["use_parallel_residual"] else "sequential",
     ),
-    Setting("attention_bias", "bias", True),
+    Setting("attention_bias", "bias", True, write=constant(True), read=_has_biases),
+    Setting("bias", write=lambda config: config.bias),
     Setting("tie_word_embeddings", "tied_head", False, read=read_tying(HEAD, EMBEDDING)),
     Setting("hidden_dropout", "dropout", 0.0),
     Setting("attention_dropout", write=lambda config: config.dropout),
@@ -66,6 +76,8 @@ def _zeros(config: ModelConfig) -> dict[str, tuple[int, ...]]:
         return {}
     sizes = {
         "input_layernorm": config.width,
+        "attention.query_key_value": 3 * config.width,
+        "attention.dense": config.width,
         "post_attention_layernorm": config.width,
         "mlp.dense_h_to_4h": config.hidden_width,
         "mlp.dense_4h_to_h": config.width,

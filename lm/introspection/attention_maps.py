@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from lm.attention.backends import reference
@@ -69,6 +70,8 @@ class HeadScores:
     """Weight, in the second copy, on the same token in the first."""
     induction: Tensor
     """Weight, in the second copy, on the token after that, which comes next (Olsson et al. 2022)."""
+    similar: Tensor
+    """Sum over the other tokens of the first copy of weight times (cosine of embeddings - its mean over them)."""
 
 
 def head_scores(
@@ -87,13 +90,25 @@ def head_scores(
     device = model.embedding.weight.device
     ids = torch.arange(model.config.vocab_size) if ids is None else ids.cpu()
     read = repeated_tokens(ids, generator, length=length, sequences=sequences).to(device)
-    maps = attention_maps(model, read).own.double().mean(dim=1)  # (L, H, 2 length, 2 length)
+    own = attention_maps(model, read).own.double()
+    maps = own.mean(dim=1)  # (L, H, 2 length, 2 length)
     second_copy = maps[:, :, length:]
     return HeadScores(
         previous=_diagonal_mean(maps, -1),
         duplicate=_diagonal_mean(second_copy, 0),
         induction=_diagonal_mean(second_copy, 1),
+        similar=_similarity(model, own[..., :length, :length], read[:, :length]),
     )
+
+
+def _similarity(model: LanguageModel, maps: Tensor, ids: Tensor) -> Tensor:
+    """Return the scores `similar` (L, H) from attention weights (L, B, H, T, T) on ids (B, T)."""
+    directions = F.normalize(model.embedding.weight.detach()[ids].double(), dim=-1)
+    others = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.float64, device=ids.device)
+    others = others.tril(-1) if model.config.architecture == "decoder" else others.fill_diagonal_(0)
+    cosines = directions @ directions.transpose(-2, -1)
+    mean = (cosines * others).sum(dim=-1, keepdim=True) / others.sum(dim=-1, keepdim=True).clamp(min=1)
+    return (maps * ((cosines - mean) * others)[None, :, None]).sum(dim=-1).mean(dim=(1, 3))
 
 
 def _diagonal_mean(maps: Tensor, offset: int) -> Tensor:

@@ -103,6 +103,13 @@ def qk_circuit(model: LanguageModel, layer: int, head: int, distance: int = 0) -
     in positions, from the query back to the key. Raises ValueError for models with qk_norm, whose scores are not
     bilinear, and for an unknown layer, head or distance.
     """
+    query, key = query_and_key(model, layer, head, distance)
+    return query.T @ key
+
+
+@torch.no_grad()
+def query_and_key(model: LanguageModel, layer: int, head: int, distance: int = 0) -> tuple[Tensor, Tensor]:
+    """Return the factors of `qk_circuit`, W_Q with the scale and W_K, after their norm: (D, width) float64."""
     block = _block(model, layer, head)
     if model.config.qk_norm:
         raise ValueError("model.qk_norm is set: normalised queries and keys have no QK circuit, only attention maps")
@@ -113,8 +120,7 @@ def qk_circuit(model: LanguageModel, layer: int, head: int, distance: int = 0) -
         query, key = _rotate(model, query, max(distance, 0)), _rotate(model, key, max(-distance, 0))
     norm = _norm_before_attention(model, block)
     scale = width**-0.5 if model.config.scaled_attention else 1.0
-    circuit: Tensor = (scale * (query @ norm)).T @ (key @ norm)
-    return circuit
+    return scale * (query @ norm), key @ norm
 
 
 @torch.no_grad()
@@ -124,9 +130,18 @@ def ov_circuit(model: LanguageModel, layer: int, head: int) -> Tensor:
     M = W_O W_V. It includes the linear part of the norm before attention, but not its division by the scale of each
     position; biases are left out. Raises ValueError for an unknown layer or head.
     """
-    block = _block(model, layer, head)
-    write, read = _write_and_read(model, block, head)
+    write, read = write_and_read(model, layer, head)
     return write @ read
+
+
+@torch.no_grad()
+def write_and_read(model: LanguageModel, layer: int, head: int) -> tuple[Tensor, Tensor]:
+    """Return the factors of `ov_circuit`, float64: W_O (width, D), and W_V after its norm (D, width)."""
+    block = _block(model, layer, head)
+    attention, width = _attention(model, block), model.config.head_features
+    value = attention.value.weight.double().unflatten(0, (-1, width))[_shared_head(attention, head)]
+    write = attention.output.weight.double().unflatten(1, (-1, width))[:, head]
+    return write, value @ _norm_before_attention(model, block)
 
 
 @torch.no_grad()
@@ -165,9 +180,9 @@ def copying_scores(model: LanguageModel) -> Tensor:
     norm = _matrix_of(model, model.stack.final_norm)
     embedding_unembedding = model.embedding.weight.double().T @ model.head.output_weight.double() @ norm
     scores = torch.zeros(len(model.stack.blocks), config.heads, dtype=torch.float64)
-    for layer, block in enumerate(model.stack.blocks):
+    for layer in range(len(model.stack.blocks)):
         for head in range(config.heads):
-            write, read = _write_and_read(model, block, head)
+            write, read = write_and_read(model, layer, head)
             eigenvalues = torch.linalg.eigvals(read @ embedding_unembedding @ write)
             moduli = eigenvalues.abs().sum()
             scores[layer, head] = eigenvalues.real.sum() / moduli if moduli > 0 else 0.0
@@ -221,14 +236,6 @@ def _attention(model: LanguageModel, block: Block) -> Attention:
 def _shared_head(attention: Attention, head: int) -> int:
     """Return the head of keys and values that a query head uses."""
     return head // (attention.heads // attention.kv_heads)
-
-
-def _write_and_read(model: LanguageModel, block: Block, head: int) -> tuple[Tensor, Tensor]:
-    """Return the factors of the OV circuit, float64: W_O (width, D), and W_V after its norm (D, width)."""
-    attention, width = _attention(model, block), model.config.head_features
-    value = attention.value.weight.double().unflatten(0, (-1, width))[_shared_head(attention, head)]
-    write = attention.output.weight.double().unflatten(1, (-1, width))[:, head]
-    return write, value @ _norm_before_attention(model, block)
 
 
 def _norm_before_attention(model: LanguageModel, block: Block) -> Tensor:

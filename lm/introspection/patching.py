@@ -7,12 +7,19 @@ difference LD = logit(target) - logit(against) after the last token, the effect 
 
 (Meng et al. 2022; Wang et al. 2023). It shows what is sufficient in the corrupt prompt. What is necessary in the clean
 one is another question: exchange the prompts.
+
+Attribution patching estimates all effects to first order, from one forward pass of each prompt and one backward pass:
+
+    sum (a_clean - a_corrupt) dLD/da / (LD_clean - LD_corrupt)      with the derivative in the corrupt prompt
+
+(Nanda 2023; Syed et al. 2023). It errs where the model is far from linear, as in saturated attention and layer 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -49,26 +56,9 @@ def patching_maps(model: LanguageModel, clean: Tensor, corrupt: Tensor, target: 
     Raises ValueError for another architecture, for prompts of different lengths, and for prompts with nearly the same
     logit difference, by which the effects would be divided.
     """
-    if model.config.architecture != "decoder":
-        raise ValueError(f"model.architecture is {model.config.architecture!r}, but patching needs a decoder")
-    if clean.shape != corrupt.shape:
-        raise ValueError(
-            f"the prompts have {len(clean)} and {len(corrupt)} tokens, but need equally many: change one of them"
-        )
-
-    def difference(ids: Tensor) -> Tensor:
-        """Return the logit difference (B,) after ids (B, T)."""
-        logits = model.logits(model(ids)[:, -1]).double()
-        return logits[:, target] - logits[:, against]
-
+    difference = partial(_difference, model, target, against)
     with inference_mode(model):
-        ends = difference(torch.stack((clean, corrupt)))
-        whole, base = ends.tolist()
-        if abs(whole - base) <= LEAST * (abs(whole) + abs(base)):
-            raise ValueError(
-                f"the logit difference is {whole:.3f} after the clean prompt and {base:.3f} after the corrupt one, too "
-                "close to measure what restores it: name a target and a token against it that the prompts tell apart"
-            )
+        whole, base = _ends(model, clean, corrupt, target, against)
         names, count = activation_names(model), len(clean)
 
         def effects(short: str, rows: int, heads: bool) -> Tensor:
@@ -88,6 +78,52 @@ def patching_maps(model: LanguageModel, clean: Tensor, corrupt: Tensor, target: 
             effects(MLP, count, False) if f"blocks.0.{MLP}" in names else None,
             effects("attn.hook_z", model.config.heads, True) if "blocks.0.attn.hook_z" in names else None,
         )
+
+
+def estimated_maps(model: LanguageModel, clean: Tensor, corrupt: Tensor, target: int, against: int) -> PatchingMaps:
+    """Return the first-order estimates of `patching_maps` (attribution patching). Raises ValueError as it does."""
+    with inference_mode(model):
+        whole, base = _ends(model, clean, corrupt, target, against)
+        known = set(activation_names(model))
+        layers = range(len(model.stack.blocks))
+        kinds = [short for short in (STREAM, ATTENTION, MLP, "attn.hook_z") if f"blocks.0.{short}" in known]
+        names = [f"blocks.{layer}.{short}" for short in kinds for layer in layers]
+        own, other = (Trace(model, ids[None]).record(*names) for ids in (clean, corrupt))
+        added = {name: torch.zeros_like(other[name], requires_grad=True) for name in names}
+        with torch.enable_grad(), observed(model, edits={name: partial(torch.add, x) for name, x in added.items()}):
+            difference = _difference(model, target, against, corrupt[None]).sum()
+            gradients = torch.autograd.grad(difference, list(added.values()))
+    sums: dict[str, list[Tensor]] = {short: [] for short in kinds}
+    for name, gradient in zip(names, gradients, strict=True):
+        product = ((own[name] - other[name]).double() * gradient.double())[0]  # (T, width), or (T, H, D)
+        heads = product.dim() == 3
+        sums[name.split(".", 2)[2]].append(product.sum(dim=(0, 2) if heads else 1) / (whole - base))
+    maps = {short: torch.stack(found) for short, found in sums.items()}
+    return PatchingMaps(whole, base, maps[STREAM], maps[ATTENTION], maps.get(MLP), maps.get("attn.hook_z"))
+
+
+def _ends(model: LanguageModel, clean: Tensor, corrupt: Tensor, target: int, against: int) -> tuple[float, float]:
+    """Return the logit differences of both prompts; ValueError as `patching_maps`."""
+    if model.config.architecture != "decoder":
+        raise ValueError(f"model.architecture is {model.config.architecture!r}, but patching needs a decoder")
+    if clean.shape != corrupt.shape:
+        raise ValueError(
+            f"the prompts have {len(clean)} and {len(corrupt)} tokens, but need equally many: change one of them"
+        )
+
+    whole, base = _difference(model, target, against, torch.stack((clean, corrupt))).tolist()
+    if abs(whole - base) <= LEAST * (abs(whole) + abs(base)):
+        raise ValueError(
+            f"the logit difference is {whole:.3f} after the clean prompt and {base:.3f} after the corrupt one, too "
+            "close to measure what restores it: name a target and a token against it that the prompts tell apart"
+        )
+    return whole, base
+
+
+def _difference(model: LanguageModel, target: int, against: int, ids: Tensor) -> Tensor:
+    """Return the logit difference (B,) after ids (B, T)."""
+    logits = model.logits(model(ids)[:, -1]).double()
+    return logits[:, target] - logits[:, against]
 
 
 def _in_layers(model: LanguageModel, ids: Tensor, short: str) -> Iterator[tuple[str, Tensor]]:

@@ -14,6 +14,7 @@ from lm.values import read_as
 if TYPE_CHECKING:
     from pipelines.evaluation.planning import EvaluationOptions
     from pipelines.evaluation.split import Chunk, ScoredSplit, Split
+    from pipelines.reporting.pictures import Picture
     from pipelines.run.folder import Run
 
 
@@ -134,6 +135,10 @@ class Result:
 
     def parts(self) -> list[Table | str]:
         """Return the tables and sentences of the section."""
+        return []
+
+    def pictures(self) -> "Sequence[Picture]":
+        """Return the pictures of the section."""
         return []
 
     def opponents(self) -> list[Opponent]:

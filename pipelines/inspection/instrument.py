@@ -1,7 +1,7 @@
 """An instrument of `bytelm inspect`: its options, and what it finds inside a run.
 
 Each module of `pipelines.inspection.instruments` defines one Instrument and its Result. As for measurements, the
-terminal shows any Result, and JSON has its fields.
+terminal shows any Result, and JSON has its fields. The page also shows its `pictures`, if it has any.
 """
 
 from __future__ import annotations

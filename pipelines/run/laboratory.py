@@ -13,6 +13,7 @@ from lm.introspection.activations import Edit, matching_names, observed
 from lm.introspection.trace import Trace
 
 if TYPE_CHECKING:
+    from pipelines.inspection.comparison import ComparedReadings
     from pipelines.inspection.instruments.attribution import AttributedLogit
     from pipelines.inspection.instruments.heads import HeadsOfRun
     from pipelines.inspection.instruments.lens import LensOfText
@@ -71,6 +72,16 @@ class Laboratory:
         attribution = Attribution(target=target, against=against, position=position)
         attribution.check(self._run.config.model)
         return attribution.look(self._run, text)
+
+    def compare(self, first: str, second: str, word: str) -> ComparedReadings:
+        """Return where two readings of a word part: by layer, the distance of its states and what moves them apart.
+
+        `word` is a word of both texts; of several occurrences the last one counts, and of several tokens the last one.
+        Raises ValueError if a text lacks the word, and for an encoder-decoder.
+        """
+        from pipelines.inspection.comparison import compared
+
+        return compared(self._run, first, second, word)
 
     def head_scores(self, **options: Any) -> HeadsOfRun:
         """Return how much each head attends to previous tokens, to equal ones, or induces, on random tokens."""

@@ -2,24 +2,26 @@
 
 Examples:
     bytelm inspect runs/gpt "The king of England"
-    bytelm inspect runs/gpt "The sky is" --target " blue" --explain
+    bytelm inspect runs/gpt "The sky is" --target " blue" --out inside.html
 """
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
 import tyro
 
-from pipelines.cli.arguments import AsJson, Checkpoint, Device, Dtype, RunFolder
+from pipelines.cli.arguments import AsJson, Checkpoint, Device, Dtype, RunFolder, check_writable
 from pipelines.cli.display import answer, say, say_on_stderr, table, write
 from pipelines.cli.module_options import with_options
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.text_input import argument_text, standard_input_text
 from pipelines.cli.verbs import verb
+from pipelines.cli.waiting import doing
 from pipelines.inspection.instruments import NAMES, descriptions, instrument
 from pipelines.inspection.instruments import options as instrument_options
 from pipelines.run.folder import opened
@@ -38,7 +40,7 @@ HELP = {
     "What to look at": ("run texts instruments", ""),
     "Instruments' options": (" ".join(COMMON), " ".join(RARE)),
     "Model": ("checkpoint device dtype", ""),
-    "Output": ("explain json", ""),
+    "Output": ("out explain json", ""),
 }
 
 
@@ -56,6 +58,7 @@ def inspect(
     checkpoint: Checkpoint = "auto",
     device: Device = "auto",
     dtype: Dtype = "float32",
+    out: Path | None = None,
     explain: bool = False,
     as_json: AsJson = False,
     **options: Unpack[_NoMore],
@@ -65,6 +68,7 @@ def inspect(
     Args:
         texts: Texts that the model reads; - reads standard input. Some instruments need none.
         instruments: Names of instruments; by default those that suit the run.
+        out: HTML page to write, with pictures and definitions.
         explain: Print the definition of each instrument, and what it cannot tell.
         as_json: Print all numbers as one JSON object.
     """
@@ -73,6 +77,10 @@ def inspect(
     contents = [standard_input_text("standard input") if t == "-" else argument_text(t, "a text") for t in texts]
     if as_json:
         say_on_stderr()
+    if out is not None:
+        if out.is_dir():
+            raise ValueError(f"`out='{out}'` is a folder: name the file to write")
+        check_writable("`out`", out, "choose another `out`")
     config = opened(run, checkpoint, device, dtype).recipe.model
     chosen = _chosen(instruments, config, bool(contents), options)
     from pipelines.run.loaded_run import load_run
@@ -81,10 +89,17 @@ def inspect(
     found = {
         name: [one.look(loaded, t) for t in (contents if one.reads_text else [""])] for name, one in chosen.items()
     }
+    if out is not None:
+        doing("drawing the pictures")
+        from pipelines.reporting.inspection_page import write_inspection_page
+
+        write_inspection_page(loaded.run.folder.name, found, out)
     if as_json:
         write(json.dumps({name: [one.to_json() for one in results] for name, results in found.items()}))
     else:
         _show(found, contents, explain)
+    if out is not None:
+        say(f"{out}")
     return found
 
 

@@ -434,3 +434,16 @@ def test_missing_settings_have_the_defaults_of_transformers():
             # transformers 4 has rotary settings at the top level.
             theirs = rope.get(in_rope.get(name), peer.get(name))
             assert theirs == value or theirs is None or value is None, (each.name, name)
+
+
+def test_gpt_neox_without_biases_has_zero_biases_until_they_are_trained():
+    ours = random_model(ModelConfig(**SMALL, bias=False))
+    config, tensors = to_hugging_face(ours.config, ours.state_dict())
+    biases = [name for name in tensors if name.endswith(".bias")]
+    assert config["attention_bias"] and len(biases) == 6 * 2 + 1 and not any(tensors[name].any() for name in biases)
+    back = from_hugging_face(config, tensors)
+    assert not back.config.bias and back.weights.keys() == ours.state_dict().keys()
+    without = {name: tensor for name, tensor in tensors.items() if ".attention." not in name or "weight" in name}
+    assert from_hugging_face({**config, "attention_bias": False}, without).config == back.config  # older exports
+    trained = {**tensors, biases[0]: tensors[biases[0]] + 1}
+    assert from_hugging_face(config, trained).config == replace(back.config, bias=True)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lm.introspection.activations import observed
-from lm.introspection.patching import patching_maps
+from lm.introspection.patching import estimated_maps, patching_maps
 from lm.introspection.trace import Trace
 from lm.model import LanguageModel
 from tests.lm.introspection_cases import PEERS, TINY, copying_induction_model, randomised, some_ids
@@ -89,3 +89,39 @@ def test_prompts_that_cannot_be_compared_are_refused():
         patching_maps(model, clean, clean, 3, 5)
     with pytest.raises(ValueError, match="needs a decoder"):
         patching_maps(LanguageModel(replace(TINY, architecture="encoder"), seed=0), clean, corrupt, 3, 5)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gpt-neox", "llama"])
+def test_estimates_are_the_effects_of_small_patches(kind):
+    """A small step from the corrupt to the clean activation has its share of the estimated effect."""
+    model = randomised(replace(TINY, **PEERS[kind]))
+    clean, corrupt = some_ids(TINY)
+    found = estimated_maps(model, clean, corrupt, 3, 5)
+    own, other = Trace(model, clean[None]), Trace(model, corrupt[None])
+
+    def effect(name, where):
+        step = 1e-6 * (own[name] - other[name])[where]
+
+        def patch(x):
+            x = x.clone()
+            x[where] += step
+            return x
+
+        with torch.no_grad(), observed(model, edits={name: patch}):
+            logits = model.logits(model(corrupt[None]))[0, -1]
+        return ((logits[3] - logits[5] - found.corrupt) / (found.clean - found.corrupt) / 1e-6).item()
+
+    for layer in range(2):
+        for values, short in ((found.stream, "hook_resid_pre"), (found.attention, "hook_attn_out")):
+            got = effect(f"blocks.{layer}.{short}", (slice(None), 4))
+            assert values[layer, 4].item() == pytest.approx(got, abs=1e-3, rel=1e-2)
+        for head in range(4):
+            got = effect(f"blocks.{layer}.attn.hook_z", (slice(None), slice(None), head))
+            assert found.heads[layer, head].item() == pytest.approx(got, abs=1e-3, rel=1e-2)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_estimates_find_the_induction_head():
+    model = copying_induction_model()
+    found = estimated_maps(model, CLEAN, CORRUPT, 12, 17)
+    assert found.heads.abs().argmax() == 2 and found.heads[1, 0] > 0.3  # head 1.0

@@ -142,7 +142,11 @@ def test_patching_finds_where_two_prompts_part(induction):
     assert (found.target, found.against) == ("m", "r")
     assert [round(effect, 1) for effect in found.stream[1]] == [0, 0, 1, 0, 0, 0]
     assert [[round(effect, 1) for effect in row] for row in found.heads] == [[0, 0], [1, 0]]
-    stream, heads, said = found.parts()
+    stream, heads, agreement, said = found.parts()
+    assert [label for label, _ in agreement.rows] == ["stream", "attention", "heads"]
+    assert {one.map: one for one in found.agreement}["heads"].correlation > 0.9
+    quick = bytelm.inspect(induction, "c h m q d h", instruments="patching", corrupt="c h r q d h", quick=True)
+    assert quick["patching"][0].quick and not quick["patching"][0].agreement and len(quick["patching"][0].parts()) == 4
     assert [label for label, _ in stream.rows] == ["c", "h", "m for r", "q", "d", "h"]
     assert heads.rows[1] == ("1", ["1.00", "0.00"]) and said.startswith("logit difference: +")
     for words, given in {
@@ -197,3 +201,50 @@ def test_attributions_are_those_of_transformer_lens(kind, peers):
         with torch.no_grad():
             expected = (weight[270] - weight[280]) @ (linear_part(norm, written) / scale)
         assert found.terms[f"mlp {layer}"] == pytest.approx(expected.item(), abs=1e-4)
+
+
+def test_the_diagnosis_at_initialisation_is_that_of_random_weights(gpt):
+    trained, fresh = (
+        bytelm.inspect(gpt, instruments="diagnosis", validation_tokens=512, initial=initial)["diagnosis"][0]
+        for initial in (False, True)
+    )
+    assert fresh.state == "initialisation" and trained.state.startswith("step-")
+    assert trained.tokens == fresh.tokens >= 512 and trained.loss_bits < fresh.loss_bits
+    assert fresh.loss_bits == pytest.approx(torch.tensor(float(gpt.tokenizer.vocab_size)).log2().item(), rel=0.1)
+    assert trained.embedding_rank <= trained.largest_rank == gpt.config.model.width
+    table, said = trained.parts()
+    assert [label for label, _ in table.rows] == ["embedding", "0"] and said.startswith("effective rank of the embed")
+    assert trained.pictures()[0].figure().axes
+
+
+def test_the_development_of_heads_has_the_scores_and_losses_of_the_checkpoints(gpt):
+    found = bytelm.inspect(gpt, instruments="development", repeat_length=8)["development"][0]
+    newest, scores = found.checkpoints[-1], gpt.head_scores(repeat_length=8)
+    assert newest.heads == scores.heads and newest.repetition == scores.repetition
+    folders = sorted((gpt.path / "checkpoints").iterdir())
+    assert [one.name for one in found.checkpoints] == [folder.name for folder in folders]
+    losses = gpt.metrics("validation")
+    known = dict(zip(losses["tokens"].tolist(), losses["loss"].tolist(), strict=True))
+    assert newest.loss_bits == pytest.approx(known[newest.tokens] / torch.log(torch.tensor(2.0)).item(), rel=1e-5)
+    one = bytelm.inspect(gpt, instruments="development", repeat_length=8, checkpoints=1)["development"][0]
+    assert one.checkpoints == (newest,)
+    table, said = found.parts()
+    assert len(table.rows) == len(folders) and said.startswith(("induction appears by", "no head's induction score"))
+    assert found.pictures()[0].figure().axes
+
+
+def test_the_development_says_when_induction_appears(gpt):
+    found = bytelm.inspect(gpt, instruments="development", repeat_length=8)["development"][0]
+    before = replace(found.checkpoints[-1], tokens=1000)
+    head = replace(before.heads[1], induction=0.3)
+    after = replace(before, tokens=2000, heads=(*before.heads[:1], head, *before.heads[2:]))
+    assert replace(found, checkpoints=(before, after)).parts()[1] == "induction appears by 2 ktok, in head 0.1"
+    assert replace(found, checkpoints=(before,)).parts()[1] == "no head's induction score reaches 0.2 by 1 ktok"
+
+
+def test_composition_finds_the_induction_head(induction):
+    found = bytelm.inspect(induction, instruments="composition")["composition"][0]
+    best = max(found.pairs, key=lambda pair: pair.key)
+    assert (best.earlier, best.later) == ("0.0", "1.0") and best.key > 0.1 > max(best.query, best.value)
+    assert len(found.pairs) == 4 and found.parts()[1].rows[0][0] == "0.0 → 1.0"
+    assert found.pictures()[0].maps["K"][0, 0] == best.key

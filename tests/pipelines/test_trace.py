@@ -84,3 +84,15 @@ def test_activations_are_those_of_transformer_lens(kind, peers):
         ours, theirs = trace[name], cache[name]
         hidden = ours.isinf()
         torch.testing.assert_close(ours.masked_fill(hidden, 0), theirs.masked_fill(hidden, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_an_export_without_biases_opens_in_transformer_lens(gpt, tmp_path):
+    bridges = pytest.importorskip("transformer_lens.model_bridge")
+    assert not gpt.config.model.bias
+    bytelm.export_hf(gpt, out=tmp_path / "hf")
+    bridge = bridges.TransformerBridge.boot_transformers(str(tmp_path / "hf"), device="cpu")
+    ids = torch.tensor([gpt.ids(TEXT)])
+    logits, cache = bridge.run_with_cache(ids)
+    torch.testing.assert_close(logits[0], gpt.logits(TEXT), rtol=1e-4, atol=1e-5)
+    name = "blocks.0.attn.hook_pattern"
+    torch.testing.assert_close(gpt.trace(TEXT)[name], cache[name], rtol=1e-4, atol=1e-5)

@@ -1,8 +1,9 @@
-"""What embedding, heads, MLPs and biases add to a logit (direct logit attribution)."""
+"""What embedding, heads, MLPs and biases add to a logit."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,12 +12,13 @@ from lm.introspection.attribution import attribute
 from pipelines.evaluation.measurement import Result, Section, Table
 from pipelines.inspection.instrument import Instrument, require_decoder
 from pipelines.inspection.words import Words, read_ids, single_token
+from pipelines.reporting.pictures import Bars, Picture
 
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
 
-SHOWN = 12
+SHOWN, DRAWN = 12, 24  # terms of the table and of the picture
 
 
 @dataclass(frozen=True)
@@ -44,13 +46,24 @@ class AttributedLogit(Result):
     frozen: tuple[str, ...]
     """Activations that were kept: scales of norms"""
 
-    def parts(self) -> list[Table | str]:
+    @property
+    def _title(self) -> str:
         less = "" if self.against is None else f" minus that of {self.against}"
-        title = f"logit of {self.target}{less}, after {self.after}"
+        return f"logit of {self.target}{less}, after {self.after}"
+
+    def _largest(self, count: int) -> dict[str, float]:
+        """Return the `count` largest terms, and the sum of the others."""
         ranked = sorted(self.terms.items(), key=lambda term: -abs(term[1]))
-        rows = [(name, [f"{value:+.3f}"]) for name, value in ranked[:SHOWN]]
-        if others := ranked[SHOWN:]:
-            rows.append((f"{len(others)} others", [f"{sum(value for _, value in others):+.3f}"]))
+        others = ranked[count:]
+        return dict(ranked[:count]) | ({f"{len(others)} others": sum(v for _, v in others)} if others else {})
+
+    def pictures(self) -> Sequence[Picture]:
+        text = f"The terms add up to the logit, {self.logit:+.3f}. Blue raises it, orange lowers it."
+        return [Bars(title=f"Terms of the {self._title}", text=text, values=self._largest(DRAWN), x="logit")]
+
+    def parts(self) -> list[Table | str]:
+        title = self._title
+        rows = [(name, [f"{value:+.3f}"]) for name, value in self._largest(SHOWN).items()]
         sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for name, value in self.terms.items():
             kind, _, place = name.partition(" ")

@@ -1,8 +1,10 @@
-"""Which heads look at the previous token, at equal tokens, or induce: on random repeated tokens."""
+"""What heads attend to, and induction on random tokens."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,7 @@ from lm.mixers.attention import require_attention
 from pipelines.evaluation.measurement import Result, Section, Table
 from pipelines.inspection.instrument import Instrument
 from pipelines.inspection.words import Words
+from pipelines.reporting.pictures import HeatMap, Picture
 
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
@@ -27,13 +30,14 @@ ALL, STRONGEST = 24, 4  # heads in the table: all of few, else the strongest by 
 
 @dataclass(frozen=True)
 class HeadRow:
-    """The scores of a head. All but `copying` are mean attention weights from 0 to 1."""
+    """The scores of a head. All but `similar` and `copying` are mean attention weights from 0 to 1."""
 
     layer: int
     head: int
     induction: float
     previous: float
     duplicate: float
+    similar: float
     copying: float | None
 
 
@@ -46,9 +50,10 @@ class HeadsOfRun(Result):
         "Heads",
         "On sequences of random tokens that occur twice in a row. Induction: mean weight, in the second copy, on the "
         "token after the same token in the first copy, which comes next (Olsson et al. 2022). Previous: weight on the "
-        "position before. Duplicate: weight, in the second copy, on the same token in the first. Copying: whether the "
-        "head raises the tokens that it attends to, -1 to 1, from its weights alone (Elhage et al. 2021). The "
-        "probability of the repeated token says whether all heads together do it. Random tokens cannot tell what a "
+        "position before. Duplicate: weight, in the second copy, on the same token in the first. Similar: cosine of "
+        "the embeddings of a token and of those that it attends to, minus the mean over all earlier tokens. Copying: "
+        "whether the head raises the tokens that it attends to, -1 to 1, from its weights alone (Elhage et al. 2021). "
+        "The probability of the repeated token says whether all heads together do it. Random tokens cannot tell what a "
         "head does on real text, and a weight does not say that the head matters: delete it.",
     )
 
@@ -59,8 +64,28 @@ class HeadsOfRun(Result):
     """Tokens before they are repeated"""
     sequences: int
 
+    @property
+    def _scores(self) -> list[str]:
+        return [f.name for f in fields(HeadRow)[2:] if getattr(self.heads[0], f.name) is not None]
+
+    def pictures(self) -> Sequence[Picture]:
+        layers, count = self.heads[-1].layer + 1, self.heads[-1].head + 1
+        maps = {
+            score: [[getattr(row, score) for row in self.heads if row.layer == layer] for layer in range(layers)]
+            for score in self._scores
+        }
+        text = "Mean attention weights on random repeated tokens; darker is more."
+        weights = {score: values for score, values in maps.items() if score not in ("copying", "similar")}
+        rows, columns = [*map(str, range(layers))], [*map(str, range(count))]
+        by_head = partial(HeatMap, rows=rows, columns=columns, x="head", y="layer", most=1.0)
+        pictures = [by_head(title="Scores of heads", text=text, maps=weights)]
+        if "copying" in maps:
+            text = "Blue heads raise the tokens that they attend to; red heads lower them."
+            pictures.append(by_head(title="Copying", text=text, maps={"": maps["copying"]}, signed=True))
+        return pictures
+
     def parts(self) -> list[Table | str]:
-        scores = [f.name for f in fields(HeadRow)[2:] if getattr(self.heads[0], f.name) is not None]
+        scores = self._scores
         shown = list(self.heads)
         if len(shown) > ALL:
             strongest = {
@@ -112,6 +137,7 @@ class Heads(Instrument):
                 induction=float(scores.induction[layer, head]),
                 previous=float(scores.previous[layer, head]),
                 duplicate=float(scores.duplicate[layer, head]),
+                similar=float(scores.similar[layer, head]),
                 copying=None if copying is None else float(copying[layer, head]),
             )
             for layer, head in product(*map(range, scores.induction.shape))

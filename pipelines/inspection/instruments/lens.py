@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,12 +14,14 @@ from lm.metrics.units import bits
 from pipelines.evaluation.measurement import Result, Section, Table
 from pipelines.inspection.instrument import Instrument
 from pipelines.inspection.words import Words, read_ids
+from pipelines.reporting.pictures import HeatMap, Picture
 
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
 
 POSITIONS, LAYERS = 16, 5  # of a table on a terminal
+DRAWN = 24  # positions of a picture
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,22 @@ class LensOfText(Result):
 
     def parts(self) -> list[Table | str]:
         return [self._last_token(), self._all_tokens(), *self._left_out()]
+
+    def pictures(self) -> Sequence[Picture]:
+        last = slice(max(0, len(self.tokens) - DRAWN), None)
+        return [
+            HeatMap(
+                title="Likeliest token by layer and position",
+                text="What each layer would predict after each token; darker is more probable. Last row: the model.",
+                maps={"": [layer.probabilities[last] for layer in self.layers]},
+                words=[layer.words[last] for layer in self.layers],
+                rows=[layer.name for layer in self.layers],
+                columns=self.tokens[last],
+                x="after",
+                y="layer",
+                most=1.0,
+            )
+        ]
 
     def _last_token(self) -> Table:
         rows = []

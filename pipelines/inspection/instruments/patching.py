@@ -1,23 +1,38 @@
-"""Where two prompts part: activations of one patched into the other, by layer, position and head."""
+"""Activations of the text patched into another prompt."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from lm.config import ModelConfig
-from lm.introspection.patching import patching_maps
+from lm.introspection.patching import PatchingMaps, estimated_maps, patching_maps
 from pipelines.evaluation.measurement import Result, Section, Table
 from pipelines.inspection.instrument import Instrument, require_decoder
 from pipelines.inspection.words import Words, read_ids, single_token
+from pipelines.reporting.pictures import HeatMap, Picture
 
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
 Map = tuple[tuple[float, ...], ...]
 POSITIONS, COLUMNS = 16, 12  # of a table on a terminal
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How well the estimates of a map agree with patching."""
+
+    map: str
+    """stream, attention, mlp or heads"""
+    correlation: float | None
+    """None if all effects are equal"""
+    largest: float
+    """Largest distance of an estimate from its effect"""
 
 
 @dataclass(frozen=True)
@@ -31,7 +46,9 @@ class PatchedPrompts(Result):
         "the share of the difference between both logit differences (target minus against) that this restores: 0 is "
         "nothing, 1 the clean prediction; it can be below 0 or above 1. The stream is patched before a layer at one "
         "position, a head at all positions. Patching shows what is sufficient. It cannot tell what is necessary: "
-        "exchange the prompts for this. Effects of several activations do not add.",
+        "exchange the prompts for this. Effects of several activations do not add. The quick form, attribution "
+        "patching, estimates all effects from one backward pass. It is wrong where attention is saturated or the model "
+        "is far from linear: the agreement says how far to trust it for these prompts.",
     )
 
     text: str
@@ -51,17 +68,43 @@ class PatchedPrompts(Result):
     """(L, T): output of an MLP"""
     heads: Map | None
     """(L, H): output of a head"""
+    quick: bool
+    """Whether the maps are estimates"""
+    agreement: tuple[Agreement, ...]
+    """Of estimates with the maps; empty if the maps are estimates"""
+
+    @property
+    def _labels(self) -> list[str]:
+        """The tokens, with those that they replace."""
+        pairs = zip(self.tokens, self.corrupt_tokens, strict=True)
+        return [own if own == other else f"{own} for {other}" for own, other in pairs]
+
+    def pictures(self) -> Sequence[Picture]:
+        text = "1 restores the clean prediction, 0 changes nothing. The last row is the last layer."
+        layers = [*map(str, range(len(self.stream)))]
+        places = {"stream before the layer": self.stream, "attention": self.attention, "MLP": self.mlp}
+        pictures = [
+            HeatMap(
+                title=f"Patching the {name}: {self.target} against {self.against}",
+                text=text, maps={"": values}, rows=layers, columns=self._labels, x="position", y="layer", signed=True,
+            )
+            for name, values in places.items()
+            if values is not None
+        ]  # fmt: skip
+        if self.heads is not None:
+            heads = [*map(str, range(len(self.heads[0])))]
+            title, maps = f"Patching a head: {self.target} against {self.against}", {"": self.heads}
+            pictures.append(
+                HeatMap(title=title, text=text, maps=maps, rows=layers, columns=heads, x="head", y="layer", signed=True)
+            )
+        return pictures
 
     def parts(self) -> list[Table | str]:
         what = f"{self.target} against {self.against}"
         layers, count = len(self.stream), len(self.tokens)
         shown = range(min(layers, COLUMNS))
-        labels = [
-            own if own == other else f"{own} for {other}"
-            for own, other in zip(self.tokens, self.corrupt_tokens, strict=True)
-        ]
         rows = [
-            (labels[t], [f"{self.stream[layer][t]:z.2f}" for layer in shown])
+            (self._labels[t], [f"{self.stream[layer][t]:z.2f}" for layer in shown])
             for t in range(max(0, count - POSITIONS), count)
         ]
         heads = [f"layer {i}" for i in shown]
@@ -72,7 +115,17 @@ class PatchedPrompts(Result):
             tables.append(Table(f"{what}: heads at all positions", "layer", [f"head {head}" for head in few], cells))
         clean, corrupt = f"{self.clean_difference:+.3f}", f"{self.corrupt_difference:+.3f}"
         ends = f"logit difference: {clean} after the text, {corrupt} after the corrupt prompt"
-        return [*tables, f"{ends}; `as_json` also has the maps of attention and MLPs"]
+        said = [f"{ends}; `as_json` also has the maps of attention and MLPs"]
+        if self.quick:
+            said.append("the effects are estimates from gradients; without `quick` they are measured")
+        else:
+            rows = [
+                (one.map, ["" if one.correlation is None else f"{one.correlation:.3f}", f"{one.largest:.2f}"])
+                for one in self.agreement
+            ]
+            heads = ["correlation", "largest difference"]
+            tables.append(Table("the quick form against patching", "effects", heads, rows))
+        return [*tables, *said]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +141,8 @@ class Patching(Instrument):
     """Token that the text makes likelier; by default the likeliest one after it"""
     against: str | None = None
     """Token that the corrupt prompt makes likelier; by default the likeliest one after it"""
+    quick: bool = False
+    """Estimate the effects of patching from gradients, in two forward passes and a backward pass"""
 
     def check(self, config: ModelConfig) -> None:
         require_decoder(config, "patching")
@@ -103,7 +158,8 @@ class Patching(Instrument):
             raise ValueError(
                 f"target and against are the same token, {words.of([target])[0]}: name them with `target` and `against`"
             )
-        maps = patching_maps(run.model, clean, corrupt, target, against)
+        estimates = estimated_maps(run.model, clean, corrupt, target, against)
+        maps = estimates if self.quick else patching_maps(run.model, clean, corrupt, target, against)
         named = words.of([target, against])
         return PatchedPrompts(
             text,
@@ -118,6 +174,8 @@ class Patching(Instrument):
             attention=_rows(maps.attention),
             mlp=None if maps.mlp is None else _rows(maps.mlp),
             heads=None if maps.heads is None else _rows(maps.heads),
+            quick=self.quick,
+            agreement=() if self.quick else tuple(_agreements(maps, estimates)),
         )
 
 
@@ -131,3 +189,13 @@ def _token(run: LoadedRun, token: str | None, name: str, prompt: str) -> int:
 
 def _rows(values: Tensor) -> Map:
     return tuple(tuple(row) for row in values.tolist())
+
+
+def _agreements(maps: PatchingMaps, estimates: PatchingMaps) -> Iterator[Agreement]:
+    for name in ("stream", "attention", "mlp", "heads"):
+        real, estimated = getattr(maps, name), getattr(estimates, name)
+        if real is not None:
+            together = torch.stack((real.flatten(), estimated.flatten()))
+            varies = bool((together.std(dim=1) > 0).all())
+            correlation = float(torch.corrcoef(together)[0, 1]) if varies else None
+            yield Agreement(name, correlation, float((real - estimated).abs().max()))
