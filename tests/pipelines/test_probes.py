@@ -77,6 +77,9 @@ def test_probes_find_the_layer_that_holds_a_label(induction, tmp_path):
     before = letters_file(tmp_path / "before.jsonl", lambda row, i: "early" if i and row[i - 1] < "j" else "late")
     found = Probes(labels=before).look(induction, "")
     embedding, first, _ = found.layers
+    (picture,) = found.pictures()
+    assert picture.panels["accuracy, held out"]["accuracy"] == [layer.accuracy for layer in found.layers]
+    assert picture.figure().axes
     assert embedding.accuracy < 0.75 and first.accuracy > 0.97 and found.by_type < 0.7
     assert first.selectivity == first.accuracy - first.control
     assert found.trained + found.held_out == 720 and found.of == "word" and found.labels == 2

@@ -66,6 +66,10 @@ def test_the_curves_are_those_of_the_validation_split(trained_gpt):
     assert found.layers[-1].tuned_kl_bits == 0 and found.layers[0].tuned_kl_bits < found.layers[0].logit_kl_bits
     assert found.layers[0].logit_kl_bits == measured(run.model, TunedLens(run.model), batches)[0][0].tuned_kl_bits
     assert found.steps == 3 and found.trained_tokens == 3 * 512
+    (picture,) = found.pictures()
+    drawn = picture.panels["KL, bits per token"]
+    assert drawn["tuned lens"] == [layer.tuned_kl_bits for layer in found.layers]
+    assert len(picture.figure().axes) == 2
 
 
 def test_training_ends_at_its_bounds_and_on_an_interrupt():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from pipelines.cli.display import Bar
 from pipelines.evaluation.measurement import Result, Section, Table
 from pipelines.inspection.instrument import Instrument
 from pipelines.inspection.labelled_activations import read_labelled
+from pipelines.reporting.pictures import Curves, Picture
 
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
@@ -72,7 +74,6 @@ class ProbesOfRun(Result):
             (one.name, [f"{one.accuracy:.1%}", f"{one.control:.1%}", f"{100 * one.selectivity:+.1f}"])
             for one in self.layers
         ]
-        word = "each word" if self.of == "word" else "each first word"
         return [
             Table(
                 f"accuracy on held-out documents, {self.labels} labels",
@@ -80,8 +81,25 @@ class ProbesOfRun(Result):
                 ["probe", "control", "selectivity"],
                 rows,
             ),
-            f"most frequent label {self.frequent:.1%}, most frequent label of {word} {self.by_type:.1%}; trained on "
-            f"{self.trained:,} {self.of}s, scored on {self.held_out:,} of {self.held_out_documents:,} documents",
+            f"most frequent label {self.frequent:.1%}, most frequent label of {self._type} {self.by_type:.1%}; trained "
+            f"on {self.trained:,} {self.of}s, scored on {self.held_out:,} of {self.held_out_documents:,} documents",
+        ]
+
+    @property
+    def _type(self) -> str:
+        return "each word" if self.of == "word" else "each first word"
+
+    def pictures(self) -> Sequence[Picture]:
+        accuracies = {name: [getattr(one, name) for one in self.layers] for name in ("accuracy", "control")}
+        constant = {f"most frequent label of {self._type}": [self.by_type] * len(self.layers)}
+        return [
+            Curves(
+                title="Accuracy of the probes by layer",
+                text="0 is the embedding. The distance to the control task is the selectivity.",
+                x=range(len(self.layers)),
+                panels={"accuracy, held out": accuracies | constant},
+                label="layers passed",
+            )
         ]
 
 

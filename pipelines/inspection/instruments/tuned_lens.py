@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from pipelines.evaluation.measurement import Result, Section, Table
 from pipelines.inspection.bounded_training import check_bounds, train
 from pipelines.inspection.instrument import Instrument, require_decoder
 from pipelines.inspection.own_text import OwnText, model_arguments, scored
+from pipelines.reporting.pictures import Curves, Picture
 from pipelines.training.batch import Batch
 from pipelines.training.batch_loss import LOGIT_ROWS
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
 SEED, STEP_TOKENS = 0, 512
+LENSES = ("logit", "tuned")
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,20 @@ class TunedLensOfRun(Result):
         return [
             Table("bits per token by layer", "layer", heads, rows),
             f"{self.steps:,} steps on {self.trained_tokens:,} training tokens; {self.tokens:,} validation tokens",
+        ]
+
+    def pictures(self) -> Sequence[Picture]:
+        def lines(measure: str) -> dict[str, list[float]]:
+            return {f"{lens} lens": [getattr(one, f"{lens}_{measure}") for one in self.layers] for lens in LENSES}
+
+        return [
+            Curves(
+                title="Both lenses by layer",
+                text="0 is the embedding. A lower tuned lens finds what the logit lens does not show.",
+                x=range(len(self.layers)),
+                panels={"KL, bits per token": lines("kl_bits"), "next token, bits": lines("next_bits")},
+                label="layers passed",
+            )
         ]
 
 
