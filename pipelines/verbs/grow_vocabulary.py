@@ -46,7 +46,7 @@ def grow_vocabulary(
     as_json: AsJson = False,
     **reading: Unpack[ReadingOptions],
 ) -> Tokenizer:
-    """Train a byte-level BPE vocabulary further on the training split of a corpus; return the tokenizer.
+    """Train byte-level BPE or BPE over integers further on the training split of a corpus; return the tokenizer.
 
     Old ids and merges stay the same. A text is encoded as before, except that neighbouring tokens can be joined.
 
@@ -62,7 +62,7 @@ def grow_vocabulary(
             they can be encoded differently than before.
         superword_words: Maximum number of words in a token with `superwords`.
         min_frequency: Minimum count of a pair to merge.
-        max_token_length: Maximum length of a new token in bytes.
+        max_token_length: Maximum length of a new token in bytes, or in integers.
         steps: Train the changed decoder for this number of optimizer steps on the training split, with the settings
             and the batch size of its run, and also the old model for comparison, which is not saved. Works on a run
             only.

@@ -29,7 +29,7 @@ class IntegerPairs(Kind):
     is_lossless = merges = True
     patterns, default_pattern, exact_pattern = ("integers",), "integers", "integers"
     needed_splitter = "the pattern integers"
-    no_growth = "only byte-level BPE is supported"
+    no_growth = ""
     options = ("base", "min_frequency", "max_token_length")
     pretokens = "sequences"
     kernels = "word pieces"
