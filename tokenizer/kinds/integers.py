@@ -32,7 +32,6 @@ class IntegerPairs(Kind):
     no_growth = ""
     options = ("base", "min_frequency", "max_token_length")
     pretokens = "sequences"
-    kernels = "word pieces"
 
     def splitter_of(self, spelling: str) -> Splitter | None:
         return Integers(None) if spelling == self.default_pattern else None
