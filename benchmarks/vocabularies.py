@@ -1,10 +1,10 @@
 """What growing, trimming, superwords and white space do to published and trained vocabularies.
 
 `python -m benchmarks.vocabularies --out benchmarks/results` grows GPT-2's vocabulary on Thai and on Python code, trims
-it to English, trains superwords beside plain BPE and bpe-continue, and trains Unigram on code beside SentencePiece.
-Bytes per token are of text that no training read, except for superwords, as in the paper that introduced them. Seconds
-are CPU seconds of one run on all cores. The corpora are those of `benchmarks.texts`; GPT-2's files are in
-`vectors/gpt2` beside them.
+it to English, trains superwords beside plain BPE and bpe-continue, measures their second stage on more text, and trains
+Unigram on code beside SentencePiece. Bytes per token are of text that no training read, except for superwords, as in
+the paper that introduced them. Seconds are CPU seconds of one run on all cores. The corpora are those of
+`benchmarks.texts`; GPT-2's files are in `vectors/gpt2` beside them.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, prog="python -m benchmarks.vocabularies")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=[*PARTS], help="parts to measure")
     parser.add_argument("--megabytes", nargs="+", type=int, default=[2, 10], help="text of superwords (default 2 10)")
+    parser.add_argument(
+        "--second-stage", nargs="+", type=int, default=[30, 100, 300], help="its text, MB (default 30 100 300)"
+    )
     parser.add_argument("--out", type=Path, help="folder for vocabularies.json and vocabularies.md")
     options = parser.parse_args()
     rows: list[Row] = []
@@ -159,6 +162,28 @@ def encoding(tok: Tokenizer, documents: list[str]) -> Iterator[Row]:
         yield {"what": f"one pretoken of {length:,} characters", "mb_per_second": length / MB / seconds}
 
 
+def second_stage(options: argparse.Namespace) -> Iterator[Row]:
+    """Yield the cost of the last 3,200 of 32,000 entries, with superwords, on distinct documents that a file holds."""
+    with tempfile.TemporaryDirectory() as folder:
+        for megabytes in options.second_stage:
+            path = Path(folder) / f"{megabytes}.jsonl"
+            text = corpus_texts(["books", "enwiki", "multilingual"], megabytes * MB)
+            text += code(max(1, megabytes * MB - len(text.encode())))
+            size = len(text.encode()) / MB
+            with path.open("w") as file:
+                file.writelines(json.dumps(document) + "\n" for document in documents_of(text))
+            del text
+            base = Tokenizer.train(_lines(path), 28_800, special_tokens=())
+            tok, cost = measured(partial(base.grow, _lines(path), 32_000, superwords=4))
+            yield {"what": f"{size:.0f} MB", "stage_entries": tok.vocab_size, **cost}
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the documents of a file, one at a time."""
+    with path.open() as lines:
+        yield from map(json.loads, lines)
+
+
 def white_space(options: argparse.Namespace) -> Iterator[Row]:
     """Yield Unigram vocabularies of 3,000 entries on Python code, with and without cheap white space."""
     import sentencepiece
@@ -214,10 +239,24 @@ def vocabularies_page(rows: list[Row], command: str) -> str:
     if speeds := [row for row in rows if "mb_per_second" in row]:
         cells = [[row["what"], f"{row['mb_per_second']:.2f}"] for row in speeds]
         lines += ["The superwords of the first size:", "", *table(("what", "MB per CPU second"), cells), ""]
+    if stages := [row for row in rows if "stage_entries" in row]:
+        head, numbers = ("text", "entries", "CPU seconds", "peak GB"), ("seconds", "peak_gb")
+        cells = [
+            [row["what"], f"{row['stage_entries']:,}", *(f"{row[number]:.1f}" for number in numbers)] for row in stages
+        ]
+        lines += ["The second stage of superwords, from 28,800 entries. The documents are distinct: English books and"]
+        lines += ["Wikipedia, then other languages, then Python code. The peak is that of the whole process:"]
+        lines += ["", *table(head, cells), ""]
     return "\n".join(lines)
 
 
-PARTS = {"grown": grown, "trimmed": trimmed, "superwords": superwords, "white-space": white_space}
+PARTS = {
+    "grown": grown,
+    "trimmed": trimmed,
+    "superwords": superwords,
+    "second-stage": second_stage,
+    "white-space": white_space,
+}
 
 
 if __name__ == "__main__":

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pipelines.cli.display import Bar, answer, say, table, write
+from pipelines.cli.display import Bar, answer, count_text, say, say_on_stderr, table, write
 from pipelines.cli.named_tokenizers import load_tokenizer
 from pipelines.cli.waiting import doing
+from pipelines.files import unfinished_folder
 from pipelines.reporting.training_phases import Phases
 from pipelines.run.folder import Run
 from tokenizer import Tokenizer
@@ -29,9 +30,12 @@ Batches = Iterator[pa.RecordBatch]
 class VocabularyChange:
     """A change of a tokenizer, or of a run and its tokenizer, written to the folder `out`."""
 
-    def __init__(self, source: Path, out: Path, pattern: str | None, overwrite: bool) -> None:
-        """Raises ValueError if the source is neither, or if `out` exists already."""
-        self.out = out
+    def __init__(self, source: Path, out: Path, pattern: str | None, overwrite: bool, steps: int | None = None) -> None:
+        """`steps`: optimizer steps that train the changed model further.
+
+        Raises ValueError if the source is neither, if `out` exists already, and for `steps` without a decoder.
+        """
+        self.out, self.steps = out, steps
         self.run = Run(source) if (source / "config.toml").is_file() else None
         if self.run is not None and pattern is not None:
             raise ValueError("`pattern` is for tokenizer files: leave it out for a run")
@@ -40,6 +44,7 @@ class VocabularyChange:
             raise ValueError(f"{out} exists already: choose another `out`{remedy}")
         if self.run is not None:
             self.run.require_language_model()
+        self._check_steps(source)
         self.old = load_tokenizer(source, pattern) if self.run is None else self.run.tokenizer()
 
     def apply(self, change: Callable[[Batches, Phases], Tokenizer], corpus: "Corpus", as_json: bool) -> Tokenizer:
@@ -47,6 +52,8 @@ class VocabularyChange:
 
         With a run, save the run with the new vocabulary. `change` reads the training split and reports its progress.
         """
+        if as_json:
+            say_on_stderr()
         training, held_out = Sample(), Sample()
         size = corpus.text_bytes_estimate
         with nullcontext() if as_json else Bar("counting", size, "B") as bar:
@@ -63,11 +70,25 @@ class VocabularyChange:
         if self.run is None:
             new.save(self.out)
         else:
-            summary |= self._carry(self.run, new, training.documents, held_out.documents)
+            summary |= self._carry(self.run, new, training.documents, held_out.documents, corpus)
         _show(summary, held_out.size, as_json)
         return new
 
-    def _carry(self, run: Run, new: Tokenizer, training: list[bytes], held_out: list[bytes]) -> dict[str, Any]:
+    def _check_steps(self, source: Path) -> None:
+        if self.steps is None:
+            return
+        if self.steps < 1:
+            raise ValueError(f"`steps` is {self.steps}, but must be at least 1")
+        if self.run is None:
+            raise ValueError(f"`steps` trains the model of a run, but {source} is a tokenizer: leave it out")
+        if self.run.recipe.model.architecture != "decoder":
+            raise ValueError(
+                f"`steps` trains decoders only: leave it out, and train {self.out} with pretrain and `init_from`"
+            )
+
+    def _carry(
+        self, run: Run, new: Tokenizer, training: list[bytes], held_out: list[bytes], corpus: "Corpus"
+    ) -> dict[str, Any]:
         from pipelines.exchange.carried_run import Carried  # imports PyTorch
 
         carried = Carried(run, new)
@@ -75,16 +96,41 @@ class VocabularyChange:
             "new_rows": len(carried.pieces),
             "dropped_rows": self.old.vocab_size - len(carried.new_id),
         }
+        rows: list[tuple[str, Measured]] = []
         if run.recipe.model.architecture == "decoder" and len(training) and len(held_out):
             if carried.pieces:
                 doing("choosing the rows of new tokens")
                 measured = carried.choose(training)
                 facts["training_bits_per_byte"] = {name: one.bits_per_byte for name, one in measured.items()}
             doing("measuring the model")
-            facts["bits_per_byte"] = _compared(carried, held_out)
+            rows = _compared(carried, held_out)
         facts["method"] = carried.method if carried.pieces else None
-        carried.write(self.out)
+        if self.steps is None:
+            carried.write(self.out)
+        else:
+            rows += self._train(carried, held_out, corpus, self.steps)
+        if rows:
+            facts["bits_per_byte"] = [_row(name, one, rows[0][1]) for name, one in rows]
         return facts
+
+    def _train(
+        self, carried: "Carried", held_out: list[bytes], corpus: "Corpus", steps: int
+    ) -> list[tuple[str, "Measured"]]:
+        """Write the run after `steps` steps; measure both models after as many steps."""
+        from pipelines.exchange.further_training import weights_after
+
+        with unfinished_folder(self.out.with_name(self.out.name + ".training")) as work:
+            carried.write(work / self.out.name)
+            start = Run(work / self.out.name)
+            old = weights_after(carried.run, carried.old, corpus, steps, work / "old")
+            new = weights_after(start, carried.tok, corpus, steps, work / "new")
+        carried.write(self.out, new, steps)
+        doing("measuring the trained models")
+        after = f"after {count_text(steps, 'step')}"
+        return [
+            (f"old model {after}", carried.measure_before(held_out, old)),
+            (f"new model {after}", carried.measure(carried.model(weights=new), held_out)),
+        ]
 
 
 class Sample:
@@ -124,14 +170,13 @@ def routed(corpus: "Corpus", held_out: Sample) -> Batches:
             held_out.add(batch)
 
 
-def _compared(carried: "Carried", held_out: list[bytes]) -> list[dict[str, Any]]:
-    """Return rows with the bits per byte of the old model, and of the new model with old and with new tokens."""
-    before, model = carried.measure_before(held_out), carried.model()
-    rows = [("old model", before)]
+def _compared(carried: "Carried", held_out: list[bytes]) -> list[tuple[str, "Measured"]]:
+    """Return measurements of the old model, and of the new model with old and with new tokens."""
+    model = carried.model()
+    rows = [("old model", carried.measure_before(held_out))]
     if carried.pieces and carried.keeps_old_tokens:
         rows.append(("new model, old tokens", carried.measure(model, held_out, carried.with_old_tokens)))
-    rows.append(("new model, new tokens", carried.measure(model, held_out)))
-    return [_row(name, one, before) for name, one in rows]
+    return [*rows, ("new model, new tokens", carried.measure(model, held_out))]
 
 
 def _row(name: str, measured: "Measured", before: "Measured") -> dict[str, Any]:

@@ -60,6 +60,30 @@ class IntegerMethods(EncodingMethods):
         counts = count_pretokens(texts, Integers(None), threads=threads, progress=progress, memory=memory)
         return cls(train_vocabulary(counts, checked))
 
+    def grow_ids(
+        self,
+        sequences: Iterable[Sequence] | npt.ArrayLike,
+        entries: int,
+        *,
+        offsets: npt.ArrayLike | None = None,
+        min_frequency: int = 2,
+        max_token_length: int | None = None,
+        threads: int | None = None,
+        progress: Progress | None = None,
+        memory: int | None = None,
+    ) -> Self:
+        """Return a new tokenizer of integers with up to `entries` entries, as `grow` does for texts.
+
+        sequences, offsets: as in `train_ids`, with integers that the vocabulary has. max_token_length: most integers in
+        a new token. All other arguments: as in `grow`.
+        """
+        from tokenizer.training.growing import Growth, grow
+
+        base = self._base
+        limits: Any = {"min_frequency": min_frequency, "max_token_length": max_token_length}
+        growth = Growth(entries=entries, threads=threads, progress=progress, memory=memory, **limits)
+        return type(self)(grow(self.vocabulary, _texts(_rows(sequences, offsets), base), growth))
+
     def encode_ids(self, sequence: Sequence) -> npt.NDArray[np.uint32]:
         """Return the ids of a sequence of integers, uint32 (ids,).
 

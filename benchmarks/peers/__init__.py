@@ -6,12 +6,14 @@ OURS = "bytelm"
 DISTRIBUTIONS = {
     OURS: "bytelm",
     "gigatoken": "gigatoken",
+    "gigabpe": "gigabpe",
     "ffbpe": "ffbpe",
     "rustbpe": "rustbpe",
     "tokenizers": "tokenizers",
     "bpeasy": "bpeasy",
     "sentencepiece": "sentencepiece",
     "fastokens": "fastokens",
+    "snaptokens": "snaptokens",
     "nanotoken": "nanotoken",
     "tokie": "tokie",
     "splintr": "splintr-rs",  # the distribution "splintr" is another package

@@ -5,6 +5,7 @@ as the arrays or lists that the peer makes. Libraries that only run documents in
 together have the ids of the whole.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,10 @@ from benchmarks.peers.training import tiktoken_spelling
 from benchmarks.texts import SEPARATOR, pieces
 
 Parts = Iterable[Sequence[int]]
+PUBLISHED_CL100K = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +117,28 @@ class Fastokens(Encoder):
 
     def encode_document(self, text):
         return self.tokenizer.encode_ordinary(text).ids
+
+    def decode(self, ids):
+        return self.tokenizer.decode(ids)
+
+
+class Snaptokens(Encoder):
+    def __init__(self, files):
+        import snaptokens
+
+        content = json.loads(Path(files.json).read_text())
+        # It has scanners for patterns as published files spell them, and no regex engine.
+        content["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = PUBLISHED_CL100K
+        self.tokenizer = snaptokens.Tokenizer.from_json_str(json.dumps(content))
+
+    def encode_file(self, path, separated, threads):
+        import numpy as np
+
+        ids, _ = self.tokenizer.encode_batch_flat(pieces(_read(path)))
+        return [np.frombuffer(ids, dtype=np.uint32)]
+
+    def encode_document(self, text):
+        return self.tokenizer.encode(text).ids
 
     def decode(self, ids):
         return self.tokenizer.decode(ids)
@@ -260,6 +287,7 @@ ENCODERS: dict[tuple[str, str], type[Encoder]] = {
     ("gigatoken", "encode_files"): GigatokenFiles,
     ("gigatoken", "encode"): GigatokenBytes,
     ("fastokens", ""): Fastokens,
+    ("snaptokens", ""): Snaptokens,
     ("tokie", ""): Tokie,
     ("splintr", ""): Splintr,
     ("quicktok", ""): Quicktok,

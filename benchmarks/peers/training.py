@@ -46,6 +46,16 @@ def gigatoken(path: Path, vocab_size: int, pattern: str, threads: int):
     return lambda: merges
 
 
+def gigabpe(path: Path, vocab_size: int, pattern: str, threads: int):
+    import gigabpe
+
+    # It reads each line as a document, so it learns no tokens across line ends. Its vocabulary has only bytes of the
+    # text, so it learns some more merges, which are left out.
+    options = {"pretokenizer": "bytelevel", "special_tokens": [], "min_frequency": 1, "threads": threads}
+    _, merges = gigabpe.train_bpe([str(path)], vocab_size, **options)
+    return lambda: [tuple(map(_from_byte_level, pair)) for pair in merges[: vocab_size - 256]]
+
+
 def ffbpe(path: Path, vocab_size: int, pattern: str, threads: int):
     import ffbpe
 
@@ -121,6 +131,7 @@ def sentencepiece(path: Path, vocab_size: int, pattern: str, threads: int):
 TRAINERS: dict[tuple[str, str], Trainer] = {
     (OURS, ""): Trainer(train=bytelm, byte_order="gpt2"),
     ("gigatoken", ""): Trainer(train=gigatoken, byte_order="gpt2", patterns=("gpt2",)),
+    ("gigabpe", ""): Trainer(train=gigabpe, byte_order="gpt2", patterns=("gpt2",)),
     ("ffbpe", ""): Trainer(train=ffbpe, byte_order="gpt2"),
     ("ffbpe", "get_words_from_file"): Trainer(train=ffbpe_from_file, byte_order="gpt2", threads=1),
     ("rustbpe", ""): Trainer(train=rustbpe, byte_order="raw"),

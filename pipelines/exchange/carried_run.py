@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
+from lm.lora_config import LoraConfig
 from lm.model import LanguageModel
 from lm.new_entries import NEW, with_entries
 from pipelines.exchange.imported_run import write_imported_run
@@ -33,6 +34,7 @@ METHODS = {"mixed": 0.5, "mean": 0.0, "pieces": 1.0}
 LOGIT_ROWS = 1024
 Z95 = 1.96
 Encode = Callable[[bytes], Sequence[int]]
+Weights = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -67,13 +69,14 @@ class Carried:
         self.new_id = {old: new for new, old in enumerate(self.rows) if old != NEW}
         self.facts = self._facts()
         model = replace(run.recipe.model, vocab_size=tok.vocab_size)
-        self.recipe: Recipe = replace(run.recipe, model=model)
+        train = replace(run.recipe.train, average=0.0)  # the weights include averages and adapters already
+        self.recipe: Recipe = replace(run.recipe, model=model, train=train, lora=LoraConfig())
         self.method = next(iter(METHODS))
 
-    def model(self, method: str | None = None) -> LanguageModel:
-        """Return the carried model, in evaluation mode, with new rows by a method of METHODS."""
+    def model(self, method: str | None = None, weights: Weights | None = None) -> LanguageModel:
+        """Return the carried model, in evaluation mode, with new rows by a method of METHODS, or with `weights`."""
         model = LanguageModel(self.recipe.model, seed=None)
-        model.load_state_dict(self._weights(model, method or self.method))
+        model.load_state_dict(weights or self._weights(model, method or self.method))
         return model.eval()
 
     def choose(self, documents: Sequence[bytes]) -> dict[str, Measured]:
@@ -89,10 +92,10 @@ class Carried:
         """Return how well a model with the new vocabulary predicts documents, with the ids of `encode`."""
         return _measure(model, documents, encode or self.tok.encode_ordinary, self._before(self.facts, self.tok))
 
-    def measure_before(self, documents: Sequence[bytes]) -> Measured:
-        """Return how well the model of the run predicts documents."""
+    def measure_before(self, documents: Sequence[bytes], weights: Weights | None = None) -> Measured:
+        """Return how well the model of the run predicts documents, with its weights or others."""
         model = LanguageModel(self.run.recipe.model, seed=None)
-        model.load_state_dict(self.weights)
+        model.load_state_dict(weights or self.weights)
         return _measure(model.eval(), documents, self.old.encode_ordinary, self._before(self.run.facts, self.old))
 
     @property
@@ -104,13 +107,17 @@ class Carried:
         """Return the tokens of the old vocabulary with their new ids."""
         return [self.new_id[i] for i in self.old.encode_ordinary(text)]
 
-    def write(self, out: Path) -> None:
-        """Write the run, with one checkpoint of step 0, whole or not at all."""
-        with whole_folder(out, lambda folder: False) as partial:
-            weights = self._weights(LanguageModel(self.recipe.model, seed=None), self.method)
-            write_imported_run(partial, self.recipe, weights, self.tok, self.facts)
+    def write(self, out: Path, weights: Weights | None = None, steps: int = 0) -> None:
+        """Write the run, with one checkpoint of step 0, whole or not at all.
 
-    def _weights(self, model: LanguageModel, method: str) -> dict[str, Tensor]:
+        `weights`: those of the carried model after `steps` steps of training; by default, untrained ones.
+        """
+        facts = self.facts | ({"trained_steps": steps} if weights else {})
+        with whole_folder(out, lambda folder: False) as partial:
+            weights = weights or self._weights(LanguageModel(self.recipe.model, seed=None), self.method)
+            write_imported_run(partial, self.recipe, weights, self.tok, facts)
+
+    def _weights(self, model: LanguageModel, method: str) -> Weights:
         return with_entries(self.weights, model, torch.tensor(self.rows), self.pieces, METHODS[method])
 
     def _before(self, facts: dict[str, Any], tok: Tokenizer) -> tuple[int, ...]:

@@ -75,6 +75,12 @@ class Recipe:
             )
 
     @property
+    def step_tokens(self) -> int:
+        """Tokens of an optimizer step of a decoder, in whole blocks."""
+        length = self.model.context_length
+        return max(1, round(self.train.batch_tokens / length)) * length
+
+    @property
     def head(self) -> HeadConfig | None:
         """The head of the task, None if the model is a language model."""
         head = None if self.task is None else self.task.head(self.model.architecture)

@@ -1,6 +1,7 @@
 """Facts about a tokenizer, for a report."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,14 @@ from pipelines.dataset.reader import TokenDataset
 from pipelines.files import distinct_names
 from pipelines.reporting.token_labels import KINDS, TokenLabels
 from pipelines.reporting.tokenizer_summary import spelled_lengths
+from pipelines.reporting.vocabulary_health import (
+    RARE,
+    examples_of,
+    health_of,
+    list_names,
+    number_of,
+    token_counts,
+)
 from pipelines.run.folder import Run
 from pipelines.training.mixture import open_dataset
 from tokenizer import Tokenizer, sentinels
@@ -21,13 +30,16 @@ class TokenizerFacts:
     """Facts about a tokenizer.
 
     `rows` are labels with a value, `kinds` are kinds of tokens with their number, and `examples` are titles with the
-    labels of some tokens.
+    labels of some tokens. `health` are names of lists of tokens, with their number and some of the tokens. `counted`
+    says which text they were counted in; "" if no dataset was found.
     """
 
     fingerprint: str
     rows: list[tuple[str, list[str]]]
     kinds: list[tuple[str, list[str]]]
     examples: list[tuple[str, list[str]]]
+    health: list[tuple[str, str, list[str]]]
+    counted: str
 
 
 def tokenizer_facts(run: Run) -> TokenizerFacts:
@@ -36,13 +48,14 @@ def tokenizer_facts(run: Run) -> TokenizerFacts:
     labels = TokenLabels(tok)
     counts = Counter(labels.kinds())
     lengths = spelled_lengths(tok)[labels.ids]  # 0 for special tokens
+    datasets = _datasets(run, tok.fingerprint)
     merged = [place for place, length in enumerate(lengths.tolist()) if length > 1]
     facts = [
         ("entries", f"{tok.vocab_size:,}"),
         ("merges", f"{len(tok.merges):,}"),
         ("split pattern", str(tok.pattern)),
         ("special tokens", _special_tokens(tok)),
-        *_bytes_per_token(run, tok.fingerprint),
+        *_bytes_per_token(datasets),
         ("fingerprint", tok.fingerprint[:16]),
     ]
     examples = {
@@ -55,6 +68,7 @@ def tokenizer_facts(run: Run) -> TokenizerFacts:
         [(label, [value]) for label, value in facts],
         [(name, [f"{counts[kind]:,}"]) for kind, name in enumerate(KINDS) if counts[kind]],
         [(title, labels.at(places)) for title, places in examples.items() if places],
+        *_health(tok, datasets),
     )
 
 
@@ -67,17 +81,38 @@ def _special_tokens(tok: Tokenizer) -> str:
     return " ".join([*names, *numbered]) or "none"
 
 
-def _bytes_per_token(run: Run, fingerprint: str) -> list[tuple[str, str]]:
-    """Return a row for each split of the run's datasets; none for pairs, another tokenizer, or a lost dataset."""
-    rows = []
+def _datasets(run: Run, fingerprint: str) -> dict[str, TokenDataset]:
+    """Return the run's datasets by name, without pairs, datasets of another tokenizer, and lost ones."""
+    found = {}
     for folder, name in zip(run.sources, distinct_names(list(run.sources)), strict=True):
         try:
             dataset = open_dataset(folder, run.recipe.objective)
         except (ValueError, OSError):
             continue
-        if not isinstance(dataset, TokenDataset) or dataset.tokenizer_fingerprint != fingerprint:
-            continue
-        source = f"/{name}" if len(run.sources) > 1 else ""
+        if isinstance(dataset, TokenDataset) and dataset.tokenizer_fingerprint == fingerprint:
+            found[name] = dataset
+    return found
+
+
+def _bytes_per_token(datasets: Mapping[str, TokenDataset]) -> list[tuple[str, str]]:
+    """Return a row for each split of each dataset."""
+    rows = []
+    for name, dataset in datasets.items():
+        source = f"/{name}" if len(datasets) > 1 else ""
         for split in dataset.splits:
             rows.append((f"bytes per token, {split}{source}", f"{dataset.bytes_per_token(split):.3f}"))
     return rows
+
+
+def _health(tok: Tokenizer, datasets: Mapping[str, TokenDataset]) -> tuple[list[tuple[str, str, list[str]]], str]:
+    """Return the lists of `health_of` with numbers and examples, and a sentence about the tokens that were counted."""
+    counts = [token_counts(dataset, tok.vocab_size) for dataset in datasets.values()]
+    found = health_of(tok, np.sum(counts, axis=0) if counts else None)
+    rows = [
+        (name, number_of(key, found[key]), examples_of(tok, found[key]))
+        for key, name in list_names(RARE).items()
+        if key in found and key != "longest" and (found[key] or key != "oddest")  # the examples have the longest
+    ]
+    if not counts:
+        return rows, ""
+    return rows, f"Uses are counted in the {found['tokens']:,} training tokens of {' and '.join(datasets)}."

@@ -82,8 +82,7 @@ class Budget:
     @property
     def step_tokens(self) -> int:
         """Tokens of an optimizer step, in whole blocks."""
-        length = self.recipe.model.context_length
-        return max(1, round(self.recipe.train.batch_tokens / length)) * length
+        return self.recipe.step_tokens
 
     def model(self, size: int) -> ModelConfig:
         """Return the model with a vocabulary of `size` entries."""

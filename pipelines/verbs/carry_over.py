@@ -21,6 +21,7 @@ HELP = {
     "Text": ("run corpus split", ""),
     "Reading files": READING,
     "Vocabulary": ("tokenizer", "pattern"),
+    "Training": ("steps", ""),
     "Output": ("out json", ""),
 }
 
@@ -32,6 +33,7 @@ def carry_over(
     *,
     tokenizer: TokenizerPath,
     out: Path,
+    steps: int | None = None,
     pattern: TokenizerPattern = None,
     split: SplitRule = None,
     as_json: AsJson = False,
@@ -45,9 +47,15 @@ def carry_over(
 
     Args:
         out: Folder of the new run.
+        steps: Train the changed decoder for this number of optimizer steps on the training split, with the settings
+            and the batch size of its run, and also the old model for comparison, which is not saved. Works on a run
+            only.
         as_json: Print the summary as JSON, and nothing else.
     """
-    changing, new = VocabularyChange(Run.of(run).folder, out, None, overwrite=False), load_tokenizer(tokenizer, pattern)
+    changing, new = (
+        VocabularyChange(Run.of(run).folder, out, None, overwrite=False, steps=steps),
+        load_tokenizer(tokenizer, pattern),
+    )
     from corpora import open_corpus
 
     text = open_corpus(corpus, split=split, **reading)

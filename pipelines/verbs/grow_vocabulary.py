@@ -20,6 +20,7 @@ HELP = {
     "Text": ("source corpus split", ""),
     "Reading files": READING,
     "Vocabulary": ("add entries superwords", "superword_words min_frequency max_token_length pattern"),
+    "Training": ("steps", ""),
     "Memory and time": ("threads", ""),
     "Output": ("out overwrite json", ""),
 }
@@ -38,13 +39,14 @@ def grow_vocabulary(
     min_frequency: int = 2,
     max_token_length: int | None = None,
     pattern: TokenizerPattern = None,
+    steps: int | None = None,
     split: SplitRule = None,
     threads: int | None = None,
     overwrite: bool = False,
     as_json: AsJson = False,
     **reading: Unpack[ReadingOptions],
 ) -> Tokenizer:
-    """Train a byte-level BPE vocabulary further on the training split of a corpus; return the tokenizer.
+    """Train byte-level BPE or BPE over integers further on the training split of a corpus; return the tokenizer.
 
     Old ids and merges stay the same. A text is encoded as before, except that neighbouring tokens can be joined.
 
@@ -60,7 +62,10 @@ def grow_vocabulary(
             they can be encoded differently than before.
         superword_words: Maximum number of words in a token with `superwords`.
         min_frequency: Minimum count of a pair to merge.
-        max_token_length: Maximum length of a new token in bytes.
+        max_token_length: Maximum length of a new token in bytes, or in integers.
+        steps: Train the changed decoder for this number of optimizer steps on the training split, with the settings
+            and the batch size of its run, and also the old model for comparison, which is not saved. Works on a run
+            only.
         threads: Threads that count; all cores by default.
         overwrite: Replace an existing tokenizer.
         as_json: Print the summary as JSON, and nothing else.
@@ -71,7 +76,7 @@ def grow_vocabulary(
         raise ValueError(f"`add` is {add}, but must be at least 1")
     from tokenizer.training.growing import Growth
 
-    changing = VocabularyChange(source, out, pattern, overwrite)
+    changing = VocabularyChange(source, out, pattern, overwrite, steps)
     wanted = changing.old.vocab_size + (add or 0) if entries is None else entries
     words = superword_words if superwords else None
     options: Any = {"min_frequency": min_frequency, "max_token_length": max_token_length, "superwords": words}

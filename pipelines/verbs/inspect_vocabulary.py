@@ -6,7 +6,7 @@ Examples:
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
@@ -16,7 +16,6 @@ from pipelines.cli.arguments import AsJson, TokenizerOrRun, TokenizerPattern
 from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, SplitRule, say_left_out
 from pipelines.cli.display import Bar, answer, table, write
 from pipelines.cli.errors import UsageError
-from pipelines.cli.escapes import visible
 from pipelines.cli.named_tokenizers import load_compared, load_tokenizer
 from pipelines.cli.verbs import verb
 from pipelines.run.folder import Run
@@ -27,10 +26,6 @@ if TYPE_CHECKING:
 
     from corpora import Corpus
 
-EXAMPLES = 5
-LONGEST_EXAMPLE = 20  # bytes
-LISTED = 20  # longest and oddest tokens
-
 # Options by subject: in --help, and only in --help-all.
 HELP = {
     "Text": ("source corpus split data parallel reference", ""),
@@ -39,17 +34,6 @@ HELP = {
     "Memory and time": ("threads", ""),
     "Output": ("json", ""),
 }
-
-# What is listed of a vocabulary, and its name in the table.
-LISTS = {
-    "unmerged": "that merges never make",
-    "split": "that the split pattern cuts",
-    "unused": "never used",
-    "rare": "used fewer than {rare} times",
-    "longest": "longest",
-    "oddest": "oddest",
-}
-EXTREMES = ("longest", "oddest")
 
 
 @verb
@@ -101,6 +85,7 @@ def inspect_vocabulary(
         raise ValueError(f"`compare` has a tokenizer with the name {name}: give it another one, as NAME=PATH")
     tokenizers = {name: tok, **others}
     from pipelines.reporting.language_parity import language_costs, read_parallel
+    from pipelines.reporting.vocabulary_health import health_of
 
     texts = None if parallel is None else read_parallel(parallel)
     counts = {} if data is None else {name: _counts_of(data, tok)}
@@ -108,7 +93,7 @@ def inspect_vocabulary(
         counts = _count(tokenizers, corpus, split, reading, threads, as_json)
     described = {}
     for each, one in tokenizers.items():
-        found = {"tokenizer": str(source) if one is tok else each, **_describe(one, counts.get(each), rare)}
+        found = {"tokenizer": str(source) if one is tok else each, **health_of(one, counts.get(each), rare)}
         if texts is not None:
             found["languages"] = language_costs(one, texts, reference)
         described[each] = found
@@ -125,17 +110,13 @@ def _counts_of(data: Path, tok: Tokenizer) -> "np.ndarray":
 
     Raises ValueError for a dataset of another tokenizer.
     """
-    import numpy as np
-
     from pipelines.dataset.reader import TokenDataset
+    from pipelines.reporting.vocabulary_health import token_counts
 
     dataset = TokenDataset(data)
     if dataset.tokenizer_fingerprint != tok.fingerprint:
         raise ValueError(f"`data` is {data}, which was built with another tokenizer: give a dataset of this one")
-    counts = np.zeros(tok.vocab_size, np.int64)
-    for chunk in dataset.split("train").chunks():
-        counts += np.bincount(chunk, minlength=tok.vocab_size)
-    return counts
+    return token_counts(dataset, tok.vocab_size)
 
 
 def _count(
@@ -170,25 +151,11 @@ def _count_corpus(tok: Tokenizer, text: "Corpus", threads: int | None, quiet: bo
     return counts
 
 
-def _describe(tok: Tokenizer, counts: "np.ndarray | None", rare: int) -> dict[str, Any]:
-    """Return the numbers and lists of a vocabulary. `counts`: uses of each token, int64 (vocab_size,)."""
-    from tokenizer.health import longest_tokens, odd_tokens, split_tokens, unmerged_tokens
-
-    vocabulary = tok.vocabulary
-    found: dict[str, Any] = {"entries": tok.vocab_size, "kind": tok.kind}
-    if tok.kind == "bpe":
-        found |= {"unmerged": unmerged_tokens(vocabulary), "split": split_tokens(vocabulary)}
-    if counts is not None:
-        ordinary = [i for i, text in enumerate(tok.ordinary.tolist()) if text]
-        found["tokens"] = int(counts.sum())
-        found["unused"] = [i for i in ordinary if not counts[i]]
-        found["rare"] = [i for i in ordinary if 0 < counts[i] < rare]
-    return found | {"longest": longest_tokens(vocabulary, LISTED), "oddest": odd_tokens(vocabulary, LISTED)}
-
-
 def _show(tokenizers: Mapping[str, Tokenizer], described: Mapping[str, dict[str, Any]], rare: int) -> None:
     """Print one vocabulary with examples, or the numbers of several side by side."""
-    names = {key: name.format(rare=rare) for key, name in LISTS.items()}
+    from pipelines.reporting.vocabulary_health import EXTREMES, examples_of, list_names, number_of
+
+    names = list_names(rare)
     rows: list[tuple[str, ...]]
     (name, found), *others = described.items()
     if others:
@@ -199,16 +166,11 @@ def _show(tokenizers: Mapping[str, Tokenizer], described: Mapping[str, dict[str,
         table(("tokens", *described), rows)
     else:
         answer(f"{found['tokenizer']}: {found['entries']:,} entries, {found['kind']}")
-        rows = [(names[key], *_cells(tokenizers[name], key, found[key])) for key in names if key in found]
+        tok, keys = tokenizers[name], [key for key in names if key in found]
+        rows = [(names[key], number_of(key, found[key]), " ".join(examples_of(tok, found[key]))) for key in keys]
         table(("tokens", "number", "examples"), rows, text=True)
     if all("languages" in found for found in described.values()):
         from pipelines.reporting.language_parity import show_costs
 
         answer("")
         show_costs({name: found["languages"] for name, found in described.items()})
-
-
-def _cells(tok: Tokenizer, key: str, ids: Sequence[int]) -> Iterator[str]:
-    """Yield the number of tokens in a list, and examples."""
-    yield "" if key in EXTREMES else f"{len(ids):,}"
-    yield " ".join(visible((tok.vocabulary.tokens[i] or b"")[:LONGEST_EXAMPLE]) for i in ids[:EXAMPLES])

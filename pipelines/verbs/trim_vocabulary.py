@@ -19,6 +19,7 @@ HELP = {
     "Text": ("source corpus split", ""),
     "Reading files": READING,
     "Vocabulary": ("entries unused", "pattern"),
+    "Training": ("steps", ""),
     "Memory and time": ("threads", ""),
     "Output": ("out overwrite json", ""),
 }
@@ -33,6 +34,7 @@ def trim_vocabulary(
     entries: int | None = None,
     unused: bool = False,
     pattern: TokenizerPattern = None,
+    steps: int | None = None,
     split: SplitRule = None,
     threads: int | None = None,
     overwrite: bool = False,
@@ -51,13 +53,16 @@ def trim_vocabulary(
         entries: Number of entries to keep, special tokens included. The least used ones are removed. In BPE, a token
             is removed only if it is not part of another one, and its count is then added to its parts.
         unused: Remove the tokens that the text does not use, instead of `entries`.
+        steps: Train the changed decoder for this number of optimizer steps on the training split, with the settings
+            and the batch size of its run, and also the old model for comparison, which is not saved. Works on a run
+            only.
         threads: Threads that encode; all cores by default.
         overwrite: Replace an existing tokenizer.
         as_json: Print the summary as JSON, and nothing else.
     """
     if (entries is None) != unused:
         raise ValueError("give either `entries` or `unused`")
-    changing = VocabularyChange(source, out, pattern, overwrite)
+    changing = VocabularyChange(source, out, pattern, overwrite, steps)
     if entries is not None and entries >= changing.old.vocab_size:
         raise ValueError(f"`entries` is {entries:,}, but the vocabulary has {changing.old.vocab_size:,}: give fewer")
     from corpora import open_corpus

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from base64 import b64encode
@@ -21,6 +22,8 @@ from benchmarks.peers.wordpiece import alphabet_order, train_bytelm, train_token
 from benchmarks.texts import CUT, hard_texts, pieces, write_text
 from benchmarks.workloads import PATTERNS, timed_start
 from tokenizer import Tokenizer, count_pretokens
+
+OWN_RULES = ("sentencepiece", "gigabpe")
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +52,7 @@ def as_lines(merges):
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("pattern", PATTERNS)
-@pytest.mark.parametrize(("peer", "way"), [key for key in TRAINERS if key[0] not in (OURS, "sentencepiece")])
+@pytest.mark.parametrize(("peer", "way"), [key for key in TRAINERS if key[0] not in (OURS, *OWN_RULES)])
 def test_every_trainer_learns_our_merges(text, peer, way, pattern, threads):
     trainer = TRAINERS[peer, way]
     if installed_version(peer) is None or pattern not in trainer.patterns:
@@ -58,6 +61,15 @@ def test_every_trainer_learns_our_merges(text, peer, way, pattern, threads):
     theirs = as_lines(trainer.train(text.path, 1000, pattern, threads)())
     assert len(ours) == 744
     assert compare_merges(theirs, ours) == "equal"
+
+
+def test_gigabpe_learns_our_merges_of_single_lines(text):
+    if installed_version("gigabpe") is None:
+        pytest.skip("gigabpe is not installed")
+    theirs = as_lines(TRAINERS["gigabpe", ""].train(text.path, 1000, "gpt2", 1)())
+    lines = re.findall(r"[^\n]*\n|[^\n]+", text.path.read_bytes().decode())
+    ours = Tokenizer.train(lines, 1000, "gpt2", special_tokens=(), min_frequency=1)
+    assert compare_merges(theirs, as_lines(ours.merges)) == "equal"
 
 
 @pytest.mark.parametrize("threads", [1, 2])

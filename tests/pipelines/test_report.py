@@ -23,6 +23,7 @@ from pipelines.run.loaded_run import load_trained
 from pipelines.run.retention import checkpoint_folders
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.inspect_vocabulary import inspect_vocabulary
 from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.report import report
 from pipelines.verbs.train_tokenizer import train_tokenizer
@@ -165,6 +166,17 @@ def test_the_page_opens_with_the_validation_split_that_the_run_has_not_with_the_
 def test_no_row_is_in_two_tables(whole_page):
     for shown, more in zip(whole_page.rows("results"), whole_page.rows("numbers"), strict=True):
         assert more and not shown.keys() & (more.keys() - {"Next token", "Masked tokens"})
+
+
+def test_the_lists_of_tokens_are_those_of_inspect_vocabulary(whole_page, trained_gpt):
+    found = inspect_vocabulary(trained_gpt, data=Run(trained_gpt).data)
+    shown = whole_page.rows("tokenizer")[2]
+    assert shown.pop("Tokens") == ["Number", "Examples"] and len(found["unused"]) > 10
+    names = {"unmerged": "that merges never make", "split": "that the split pattern cuts", "unused": "never used"}
+    for key, name in {**names, "rare": "used fewer than 10 times"}.items():
+        number, examples = shown[name]
+        assert number == f"{len(found[key]):,}" and len(examples.split()) == min(5, len(found[key]))
+    assert f"counted in the {found['tokens']:,} training tokens" in whole_page.sections["tokenizer"]
 
 
 def test_text_runs_in_its_own_direction(whole_page):

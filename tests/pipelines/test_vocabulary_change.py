@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -113,6 +114,40 @@ def test_a_carried_run_trains_further_evaluates_and_exports(trained_gpt, code, t
         torch.testing.assert_close(peer(ids).logits, ours.logits(ours(ids)), atol=1e-4, rtol=1e-4)
 
 
+def test_further_training_is_measured_saved_and_equals_pretrain(trained_gpt, code, tmp_path, in_process):
+    options = [trained_gpt, code, "--add", "48", "--split", "hash:0.3"]
+    done = in_process("grow-vocabulary", *options, "--out", "trained", "--steps", "4", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = {row["what"]: row["bits_per_byte"] for row in json.loads(done.stdout)["bits_per_byte"]}
+    assert rows["new model after 4 steps"] < rows["new model, new tokens"]
+    assert rows["old model after 4 steps"] < rows["old model"]
+    assert Run(tmp_path / "trained").facts["trained_steps"] == 4 and not [*tmp_path.glob("*.training*")]
+    assert in_process("grow-vocabulary", *options, "--out", "start").returncode == 0
+    done = in_process(
+        *("build-dataset", code, "--split", "hash:0.3", "--tokenizer", "trained"),
+        *("--context-length", "32", "--out", "data"),
+    )
+    assert done.returncode == 0, done.stderr
+    train = {"tokens": 4 * 256, "warmup_tokens": 102, "validate_every_tokens": 1024, "device": "auto", "dtype": "auto"}
+    recipe = Run(tmp_path / "start").recipe
+    pretrain(recipe, data=tmp_path / "data", init_from=tmp_path / "start", out=tmp_path / "more", train=train)
+    ours, expected = weights_of(tmp_path / "trained"), weights_of(tmp_path / "more")
+    assert ours.keys() == expected.keys() and all(torch.equal(ours[name], expected[name]) for name in expected)
+
+
+def test_averaged_weights_and_adapters_are_carried_and_trained_whole(trained_gpt, dataset_folder, code, tmp_path):
+    recipe = Run(trained_gpt).recipe
+    short = {"tokens": 512, "warmup_tokens": 0, "average": 0.5}
+    lora = replace(recipe, lora=replace(recipe.lora, rank=2))
+    pretrain(lora, data=dataset_folder, init_from=trained_gpt, out=tmp_path / "lora", train=short)
+    grow_vocabulary(tmp_path / "lora", [code], add=8, out=tmp_path / "grown")
+    before, start = weights_of(tmp_path / "lora"), weights_of(tmp_path / "grown")
+    assert all(torch.equal(start[name][: len(weight)], weight) for name, weight in before.items())
+    grow_vocabulary(tmp_path / "lora", [code], add=8, steps=2, split="hash:0.3", out=tmp_path / "trained")
+    after = weights_of(tmp_path / "trained")
+    assert not any(torch.equal(after[name], weight) for name, weight in start.items())
+
+
 def test_a_run_gets_another_vocabulary(trained_gpt, code, tmp_path):
     other = Tokenizer.train([path.read_text() for path in code.glob("*.txt")], 450, pattern="gpt2")
     other.save(tmp_path / "other")
@@ -126,8 +161,6 @@ def test_a_run_gets_another_vocabulary(trained_gpt, code, tmp_path):
 
 
 def test_untied_heads_and_biases_are_carried_too(small_recipe):
-    from dataclasses import replace
-
     config = replace(small_recipe.model, vocab_size=6, tied_head=False, architecture="encoder", dropout=0.0)
     old, new = LanguageModel(config), LanguageModel(replace(config, vocab_size=4))
     with torch.no_grad():
@@ -152,6 +185,7 @@ def test_tokenizers_grow_and_shrink_on_the_command_line(in_process, tokenizer_fo
         ("grow-vocabulary", [], "give either --add or --entries"),
         ("grow-vocabulary", ["--add", "-5"], "--add is -5, but must be at least 1"),
         ("grow-vocabulary", ["--entries", "100"], "entries is 100, but the vocabulary already has 512"),
+        ("grow-vocabulary", ["--add", "5", "--steps", "9"], "--steps trains the model of a run, but"),
         ("trim-vocabulary", [], "give either --entries or --unused"),
         ("trim-vocabulary", ["--entries", "512"], "--entries is 512, but the vocabulary has 512"),
         ("trim-vocabulary", ["--entries", "9"], "must stay: give at least 261"),
@@ -160,6 +194,11 @@ def test_tokenizers_grow_and_shrink_on_the_command_line(in_process, tokenizer_fo
 def test_wrong_options_are_named(in_process, tokenizer_folder, code, verb, options, message):
     done = in_process(verb, tokenizer_folder, code, *options, "--out", "made")
     assert done.returncode != 0 and message in done.stderr
+
+
+def test_steps_need_a_decoder(trained_bert, code, tmp_path):
+    with pytest.raises(ValueError, match="`steps` trains decoders only"):
+        grow_vocabulary(trained_bert, [code], add=8, steps=2, out=tmp_path / "made")
 
 
 def test_nothing_is_replaced_by_accident(in_process, trained_gpt, code, tmp_path):

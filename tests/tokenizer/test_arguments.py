@@ -46,7 +46,8 @@ def valid(bpe, tmp_path_factory):
     shared |= {"corpus": CORPUS, "vocab_size": 280, "special_tokens": ["<x>"], "pattern": "cl100k", "ranks": ranks}
     shared |= {"counts": count_pretokens(CORPUS, "cl100k"), "merges": bpe.merges}
     own = {("encode_file", "path"): folder / "text.txt", ("load", "path"): folder / "ranks.tiktoken"}
-    own |= {("train_ids", "sequences"): [[1, 2], [3]], ("encode_ids", "sequence"): [1, 2]}
+    own |= {(name, "sequences"): [[1, 2], [3]] for name in ("train_ids", "grow_ids")}
+    own |= {("encode_ids", "sequence"): [1, 2], ("grow_ids", "entries"): 312}
     own |= {("load", "pattern"): "gpt2", ("grow", "entries"): bpe.vocab_size + 2}
     own |= {(name, "token"): "the" for name in ("encode_single_token", "token_to_id")}
     own |= {("from_merges", "vocabulary"): ranks, ("from_wordpiece", "vocabulary"): {"[UNK]": 0, "the": 1}}
@@ -68,6 +69,7 @@ METHODS = [
     *("encode_to_numpy", "encode_with_dropout", "encode_with_offsets", "from_merges", "from_ranks", "from_wordpiece"),
     *(
         "grow",
+        "grow_ids",
         "id_to_token",
         "load",
         "log_likelihood",

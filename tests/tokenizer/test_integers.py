@@ -202,3 +202,42 @@ def test_tokens_have_at_most_the_given_length():
 def test_wrong_values_are_named(tok, call, message):
     with pytest.raises(ValueError, match=message):
         call(tok)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SEQUENCES, st.integers(0, 8), st.integers(1, 12))
+@pytest.mark.filterwarnings("ignore:the sequences ran out", "ignore:the corpus ran out")
+def test_growing_on_the_same_sequences_equals_training_to_the_final_size(sequences, first, more):
+    whole = Tokenizer.train_ids(sequences, 6 + first + more, base=6, special_tokens=())
+    grown = Tokenizer.train_ids(sequences, 6 + first, base=6, special_tokens=())
+    if grown.vocab_size < 6 + first:
+        return  # nothing is left to merge
+    assert grown.grow_ids(sequences, 6 + first + more).fingerprint == whole.fingerprint
+
+
+def test_growing_on_other_sequences_keeps_ids_and_joins_tokens(tok, notes, tmp_path):
+    riffs = [np.tile([299, 3, 3, 64], 20), *([3, 299] * k for k in range(1, 20))]
+    grown = tok.grow_ids(riffs, 412)
+    assert grown.vocab_size == 412 and grown.merges[: len(tok.merges)] == tok.merges
+    assert grown.special_tokens == tok.special_tokens
+    assert [grown.decode_ids([i]).tolist() for i in range(399)] == [tok.decode_ids([i]).tolist() for i in range(399)]
+    grown.save(tmp_path)
+    peer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert Tokenizer.load(tmp_path).fingerprint == grown.fingerprint
+    for sequence in [*notes, *riffs]:
+        before, after = tok.encode_ids(sequence), grown.encode_ids(sequence)
+        ends = [np.cumsum([len(each.decode_ids([i])) for i in ids]) for each, ids in ((tok, before), (grown, after))]
+        assert {*ends[1]} <= {*ends[0]} and len(after) <= len(before)
+        assert peer.encode(as_characters(list(sequence))).ids == after.tolist()
+    assert sum(len(grown.encode_ids(riff)) for riff in riffs) < 0.7 * sum(len(tok.encode_ids(riff)) for riff in riffs)
+
+
+def test_growing_refuses_unknown_integers_texts_and_superwords(tok, notes):
+    with pytest.raises(ValueError, match=r"sequences\[0\]"):
+        tok.grow_ids([[300]], 500)
+    with pytest.raises(ValueError, match="300"):
+        tok.grow([as_characters([300])], 500)
+    with pytest.raises(ValueError, match="superwords is for byte-level BPE"):
+        tok.grow([as_characters([1, 2])], 500, superwords=4)
+    with pytest.raises(ValueError, match="this is a tokenizer of texts"):
+        Tokenizer.train(["a text"], 270).grow_ids(notes, 500)

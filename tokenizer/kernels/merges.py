@@ -222,14 +222,15 @@ def heap_pop(entries, size):
     size -= 1
     moved = entries[size]
     i = 0
-    while True:
-        child = 2 * i + 1
-        if child >= size:
-            break
-        if child + 1 < size and entries[child + 1] < entries[child]:
-            child += 1
+    child = 1
+    while child + 1 < size:
+        child += np.int64(entries[child + 1] < entries[child])  # without a branch that is hard to predict
         if entries[child] >= moved:
             break
+        entries[i] = entries[child]
+        i = child
+        child = 2 * i + 1
+    if child + 1 == size and entries[child] < moved:
         entries[i] = entries[child]
         i = child
     entries[i] = moved

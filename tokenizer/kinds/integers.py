@@ -29,10 +29,9 @@ class IntegerPairs(Kind):
     is_lossless = merges = True
     patterns, default_pattern, exact_pattern = ("integers",), "integers", "integers"
     needed_splitter = "the pattern integers"
-    no_growth = "only byte-level BPE is supported"
+    no_growth = ""
     options = ("base", "min_frequency", "max_token_length")
     pretokens = "sequences"
-    kernels = "word pieces"
 
     def splitter_of(self, spelling: str) -> Splitter | None:
         return Integers(None) if spelling == self.default_pattern else None

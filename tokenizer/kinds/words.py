@@ -27,7 +27,7 @@ class Words(Kind):
     patterns, default_pattern, exact_pattern = ("whitespace",), "whitespace", "whitespace"
     needed_splitter = "the pattern whitespace"
     options = ("min_frequency",)
-    no_growth = "only byte-level BPE is supported"
+    no_growth = "there are no merges to continue from"
     phase = None
     pretokens, one = "words", "a word"
 

@@ -1,4 +1,4 @@
-"""Grow a byte-level BPE vocabulary: continue training from its merges.
+"""Grow a vocabulary of byte-level BPE or BPE over integers: continue training from its merges.
 
 Each distinct pretoken of the new text is encoded with the old merges. Its tokens are the first symbols, and ordinary
 training merges them further. The new merges rank after all old ones. So every text is encoded as before, except that
@@ -19,9 +19,12 @@ from tokenizer.bpe_vocabulary import BytePairVocabulary
 from tokenizer.byte_level import BY_RANKS
 from tokenizer.document_blocks import Block
 from tokenizer.encoding.text_encoder import TextEncoder
+from tokenizer.integer_vocabulary import IntegerVocabulary
+from tokenizer.kinds.integers import LONGEST_TOKEN
 from tokenizer.kinds.kind import changed
 from tokenizer.kinds.registry import kind_named
 from tokenizer.splitting.chains import Chain
+from tokenizer.splitting.integers import WIDTH, Integers
 from tokenizer.splitting.normalized_splitter import NormalizedSplitter
 from tokenizer.splitting.patterns import SUPERWORD_STEPS
 from tokenizer.splitting.splitter import Splitter
@@ -33,6 +36,7 @@ from tokenizer.warn import warn
 from tokenizer.workers import thread_count
 
 COLON = b": "
+MergedVocabulary = BytePairVocabulary | IntegerVocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +74,8 @@ class Growth:
                 f"{kind.title} cannot grow, because {kind.no_growth}: grow a byte-level BPE vocabulary, or train a new "
                 "one"
             )
+        if self.superwords is not None and not isinstance(vocabulary, BytePairVocabulary):
+            raise ValueError(f"superwords is for byte-level BPE, not for {kind.title}: leave it out")
         if self.entries <= vocabulary.size:
             raise ValueError(
                 f"entries is {self.entries:,}, but the vocabulary already has {vocabulary.size:,}: give a larger number"
@@ -79,17 +85,19 @@ class Growth:
 def grow(vocabulary: Vocabulary, corpus: object, growth: Growth) -> Vocabulary:
     """Return the vocabulary that `Tokenizer.grow` describes."""
     growth.check(vocabulary)
-    assert isinstance(vocabulary, BytePairVocabulary)
+    assert isinstance(vocabulary, MergedVocabulary)
     splitter: Splitter = vocabulary.pattern
     if growth.superwords is not None:
         chain = Chain(SUPERWORD_STEPS)
         split_anew: BytePairVocabulary = changed(vocabulary, pattern=chain)
         vocabulary = split_anew
         splitter = chain if any(COLON in (token or b"") for token in vocabulary.tokens) else UpToColons(chain)
-    if vocabulary.normalizer is not None:
+    if isinstance(vocabulary, BytePairVocabulary) and vocabulary.normalizer is not None:
         splitter = NormalizedSplitter(vocabulary.normalizer, splitter)
     counts = count_pretokens(corpus, splitter, threads=growth.threads, progress=growth.progress, memory=growth.memory)
-    grown = grow_byte_pairs(vocabulary, counts, growth)
+    if isinstance(splitter, Integers):
+        splitter.check(counts.data)
+    grown = grow_pairs(vocabulary, counts, growth)
     if grown.size < growth.entries:
         warn(
             f"the corpus ran out of pairs that occur at least {max(1, growth.min_frequency)} times: the vocabulary has "
@@ -139,7 +147,7 @@ class UpToColons(Splitter):
         return np.union1d(ends, colons[colons > block.offsets[0]])
 
 
-def grow_byte_pairs(vocabulary: BytePairVocabulary, counts: PretokenCounts, options: Growth) -> BytePairVocabulary:
+def grow_pairs(vocabulary: MergedVocabulary, counts: PretokenCounts, options: Growth) -> MergedVocabulary:
     """Return the vocabulary with further merges, learned from pretokens.
 
     Old ids and merges stay. New tokens get the ids from `vocabulary.size` on; a merge can also make an old token, which
@@ -154,6 +162,8 @@ def grow_byte_pairs(vocabulary: BytePairVocabulary, counts: PretokenCounts, opti
     special = {spelling.encode() for spelling in vocabulary.special_tokens} - ids.keys()
     wanted, pairs = options.entries - vocabulary.size, []
     longest = options.max_token_length or 2**62
+    if isinstance(vocabulary, IntegerVocabulary):
+        longest = WIDTH * min(longest, LONGEST_TOKEN)
     new = 0
     while loop.made < wanted and (pair := loop.find(new)):
         left, right = tokens[pair[0]], tokens[pair[1]]
@@ -169,6 +179,8 @@ def grow_byte_pairs(vocabulary: BytePairVocabulary, counts: PretokenCounts, opti
             if options.progress is not None and (loop.made % PROGRESS_STEP == 0 or loop.made == wanted):
                 options.progress("merge", loop.made, wanted)
         new = ids[token]
+    if isinstance(vocabulary, IntegerVocabulary):
+        return _with_integers(vocabulary, pairs, tokens[vocabulary.size :])
     return _with_merges(vocabulary, pairs, tokens[vocabulary.size :])
 
 
@@ -178,12 +190,13 @@ def _is_long(token: bytes, words: int) -> bool:
 
 
 def _segmented(
-    vocabulary: BytePairVocabulary, counts: PretokenCounts, threads: int | None
+    vocabulary: MergedVocabulary, counts: PretokenCounts, threads: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids of all pretokens, int32, and the offset of each pretoken's ids, int64 (n + 1,)."""
     whole = copy(vocabulary)
-    pattern: Any = _Pretokens()
-    whole.pattern, whole.normalizer = pattern, None
+    if isinstance(whole, BytePairVocabulary):  # a sequence of integers is one pretoken anyway
+        pattern: Any = _Pretokens()
+        whole.pattern, whole.normalizer = pattern, None
     ids, offsets = TextEncoder(whole).to_arrays(Block(counts.data, counts.offsets), threads)
     return ids.view(np.int32), offsets
 
@@ -206,5 +219,17 @@ def _with_merges(
         pairs=[*present, *((written(left), written(right)) for left, right in added)],
         first_merged=first if follows else None,
         rule=vocabulary.semantics if by_ranks else vocabulary.rule,
+    )
+    return grown
+
+
+def _with_integers(
+    vocabulary: IntegerVocabulary, added: list[tuple[bytes, bytes]], tokens: list[bytes]
+) -> IntegerVocabulary:
+    """Return the vocabulary of integers with more merges and tokens."""
+    grown: IntegerVocabulary = changed(
+        vocabulary,
+        ids={**vocabulary.ids, **{token.decode(): vocabulary.size + k for k, token in enumerate(tokens)}},
+        pairs=[*vocabulary.pairs, *((left.decode(), right.decode()) for left, right in added)],
     )
     return grown
