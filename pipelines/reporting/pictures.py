@@ -96,7 +96,7 @@ class HeatMap(Picture):
         size = max(6.0, min(9.0, 90.0 / len(self.columns) / len(self.maps)))
         for (row, column), value in np.ndenumerate(values):
             if not np.isnan(value):
-                text = f"{value:.{self.digits}f}" if self.words is None else _shortened(self.words[row][column])
+                text = f"{value:z.{self.digits}f}" if self.words is None else _shortened(self.words[row][column])
                 colour = "white" if abs(value) > 0.6 * most else "black"
                 axes.text(
                     column, row, text, ha="center", va="center", fontsize=size, color=colour, parse_math=False,

@@ -21,7 +21,7 @@ def found(trained_gpt):
 
 
 def test_a_heat_map_has_the_values_and_labels_of_its_rows_and_columns():
-    values = np.array([[0.25, -1.0, np.nan], [0.5, 0.0, 1.0]])
+    values = np.array([[0.25, -1.0, np.nan], [0.5, -0.0, 1.0]])
     picture = HeatMap(title="", maps={"": values}, rows=["a", "b"], columns=["$x", "y", "z"], signed=True)
     axes = picture.figure().axes[0]
     np.testing.assert_array_equal(axes.images[0].get_array().filled(np.nan), values)
