@@ -47,8 +47,7 @@ class Recipe:
     """A model, its objective and its training."""
 
     objective: Literal["next-token", "masked-token", "span-corruption", "denoising", "sequence-pairs"] = "next-token"
-    """Training objective: next tokens (decoder), masked tokens (encoder), corrupted spans of a text, a whole text
-    from a corrupted one (BART), or the targets of pairs (encoder-decoder)"""
+    """Training objective: next tokens (decoder), masked tokens (encoder); the others are for an encoder-decoder"""
     model: ModelConfig = field(default_factory=ModelConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
     task: Annotated[Task | None, tyro.conf.Fixed, tyro.conf.Suppress] = None
