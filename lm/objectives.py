@@ -17,6 +17,7 @@ MASKED = 0.80  # share of the selected positions that get the mask token
 REPLACED = 0.10  # share of the selected positions that get a random token; the rest stay
 NOISE = 0.15  # share of a block removed in spans (Raffel et al. 2020, 3.1.4)
 MEAN_SPAN = 3.0  # tokens of a span
+INFILLED = 0.30  # share of a block that text infilling removes (Lewis et al. 2020, 3.2 and 5)
 
 
 def next_token(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -149,6 +150,88 @@ def _random_segments(items: int, segments: int, generator: np.random.Generator) 
     """Return lengths (segments,), each at least 1, that sum to `items`, uniform over all such compositions."""
     cuts = generator.choice(items - 1, size=segments - 1, replace=False) + 1
     return np.diff(np.concatenate(([0], np.sort(cuts), [items])))
+
+
+def text_infilling(
+    blocks: np.ndarray,
+    generators: Sequence[np.random.Generator],
+    *,
+    mask_id: int,
+    noise: float = INFILLED,
+    mean_span: float = MEAN_SPAN,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Blocks (B, T) to source (B, S) and where it is present, (B, S) bool: BART's infilling (Lewis et al. 2020, 2.2).
+
+    Removes a share `noise` of the tokens. A single mask replaces each span. The lengths of spans are independent
+    Poisson numbers of mean `mean_span`, drawn until they add up to the removed tokens; the last is shortened to fit. A
+    span of length 0 inserts a mask. The spans are in random places, with a kept token between any two. Absent positions
+    hold `mask_id`. S depends on T only: see `length_of_infilled`. Each row draws from its own generator.
+    """
+    blocks = _rows(blocks, generators)
+    removed, most = _infilling_counts(blocks.shape[1], noise, mean_span)
+    kept = blocks.shape[1] - removed
+    source = np.full((len(blocks), kept + most), mask_id, np.int64)
+    present = np.zeros(source.shape, bool)
+    for row, (block, generator) in enumerate(zip(blocks, generators, strict=True)):
+        lengths = _poisson_spans(removed, most, mean_span, generator)
+        chosen = generator.choice(kept + 1, size=len(lengths), replace=False)
+        order = np.argsort(chosen)
+        gaps = chosen[order]  # the number of kept tokens before each span
+        parts = np.zeros(2 * len(lengths) + 1, np.int64)  # kept, removed, kept, and so on
+        parts[::2], parts[1::2] = np.diff(gaps, prepend=0, append=kept), lengths[order]
+        is_kept = np.repeat(np.arange(len(parts)) % 2 == 0, parts)
+        source[row, : kept + len(gaps)] = np.insert(block[is_kept].astype(np.int64), gaps, mask_id)
+        present[row, : kept + len(gaps)] = True
+    return source, present
+
+
+def length_of_infilled(length: int, *, noise: float = INFILLED, mean_span: float = MEAN_SPAN) -> int:
+    """Return the length of the source that `text_infilling` makes of `length` tokens, padding included."""
+    removed, most = _infilling_counts(length, noise, mean_span)
+    return length - removed + most
+
+
+def _infilling_counts(length: int, noise: float, mean_span: float) -> tuple[int, int]:
+    """Return the number of removed tokens, and the most spans of a block.
+
+    A block has about removed / mean_span spans. More than twice as many are so rare that a limit is harmless.
+    """
+    removed, spans = _noise_counts(length, noise, mean_span)
+    return removed, min(2 * spans + 1, removed, length - removed + 1)
+
+
+def _poisson_spans(removed: int, most: int, mean: float, generator: np.random.Generator) -> np.ndarray:
+    """Return Poisson lengths that add up to `removed`: at most `most`, with a last one that fits."""
+    lengths: np.ndarray = generator.poisson(mean, size=most)
+    lengths = lengths[: np.searchsorted(np.cumsum(lengths), removed) + 1]
+    lengths[-1] += removed - lengths.sum()
+    return lengths
+
+
+def permuted_sentences(
+    blocks: np.ndarray,
+    generators: Sequence[np.random.Generator],
+    *,
+    stop_ids: Sequence[int] | np.ndarray,
+    separator_id: int | None = None,
+) -> np.ndarray:
+    """Blocks (B, T) to blocks (B, T) int64 with the sentences in random order (Lewis et al. 2020, 2.2).
+
+    A sentence ends at the last of consecutive tokens in `stop_ids`, such as full stops, or with the block. The
+    separators, which begin documents, keep their order, and sentences stay in their document. Each row draws from its
+    own generator.
+    """
+    blocks = _rows(blocks, generators).astype(np.int64)
+    stops = np.isin(blocks, stop_ids)
+    separators = np.zeros(blocks.shape, bool) if separator_id is None else blocks == separator_id
+    begins = np.zeros(blocks.shape, bool)
+    begins[:, 1:] = (stops[:, :-1] & ~stops[:, 1:]) | separators[:, :-1]
+    sentences, documents = np.cumsum(begins | separators, axis=1), np.cumsum(separators, axis=1)
+    for row, generator in enumerate(generators):
+        places = generator.random(blocks.shape[1] + 1)[sentences[row]]
+        places[separators[row]] = -1.0  # first in its document
+        blocks[row] = blocks[row, np.lexsort((places, documents[row]))]
+    return blocks
 
 
 class SequencePairs(NamedTuple):

@@ -203,24 +203,45 @@ class FilledMask:
 
 @torch.inference_mode()
 def fill_masks(
-    model: LanguageModel | InferenceModel, ids: Tensor, mask_id: int, top: int = 5, allowed: Tensor | None = None
+    model: LanguageModel | InferenceModel,
+    ids: Tensor,
+    mask_id: int,
+    top: int = 5,
+    allowed: Tensor | None = None,
+    steps: int = 1,
 ) -> list[FilledMask]:
     """Return the `top` likeliest tokens at each mask in ids (T,) int64: <|cls|> ... <|sep|>.
+
+    More `steps` than one are mask-predict (Ghazvininejad et al. 2019): each step fills the masks with the likeliest
+    tokens. After t of them, the least certain N (steps - t) / steps of the N tokens, rounded down, are masked and
+    predicted again. The result at a mask is that of the last step that predicted it.
 
     Ids for which `allowed` (V,) bool is False have probability 0. Raises ValueError for a decoder, or without a mask.
     """
     if model.config.causal:
         raise ValueError("a decoder does not fill masks: give an encoder, or continue a text with generate")
     positions = (ids == mask_id).nonzero().flatten()
-    if len(positions) == 0:
+    masks = len(positions)
+    if masks == 0:
         raise ValueError(f"no position holds the mask id {mask_id}: put <|mask|> where a token is wanted")
-    model = prepare(model)
-    hidden = model.model(ids.unsqueeze(0), rows=positions)
-    probabilities = torch.softmax(sampling.keep_allowed(model.logits(hidden).double(), allowed), dim=-1)
-    best = probabilities.topk(min(top, probabilities.shape[-1]), dim=-1)
+    if steps < 1:
+        raise ValueError(f"steps is {steps}, but must be at least 1")
+    model, ids = prepare(model), ids.clone()
+    probabilities = torch.zeros(masks, min(top, model.config.vocab_size), dtype=torch.float64, device=ids.device)
+    tokens = torch.zeros_like(probabilities, dtype=torch.int64)
+    for step in range(steps):
+        again = probabilities[:, 0].argsort(stable=True)[: masks * (steps - step) // steps]
+        if len(again) == 0:
+            break
+        places = positions[again]
+        ids[places] = mask_id
+        logits = model.logits(model.model(ids.unsqueeze(0), rows=places)).double()
+        best = torch.softmax(sampling.keep_allowed(logits, allowed), dim=-1).topk(tokens.shape[1], dim=-1)
+        probabilities[again], tokens[again] = best.values, best.indices
+        ids[places] = tokens[again, 0]
     return [
         FilledMask(position=position, ids=row_ids, probabilities=row_probabilities)
         for position, row_ids, row_probabilities in zip(
-            positions.tolist(), best.indices.tolist(), best.values.tolist(), strict=True
+            positions.tolist(), tokens.tolist(), probabilities.tolist(), strict=True
         )
     ]

@@ -59,7 +59,8 @@ class GatedRecurrence(RecurrentMixer):
     def fused(self, x: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
         """Return h (B, T, width) and the next state from x (B, T, width) and a state (1, B, width), by PyTorch's layer.
 
-        `weights`: the weights of input and recurrence, then their biases if they have any.
+        `weights`: the weights of input and recurrence, then their biases if they have any. PyTorch's argument `train`
+        is true wherever gradients are, also in evaluation mode: cuDNN keeps what the backward pass needs only then.
         """
         raise NotImplementedError
 

@@ -19,7 +19,7 @@ class GRU(GatedRecurrence):
     gates, parts = 3, 1
 
     def fused(self, x: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
-        mixed, after = torch.gru(x, state[0], weights, len(weights) > 2, 1, 0.0, self.training, False, True)
+        mixed, after = torch.gru(x, state[0], weights, len(weights) > 2, 1, 0.0, torch.is_grad_enabled(), False, True)
         return mixed, (after,)
 
     def step(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:

@@ -20,7 +20,7 @@ class LSTM(GatedRecurrence):
     ones = slice(1, 2)
 
     def fused(self, x: Tensor, state: State, weights: list[Tensor]) -> tuple[Tensor, State]:
-        mixed, h, c = torch.lstm(x, state, weights, len(weights) > 2, 1, 0.0, self.training, False, True)
+        mixed, h, c = torch.lstm(x, state, weights, len(weights) > 2, 1, 0.0, torch.is_grad_enabled(), False, True)
         return mixed, (h, c)
 
     def step(self, inputs: Tensor, recurrent: Tensor, state: State) -> State:

@@ -14,7 +14,7 @@ from pipelines.evaluation.measurement import Measurement
 from pipelines.evaluation.measurements import measurements, with_changed_options
 from pipelines.evaluation.windows import Objective, Stream, WindowSettings
 from pipelines.files import distinct_names
-from pipelines.recipes.recipe import Recipe
+from pipelines.recipes.recipe import CORRUPTIONS, Recipe
 from pipelines.run.folder import Run
 from pipelines.training.batch_objectives import make_objective
 from pipelines.training.mixture import Dataset, check_tokenizer, open_dataset
@@ -192,8 +192,7 @@ def training_data_of(run: Run) -> Dataset | None:
 
 def window_of(recipe: Recipe) -> int:
     """Return the number of tokens of a stream in one input of the model of a recipe."""
-    positions = recipe.model.context_length
-    return positions - 2 if recipe.objective == "masked-token" else positions
+    return recipe.model.context_length - recipe.edges
 
 
 def windows_of(run: Run, dataset: Dataset | CorpusText, stride: int | None, min_context: int) -> WindowSettings:
@@ -204,7 +203,7 @@ def windows_of(run: Run, dataset: Dataset | CorpusText, stride: int | None, min_
             f"{run.folder} was trained on {objective}: it reads whole blocks or pairs, so `stride` and `min_context` "
             "do not apply"
         )
-    whole_blocks = objective in ("masked-token", "span-corruption")
+    whole_blocks = objective in ("masked-token", *CORRUPTIONS)
     if whole_blocks and isinstance(dataset, TokenDataset) and dataset.context_length != window:
         raise ValueError(
             f"{run.folder} reads blocks of {window} tokens, but {dataset.place} has blocks of "

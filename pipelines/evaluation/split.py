@@ -16,7 +16,7 @@ from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.documents import StreamText, text_of_stream
 from pipelines.evaluation.planning import Plan
 from pipelines.evaluation.windows import Objective, Stream, TokenScores, Windows
-from pipelines.training.batch_objectives import MaskedToken, SpanCorruption
+from pipelines.training.batch_objectives import Corruption, MaskedToken
 from tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class ScoredSplit(Split):
     @cached_property
     def sizes(self) -> np.ndarray | None:
         """The bytes (N,) of the scored tokens, None if unknown."""
-        if isinstance(self.objective, SpanCorruption):
+        if isinstance(self.objective, Corruption):
             return None
         if self.text is not None:
             return np.asarray(self.text.sizes[self.tokens.indices])

@@ -16,10 +16,10 @@ from pipelines.dataset.pair_dataset import Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.training.batch import Batch
 from pipelines.training.batch_objectives import (
+    Corruption,
     MaskedToken,
     NextToken,
     PairObjective,
-    SpanCorruption,
     StreamObjective,
     validation_batch,
 )
@@ -104,8 +104,8 @@ def windows_over(
             return decoder_windows(stream, objective, settings.stride, settings.min_context), stream.tokens
         case MaskedToken(), TokenStream():
             return encoder_windows(stream, objective), None
-        case SpanCorruption(), TokenStream():
-            return span_windows(stream, objective), stream.blocks * objective.positions
+        case Corruption(), TokenStream():
+            return corrupted_windows(stream, objective), stream.blocks * objective.positions
         case PairObjective(), Pairs():
             return pair_windows(stream, objective), int(sum(objective.lengths(stream)[1]))
     raise AssertionError(f"{type(objective).__name__} has no windows over {type(stream).__name__}")
@@ -172,8 +172,8 @@ def lone_mask_windows(
         yield Windows(batch, batch.weights > 0, np.roll(batch.targets, 1, axis=1), indices, first)
 
 
-def span_windows(stream: TokenStream, objective: SpanCorruption) -> Iterator[Windows]:
-    """Yield the blocks of an encoder-decoder, scored at the tokens of the removed spans and at their sentinels."""
+def corrupted_windows(stream: TokenStream, objective: Corruption) -> Iterator[Windows]:
+    """Yield the blocks of an encoder-decoder, scored at all targets, such as removed spans and their sentinels."""
     rows = windows_per_batch(objective.positions + objective.source_positions)
     for first in range(0, stream.blocks, rows):
         batch = validation_batch(stream, objective, first, rows)

@@ -28,6 +28,7 @@ OBJECTIVES = {
     "next-token": "to predict the next token",
     "masked-token": "to predict masked tokens",
     "span-corruption": "to restore spans removed from a text",
+    "denoising": "to restore a corrupted text",
     "sequence-pairs": "to write a target for a source",
 }
 SCORING = (

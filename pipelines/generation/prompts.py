@@ -7,7 +7,7 @@ from lm.warn import warn
 from pipelines.cli.escapes import whole_characters
 from pipelines.run.text_ids import TextIds
 from pipelines.training.batch_objectives import require_special_tokens
-from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer, sentinels
+from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer
 
 SHOWN = 40  # characters of a text in a warning about a cut
 
@@ -33,7 +33,7 @@ def prompt_ids(tok: Tokenizer, prompts: Sequence[str], config: ModelConfig, arou
 
 
 def source_ids(tok: Tokenizer, sources: Sequence[str], config: ModelConfig, around: TextIds) -> list[list[int]]:
-    """Return the ids that an encoder-decoder reads of each source: the text, with sentinels for spans, and its end.
+    """Return the ids that an encoder-decoder reads of each source: the text, with its masks and sentinels, and its end.
 
     A source longer than the context is cut at its end, as in training; relative positions have no limit. Raises
     ValueError if the model has no id that starts or ends a target.
@@ -41,8 +41,7 @@ def source_ids(tok: Tokenizer, sources: Sequence[str], config: ModelConfig, arou
     special = around.special
     if around.start is None or not around.stops:
         require_special_tokens("an encoder-decoder", (END_OF_TEXT,), special)
-    marks = {special[name] for name in sentinels(len(special)) if name in special}
-    allowed = {spelling for spelling, i in tok.special_tokens.items() if i in marks}
+    allowed = {spelling for spelling, i in tok.special_tokens.items() if i in around.marks}
     rows = [tok.encode(text, allowed_special=allowed, disallowed_special=()) for text in sources]
     if config.positions not in ("relative", "none"):
         most = config.context_length - len(around.before) - len(around.after)

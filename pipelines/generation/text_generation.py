@@ -99,12 +99,13 @@ def searched_texts(
     yield [tok.decode(ids) for ids in targets]
 
 
-def filled_masks(run: LoadedRun, text: str) -> list[Guesses]:
-    """Return the guesses of an encoder at each mask in `text`."""
+def filled_masks(run: LoadedRun, text: str, steps: int = 1) -> list[Guesses]:
+    """Return the guesses of an encoder at each mask in `text`, after `steps` of mask-predict; see `fill_masks`."""
     ids = torch.tensor(
         masked_ids(run.tokenizer, text, run.config.model, run.around), device=run.model.embedding.weight.device
     )
-    masks = fill_masks(run.model, ids, run.around.special[MASK], allowed=known_ids(run.tokenizer, run.model))
+    allowed = known_ids(run.tokenizer, run.model)
+    masks = fill_masks(run.model, ids, run.around.special[MASK], allowed=allowed, steps=steps)
     return [
         {
             "position": mask.position,

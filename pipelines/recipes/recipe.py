@@ -33,17 +33,21 @@ _ARCHITECTURES = {
     "next-token": "decoder",
     "masked-token": "encoder",
     "span-corruption": "encoder-decoder",
+    "denoising": "encoder-decoder",
     "sequence-pairs": "encoder-decoder",
 }
+
+CORRUPTIONS = ("span-corruption", "denoising")
+"""Objectives of encoder-decoders on plain text"""
+EDGES = {"masked-token": 2, "denoising": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """A model, its objective and its training."""
 
-    objective: Literal["next-token", "masked-token", "span-corruption", "sequence-pairs"] = "next-token"
-    """Training objective: next tokens (decoder), masked tokens (encoder), corrupted spans of a text, or the targets of
-    pairs (encoder-decoder)"""
+    objective: Literal["next-token", "masked-token", "span-corruption", "denoising", "sequence-pairs"] = "next-token"
+    """Training objective: next tokens (decoder), masked tokens (encoder); the others are for an encoder-decoder"""
     model: ModelConfig = field(default_factory=ModelConfig)
     lora: LoraConfig = field(default_factory=LoraConfig)
     task: Annotated[Task | None, tyro.conf.Fixed, tyro.conf.Suppress] = None
@@ -85,6 +89,11 @@ class Recipe:
         """The head of the task, None if the model is a language model."""
         head = None if self.task is None else self.task.head(self.model.architecture)
         return None if head is None else replace(head, layers=self.head_layers)
+
+    @property
+    def edges(self) -> int:
+        """The tokens that the model reads beside a block: `<|cls|>` and `<|sep|>`, or the end of a restored text."""
+        return EDGES.get(self.objective, 0)
 
     @property
     def trained_for(self) -> str:

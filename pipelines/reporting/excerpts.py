@@ -2,13 +2,12 @@
 
 import numpy as np
 
-from lm.objectives import span_corruption
 from pipelines.dataset.pair_dataset import Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import text_ids
+from pipelines.training.batch_objectives import Corruption, make_objective
 from pipelines.training.mixture import open_dataset
-from tokenizer import sentinels
 
 
 class Excerpts:
@@ -18,7 +17,7 @@ class Excerpts:
     """
 
     def __init__(self, run: Run) -> None:
-        self.tokenizer = run.tokenizer()
+        self._run, self.tokenizer = run, run.tokenizer()
         self.text_ids = text_ids(run, self.tokenizer)
         split = None
         try:
@@ -46,11 +45,10 @@ class Excerpts:
         return np.empty(0, np.int64)
 
     def corrupt(self, text: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Remove spans of a text; return the inputs of encoder and decoder, and the targets."""
-        special, start, stops = self.text_ids.special, self.text_ids.start, self.text_ids.stops
-        assert start is not None and stops, "a model of span corruption has a start and an end token"
-        sentinel_ids = [special[name] for name in sentinels(len(text)) if name in special]
-        generators = [np.random.default_rng(seed)]
-        made = span_corruption(text[None], generators, sentinel_ids=sentinel_ids, start_id=start, end_id=stops[0])
-        source, inputs, targets = (part[0] for part in made[:3])
-        return source, inputs, targets
+        """Corrupt a text by the objective; return the inputs of encoder and decoder, and the targets."""
+        objective = make_objective(self._run.recipe.objective, len(text), self.tokenizer, facts=self._run.facts)
+        assert isinstance(objective, Corruption)
+        batch = objective.corrupt(text[None], [np.random.default_rng(seed)])
+        assert batch.source is not None
+        source = batch.source[0] if batch.source_present is None else batch.source[batch.source_present]
+        return source, batch.inputs[0], batch.targets[0]

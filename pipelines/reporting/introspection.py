@@ -19,6 +19,7 @@ from lm.introspection.circuits import (
 )
 from lm.introspection.geometry import nearest_tokens, principal_components
 from lm.model import LanguageModel
+from pipelines.recipes.recipe import CORRUPTIONS
 from pipelines.reporting.excerpts import Excerpts
 from pipelines.reporting.token_labels import TokenLabels
 from pipelines.run.folder import Run
@@ -180,7 +181,7 @@ def _pair(
     They are from a pair of the validation split, or from a text with removed spans; without a dataset, random tokens.
     """
     ids, most = excerpts.text_ids, min(EXCERPT_TOKENS, model.config.context_length)
-    if objective == "span-corruption" and excerpts.stream is not None:
+    if objective in CORRUPTIONS and excerpts.stream is not None:
         return excerpts.corrupt(_text(excerpts, max(2, most - 1), ordinary, seed), seed)[:2]
     if excerpts.pairs is None:
         source = target = np.random.default_rng(seed).choice(ordinary, most)

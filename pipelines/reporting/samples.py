@@ -11,6 +11,7 @@ from lm.decoding.state import pad_right
 from lm.model import LanguageModel
 from pipelines.cli.escapes import whole_characters
 from pipelines.generation.prompts import prompt_ids
+from pipelines.recipes.recipe import CORRUPTIONS
 from pipelines.reporting.excerpts import Excerpts
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import known_ids
@@ -48,7 +49,7 @@ def samples_of(run: Run, model: LanguageModel, seed: int = 0) -> list[Sample]:
     text = excerpts.text(min(EXCERPT_TOKENS, model.config.context_length - 2), seed)
     if objective == "masked-token":
         return [_fill(excerpts, model, text)] if len(text) else []
-    if objective == "span-corruption":
+    if objective in CORRUPTIONS:
         return [_restore(excerpts, model, text, seed)] if len(text) else []
     samples = [
         _continue_prompts(excerpts, model, text[:PROMPT_TOKENS], "validation text, continued", settings, seed)
@@ -116,7 +117,7 @@ def _restore(excerpts: Excerpts, model: LanguageModel, text: np.ndarray, seed: i
     source, _, target = excerpts.corrupt(text, seed)
     (found,) = _search(excerpts, model, [source.tolist()])
     return Sample(
-        "validation text with removed spans (hidden spans, then guesses)",
+        "corrupted validation text (the target, then guesses)",
         SEARCH_SETTINGS,
         f"{tok.decode(source[:-1].tolist())}\n\n{tok.decode(target[:-1].tolist())}\n",
         tok.decode(found),

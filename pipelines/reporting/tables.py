@@ -27,6 +27,7 @@ OBJECTIVES = {
     "next-token": "Next token",
     "masked-token": "Masked tokens",
     "span-corruption": "Spans removed from a text",
+    "denoising": "Corrupted text",
     "sequence-pairs": "Targets of pairs",
 }
 Column = tuple[Subject, SplitEvaluation]

@@ -127,17 +127,18 @@ class LoadedRun(Laboratory):
         several = not isinstance(prompt, str) and prompt
         return [made] if several and len(prompt) == 1 else made
 
-    def fill_masks(self, text: str) -> "list[Guesses]":
+    def fill_masks(self, text: str, steps: int = 1) -> "list[Guesses]":
         """Return an encoder's guesses for each <|mask|> in a text, or for each mask token of an imported tokenizer.
 
         Each is a dict with the `position` of the mask in tokens, and the likeliest `tokens` with their `probabilities`,
-        likeliest first. Raises ValueError for another architecture, and for a text without a mask.
+        likeliest first. More `steps` predict the least certain tokens again. Raises ValueError for another
+        architecture, and for a text without a mask.
         """
         import bytelm
 
         if (architecture := self.config.model.architecture) != "encoder":
             raise ValueError(f"{self.path} is of architecture {architecture}, and only an encoder fills masks")
-        guesses: list[Guesses] = bytelm.generate(self, prompt=text)  # type: ignore[assignment]  # that of an encoder
+        guesses: list[Guesses] = bytelm.generate(self, prompt=text, steps=steps)  # type: ignore[assignment]  # that of an encoder
         return guesses
 
     def chat(self, messages: str | Sequence[dict[str, str]], **options: Any) -> str:

@@ -45,6 +45,11 @@ class TextIds:
     edges: tuple[list[int], list[int], list[int]] | None = None
     """Ids before, between and after the texts that an imported model reads in its task; None: as in our training"""
 
+    @property
+    def marks(self) -> set[int]:
+        """The ids of the mask and of sentinels, which stand for missing text."""
+        return {self.special[name] for name in (MASK, *sentinels(len(self.special))) if name in self.special}
+
 
 def text_ids(run: Run, tok: Tokenizer) -> TextIds:
     """Return the ids around the texts of a run; see `ids_of`."""

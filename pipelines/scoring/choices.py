@@ -13,7 +13,7 @@ from pipelines.generation.prompts import source_ids
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.scoring.options import check_options
 from pipelines.scoring.predictions import Predictions, predict
-from pipelines.scoring.texts import sentinel_ids, target_sequence, tokens_to_score
+from pipelines.scoring.texts import target_sequence, tokens_to_score
 from pipelines.training.batch import Array
 
 
@@ -138,6 +138,6 @@ def _targets(run: LoadedRun, context: str, endings: Sequence[str]) -> tuple[list
         raise ValueError("the text is empty: give the source of the choices")
     (source,) = source_ids(run.tokenizer, [context], run.config.model, run.around)
     named = [(f"choice {number} of {len(endings)}", ending) for number, ending in enumerate(endings, 1)]
-    allowed = sentinel_ids(run)
+    allowed = run.around.marks
     ids = [(tokens_to_score(run, ending, name, allowed), name) for name, ending in named]
     return source, [(target_sequence(run, target, name), 1) for target, name in ids]

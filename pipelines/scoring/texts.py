@@ -24,7 +24,7 @@ from pipelines.scoring.predictions import Predictions, predict, predict_batches
 from pipelines.scoring.word_probabilities import Words, ends_of_words, pieces_of, word_beginnings, words_of
 from pipelines.training.batch import Array
 from pipelines.training.batch_objectives import MaskedToken, NextToken, require_special_tokens
-from tokenizer import CLS, MASK, SEP, sentinels
+from tokenizer import CLS, MASK, SEP
 
 SHORT_TEXT = 1000  # characters; shorter texts are encoded without loading numba
 
@@ -143,7 +143,7 @@ def score_text(
 
     A decoder scores ln p(token | tokens before). An encoder scores the pseudo-log-likelihood (Salazar et al. 2020): ln
     p of each token when only this token is masked. An encoder-decoder scores the target and its end token, given the
-    text as source. The sentinels of span corruption are read as special tokens in source and target.
+    text as source. Masks and sentinels are read as special tokens in source and target.
 
     Raises ValueError for an empty text, for options that the architecture lacks, and for a target that is too long.
 
@@ -243,7 +243,7 @@ def masked_windows(run: LoadedRun, ids: Array, stride: int, masking: Masking) ->
 
 def _target_score(run: LoadedRun, text: str, target: str, top: int, words: bool) -> TextScore:
     (source,) = source_ids(run.tokenizer, [text], run.config.model, run.around)
-    ids = np.append(tokens_to_score(run, target, "the target", sentinel_ids(run)), run.around.stops[0])
+    ids = np.append(tokens_to_score(run, target, "the target", run.around.marks), run.around.stops[0])
     windows = sequence_windows([target_sequence(run, ids, "`target` with its end token")], source)
     group = _word_beginnings(run) if words else None
     made = predict(run.model, windows, len(ids), first=1, top=top, group=group)
@@ -263,12 +263,6 @@ def target_sequence(run: LoadedRun, ids: Array, name: str) -> Array:
         raise ValueError(f"{name} has {len(ids):,} tokens, and the model writes at most {most:,}: shorten it")
     assert run.around.start is not None  # source_ids requires it
     return np.append(np.int64(run.around.start), ids)
-
-
-def sentinel_ids(run: LoadedRun) -> set[int]:
-    """Return the ids of the sentinels of span corruption; empty if the tokenizer has none."""
-    special = run.around.special
-    return {special[name] for name in sentinels(len(special)) if name in special}
 
 
 def text_tokens(run: LoadedRun, text: str, allowed: Set[int] = frozenset()) -> Array:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from pipelines.recipes.recipe import CORRUPTIONS
 from pipelines.reporting.excerpts import Excerpts
 from pipelines.run.folder import Run
 
@@ -21,7 +22,7 @@ def opening_of(run: Run) -> tuple[str, str]:
     most = run.recipe.model.context_length - 2
     texts = (excerpts.text(min(length, most), seed=0) for length in TOKENS)
     ids = next((text for text in texts if len(text)), np.empty(0, np.int64))
-    if objective == "span-corruption" and len(ids):
+    if objective in CORRUPTIONS and len(ids):
         source, _, target = excerpts.corrupt(ids, seed=0)
         return decode(source[:-1].tolist()), decode(target[:-1].tolist())
     return _whole_words(decode(ids.tolist())), ""

@@ -17,7 +17,7 @@ from pipelines.evaluation.windows import Windows
 from pipelines.generation.prompts import source_ids
 from pipelines.scoring.display import LEVELS
 from pipelines.scoring.predictions import Predictions, predict
-from pipelines.scoring.texts import TextScore, score_text, sentinel_ids, target_sequence, text_tokens
+from pipelines.scoring.texts import TextScore, score_text, target_sequence, text_tokens
 from pipelines.serving.models import ServedModel
 from pipelines.training.batch import Array, Batch
 from pipelines.training.batch_objectives import require_special_tokens
@@ -154,7 +154,7 @@ class PageModel:
         own = text_tokens(run, text).tolist()
         if self.architecture == "encoder-decoder":
             (source,) = source_ids(run.tokenizer, [text], config, run.around)
-            ids = np.append(text_tokens(run, target or "", sentinel_ids(run)), 0)
+            ids = np.append(text_tokens(run, target or "", run.around.marks), 0)
             return source[:most], target_sequence(run, ids, "the target")[:-1][:most].tolist()
         if self.architecture == "encoder":
             special = run.around.special

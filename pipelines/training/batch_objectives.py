@@ -10,13 +10,27 @@ from typing import Any, Self
 
 import numpy as np
 
-from lm.objectives import lengths_of_span_corruption, masked_token, next_token, sequence_pairs, span_corruption
+from lm.objectives import (
+    length_of_infilled,
+    lengths_of_span_corruption,
+    masked_token,
+    next_token,
+    permuted_sentences,
+    sequence_pairs,
+    span_corruption,
+    text_infilling,
+)
 from pipelines.dataset.pair_dataset import Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.run.text_ids import ROLES, ids_of
 from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard
 from pipelines.training.seeding import generators
 from tokenizer import CLS, END_OF_TEXT, MASK, PAD, SEP, Tokenizer, sentinels
+
+STOPS = (".", "!", "?", "…", "。", "！", "？")
+"""Marks that end a sentence"""
+CLOSING = b" \t\r\n\"')]}"
+"""Characters that may follow such a mark in its token"""
 
 
 class NextToken:
@@ -82,7 +96,23 @@ class MaskedToken:
         return Batch(inputs, targets, weights, segments=document_numbers(targets, self._separator))
 
 
-class SpanCorruption:
+class Corruption:
+    """An objective of encoder-decoders: the encoder reads corrupted blocks, the decoder predicts what they lack."""
+
+    length: int
+    positions: int
+    source_positions: int
+
+    def batch(self, stream: TokenStream, starts: Array, draws: Array) -> Batch:
+        """Return the blocks that begin at `starts` (B,) of the stream, each corrupted by its draw."""
+        return self.corrupt(stream.gather(starts, self.length), generators(draws))
+
+    def corrupt(self, blocks: Array, generators: Sequence[np.random.Generator]) -> Batch:
+        """Return the batch of blocks (B, T); each row draws from its own generator."""
+        raise NotImplementedError
+
+
+class SpanCorruption(Corruption):
     """T5's objective (Raffel et al. 2020, 3.1.4).
 
     The encoder reads a block of T tokens in which sentinels replace some spans, and `<|endoftext|>`. The decoder
@@ -104,19 +134,50 @@ class SpanCorruption:
         self._sentinels = [special[name] for name in sentinels(spans)]
         self._start, self._end = start_id, end_id
 
-    def batch(self, stream: TokenStream, starts: Array, draws: Array) -> Batch:
-        """Return the blocks that begin at `starts` (B,) of the stream, each corrupted by its draw."""
+    def corrupt(self, blocks: Array, generators: Sequence[np.random.Generator]) -> Batch:
         source, inputs, targets, weights = span_corruption(
-            stream.gather(starts, self.length),
-            generators(draws),
-            sentinel_ids=self._sentinels,
-            start_id=self._start,
-            end_id=self._end,
+            blocks, generators, sentinel_ids=self._sentinels, start_id=self._start, end_id=self._end
         )
         return Batch(inputs, targets, weights, source)
 
 
-StreamObjective = NextToken | MaskedToken | SpanCorruption
+class Denoising(Corruption):
+    """BART's objective (Lewis et al. 2020, 2.2): permuted sentences, then text infilling.
+
+    The encoder reads a block of T tokens with its sentences in random order, in which masks replace some spans, and
+    `<|endoftext|>`. The decoder predicts the whole block and `<|endoftext|>`.
+    """
+
+    def __init__(self, context_length: int, special: Mapping[str, int], stop_ids: Array) -> None:
+        """`stop_ids`: ids that end a sentence, see `sentence_stops`."""
+        require_special_tokens("denoising", (MASK, END_OF_TEXT), special)
+        self.length, self.positions = context_length, context_length + 1
+        self.source_positions = length_of_infilled(context_length) + 1
+        self._stops, self._mask, self._end = stop_ids, special[MASK], special[END_OF_TEXT]
+
+    def corrupt(self, blocks: Array, generators: Sequence[np.random.Generator]) -> Batch:
+        permuted = permuted_sentences(blocks, generators, stop_ids=self._stops, separator_id=self._end)
+        source, present = text_infilling(permuted, generators, mask_id=self._mask)
+        rows, ends = np.arange(len(blocks)), present.sum(axis=1)
+        source, present = (np.pad(part, ((0, 0), (0, 1))) for part in (source, present))
+        source[rows, ends], present[rows, ends] = self._end, True
+        edge = np.full((len(blocks), 1), self._end)
+        inputs, targets = np.concatenate([edge, blocks], axis=1), np.concatenate([blocks, edge], axis=1)
+        weights = np.ones(targets.shape, np.float32)
+        return Batch(inputs.astype(np.int64), targets.astype(np.int64), weights, source, present)
+
+
+def sentence_stops(tokenizer: Tokenizer) -> Array:
+    """Return the ids of tokens that end in a full stop, an exclamation or question mark, or an ellipsis.
+
+    Space, quotation marks and brackets may follow the mark.
+    """
+    ends = tuple(mark.encode() for mark in STOPS)
+    tokens = (tokenizer.token_bytes(token).rstrip(CLOSING) for token in range(tokenizer.vocab_size))
+    return np.array([token for token, spelling in enumerate(tokens) if spelling.endswith(ends)], np.int64)
+
+
+StreamObjective = NextToken | MaskedToken | Corruption
 
 
 class PairObjective:
@@ -200,6 +261,8 @@ def make_objective(
         return NextToken(length, separator)
     if name == "masked-token":
         return MaskedToken(length, special, tokenizer.vocab_size, separator)
+    if name == "denoising":
+        return Denoising(length, special, sentence_stops(tokenizer))
     if "special_ids" not in facts:
         return PairObjective.of(special, length) if name == "sequence-pairs" else SpanCorruption(length, special)
     ids = ids_of("encoder-decoder", facts, tokenizer)

@@ -152,13 +152,13 @@ def fit_to_data(recipe: Recipe, dataset: Dataset, vocab_size: int = 0) -> Recipe
             f"model.vocab_size is {model.vocab_size}, but the dataset's tokenizer has {vocab_size} entries: "
             "leave it out, or build the dataset with another tokenizer"
         )
-    around = 2 if recipe.objective == "masked-token" else 0
+    around = recipe.edges
     # A dataset of pairs has no context length.
     if isinstance(dataset, TokenDataset) and model.context_length != dataset.context_length + around:
         fitting = model.context_length - around
         raise ValueError(
             f"model.context_length is {model.context_length}, but the dataset has blocks of {dataset.context_length} "
-            f"tokens{' (and the encoder reads two more)' if around else ''}: build the dataset with "
+            f"tokens{f' (and the model reads {around} more)' if around else ''}: build the dataset with "
             f"`context_length={fitting}`, or give `model.context_length={dataset.context_length + around}`"
         )
     return replace(recipe, model=replace(model, vocab_size=vocab_size))

@@ -35,7 +35,7 @@ TOKENS = 200
 
 # Options by subject: in --help, and only in --help-all.
 HELP = {
-    "Text": ("run prompt tokens", "sinks"),
+    "Text": ("run prompt tokens steps", "sinks"),
     "Sampling": SAMPLING,
     "Beam search": ("beams", "length_penalty"),
     "Model": ("checkpoint adapter device dtype", ""),
@@ -49,6 +49,7 @@ def generate(
     *,
     prompt: Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(metavar="TEXT")] = (),
     tokens: int | None = None,
+    steps: int = 1,
     sinks: int = 0,
     beams: int | None = None,
     length_penalty: float | None = None,
@@ -70,6 +71,8 @@ def generate(
             imported tokenizer) at each position to fill; - reads standard input without its last newline. Repeat the
             option to continue several prompts together.
         tokens: Maximum number of new tokens; a text also stops at its end token. 200 by default.
+        steps: Passes of an encoder over several masks. After each pass, the least certain tokens are masked and
+            predicted again, fewer in each pass (mask-predict). 1 predicts all masks at once.
         sinks: First tokens that the cache of a decoder keeps beside the newest (attention sinks), to continue a text
             beyond the context without reading it again. 4 is usual; 0 for none.
         beams: Width of beam search, for an encoder-decoder; 0 samples, as a decoder does. 4 by default, or 0 if a
@@ -81,7 +84,7 @@ def generate(
         as_json: Print JSON.
     """
     options = SamplingOptions(**sampling)
-    _check(options, tokens, beams, length_penalty)
+    _check(options, tokens, steps, beams, length_penalty)
     found = opened(run, checkpoint, device, dtype, adapter=adapter)
     prompts = [_read(each) for each in prompt or [""]]
     architecture = found.recipe.model.architecture
@@ -92,6 +95,8 @@ def generate(
         raise ValueError(
             f"{search_options[0]} is for an encoder-decoder, and this run's model is of architecture {architecture}"
         )
+    if steps > 1 and architecture != "encoder":
+        raise ValueError(f"`steps` is for an encoder, and this run's model is of architecture {architecture}")
     if sinks:
         check_sinks(found.recipe.model, sinks, found.recipe.model.context_length)
     if architecture == "encoder":
@@ -113,20 +118,23 @@ def generate(
 
     loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype, adapter=adapter)
     if architecture == "encoder":
-        return _print_guesses(filled_masks(loaded, prompts[0]), as_json)
+        return _print_guesses(filled_masks(loaded, prompts[0], steps), as_json)
     most = TOKENS if tokens is None else tokens
-    steps: list[list[Step]] | None = [[] for _ in prompts] if probabilities else None
+    choices: list[list[Step]] | None = [[] for _ in prompts] if probabilities else None
     if searches:
         penalty = 1.0 if length_penalty is None else length_penalty
         texts = searched_texts(loaded, prompts, most, beams or BEAMS, penalty)
         return _print_texts(prompts, texts, as_json, after_prompt=False)
-    texts = sampled_texts(loaded, prompts, most, options, steps, sinks)
-    return _print_texts(prompts, texts, as_json, after_prompt=architecture == "decoder", steps=steps)
+    texts = sampled_texts(loaded, prompts, most, options, choices, sinks)
+    return _print_texts(prompts, texts, as_json, after_prompt=architecture == "decoder", steps=choices)
 
 
-def _check(options: SamplingOptions, tokens: int | None, beams: int | None, length_penalty: float | None) -> None:
-    if tokens is not None and tokens < 1:
-        raise ValueError(f"`tokens` is {tokens}, but must be at least 1")
+def _check(
+    options: SamplingOptions, tokens: int | None, steps: int, beams: int | None, length_penalty: float | None
+) -> None:
+    for name, value in (("`tokens`", tokens), ("`steps`", steps)):
+        if value is not None and value < 1:
+            raise ValueError(f"{name} is {value}, but must be at least 1")
     if beams is not None:
         check_beams(beams, "to sample")
     if length_penalty is not None:

@@ -5,6 +5,7 @@ from itertools import chain
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 
 from lm.config_costs import cache_bytes
 from lm.decoding.cache import KVCache
@@ -137,6 +138,35 @@ def test_training_gives_every_parameter_a_finite_gradient(mixer):
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert bool(parameter.grad.isfinite().all()) and bool(parameter.grad.any()), name
+
+
+class TrainArguments(TorchFunctionMode):
+    """Keeps the argument `train` of PyTorch's recurrent layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function in (torch.gru, torch.lstm):
+            self.kept.append(args[6])
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("mixer", ["gru", "lstm"])
+def test_gradients_in_evaluation_mode_are_those_of_training_also_with_cudnn(mixer):
+    """cuDNN has a backward pass only with train=True."""
+    model, ids, gradients = random_model(mixer), random_ids(2, 12), []
+    for training in (True, False):
+        with TrainArguments() as arguments:
+            model.train(training)(ids).square().sum().backward()
+        assert arguments.kept == [True, True]
+        gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+        model.zero_grad()
+    assert all(map(torch.equal, *gradients))
+    with TrainArguments() as arguments, torch.inference_mode():
+        model(ids)
+    assert arguments.kept == [False, False]
 
 
 @each_pattern

@@ -30,7 +30,7 @@ def adapted(case, context_length=32):
     """Return a recipe, or a variant of one, with at most 4 layers for small batches of `context_length` tokens."""
     name, model, train = VARIANTS.get(case, (case, {}, {}))
     recipe = load_recipe(name)
-    around = 2 if recipe.objective == "masked-token" else 0
+    around = recipe.edges
     layers = min(4, recipe.model.layers)
     model = replace(recipe.model, layers=layers, context_length=context_length + around, **model)
     train = {"batch_tokens": min(recipe.train.batch_tokens, 2048), **train}

@@ -58,9 +58,9 @@ def test_a_dry_run_of_a_tokenizer_prints_no_json(in_process, text_folder):
 
 @pytest.mark.parametrize("name", recipe_names())
 def test_every_recipe_has_a_dry_run(in_process, sentinel_dataset, pair_dataset, name):
-    objective = load_recipe(name).objective
-    data = pair_dataset if objective == "sequence-pairs" else sentinel_dataset
-    length = "34" if objective == "masked-token" else "32"
+    recipe = load_recipe(name)
+    data = pair_dataset if recipe.objective == "sequence-pairs" else sentinel_dataset
+    length = 32 + recipe.edges
     options = ("--data", data, "--model.context-length", length, "--out", "run", "--dry-run")
     done = in_process("pretrain", name, *options)
     assert done.returncode == 0, done.stderr

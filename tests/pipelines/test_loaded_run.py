@@ -38,6 +38,12 @@ def test_a_list_of_prompts_gives_a_list_of_texts(run):
 def test_a_loaded_encoder_fills_masks(run, trained_bert):
     bert, text = bytelm.load_run(trained_bert, device="cpu"), "def <|mask|>(self):"
     assert bert.fill_masks(text) == bytelm.generate(trained_bert, prompt=text)
+    several = "def <|mask|><|mask|><|mask|>(self):"
+    assert bert.fill_masks(several, steps=3) == bytelm.generate(trained_bert, prompt=several, steps=3)
+    with pytest.raises(ValueError, match="`steps` is 0, but must be at least 1"):
+        bert.fill_masks(several, steps=0)
+    with pytest.raises(ValueError, match="`steps` is for an encoder"):
+        run.generate(text, steps=2)
     with pytest.raises(ValueError, match="is an encoder, which fills masks: call fill_masks"):
         bert.generate(text)
     with pytest.raises(ValueError, match="of architecture decoder, and only an encoder fills masks"):

@@ -16,7 +16,7 @@ from pipelines.evaluation.groups import Groups, NamedGroup
 from pipelines.evaluation.measurement import Measurement, Result, Section, Table
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import TokenScores
-from pipelines.training.batch_objectives import SpanCorruption
+from pipelines.training.batch_objectives import Corruption
 from tokenizer import Tokenizer
 
 Rows = list[NamedGroup]
@@ -65,8 +65,8 @@ class BreakdownOfLoss(Measurement):
     """Print the loss by position, class, length and training frequency of the token, and by document."""
 
     def measure(self, split: ScoredSplit) -> Breakdown:
-        # The unigram of span corruption is fitted on a part of the training split only.
-        counted = split.baselines and not isinstance(split.objective, SpanCorruption)
+        # The unigram of corrupted text is fitted on a part of the training split only.
+        counted = split.baselines and not isinstance(split.objective, Corruption)
         return breakdown(
             split.tokens,
             split.tokenizer,

@@ -13,10 +13,10 @@ from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import BATCH_WINDOWS, Objective, Stream
-from pipelines.training.batch_objectives import PairObjective, SpanCorruption, validation_batch
+from pipelines.training.batch_objectives import Corruption, PairObjective, validation_batch
 from pipelines.training.mixture import Dataset
 
-SPAN_BLOCKS = 2048  # of span corruption that the baselines are fitted on
+CORRUPTED_BLOCKS = 2048  # that the baselines of encoder-decoders are fitted on
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Baselines:
     def fit(cls, dataset: Dataset, objective: Objective) -> "Baselines":
         """Fit both on all tokens of the training split, or on the targets of an encoder-decoder.
 
-        The targets of span corruption are from the first `SPAN_BLOCKS` blocks.
+        The targets of corrupted text are from the first `CORRUPTED_BLOCKS` blocks.
         """
         chunks = _targets(dataset.split("train"), objective)
         unigram = Unigram.fit(chunks, dataset.vocab_size)
@@ -91,8 +91,8 @@ def _targets(train: Stream, objective: Objective) -> Sequence[np.ndarray]:
     match objective, train:
         case PairObjective(), Pairs():
             return [_with_ends(train.targets, objective.end_id)]
-        case SpanCorruption(), TokenStream():
-            return [_span_targets(train, objective)]
+        case Corruption(), TokenStream():
+            return [_corrupted_targets(train, objective)]
         case _, TokenStream():
             return train.chunks()
     raise AssertionError(f"{type(objective).__name__} has no targets in {type(train).__name__}")
@@ -104,8 +104,8 @@ def _with_ends(lists: Lists, end_id: int) -> np.ndarray:
     return np.insert(np.concatenate(lists.chunks()).astype(np.int64), first, end_id)
 
 
-def _span_targets(stream: TokenStream, objective: SpanCorruption) -> np.ndarray:
-    last = min(SPAN_BLOCKS, stream.blocks)
+def _corrupted_targets(stream: TokenStream, objective: Corruption) -> np.ndarray:
+    last = min(CORRUPTED_BLOCKS, stream.blocks)
     firsts = range(0, last, BATCH_WINDOWS)
     batches = (validation_batch(stream, objective, first, min(BATCH_WINDOWS, last - first)) for first in firsts)
     return np.concatenate([batch.targets.ravel() for batch in batches])

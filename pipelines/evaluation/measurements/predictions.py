@@ -14,7 +14,7 @@ from pipelines.evaluation.confidence import Interval, Sampling
 from pipelines.evaluation.measurement import Measurement, Result, number
 from pipelines.evaluation.split import ScoredSplit
 from pipelines.evaluation.windows import TokenScores
-from pipelines.training.batch_objectives import MaskedToken, PairObjective, SpanCorruption
+from pipelines.training.batch_objectives import Corruption, MaskedToken, PairObjective
 from tokenizer.splitting.integers import WIDTH
 
 PER_BYTE = ("bits_per_byte", "bits_per_original_byte", "masked_bits_per_byte")
@@ -71,7 +71,7 @@ class Numbers(Result):
     bits_per_byte: float | None = number(
         "bits per byte",
         "Total bits of the scored tokens, divided by their bytes. Comparable between models with different "
-        "tokenizers. Undefined for masked models and span corruption, whose loss is not a code length.",
+        "tokenizers. Undefined for masked models and corrupted text, whose loss is not a code length.",
         4,
         headline=True,
     )
@@ -171,7 +171,7 @@ class OfPredictions(Measurement):
     def measure(self, split: ScoredSplit) -> Numbers:
         split.intervals.update(intervals(split.tokens, split.sampling, split.sizes, split.per_byte))
         values: dict[str, Any] = dict(split.predictions)
-        if isinstance(split.objective, SpanCorruption | MaskedToken):
+        if isinstance(split.objective, Corruption | MaskedToken):
             values["bits_per_byte"] = None
         if split.tokenizer.kind == "integers" and (per_byte := values["bits_per_byte"]) is not None:
             values["bits_per_integer"] = WIDTH * per_byte
