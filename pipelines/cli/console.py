@@ -47,9 +47,9 @@ messages = _Console(file=cast(IO[str], message_stream), highlight=False, emoji=F
 results = _Console(file=cast(IO[str], result_stream), highlight=False, emoji=False, quiet=True)
 
 
-def print_on(console: Console, content: str | Table, markup: bool = True) -> None:
-    """Print to `console`, and wrap lines only on a terminal."""
-    console.print(content, soft_wrap=not console.is_terminal, markup=markup)
+def print_on(console: Console, content: str | Table, markup: bool = True, wrap: bool = True) -> None:
+    """Print to `console`, and wrap lines only on a terminal, and only with `wrap`."""
+    console.print(content, soft_wrap=not (wrap and console.is_terminal), markup=markup)
 
 
 class _Progress(Progress):

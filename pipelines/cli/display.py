@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 # Without a terminal: seconds between two lines of progress, and until the first line, which has the time left.
 PLAIN_INTERVAL, FIRST_LINE = 10.0, 2.0
+NATURAL = 10_000  # width at which no table is too wide
+LABEL = 24  # width of the first column up to which it is not folded where a table is too wide
 
 
 class show:  # noqa: N801 - reads as a function
@@ -87,9 +89,12 @@ def table(
 ) -> None:
     """Print an aligned table. Columns after the first are right-aligned numbers, or with `text` left-aligned words.
 
-    Without `columns`, the table has no header. It is printed as a result, or on the console `to`.
+    Without `columns`, the table has no header. It is printed as a result, or on the console `to`. Numbers are never
+    cut: a table that does not fit the terminal is wider than it.
     """
+    from rich.cells import cell_len
     from rich.markup import escape
+    from rich.measure import Measurement
     from rich.table import Table
 
     from pipelines.cli.console import print_on, results
@@ -103,7 +108,14 @@ def table(
         out.add_column(escape(column), justify="right" if numbers else "left", no_wrap=fixed, overflow="fold")
     for row in rows:
         out.add_row(*(escape(safe(cell)) for cell in row))
-    print_on(to or results, out)
+    console = to or results
+    fits = True
+    if rows and not text:
+        natural = Measurement.get(console, console.options.update(max_width=NATURAL), out).maximum
+        least = natural - max(0, max(cell_len(safe(row[0])) for row in rows) - LABEL)
+        fits = least <= console.width
+        out.width = None if fits else least
+    print_on(console, out, wrap=fits)
 
 
 def quantity(value: float, unit: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cli.display import say, say_on_stderr, show
+from pipelines.cli.display import say, say_on_stderr, show, table
 from tests.conftest import BYTELM
 from tests.pipelines.test_cli import assert_refused, complaints
 
@@ -156,6 +156,14 @@ def terminal(tmp_path):
         return shown.decode()
 
     return run
+
+
+def test_numbers_of_a_table_that_is_wider_than_the_terminal_are_not_cut(printed, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    table(["head", *"abcd"], [["layers.0", *["+0.310 ± 0.02"] * 4], ["a" * 60, *["1"] * 4]])
+    lines = printed.readouterr().out.splitlines()
+    assert lines[1].split() == ["layers.0", *["+0.310", "±", "0.02"] * 4]
+    assert [line.split()[0] for line in lines[2:]] == ["a" * 24, "a" * 24, "a" * 12]
 
 
 def test_control_characters_of_documents_and_file_names_are_shown_escaped(terminal, tmp_path):
