@@ -78,12 +78,14 @@ def pytest_collection_finish():
 
 
 def pytest_runtest_setup(item):
-    """Skip tests that need a GPU where there is none."""
+    """Skip tests that need a GPU where there is none, and undo a number of threads that an earlier test has set."""
     if item.get_closest_marker("gpu"):
         import torch
 
         if not torch.cuda.is_available():
             pytest.skip("needs a GPU")
+    if "torch" in sys.modules and sys.modules["torch"].get_num_threads() != 1:
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
