@@ -16,10 +16,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from lm.lora_config import LoraConfig
 from lm.model import LanguageModel
 from lm.new_entries import NEW, with_entries
+from pipelines.evaluation.windows import windows_per_batch
 from pipelines.exchange.imported_run import write_imported_run
 from pipelines.exchange.token_rows import token_rows
 from pipelines.files import whole_folder
@@ -157,15 +159,18 @@ def _spelled(tok: Tokenizer, i: int) -> str:
 def _measure(model: LanguageModel, documents: Sequence[bytes], encode: Encode, before: Sequence[int]) -> Measured:
     """Return the nats of each document, whose tokens follow `before`, in windows of the context."""
     context, nats, tokens = model.config.context_length, np.zeros(len(documents)), 0
+    windows: list[tuple[int, int, Tensor]] = []
     for number, text in enumerate(documents):
         ids = torch.tensor([*before, *encode(text)])
         tokens += len(ids) - len(before)
-        for start in range(0, len(ids) - 1, context):
-            window = ids[start : start + context + 1]
-            hidden = model(window[None, :-1])[0]
+        windows += ((number, start, ids[start : start + context + 1]) for start in range(0, len(ids) - 1, context))
+    rows = windows_per_batch(context)
+    for batch in (windows[first : first + rows] for first in range(0, len(windows), rows)):
+        inputs = pad_sequence([window[:-1] for *_, window in batch], batch_first=True)  # no token sees later padding
+        for (number, start, window), hidden in zip(batch, model(inputs), strict=True):
             targets = window[1:]
             for first in range(0, len(targets), LOGIT_ROWS):
-                part = slice(first, first + LOGIT_ROWS)
+                part = slice(first, min(first + LOGIT_ROWS, len(targets)))
                 losses = F.cross_entropy(model.logits(hidden[part]).float(), targets[part], reduction="none")
                 scored = torch.arange(start + 1 + first, start + 1 + first + len(losses)) >= len(before)
                 nats[number] += float(losses[scored].double().sum())
