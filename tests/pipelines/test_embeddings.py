@@ -96,7 +96,7 @@ def test_a_model_and_a_file_are_asked_the_same(trained_gpt, tmp_path):
     assert any("median rank" in one for one in said) and any("left out" in one for one in said)
     none = Embeddings(near=("unpronounceable",)).look(run, "")
     assert none.spaces[0].missing == ("unpronounceable",) and not none.spaces[0].nearest
-    assert none.parts() == ["no entries of the model: 'unpronounceable'"]
+    assert none.parts() == ["no vector in the model: 'unpronounceable'"]
     (tmp_path / "analogies.txt").write_text("one two three\n")
     with pytest.raises(ValueError, match=r"line 1 of .* has 3 words"):
         instrument.look(run, "")
