@@ -47,5 +47,5 @@ def test_the_last_token_of_the_word_is_compared(trained_gpt):
         decoded = run.tokenizer.decode(ids[: position + 1])
         assert decoded.count("os") == text.count("os") > run.tokenizer.decode(ids[:position]).count("os")
     assert len(found.layers) == 2 and found.parts()[0].rows[0][0] == "embedding" and found.pictures()[0].figure().axes
-    with pytest.raises(ValueError, match="'def path' has no 'os'"):
+    with pytest.raises(ValueError, match="'def path' does not contain 'os'"):
         run.compare("import os", "def path", word="os")
