@@ -66,7 +66,7 @@ def test_vectors_are_read_in_both_formats(tmp_path):
         "": "has no word vectors",
         "a 1 2\nb 1\n": "line 2 of .* is not a word and 2 numbers",
         "a 1 nan\n": "line 1 of",
-        "2 2\na 1 2\n": "says that it has 2 words, but has 1",
+        "2 2\na 1 2\n": "announces 2 words, but has 1",
     }.items():
         (tmp_path / "bad.txt").write_text(content)
         with pytest.raises(ValueError, match=words):
