@@ -1,4 +1,4 @@
-"""`run.compare`: where two readings of a word part."""
+"""`run.compare`: how two readings of a word diverge."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def test_equal_readings_have_no_distance():
         assert layer.distance == pytest.approx(0, abs=1e-12) and not layer.parts
 
 
-def test_the_head_of_the_previous_token_parts_two_readings_and_the_induction_head_follows():
+def test_the_head_of_the_previous_token_separates_two_readings_and_the_induction_head_follows():
     model = copying_induction_model()
     first, second = torch.tensor([3, 8, 12, 16, 4, 8]), torch.tensor([3, 8, 17, 16, 4, 8])
     start, before, after = compare_readings(model, first, 5, second, 5)

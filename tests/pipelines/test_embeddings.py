@@ -75,7 +75,7 @@ def test_vectors_are_read_in_both_formats(tmp_path):
         read_word_vectors(tmp_path / "missing.txt")
 
 
-def test_a_model_and_a_file_are_asked_the_same(trained_gpt, tmp_path):
+def test_the_same_words_are_looked_up_in_a_model_and_a_file(trained_gpt, tmp_path):
     run = bytelm.load_run(trained_gpt)
     (tmp_path / "vectors.txt").write_text(GLOVE.replace("new york", "newyork"))
     single = [run.tokenizer.decode([i]) for i in range(262, 290)]
