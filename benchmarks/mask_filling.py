@@ -93,7 +93,7 @@ def main() -> None:
     if options.out:
         facts = f"{len(blocks)} blocks of {length} tokens; 95 % intervals from the bootstrap over blocks."
         command = command_line("benchmarks.mask_filling", [options.run.name, "--blocks", str(options.blocks)])
-        columns = ("masked", "steps", "right", "right, beside one step (points)", "perplexity of the filled tokens")
+        columns = ("masked", "steps", "right", "difference from one step (points)", "perplexity of the filled tokens")
         lines = [*heading("Filling masks in steps", command, facts), *table(columns, rows), ""]
         options.out.write_text("\n".join(lines))
 

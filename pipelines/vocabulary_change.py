@@ -31,7 +31,7 @@ class VocabularyChange:
     """A change of a tokenizer, or of a run and its tokenizer, written to the folder `out`."""
 
     def __init__(self, source: Path, out: Path, pattern: str | None, overwrite: bool, steps: int | None = None) -> None:
-        """`steps`: optimizer steps that train the changed model further.
+        """`steps`: optimizer steps that train the changed model.
 
         Raises ValueError if the source is neither, if `out` exists already, and for `steps` without a decoder.
         """
@@ -116,7 +116,7 @@ class VocabularyChange:
     def _train(
         self, carried: "Carried", held_out: list[bytes], corpus: "Corpus", steps: int
     ) -> list[tuple[str, "Measured"]]:
-        """Write the run after `steps` steps; measure both models after as many steps."""
+        """Train both models for `steps` steps, write the new one, and return their measurements."""
         from pipelines.exchange.further_training import weights_after
 
         with unfinished_folder(self.out.with_name(self.out.name + ".training")) as work:

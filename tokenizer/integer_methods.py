@@ -74,8 +74,8 @@ class IntegerMethods(EncodingMethods):
     ) -> Self:
         """Return a new tokenizer of integers with up to `entries` entries, as `grow` does for texts.
 
-        sequences, offsets: as in `train_ids`, with integers that the vocabulary has. max_token_length: most integers in
-        a new token. All other arguments: as in `grow`.
+        sequences, offsets: as in `train_ids`, of integers in the vocabulary. max_token_length: maximum number of
+        integers in a new token. All other arguments: as in `grow`.
         """
         from tokenizer.training.growing import Growth, grow
 

@@ -212,8 +212,8 @@ def fill_masks(
 ) -> list[FilledMask]:
     """Return the `top` likeliest tokens at each mask in ids (T,) int64: <|cls|> ... <|sep|>.
 
-    More `steps` than one are mask-predict (Ghazvininejad et al. 2019): each step fills the masks with the likeliest
-    tokens. After t of them, the least certain N (steps - t) / steps of the N tokens, rounded down, are masked and
+    More than one of `steps` is mask-predict (Ghazvininejad et al. 2019): each step fills the masks with the likeliest
+    tokens. After t steps, the least certain N (steps - t) / steps of the N tokens, rounded down, are masked and
     predicted again. The result at a mask is that of the last step that predicted it.
 
     Ids for which `allowed` (V,) bool is False have probability 0. Raises ValueError for a decoder, or without a mask.

@@ -2,8 +2,8 @@
 
 The published models, GPT-NeoX-20B and Pythia, rotate a quarter of each head and have parallel residuals.
 
-A model without biases is written with zero biases, and with `bias` false, a key that only we read. transformers could
-leave out those of attention alone, by a setting, but TransformerLens cannot open such a model.
+A model without biases is written with zero biases, and with `bias` false, a key that only we read. A setting of
+transformers leaves out the biases of attention alone, but TransformerLens cannot open such a model.
 """
 
 from __future__ import annotations

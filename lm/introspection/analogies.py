@@ -1,6 +1,6 @@
 """Analogies between embeddings: a is to b as c is to d (Mikolov et al. 2013).
 
-The answer is the entry whose direction is nearest to b - a + c, with vectors of length 1; a, b and c are no answers
+The answer is the entry with the largest cosine with b - a + c, computed from vectors of length 1, and is not a, b or c
 (Levy and Goldberg 2014 call this 3CosAdd). Chance is the mean rank of an answer in a random order.
 """
 
@@ -22,7 +22,7 @@ class Analogies:
     nearest: Tensor
     """(N,) int64: the nearest possible answer"""
     candidates: int
-    """Possible answers: all entries that may be answers but a, b and c"""
+    """Number of possible answers: all allowed entries except a, b and c"""
     parallel: Tensor
     """(N,) float64: cosine of b - a and d - c"""
 
@@ -35,8 +35,8 @@ class Analogies:
 def analogies(embedding: Tensor, quadruples: Tensor, allowed: Tensor) -> Analogies:
     """Return the answers to analogies of rows a, b, c and d: `quadruples` (N, 4) int64 of `embedding` (V, width).
 
-    `allowed` (V,) bool says which rows may be answers; it holds at the four rows. Raises ValueError if two of a, b and
-    c are one, and if d is one of them.
+    `allowed` (V,) bool says which rows may be answers, and is True at the four rows. Raises ValueError unless the four
+    rows differ.
     """
     for row in quadruples.tolist():
         if len(set(row)) < 4:

@@ -71,7 +71,7 @@ class HeadScores:
     induction: Tensor
     """Weight, in the second copy, on the token after that, which comes next (Olsson et al. 2022)."""
     similar: Tensor
-    """Sum over the other tokens of the first copy of weight times (cosine of embeddings - its mean over them)."""
+    """Sum, over the other visible tokens of the first copy, of weight times (cosine of embeddings - mean cosine)."""
 
 
 def head_scores(

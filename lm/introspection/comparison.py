@@ -1,4 +1,4 @@
-"""Where two readings of a token part: the distance of its states by layer, and the parts that move them apart."""
+"""How two readings of a token diverge: the distance of its states by layer, and what each part adds to it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class ReadingsAtLayer:
     """1 - cosine of x and y"""
     parts: dict[str, float]
     """Shares of the difference d = x - y: (c_x - c_y) . d / |d|^2 of what each part writes, such as "head 3.1" and
-    "mlp 3"; "before" is the difference before the layer. They add up to 1. Empty if x and y are equal, and if the
-    stream is no sum of outputs"""
+    "mlp 3"; "before" is the difference before the layer. They add up to 1. Empty if x and y are equal, or if the
+    stream is not a sum of outputs"""
 
 
 def compare_readings(

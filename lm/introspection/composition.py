@@ -1,4 +1,4 @@
-"""Composition of heads: how much of what an earlier head writes a later head reads, from their weights alone.
+"""Composition of heads: how much a later head reads of what an earlier head writes, from their weights alone.
 
 With W_QK and W_OV of `lm.introspection.circuits`, Frobenius norms, and head 1 before head 2 (Elhage et al. 2021):
 
@@ -31,10 +31,10 @@ class Composition:
 def composition_scores(model: LanguageModel, distance: int = 0) -> Composition:
     """Return how much each head (row) composes with each head of an earlier layer (column).
 
-    With rotary positions, Q and K composition depend on `distance`: see `qk_circuit`. Norms have their weights, but not
-    their scales. Raises ValueError for models without circuits and with qk_norm.
+    With rotary positions, Q and K composition depend on `distance`: see `qk_circuit`. The weights of norms are
+    included, their scales are not. Raises ValueError for models without circuits, and with qk_norm.
 
-    The norms need no matrix of the model's width: |A B C|, with A and C of D features, is that of D x D Gram matrices.
+    No matrix of width x width is formed: with D head features, the norms are computed from D x D Gram matrices.
     """
     heads = [(layer, head) for layer in range(len(model.stack.blocks)) for head in range(model.config.heads)]
     queries, keys = map(torch.stack, zip(*(query_and_key(model, *head, distance) for head in heads), strict=True))

@@ -13,7 +13,7 @@ from lm.introspection.activations import Edit, activation_names, observed
 from lm.introspection.inference import inference_mode
 from lm.model import LanguageModel
 
-SATURATED = 0.99  # weight of one key from which a row of attention is saturated
+SATURATED = 0.99  # a row of attention is saturated if one key has more than this weight
 DEAD = 0.01  # a dead unit stays below this share of the root mean square of its layer's units
 
 Reading = tuple[Mapping[str, Tensor], Tensor, Tensor]
@@ -28,13 +28,13 @@ class LayerHealth:
     """Standard deviation of the raw scores of a query over the keys that it may attend to, mean over queries and heads;
     None for a mixer without scores"""
     saturated: float | None
-    """Share of the rows of attention with a weight above SATURATED; rows with one key do not count"""
+    """Share of attention rows with a weight above SATURATED; rows with one visible key do not count"""
     gradient_norm: float
     """Euclidean norm of the gradient of the mean loss, nats per token, with respect to the layer's parameters"""
     stream_variance: float
     """Variance of the stream's features after the layer, mean over positions"""
     dead_units: float | None
-    """Share of the MLP's units that are never above DEAD times the root mean square of all; None without MLP"""
+    """Share of the MLP's units whose size never exceeds DEAD times the root mean square of all; None without an MLP"""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,10 @@ def effective_rank(matrix: Tensor) -> float:
 
 
 def diagnose(model: LanguageModel, readings: Iterable[Reading]) -> Diagnosis:
-    """Return the health of a decoder on some text. Each reading takes a forward and a backward pass, and a forward pass
-    that computes scores."""
+    """Return the health of a decoder on some text.
+
+    Each reading takes a forward and a backward pass for gradients, and a forward pass for scores and activations.
+    """
     readings = list(readings)
     loss, norms = _gradient_norms(model, readings)
     names = set(activation_names(model))
@@ -136,7 +138,7 @@ def _gradient_norms(model: LanguageModel, readings: Iterable[Reading]) -> tuple[
 
 @dataclass
 class _Seen:
-    """Sums over what passes by; each method returns its argument, so that it is an edit that changes nothing."""
+    """Sums over observed activations. Each method is an edit that returns its argument unchanged."""
 
     sums: dict[str, float] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)

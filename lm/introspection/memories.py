@@ -1,9 +1,10 @@
 """MLPs as memories: what makes a unit fire, and which tokens it makes likelier.
 
-An MLP writes the sum of m_i v_i: unit i has the activation m_i, which its key (a row of `up`) finds in the stream, and
-the value v_i, its column of `down` (Geva et al. 2021, arXiv 2012.14913). In a gated MLP m_i is act(gate) times up, and
-can be negative. The value in the vocabulary is head(N(v_i)), with N the linear part of the norms between, as in direct
-logit attribution: its order is that of the direct effect on the logits, whose size also depends on the norms' scales.
+An MLP writes the sum of m_i v_i. Unit i has the activation m_i, computed from the stream and its key (a row of `up`),
+and the value v_i, its column of `down` (Geva et al. 2021, arXiv 2012.14913). In a gated MLP m_i is act(gate) times up,
+and can be negative. The value in the vocabulary is head(N(v_i)), where N is the linear part of the norms on the path to
+the head, as in direct logit attribution. It has the order of the direct effects on the logits; their size also depends
+on the norms' scales.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from lm.model import LanguageModel
 class ActivityOfUnits:
     """Collects the activity of all units of a decoder's or encoder's MLPs.
 
-    A unit fires where its input to the activation, in a gated MLP its gate, is positive.
+    A unit fires where the input of its activation function (in a gated MLP, of its gate) is positive.
     """
 
     def __init__(self, model: LanguageModel, triggers: int) -> None:
@@ -51,7 +52,7 @@ class ActivityOfUnits:
 
 
 def check_values(config: ModelConfig) -> None:
-    """Raise ValueError unless the stream reaches the head as a layer leaves it, plus what later layers add."""
+    """Raise ValueError unless later layers only add to what a unit writes to the stream."""
     changed = {
         f"norm_position {config.norm_position!r}": config.norm_places.after or config.norm_position == "rezero",
         "embedding_skips": config.embedding_skips,

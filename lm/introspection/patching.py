@@ -12,7 +12,7 @@ Attribution patching estimates all effects to first order, from one forward pass
 
     sum (a_clean - a_corrupt) dLD/da / (LD_clean - LD_corrupt)      with the derivative in the corrupt prompt
 
-(Nanda 2023; Syed et al. 2023). It errs where the model is far from linear, as in saturated attention and layer 0.
+(Nanda 2023; Syed et al. 2023). It is wrong where the model is far from linear, as in saturated attention and layer 0.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def patching_maps(model: LanguageModel, clean: Tensor, corrupt: Tensor, target: 
 
 
 def estimated_maps(model: LanguageModel, clean: Tensor, corrupt: Tensor, target: int, against: int) -> PatchingMaps:
-    """Return the first-order estimates of `patching_maps` (attribution patching). Raises ValueError as it does."""
+    """Return the first-order estimates of `patching_maps` (attribution patching). Raises the same ValueErrors."""
     with inference_mode(model):
         whole, base = _ends(model, clean, corrupt, target, against)
         known = set(activation_names(model))
@@ -103,12 +103,12 @@ def estimated_maps(model: LanguageModel, clean: Tensor, corrupt: Tensor, target:
 
 
 def _ends(model: LanguageModel, clean: Tensor, corrupt: Tensor, target: int, against: int) -> tuple[float, float]:
-    """Return the logit differences of both prompts; ValueError as `patching_maps`."""
+    """Return the logit differences of both prompts. Raises ValueError as `patching_maps` does."""
     if model.config.architecture != "decoder":
         raise ValueError(f"model.architecture is {model.config.architecture!r}, but patching needs a decoder")
     if clean.shape != corrupt.shape:
         raise ValueError(
-            f"the prompts have {len(clean)} and {len(corrupt)} tokens, but need equally many: change one of them"
+            f"the prompts have {len(clean)} and {len(corrupt)} tokens, but need the same number: change one of them"
         )
 
     whole, base = _difference(model, target, against, torch.stack((clean, corrupt))).tolist()

@@ -1,9 +1,9 @@
-"""Linear probes: how well a linear classifier reads labels from activations, and from random labels of types.
+"""Linear probes: how well a linear classifier predicts labels from activations, and random labels of types.
 
 A probe is multinomial logistic regression on standardised activations, with the penalty l2 / 2 |W|^2 beside the mean
 cross-entropy: the optimum is unique. A probe with high accuracy may have learned the task itself, word by word. A
-control task has labels that were drawn at random for each type, such as each word: only memory solves it. Selectivity
-is the accuracy minus that of the control task (Hewitt and Liang 2019, arXiv 1909.03368).
+control task has a random label for each type, such as each word, so it can only be learned by heart. Selectivity is the
+accuracy minus that of the control task (Hewitt and Liang 2019, arXiv 1909.03368).
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Probe:
 def control_labels(types: Sequence[str], labels: np.ndarray, seed: int) -> np.ndarray:
     """Return a random label for each of N examples, the same for all examples of a type: (N,) int64.
 
-    A type's label is drawn from `labels` (M,), so that control labels are about as frequent as those.
+    A type's label is drawn from `labels` (M,), so that control labels have about the same frequencies.
     """
     generator = np.random.default_rng(seed)
     drawn = {one: int(generator.choice(labels)) for one in sorted(set(types))}
@@ -67,9 +67,9 @@ def control_labels(types: Sequence[str], labels: np.ndarray, seed: int) -> np.nd
 
 
 def majority_by_type(types: Sequence[str], labels: np.ndarray, held_out: np.ndarray) -> tuple[float, float]:
-    """Return the accuracies, on held-out examples, of the most frequent label, and of that of each type.
+    """Return the accuracies, on held-out examples, of the most frequent label and of the most frequent one by type.
 
-    types (N,), labels (N,) int64, held_out (N,) bool. A type that occurs in held-out examples alone gets the most
+    types (N,), labels (N,) int64, held_out (N,) bool. A type that occurs only in held-out examples gets the most
     frequent label.
     """
     common = int(np.bincount(labels[~held_out]).argmax())

@@ -2,9 +2,9 @@
 
     z = TopK(relu(W_e (x - b) + b_e)),   x' = W_d z + b          (Gao et al. 2024, arXiv 2406.04093)
 
-It minimises |x - x'|^2 / |x - mean|^2, and 1/32 of the same for the error x - x' reconstructed from features that have
-long been silent, which revives them. The columns of W_d have length 1, and W_e starts as their transpose. Activations
-are divided by their standard deviation.
+Training minimises |x - x'|^2 / |x - mean|^2. To revive features that have long been silent, it adds 1/32 of the same
+loss for reconstructing the error x - x' from these features. The columns of W_d have length 1, and W_e starts as their
+transpose. Activations are divided by their standard deviation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ REVIVED, REVIVAL_WEIGHT, SILENT_STEPS = 512, 1 / 32, 50
 
 
 class SparseAutoencoder(nn.Module):
-    """F features of activations of some width, of which at most K are active at a position."""
+    """An autoencoder with F features, of which at most K are active at a position."""
 
     def __init__(self, width: int, features: int, active: int, generator: torch.Generator) -> None:
         """`features` is F and `active` is K. Raises ValueError unless 1 <= K <= F."""

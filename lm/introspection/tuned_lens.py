@@ -2,9 +2,9 @@
 
     lens_l(x) = head(final_norm(x_l + A_l x_l + b_l))         (Belrose et al. 2023, arXiv 2303.08112)
 
-A and b start at 0, where the lens is the logit lens, and minimise the mean D(model's prediction || lens). The map
-undoes what later layers change in the same way for every text, such as a rotation or a mean. It is trained, so it can
-also learn what the model does not use: the lens shows what a linear reader finds in a layer.
+A and b start at 0, which gives the logit lens. Training minimises the mean D(model's prediction || lens). The map makes
+up for changes by later layers that are the same for every text, such as a rotation or a mean. Because it is trained, it
+can also find what the model does not use.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TunedLens(nn.Module):
         self.matrices = nn.ParameterList(zeros(width, width) for _ in range(layers))
         self.biases = nn.ParameterList(zeros(width) for _ in range(layers))
         self.scales = [1.0] * layers
-        """Units of the biases: the size of the stream, so that a step of Adam moves them as far as the matrices"""
+        """Units of the biases: the size of the stream, so that a step of Adam changes them as much as the matrices"""
 
     def forward(self, x: Tensor, layer: int) -> Tensor:
         """x (..., width) to (..., width): the stream as the final norm reads it; `layer` is an index of `names`."""

@@ -19,7 +19,7 @@ class UnitActivity:
     strongest: Tensor
     """(K, H) float32: the activations of largest size, with their signs, in falling order of size"""
     positions: Tensor
-    """(K, H) int64: where they are, counted over all positions"""
+    """(K, H) int64: their positions, counted over all that were read"""
 
     @classmethod
     def of(cls, values: Tensor, fires: Tensor, most: int) -> Self:

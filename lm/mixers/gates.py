@@ -60,7 +60,8 @@ class GatedRecurrence(RecurrentMixer):
         """Return h (B, T, width) and the next state from x (B, T, width) and a state (1, B, width), by PyTorch's layer.
 
         `weights`: the weights of input and recurrence, then their biases if they have any. PyTorch's argument `train`
-        is true wherever gradients are, also in evaluation mode: cuDNN keeps what the backward pass needs only then.
+        is true whenever gradients are enabled, also in evaluation mode, because cuDNN keeps what the backward pass
+        needs only then.
         """
         raise NotImplementedError
 

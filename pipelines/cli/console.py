@@ -48,7 +48,7 @@ results = _Console(file=cast(IO[str], result_stream), highlight=False, emoji=Fal
 
 
 def print_on(console: Console, content: str | Table, markup: bool = True, wrap: bool = True) -> None:
-    """Print to `console`, and wrap lines only on a terminal, and only with `wrap`."""
+    """Print to `console`. Lines wrap only on a terminal, and only with `wrap`."""
     console.print(content, soft_wrap=not (wrap and console.is_terminal), markup=markup)
 
 

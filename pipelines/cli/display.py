@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 # Without a terminal: seconds between two lines of progress, and until the first line, which has the time left.
 PLAIN_INTERVAL, FIRST_LINE = 10.0, 2.0
-NATURAL = 10_000  # width at which no table is too wide
-LABEL = 24  # width of the first column up to which it is not folded where a table is too wide
+NATURAL = 10_000  # wider than any table
+LABEL = 24  # the first column folds only beyond this width, if a table is too wide
 
 
 class show:  # noqa: N801 - reads as a function
@@ -90,7 +90,7 @@ def table(
     """Print an aligned table. Columns after the first are right-aligned numbers, or with `text` left-aligned words.
 
     Without `columns`, the table has no header. It is printed as a result, or on the console `to`. Numbers are never
-    cut: a table that does not fit the terminal is wider than it.
+    cut: a table that does not fit is printed wider than the terminal.
     """
     from rich.cells import cell_len
     from rich.markup import escape

@@ -112,7 +112,7 @@ class Carried:
     def write(self, out: Path, weights: Weights | None = None, steps: int = 0) -> None:
         """Write the run, with one checkpoint of step 0, whole or not at all.
 
-        `weights`: those of the carried model after `steps` steps of training; by default, untrained ones.
+        `weights`: those of the carried model after `steps` training steps; by default the untrained ones.
         """
         facts = self.facts | ({"trained_steps": steps} if weights else {})
         with whole_folder(out, lambda folder: False) as partial:

@@ -40,7 +40,7 @@ def weights_after(run: Run, tok: Tokenizer, corpus: "Corpus", steps: int, work: 
 
 
 def _of_steps(recipe: Recipe, steps: int) -> Recipe:
-    """Return a recipe whose whole schedule takes `steps` steps of all weights, with one validation at the end."""
+    """Return a recipe that trains all weights; its schedule has `steps` steps, and one validation at the end."""
     tokens = steps * recipe.step_tokens
     changed = replace(
         recipe.train,

@@ -1,6 +1,6 @@
-"""Figures of a textbook, drawn by this package: each is a function that returns a matplotlib figure.
+"""Textbook figures: each is a function that returns a matplotlib figure.
 
-A figure is a module here and an entry of `FIGURES`. Nothing is imported before a figure is drawn.
+A figure is a module here and an entry of `FIGURES`. A module is imported when its figure is drawn.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Entry(NamedTuple):
     caption: str
 
     def draw(self, **given: Any) -> Figure:
-        """Return the figure, drawn with those of the arguments that its function takes."""
+        """Return the figure. Arguments that its function does not take are ignored."""
         function = getattr(import_module(f"pipelines.figures.{self.module}"), self.function)
         taken = inspect.signature(function).parameters
         figure: Figure = function(**{name: value for name, value in given.items() if name in taken})
@@ -63,9 +63,9 @@ FIGURES = {
     "cross-entropy": Entry(
         "cross_entropy",
         "draw_cross_entropy",
-        "Cross-entropy is entropy plus divergence, in means over the same positions.",
+        "Cross-entropy is entropy plus divergence: means over the same positions.",
     ),
     "temperature": Entry(
-        "temperature", "draw_temperatures", "Softmax of the same logits at several temperatures, and its entropy."
+        "temperature", "draw_temperatures", "Softmax of the same logits at several temperatures, with its entropy."
     ),
 }

@@ -1,4 +1,4 @@
-"""The architecture of a model: its stages from the token ids to the logits, and the shape after each of them."""
+"""The architecture of a model: its stages from token ids to logits, and the shape after each stage."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from pipelines.reporting.svg import INK, PALE, SERIES, style
 
 SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", SERIES[5]])
 """From white to a blue on which black numbers are readable."""
-SMALL = 9.0  # points; nothing is smaller
+SMALL = 9.0  # points: the smallest text
 DPI = 150
 SUFFIXES = ("svg", "png")
 

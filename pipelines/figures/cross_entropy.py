@@ -34,9 +34,9 @@ class Parts(NamedTuple):
 def draw_cross_entropy(run: LoadedRun | None = None) -> Figure:
     """Return stacked bars: the entropy of the source and the divergence of a model from it.
 
-    Their sum is the expected cross-entropy; a line shows the loss on the text at the same positions. `run` is one that
-    `bytelm evaluate` has evaluated on a synthetic corpus. Without a run, bigram counts of a Markov chain's first 50,
-    200 and 1,000 symbols predict its next 2,000.
+    Their sum is the expected cross-entropy; a line marks the loss on the text at the same positions. `bytelm evaluate`
+    has evaluated `run` on a synthetic corpus. Without a run, bigram models count the first 50, 200 and 1,000 symbols
+    of a Markov chain and predict 2,000 later ones.
     """
     rows = counted_parts() if run is None else [measured_parts(run)]
     with style():
@@ -63,7 +63,7 @@ def draw_cross_entropy(run: LoadedRun | None = None) -> Figure:
 
 
 def counted_parts() -> list[Parts]:
-    """Return the parts of bigram models that counted more and more symbols of one chain; each count starts at 1."""
+    """Return the parts of bigram models that count ever more symbols of one chain; each count starts at 1."""
     source = MarkovSource(order=1, symbols=8, seed=0)
     longest = max(TRAINED_ON)
     symbols = source.sample(longest + POSITIONS, np.random.default_rng(0))
@@ -81,7 +81,7 @@ def counted_parts() -> list[Parts]:
 
 
 def measured_parts(run: LoadedRun) -> Parts:
-    """Return what `bytelm evaluate` measured; ValueError if it measured no divergence from a source."""
+    """Return what `bytelm evaluate` measured. Raises ValueError if it measured no divergence from a source."""
     evaluation = Evaluation.read(run.run.results)
     for split in evaluation.all if evaluation else ():
         numbers = split.find(SourceNumbers)
@@ -89,6 +89,6 @@ def measured_parts(run: LoadedRun) -> Parts:
             parts = numbers.true_entropy_bits, numbers.kl_true_bits, numbers.true_cross_entropy_bits
             return Parts(f"{run.path.name}, {split.split}", *parts)
     raise ValueError(
-        f"{run.path} has no measured divergence from a synthetic source: run bytelm evaluate on a decoder of a "
-        "synthetic corpus whose tokenizer has no merges"
+        f"{run.path} has no measured divergence from a synthetic source: run bytelm evaluate on a decoder "
+        "that was trained on a synthetic corpus with a tokenizer without merges"
     )

@@ -32,8 +32,8 @@ MASKS: Mapping[str, Mapping[str, Any]] = {
 def draw_masks(masks: Mapping[str, Mapping[str, Any]] = MASKS, positions: int = POSITIONS) -> Figure:
     """Return the masks of self-attention side by side, with queries as rows and keys as columns.
 
-    `masks`: fields of `ModelConfig` by title. The titles of the default are a pattern with `pattern_size` and
-    `pattern_count`. A key that the query sees is coloured.
+    `masks`: fields of `ModelConfig` by title. Titles of the default masks name the pattern, `pattern_size` and
+    `pattern_count`. Keys that a query sees are coloured.
     """
     rows = -(-len(masks) // COLUMNS)
     with style():

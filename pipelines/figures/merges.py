@@ -34,7 +34,7 @@ def draw_merges(text: str | None = None, run: LoadedRun | None = None) -> Figure
     tok = run.tokenizer if run else Tokenizer.train([trained_on], vocab_size=256 + MERGES, special_tokens=[])
     if tok.kind != "bpe" or not tok.merges:
         raise ValueError(
-            "the tokenizer has no merges of bytes to draw: give a run with byte-level BPE, or a longer text"
+            "the tokenizer has no merges of bytes: give a run with a byte-level BPE tokenizer, or a longer text"
         )
     words = [" " + word for word in dict.fromkeys(trained_on.split())]
     steps = max((merge_steps(tok, word.encode()[:LONGEST]) for word in words), key=len)

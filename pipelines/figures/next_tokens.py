@@ -34,8 +34,8 @@ class Step(NamedTuple):
 def draw_next_tokens(text: str | None = None, run: LoadedRun | None = None) -> Figure:
     """Return bars of the most likely next tokens for each of the first 6 predictions in a text.
 
-    Without a run, the model counts which word follows which in the text. The line below multiplies the probabilities
-    of the tokens that follow.
+    Without a run, the model counts which word follows which in the text. The line at the bottom
+    multiplies the probabilities of the tokens that follow.
     """
     steps = (counted_steps(text or TEXT) if run is None else predicted_steps(run, text or TEXT))[:STEPS]
     if not steps:
@@ -55,7 +55,7 @@ def draw_next_tokens(text: str | None = None, run: LoadedRun | None = None) -> F
 
 
 def counted_steps(text: str) -> list[Step]:
-    """Return the predictions of a bigram model: counts of the word after the last one, divided by their sum."""
+    """Return the predictions of a bigram model: counts of the words after the last word, divided by their sum."""
     words = text.split()
     after: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for word, following in pairwise(words):
@@ -69,9 +69,9 @@ def counted_steps(text: str) -> list[Step]:
 
 
 def predicted_steps(run: LoadedRun, text: str) -> list[Step]:
-    """Return the predictions of a decoder; ValueError for another architecture."""
+    """Return the predictions of a decoder. Raises ValueError for another architecture."""
     if run.config.model.architecture != "decoder":
-        raise ValueError(f"{run.path} is no decoder, which P(next | context) needs: give another run")
+        raise ValueError(f"{run.path} is not a decoder, but P(next | context) needs one: give another run")
     ids = run.ids(text)[: STEPS + 1]
     start = len(run.around.before)
     probabilities = run.logits(text).double().softmax(dim=-1)

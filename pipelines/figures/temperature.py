@@ -29,8 +29,8 @@ def draw_temperatures(
 ) -> Figure:
     """Return bars of the softmax of logits / T for each temperature T, with the entropy in bits.
 
-    The logits are those of `run` for the token after `text`; without a run, five numbers. Tokens beyond the likeliest
-    six share one bar. The entropy is of all tokens.
+    The logits are those of `run` for the token after `text`; without a run, five example values. Tokens beyond the six
+    likeliest share one bar. The entropy is that of all tokens.
     """
     if run is None:
         names, logits = list(LOGITS), torch.tensor(list(LOGITS.values()))

@@ -1,4 +1,4 @@
-"""Training inside an instrument: bounded in steps and seconds, with progress, and ended early by Ctrl-C."""
+"""Training inside an instrument: limited in steps and seconds, with a progress bar, and ended early by Ctrl-C."""
 
 import time
 from collections.abc import Callable
@@ -27,5 +27,5 @@ def train(label: str, step: Callable[[float], float], *, steps: int, seconds: fl
                 done, elapsed = done + 1, time.monotonic() - started
                 bar.update(done, total=min(steps, max(done, round(done * seconds / elapsed))), note=f"loss {loss:.3f}")
         except KeyboardInterrupt:
-            say(f"{label}: interrupted after {done:,} steps; the result is of these")
+            say(f"{label}: interrupted; the result is that after {done:,} steps")
     return done

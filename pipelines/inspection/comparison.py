@@ -1,4 +1,4 @@
-"""Where two readings of a word part: `run.compare`."""
+"""How the states of a word in two texts diverge, layer by layer: `run.compare`."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ class ComparedReadings(Result):
     section = Section(
         "Comparison of two readings",
         "The state of the word's last token in two texts after each layer. Distance is 1 - cosine. The parts are "
-        "shares of the difference after the layer: what each head and MLP writes differently, along the difference. "
-        "They add up to 1 with `before`, what was different before the layer. A negative share brings the readings "
-        "together. The shares cannot tell whether later layers use the difference: patch it.",
+        "shares of the difference after the layer: how much of it each head and MLP adds. Together with `before`, the "
+        "share of the difference before the layer, they add up to 1. A negative share brings the readings together. "
+        "The shares cannot tell whether later layers use the difference: patch it.",
     )
 
     word: str
     texts: tuple[str, str]
     positions: tuple[int, int]
-    """Of the word's last token, among the tokens that the model reads"""
+    """Position of the word's last token in each text, among the tokens that the model reads"""
     layers: tuple[ReadingsAtLayer, ...]
-    """First the input of the first layer"""
+    """The first entry is the input of the first layer"""
 
     @property
     def _names(self) -> list[str]:
@@ -59,7 +59,7 @@ class ComparedReadings(Result):
 
 
 def compared(run: LoadedRun, first: str, second: str, word: str) -> ComparedReadings:
-    """Return the comparison of the last occurrence of a word in two texts. ValueError if a text lacks the word."""
+    """Compare the last occurrence of a word in two texts. Raises ValueError if a text lacks the word."""
     ids = [run.ids(text) for text in (first, second)]
     positions = [_last_token(run, own, text, word) for own, text in zip(ids, (first, second), strict=True)]
     device = run.model.embedding.weight.device
@@ -74,4 +74,6 @@ def _last_token(run: LoadedRun, ids: list[int], text: str, word: str) -> int:
     for end in range(1, len(ids) + 1):
         if count and run.tokenizer.decode(ids[:end]).count(word) >= count:
             return end - 1
-    raise ValueError(f"the text {text!r} has no {word!r}: give a word of both texts, as the tokenizer spells it")
+    raise ValueError(
+        f"the text {text!r} does not contain {word!r}: give a word of both texts, as the tokenizer spells it"
+    )

@@ -1,4 +1,4 @@
-"""A file of labelled words or texts as activations with labels: what probes read."""
+"""Activations and labels of a file of labelled words or texts, for probes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WORDS = ("tokens", "words", "entities", "spans")  # columns of files with labels
 
 @dataclass(frozen=True)
 class Labelled:
-    """N labelled words or texts, and what the model holds of them."""
+    """N labelled words or texts, and their activations."""
 
     kind: str
     """word or text"""
@@ -53,8 +53,8 @@ class Labelled:
 def read_labelled(run: LoadedRun, path: Path, most: int) -> Labelled:
     """Return the first `most` labelled words or texts of a file, as the tasks tokens and classes read it.
 
-    Raises ValueError for a file that they cannot read, for several labels a text, and if too few documents remain to
-    hold some out.
+    Raises ValueError for a file that these tasks cannot read, for a text with several labels, and if there are too few
+    documents to hold some out.
     """
     words, examples, names, encoded = _encoded(run, path)
     places = list(_places(words, examples, encoded))[:most]
@@ -66,7 +66,7 @@ def read_labelled(run: LoadedRun, path: Path, most: int) -> Labelled:
     if min(held_out.sum(), (~held_out).sum()) < 2 or len(set(labels[~held_out].tolist())) < 2:
         count = len(set(documents.tolist()))
         raise ValueError(
-            f"{count:,} documents of {path} are read, too few to hold out a fifth: give more, of "
+            f"only {count:,} documents of {path} are read, too few to hold out a fifth: give more documents with "
             "several labels, or more `probe_examples`"
         )
     layers = _activations(run, encoded, [(row, place) for row, place, *_ in places])

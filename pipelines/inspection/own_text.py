@@ -31,7 +31,7 @@ class OwnText:
     def of(cls, run: LoadedRun) -> OwnText:
         """Return the text of a run; of a mixture, the source with the largest share.
 
-        Raises ValueError if the dataset does not exist any more, and for a run that was not trained on next tokens.
+        Raises ValueError if the dataset no longer exists, or if the run was not trained on next tokens.
         """
         plans = [p for p in plans_of(run.run, EvaluationOptions(measuring=None), None, None) if isinstance(p, Plan)]
         plan = max(plans, key=lambda one: one.share)
@@ -47,7 +47,7 @@ class OwnText:
         return str(self.plan.dataset.place)
 
     def validation(self, tokens: int) -> list[Batch]:
-        """Return windows of the validation split, at equal distances, with about `tokens` tokens."""
+        """Return evenly spaced windows of the validation split, with about `tokens` tokens."""
         stream, length = self._stream("validation"), self.objective.length
         windows = max(1, (stream.tokens - 1) // length)
         count = min(windows, -(-tokens // length))

@@ -10,7 +10,7 @@ from lm.introspection.unit_activity import UnitActivity
 from pipelines.evaluation.measurement import Table
 from pipelines.inspection.words import Words
 
-CONTEXT, SHOWN = 8, 48  # tokens before a trigger, and characters in a table
+CONTEXT, SHOWN = 8, 48  # tokens before a trigger, and characters of a trigger in a table
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Trigger:
     """A position at which a unit is strong."""
 
     before: tuple[str, ...]
-    """The last tokens that the model has read; the last of them is the token at the position"""
+    """The tokens up to the position, including the one at the position"""
     next: str
     """The next token of the text"""
     activation: float
@@ -27,7 +27,7 @@ class Trigger:
 def triggers_of(
     activity: UnitActivity, unit: int, inputs: np.ndarray, following: np.ndarray, words: Words
 ) -> tuple[Trigger, ...]:
-    """Return where a unit is strongest; inputs (windows, T) are the text that was read, `following` the next tokens."""
+    """Return where a unit is strongest; `inputs` (windows, T) is the text, `following` the next tokens."""
     found = []
     values, positions = (part[:, unit].tolist() for part in (activity.strongest, activity.positions))
     for value, position in zip(values, positions, strict=True):

@@ -20,16 +20,16 @@ class WordVectors:
 
 
 def read_word_vectors(path: Path) -> WordVectors:
-    """Return the vectors of a text file, plain or compressed; of a word that occurs twice, the first.
+    """Return the vectors of a text file, plain or compressed; if a word occurs twice, the first counts.
 
-    The first line may hold the number of words and of dimensions, as word2vec writes it. Words may contain blanks.
-    Raises ValueError that names the line for other files.
+    The first line may hold the number of words and of dimensions, as word2vec writes it. Words may contain spaces.
+    Raises ValueError that names the line of a file in another format.
     """
     if not path.is_file():
         raise ValueError(f"there is no file {path}: give word vectors in the text format of GloVe or word2vec")
     found: dict[str, np.ndarray] = {}
     size, read, promised = 0, 0, None
-    too_long = ValueError(f"{path} has a line of more than {MAX_LINE:,} bytes: it is no file of word vectors")
+    too_long = ValueError(f"{path} has a line of more than {MAX_LINE:,} bytes: it is not a file of word vectors")
     for number, line in enumerate(whole_lines(text_pieces(path, ReadOptions()), MAX_LINE, too_long), 1):
         fields = line.decode("utf-8", errors="replace").rstrip().split(" ")
         if number == 1 and len(fields) == 2 and all(field.isdecimal() for field in fields):
@@ -44,11 +44,11 @@ def read_word_vectors(path: Path) -> WordVectors:
             vector = np.empty(0, np.float32)
         if len(fields) <= size or size < 1 or len(vector) != size or not np.isfinite(vector).all():
             wanted = f"a word and {max(1, size)} numbers"
-            raise ValueError(f"line {number} of {path} is not {wanted}: it begins {line[:30]!r}")
+            raise ValueError(f"line {number} of {path} is not {wanted}: it begins with {line[:30]!r}")
         read += 1
         found.setdefault(" ".join(fields[:-size]), vector)
     if not found:
         raise ValueError(f"{path} has no word vectors")
     if promised is not None and promised != read:
-        raise ValueError(f"{path} says that it has {promised:,} words, but has {read:,}: it is not whole")
+        raise ValueError(f"{path} announces {promised:,} words, but has {read:,}: give a complete file")
     return WordVectors(list(found), np.stack(list(found.values())))

@@ -1,4 +1,4 @@
-"""Published settings of the recipes that follow a paper, each with its place in the paper. Imports no torch.
+"""Published settings of recipes that follow a paper, with the place of each in the paper. Imports no torch.
 
 `docs/published_recipes.py` writes them as tables to docs/recipes.md.
 """
@@ -50,7 +50,7 @@ _NOT_STATED = "not stated"
 PUBLISHED = {
     "gpt2-124m": Published(
         "GPT-2 (124M)",
-        "Radford et al. 2019; the paper does not give the settings of the training, so they are those of GPT-3 Small "
+        "Radford et al. 2019, which does not give the training settings; these are those of GPT-3 Small "
         "(Brown et al. 2020)",
         (
             *_settings("table 2", model__layers=12, model__width=768),
@@ -99,7 +99,7 @@ PUBLISHED = {
                 "train.batch_tokens",
                 131_072,
                 "A.2: 256 sequences of 512",
-                "256 blocks of 510 tokens: special tokens do not count",
+                "256 blocks of 510 tokens, special tokens not counted",
             ),
             Setting("train.tokens", 131_072_000_000, "A.2: 1,000,000 steps", _SHORTER),
             Setting("train.warmup_tokens", 1_310_720_000, "A.2: 10,000 steps", _SHORTER),
@@ -119,7 +119,7 @@ PUBLISHED = {
             *_settings("3.1.1", model__activation="relu", model__dropout=0.1),
             *_settings("3.1.2", model__context_length=512, train__batch_tokens=65_536, train__schedule="inverse_sqrt"),
             Setting("train.tokens", 34_359_738_368, "3.1.2: 2^19 steps"),
-            Setting("train.warmup_tokens", 655_360_000, "3.1.2: 10,000 steps, constant in the paper"),
+            Setting("train.warmup_tokens", 655_360_000, "3.1.2: 10,000 steps, at a constant rate in the paper"),
             Setting("train.lr", 0.01, "3.1.2", _ADAFACTOR),
             Setting("model.hidden_dropout", 0.1, "2.1 and 3.1.1"),
             *_settings("released code", model__tied_head=True, model__scaled_head=True, model__scaled_attention=False),
@@ -144,8 +144,8 @@ PUBLISHED = {
     ),
     "textbook": Published(
         "What courses teach",
-        "pre-norm, rotary positions, AdamW with (0.9, 0.98, 1e-9), warm-up and a cosine, clipping at 1.0 and label "
-        "smoothing of 0.1; the other values are choices",
+        "courses that teach pre-norm, rotary positions, AdamW with (0.9, 0.98, 1e-9), warm-up and a cosine, clipping "
+        "at 1.0 and label smoothing of 0.1; the other values are our choices",
         (
             *_settings("course", model__norm_position="pre", model__positions="rotary"),
             *_settings("course", train__optimizer="adamw", train__beta1=0.9, train__beta2=0.98, train__eps=1e-9),

@@ -1,4 +1,4 @@
-"""Write the page of `bytelm inspect`: the pictures, tables and definition of each instrument, by inspection.html.j2."""
+"""Write the page of `bytelm inspect`: the pictures, tables and definition of each instrument."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

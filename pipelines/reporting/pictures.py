@@ -1,6 +1,6 @@
-"""Pictures of what an instrument finds: heat maps, bars, and curves. A result describes them, and they draw themselves.
+"""Pictures of what an instrument finds: heat maps, bars and curves.
 
-matplotlib is imported only when a picture is drawn.
+A result describes its pictures, and each draws itself. matplotlib is imported only when a picture is drawn.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Picture:
         raise NotImplementedError
 
     def save(self, path: Path | str) -> None:
-        """Write the picture to a file in the format of its ending, such as .png or .svg."""
+        """Write the picture to a file; its suffix, such as .png or .svg, sets the format."""
         from pipelines.reporting.svg import style
 
         with style():
@@ -43,7 +43,7 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class HeatMap(Picture):
-    """Values as colours. A picture has one map, or several side by side by name."""
+    """Values as colours, in one map or in several named maps side by side."""
 
     maps: Mapping[str, Rows]
     """Values (rows, columns) of each map; NaN is left empty"""
@@ -138,11 +138,11 @@ class Bars(Picture):
 
 @dataclass(frozen=True, kw_only=True)
 class Curves(Picture):
-    """Lines over the same x, in one panel or, by name, in several that share the x axis."""
+    """Lines over the same x, in one panel or in several named panels that share the x axis."""
 
     x: Sequence[float]
     panels: Mapping[str, Mapping[str, Sequence[float]]]
-    """Lines by name, of each panel; the name of a panel is that of its y axis"""
+    """Lines by name in each panel; a panel's name labels its y axis"""
     label: str
     """Name and unit of x"""
     logarithmic: bool = False

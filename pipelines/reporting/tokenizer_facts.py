@@ -82,7 +82,7 @@ def _special_tokens(tok: Tokenizer) -> str:
 
 
 def _datasets(run: Run, fingerprint: str) -> dict[str, TokenDataset]:
-    """Return the run's datasets by name, without pairs, datasets of another tokenizer, and lost ones."""
+    """Return the run's datasets by name; omit pairs, datasets of another tokenizer, and missing ones."""
     found = {}
     for folder, name in zip(run.sources, distinct_names(list(run.sources)), strict=True):
         try:

@@ -1,5 +1,6 @@
-"""Tokens of a vocabulary that texts hardly need, for inspect-vocabulary and the report. They describe a vocabulary, but
-hardly predict how good a model with it becomes.
+"""Unused, rare and odd tokens of a vocabulary, for inspect-vocabulary and the report.
+
+They describe the vocabulary, but hardly predict how good a model with it is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ def list_names(rare: int) -> Mapping[str, str]:
 
 
 def token_counts(dataset: TokenDataset, vocab_size: int) -> np.ndarray:
-    """Return how often the training split of a dataset has each token, int64 (vocab_size,)."""
+    """Return how often each token occurs in the training split of a dataset, int64 (vocab_size,)."""
     counts = np.zeros(vocab_size, np.int64)
     for chunk in dataset.split("train").chunks():
         counts += np.bincount(chunk, minlength=vocab_size)
@@ -54,7 +55,7 @@ def health_of(tok: Tokenizer, counts: np.ndarray | None, rare: int = RARE) -> di
 
 
 def number_of(key: str, ids: Sequence[int]) -> str:
-    """Return the number of tokens in a list; "" for a list of extremes, which is cut."""
+    """Return the number of tokens in a list; "" for a list of extremes, which has a fixed length."""
     return "" if key in EXTREMES else f"{len(ids):,}"
 
 

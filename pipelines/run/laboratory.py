@@ -74,9 +74,9 @@ class Laboratory:
         return attribution.look(self._run, text)
 
     def compare(self, first: str, second: str, word: str) -> ComparedReadings:
-        """Return where two readings of a word part: by layer, the distance of its states and what moves them apart.
+        """Return by layer how far apart the states of a word in two texts are, and what each part adds to this.
 
-        `word` is a word of both texts; of several occurrences the last one counts, and of several tokens the last one.
+        `word` is in both texts. The state is that of the last token of the last occurrence.
         Raises ValueError if a text lacks the word, and for an encoder-decoder.
         """
         from pipelines.inspection.comparison import compared

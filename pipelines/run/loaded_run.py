@@ -131,8 +131,8 @@ class LoadedRun(Laboratory):
         """Return an encoder's guesses for each <|mask|> in a text, or for each mask token of an imported tokenizer.
 
         Each is a dict with the `position` of the mask in tokens, and the likeliest `tokens` with their `probabilities`,
-        likeliest first. More `steps` predict the least certain tokens again. Raises ValueError for another
-        architecture, and for a text without a mask.
+        likeliest first. With more than one of `steps`, the least certain tokens are predicted again.
+        Raises ValueError for another architecture, and for a text without a mask.
         """
         import bytelm
 

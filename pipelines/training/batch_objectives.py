@@ -97,7 +97,7 @@ class MaskedToken:
 
 
 class Corruption:
-    """An objective of encoder-decoders: the encoder reads corrupted blocks, the decoder predicts what they lack."""
+    """An objective of encoder-decoders: the encoder reads corrupted blocks, the decoder restores them."""
 
     length: int
     positions: int
@@ -144,7 +144,7 @@ class SpanCorruption(Corruption):
 class Denoising(Corruption):
     """BART's objective (Lewis et al. 2020, 2.2): permuted sentences, then text infilling.
 
-    The encoder reads a block of T tokens with its sentences in random order, in which masks replace some spans, and
+    The encoder reads a block of T tokens, with its sentences in random order and masks in place of some spans, then
     `<|endoftext|>`. The decoder predicts the whole block and `<|endoftext|>`.
     """
 

@@ -47,9 +47,8 @@ def carry_over(
 
     Args:
         out: Folder of the new run.
-        steps: Train the changed decoder for this number of optimizer steps on the training split, with the settings
-            and the batch size of its run, and also the old model for comparison, which is not saved. Works on a run
-            only.
+        steps: Optimizer steps that train the changed decoder on the training split, with the settings and the batch
+            size of its run. The old model trains for as many steps for comparison, and is not saved. For runs only.
         as_json: Print the summary as JSON, and nothing else.
     """
     changing, new = (

@@ -1,4 +1,4 @@
-"""Measurement: draw figures of a textbook: attention, masks, architectures, merges, cross-entropy.
+"""Measurement: draw textbook figures: attention, masks, architectures, merges, cross-entropy.
 
 Examples:
     bytelm figures --out figures
@@ -32,13 +32,13 @@ def figures(
     """Draw figures that explain a transformer; write each as SVG and PNG, and return the paths.
 
     The figures are positions, masks, attention, decoder, encoder, encoder-decoder, parameters, merges, next-tokens,
-    cross-entropy and temperature. All can be drawn without a run.
+    cross-entropy and temperature. Each has an example that needs no run.
 
     Args:
         names: Figures to draw; by default all.
         out: Folder to write to.
-        run: Run for next-tokens, temperature, merges and cross-entropy, and for the drawings of a model.
-        model: Preset, recipe, .toml file or run for parameters and the architecture; by default that of `run`.
+        run: Run that next-tokens, temperature, merges and cross-entropy show, and whose model is drawn.
+        model: Preset, recipe, .toml file or run whose parameters and architecture are drawn; by default `run`.
         text: Text for next-tokens, temperature and merges.
     """
     for name in [name for name in names if name not in FIGURES]:
@@ -73,7 +73,7 @@ def _given(run: Any, model: str | None, text: str | None) -> dict[str, Any]:
 
 
 def _draw(name: str, given: dict[str, Any], named: bool) -> "Figure":
-    """Return a figure. Unless it is `named`, one that the run or the model does not suit is drawn without them."""
+    """Return a figure. If the run or the model does not suit it, draw its example, or raise if it is `named`."""
     try:
         return FIGURES[name].draw(**given)
     except ValueError as error:

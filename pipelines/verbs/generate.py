@@ -71,8 +71,8 @@ def generate(
             imported tokenizer) at each position to fill; - reads standard input without its last newline. Repeat the
             option to continue several prompts together.
         tokens: Maximum number of new tokens; a text also stops at its end token. 200 by default.
-        steps: Passes of an encoder over several masks. After each pass, the least certain tokens are masked and
-            predicted again, fewer in each pass (mask-predict). 1 predicts all masks at once.
+        steps: Passes of an encoder over the masks. Each further pass predicts the least certain tokens again, fewer
+            each time (mask-predict). 1 predicts all masks at once.
         sinks: First tokens that the cache of a decoder keeps beside the newest (attention sinks), to continue a text
             beyond the context without reading it again. 4 is usual; 0 for none.
         beams: Width of beam search, for an encoder-decoder; 0 samples, as a decoder does. 4 by default, or 0 if a
@@ -96,7 +96,7 @@ def generate(
             f"{search_options[0]} is for an encoder-decoder, and this run's model is of architecture {architecture}"
         )
     if steps > 1 and architecture != "encoder":
-        raise ValueError(f"`steps` is for an encoder, and this run's model is of architecture {architecture}")
+        raise ValueError(f"`steps` is for an encoder, but this run's model is of architecture {architecture}")
     if sinks:
         check_sinks(found.recipe.model, sinks, found.recipe.model.context_length)
     if architecture == "encoder":

@@ -63,9 +63,8 @@ def grow_vocabulary(
         superword_words: Maximum number of words in a token with `superwords`.
         min_frequency: Minimum count of a pair to merge.
         max_token_length: Maximum length of a new token in bytes, or in integers.
-        steps: Train the changed decoder for this number of optimizer steps on the training split, with the settings
-            and the batch size of its run, and also the old model for comparison, which is not saved. Works on a run
-            only.
+        steps: Optimizer steps that train the changed decoder on the training split, with the settings and the batch
+            size of its run. The old model trains for as many steps for comparison, and is not saved. For runs only.
         threads: Threads that count; all cores by default.
         overwrite: Replace an existing tokenizer.
         as_json: Print the summary as JSON, and nothing else.

@@ -45,7 +45,7 @@ HELP = {
 
 
 class _NoMore(TypedDict):
-    """Options beside those of the instruments, which `with_options` adds to the signature: none."""
+    """No options besides those of the instruments, which `with_options` adds to the signature."""
 
 
 @verb
@@ -63,13 +63,15 @@ def inspect(
     as_json: AsJson = False,
     **options: Unpack[_NoMore],
 ) -> "dict[str, list[Result]]":
-    """Look inside a run with instruments; return what each finds: a result for each text, or one without a text.
+    """Look inside a run with instruments; return the results of each by name.
+
+    An instrument that reads text has a result for each text; any other has one.
 
     Args:
         texts: Texts that the model reads; - reads standard input. Some instruments need none.
         instruments: Names of instruments; by default those that suit the run.
         out: HTML page to write, with pictures and definitions.
-        explain: Print the definition of each instrument, and what it cannot tell.
+        explain: Print the definition and the limits of each instrument.
         as_json: Print all numbers as one JSON object.
     """
     if unknown := [name for name in instruments if name not in NAMES]:
@@ -106,7 +108,7 @@ def inspect(
 def _chosen(
     names: Sequence[str], config: "ModelConfig", with_text: bool, options: Mapping[str, Any]
 ) -> "dict[str, Instrument]":
-    """Return the instruments `names` with their `options`; by default those that suit a model, and say which do not."""
+    """Return the instruments `names` with `options`; by default those that suit a model, and say which do not."""
     every = {name: instrument(name, options) for name in NAMES}
     usual = (name for name, one in every.items() if one.usual and (with_text or not one.reads_text))
     chosen = {name: every[name] for name in names or usual}
@@ -150,4 +152,4 @@ def _show(found: "dict[str, list[Result]]", texts: Sequence[str], explain: bool)
             if explain and number == len(results):
                 answer(f"\n{section.note}")
     if not explain:
-        say("\n`explain` says what the instruments show, and what they cannot tell")
+        say("\n`explain` prints the definitions and limits of the instruments")

@@ -177,10 +177,10 @@ def main(arguments: list[str]) -> int:
 
 
 def _listed_recipes() -> dict[str, str]:
-    """Return the descriptions of recipes for --help, with the published ones in one entry."""
+    """Return the descriptions of recipes for --help; those with published settings share one entry."""
     others = {name: text for name, text in recipe_descriptions().items() if name not in PUBLISHED}
     published = [name for name, each in PUBLISHED.items() if not each.without_recipe]
-    return {**others, "after publications": f"{', '.join(published)} (docs/recipes.md)"}
+    return {**others, "from publications": f"{', '.join(published)} (docs/recipes.md)"}
 
 
 def _named_folder(option: str, arguments: list[str]) -> Path | None:

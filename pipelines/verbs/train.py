@@ -65,7 +65,7 @@ def train(
         if value is not None and not 0 < value < float("inf"):
             raise ValueError(f"{option} is {value:g}, but must be above 0")
     if (out / "config.toml").exists():
-        raise ValueError(f"`out='{out}'` is a run: give the folder that holds the runs, such as {out.parent}")
+        raise ValueError(f"`out='{out}'` is a run: give a folder for runs, such as {out.parent}")
     need_validation(split, "the evaluation")
     options: dict[str, Any] = ({"split": split} if split else {}) | reading
     from corpora import open_corpus

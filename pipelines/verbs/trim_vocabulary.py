@@ -53,9 +53,8 @@ def trim_vocabulary(
         entries: Number of entries to keep, special tokens included. The least used ones are removed. In BPE, a token
             is removed only if it is not part of another one, and its count is then added to its parts.
         unused: Remove the tokens that the text does not use, instead of `entries`.
-        steps: Train the changed decoder for this number of optimizer steps on the training split, with the settings
-            and the batch size of its run, and also the old model for comparison, which is not saved. Works on a run
-            only.
+        steps: Optimizer steps that train the changed decoder on the training split, with the settings and the batch
+            size of its run. The old model trains for as many steps for comparison, and is not saved. For runs only.
         threads: Threads that encode; all cores by default.
         overwrite: Replace an existing tokenizer.
         as_json: Print the summary as JSON, and nothing else.

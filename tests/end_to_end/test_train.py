@@ -104,7 +104,7 @@ def test_more_tokens_extend_the_training(copied, in_process):
     [
         (["--tokens", "2k"], "my/gpt is a training of 4,000 tokens, which --tokens 2000 would shorten"),
         (["--split", "tail:0.2"], "my was made from another text (--split was left out, and is tail:0.2 now)"),
-        (["--out", "my/gpt"], "--out my/gpt is a run: give the folder that holds the runs, such as my"),
+        (["--out", "my/gpt"], "--out my/gpt is a run: give a folder for runs, such as my"),
         (["--minutes", "1", "--tokens", "5k"], "--minutes and --tokens both say how long to train"),
         (["--minutes", "0"], "--minutes is 0, but must be above 0"),
         (["--split", "none"], "--split none leaves no validation text"),

@@ -342,7 +342,7 @@ def trained(norm_position, warmup):
 
 
 def test_post_norm_needs_warm_up_and_pre_norm_does_not():
-    """Without it a post-norm model has learned how frequent symbols are, and nothing about their order."""
+    """Without warm-up, a post-norm model learns how frequent symbols are, but nothing about their order."""
     (unigram, post, _), (_, warmed, _), (_, pre, _) = trained("post", 1), trained("post", 100), trained("pre", 1)
     assert post > 0.97 * unigram
     assert warmed < 0.85 * unigram  # slip: post-norm cannot train at this rate
@@ -351,7 +351,7 @@ def test_post_norm_needs_warm_up_and_pre_norm_does_not():
 
 def test_gradients_after_100_steps_vanish_in_the_first_layers_of_post_norm_without_warm_up_only():
     (_, _, post), (_, _, warmed), (_, _, pre) = trained("post", 1), trained("post", 100), trained("pre", 1)
-    assert post[0] < 1e-2 * post[-1]  # slip: so it is at initialisation; there they are level
+    assert post[0] < 1e-2 * post[-1]  # slip: that they vanish at initialisation, where they are level
     assert max(warmed) < 2 * min(warmed)
     assert max(pre) < 5 * min(pre)
     assert pre[0] > 2 * pre[-1]  # as at initialisation

@@ -129,7 +129,7 @@ def test_the_numbers_of_a_run_are_those_of_a_direct_computation(gpt, batches):
 def test_options_that_do_not_fit_are_named(gpt):
     for words, options in {
         "`sae_layer` is 1, but the model has the layers 0 to 0": {"sae_layer": 1},
-        "`sae_active` is 9, but must be from 1 to the 8 features": {"sae_active": 9, "sae_features": 8},
+        "`sae_active` is 9, but must be from 1 to the number of features, 8": {"sae_active": 9, "sae_features": 8},
         "`sae_show` names 128, but features are 0 to 127": {"sae_show": (128,)},
         "`validation_tokens` is 0": {"validation_tokens": 0},
     }.items():

@@ -1,4 +1,4 @@
-"""`run.compare`: where two readings of a word part."""
+"""`run.compare`: how two readings of a word diverge."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def test_equal_readings_have_no_distance():
         assert layer.distance == pytest.approx(0, abs=1e-12) and not layer.parts
 
 
-def test_the_head_of_the_previous_token_parts_two_readings_and_the_induction_head_follows():
+def test_the_head_of_the_previous_token_separates_two_readings_and_the_induction_head_follows():
     model = copying_induction_model()
     first, second = torch.tensor([3, 8, 12, 16, 4, 8]), torch.tensor([3, 8, 17, 16, 4, 8])
     start, before, after = compare_readings(model, first, 5, second, 5)
@@ -47,5 +47,5 @@ def test_the_last_token_of_the_word_is_compared(trained_gpt):
         decoded = run.tokenizer.decode(ids[: position + 1])
         assert decoded.count("os") == text.count("os") > run.tokenizer.decode(ids[:position]).count("os")
     assert len(found.layers) == 2 and found.parts()[0].rows[0][0] == "embedding" and found.pictures()[0].figure().axes
-    with pytest.raises(ValueError, match="'def path' has no 'os'"):
+    with pytest.raises(ValueError, match="'def path' does not contain 'os'"):
         run.compare("import os", "def path", word="os")

@@ -66,7 +66,7 @@ def test_vectors_are_read_in_both_formats(tmp_path):
         "": "has no word vectors",
         "a 1 2\nb 1\n": "line 2 of .* is not a word and 2 numbers",
         "a 1 nan\n": "line 1 of",
-        "2 2\na 1 2\n": "says that it has 2 words, but has 1",
+        "2 2\na 1 2\n": "announces 2 words, but has 1",
     }.items():
         (tmp_path / "bad.txt").write_text(content)
         with pytest.raises(ValueError, match=words):
@@ -75,7 +75,7 @@ def test_vectors_are_read_in_both_formats(tmp_path):
         read_word_vectors(tmp_path / "missing.txt")
 
 
-def test_a_model_and_a_file_are_asked_the_same(trained_gpt, tmp_path):
+def test_the_same_words_are_looked_up_in_a_model_and_a_file(trained_gpt, tmp_path):
     run = bytelm.load_run(trained_gpt)
     (tmp_path / "vectors.txt").write_text(GLOVE.replace("new york", "newyork"))
     single = [run.tokenizer.decode([i]) for i in range(262, 290)]
@@ -96,7 +96,7 @@ def test_a_model_and_a_file_are_asked_the_same(trained_gpt, tmp_path):
     assert any("median rank" in one for one in said) and any("left out" in one for one in said)
     none = Embeddings(near=("unpronounceable",)).look(run, "")
     assert none.spaces[0].missing == ("unpronounceable",) and not none.spaces[0].nearest
-    assert none.parts() == ["no entries of the model: 'unpronounceable'"]
+    assert none.parts() == ["no vector in the model: 'unpronounceable'"]
     (tmp_path / "analogies.txt").write_text("one two three\n")
     with pytest.raises(ValueError, match=r"line 1 of .* has 3 words"):
         instrument.look(run, "")

@@ -39,7 +39,7 @@ def drawn():
 
 
 def texts_of(figure):
-    """Return the texts that are drawn; labels of ticks only where these are in view."""
+    """Return the texts that are drawn; tick labels only for ticks in view."""
     found = [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
     for axes in figure.axes:
         found += [*(text for text in axes.get_children() if isinstance(text, Text))]
@@ -76,7 +76,7 @@ def test_all_texts_are_large_inside_the_figure_and_apart(drawn, name):
         assert not a.overlaps(b), (first, second)
 
 
-# Machado et al. 2009: linear RGB as people without one kind of cones see it.
+# Machado et al. 2009: linear RGB as seen by people who lack one kind of cone.
 SIGHTS = {
     "all cones": np.eye(3),
     "without red cones": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
@@ -241,7 +241,7 @@ def test_each_row_of_the_merges_is_as_wide_as_the_word(drawn):
         rows.setdefault(round(bar.get_y()), []).append(round(bar.get_width() + 0.08))
     assert {sum(widths) for widths in rows.values()} == {len(" newest")}
     assert [len(widths) for widths in rows.values()] == sorted((len(w) for w in rows.values()), reverse=True)
-    with pytest.raises(ValueError, match="no merges of bytes to draw"):
+    with pytest.raises(ValueError, match="no merges of bytes"):
         draw_merges(run=SimpleNamespace(tokenizer=Tokenizer.train(["a b"], vocab_size=256, special_tokens=[])))
 
 
@@ -280,7 +280,7 @@ def test_entropy_plus_divergence_is_the_cross_entropy_at_the_same_positions(draw
     for row, text in zip(rows, sums, strict=True):
         divergence, total = re.match(r"\+ (\S+) = (\S+)\n", text).groups()
         assert float(total) == pytest.approx(round(row.entropy, 4) + float(divergence), abs=1e-9)
-        assert row.loss == pytest.approx(float(total), abs=0.1)  # other than by chance, the loss is the sum
+        assert row.loss == pytest.approx(float(total), abs=0.1)  # the loss differs from the sum by chance only
     assert sorted(row.divergence for row in rows) == [row.divergence for row in reversed(rows)]
 
 

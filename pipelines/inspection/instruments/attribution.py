@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
 
-SHOWN, DRAWN = 12, 24  # terms of the table and of the picture
+SHOWN, DRAWN = 12, 24  # terms in the table and in the picture
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class AttributedLogit(Result):
         return dict(ranked[:count]) | ({f"{len(others)} others": sum(v for _, v in others)} if others else {})
 
     def pictures(self) -> Sequence[Picture]:
-        text = f"The terms add up to the logit, {self.logit:+.3f}. Blue raises it, orange lowers it."
+        text = f"The terms add up to the logit, {self.logit:+.3f}. Blue terms raise it; orange terms lower it."
         return [Bars(title=f"Terms of the {self._title}", text=text, values=self._largest(DRAWN), x="logit")]
 
     def parts(self) -> list[Table | str]:

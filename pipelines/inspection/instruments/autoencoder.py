@@ -59,9 +59,9 @@ class Quality:
     spliced_bits: float
     """With the reconstruction in place of the layer's output"""
     zero_bits: float
-    """With zeros in place of it"""
+    """With zeros in place of the output"""
     mean_bits: float
-    """With its mean over the tokens in place of it"""
+    """With the mean output over the tokens in place of the output"""
     loss_recovered: float
     """(zero - spliced) / (zero - loss): 1 is the whole model, 0 is as bad as zeros"""
 
@@ -73,13 +73,14 @@ class AutoencoderOfRun(Result):
     key = "autoencoder"
     section = Section(
         "Sparse autoencoder",
-        "The output of a layer as a sum of a few of many features, trained on the training split and measured on the "
-        "validation split (TopK, Gao et al. 2024). Explained variance is 1 - sum |x - x'|^2 / sum |x - mean|^2, both "
-        "summed over all tokens. Dead features fire nowhere. Spliced is the loss of the model with the reconstruction "
-        "in place of the layer's output. Loss recovered is (zero - spliced) / (zero - model), with zeros in place of "
-        "the output. Zeros are a low bar, so the loss with the mean is beside it. The features depend on their "
-        "number, on how many are active, on the seed and on the length of training. The autoencoder cannot tell that "
-        "its features are those of the model, and top examples alone do not say what a feature means.",
+        "Approximates the output of a layer by a weighted sum of a few of many features, trained on the training split "
+        "and measured on the validation split (TopK, Gao et al. 2024). Explained variance is 1 - sum |x - x'|^2 / sum "
+        "|x - mean|^2, both summed over all tokens. Dead features fire nowhere. Spliced: loss of the model with the "
+        "reconstruction in place of the layer's output. Mean and zeros: loss with the mean output or with zeros there. "
+        "Loss recovered is (zeros - spliced) / (zeros - model). Zeros are a low bar: compare with the mean, too. The "
+        "features depend on their number, on how many are active, on the seed and on the length of training. The "
+        "autoencoder cannot tell whether the model itself uses these features, and the strongest examples alone do not "
+        "tell what a feature means.",
     )
 
     layer: int
@@ -129,15 +130,15 @@ class Autoencoder(Instrument):
     sae_layer: int | None = None
     """Layer of the sparse autoencoder, from 0; by default the middle one"""
     sae_features: int | None = None
-    """Features of the sparse autoencoder; by default four times the width of the model"""
+    """Number of features of the sparse autoencoder; by default four times the width of the model"""
     sae_active: int = 32
-    """Features of the sparse autoencoder that may be active at a position"""
+    """Maximum number of features of the sparse autoencoder that are active at a position"""
     sae_show: tuple[int, ...] = ()
-    """Features of the sparse autoencoder to show; by default the strongest that fire at several positions"""
+    """Features of the sparse autoencoder to show, from 0; by default the strongest that fire at several positions"""
     steps: int = 1000
-    """Steps of training of the tuned lens or the autoencoder, at most"""
+    """Maximum training steps of the tuned lens or the autoencoder"""
     seconds: float = 60.0
-    """Seconds of training of the tuned lens or the autoencoder, at most; Ctrl-C ends the training early"""
+    """Maximum training time of the tuned lens or the autoencoder, in seconds; Ctrl-C ends it early"""
     validation_tokens: int = 8192
     """Tokens of the validation split that an instrument reads"""
 
@@ -152,7 +153,9 @@ class Autoencoder(Instrument):
         if not 0 <= self._layer(config) < config.layers:
             raise ValueError(f"`sae_layer` is {self.sae_layer}, but the model has the layers 0 to {config.layers - 1}")
         if not 1 <= self.sae_active <= features:
-            raise ValueError(f"`sae_active` is {self.sae_active}, but must be from 1 to the {features:,} features")
+            raise ValueError(
+                f"`sae_active` is {self.sae_active}, but must be from 1 to the number of features, {features:,}"
+            )
         for feature in self.sae_show:
             if not 0 <= feature < features:
                 raise ValueError(f"`sae_show` names {feature}, but features are 0 to {features - 1}")
@@ -215,7 +218,7 @@ def _activations(model: LanguageModel, name: str, batch: Batch) -> Tensor:
 def measured(
     model: LanguageModel, autoencoder: SparseAutoencoder, name: str, batches: list[Batch]
 ) -> tuple[Quality, UnitActivity]:
-    """Return how well an autoencoder reconstructs the activation `name` of some batches, and what its features do."""
+    """Return how well an autoencoder reconstructs the activation `name` of batches, and when its features fire."""
     total = torch.zeros(model.config.width, dtype=torch.float64, device=model.embedding.weight.device)
     squares, errors = 0.0, 0.0
     activity: UnitActivity | None = None

@@ -1,4 +1,4 @@
-"""Heads that read what earlier heads write, by weights."""
+"""Which heads read what earlier heads write."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class CompositionOfRun(Result):
     section = Section(
         "Composition of heads",
         "How much of what an earlier head writes (its OV circuit) a later head reads in its queries (Q), keys (K) or "
-        "values (V): the Frobenius norm of the product of the two matrices over the product of their norms, minus "
-        "1 / sqrt(width), the score of random matrices (Elhage et al. 2021). An induction head has K composition with "
-        "a head that looks at the previous token. With rotary positions, Q and K hold for one distance. The scores are "
-        "of weights and cannot tell whether the heads are used together on a text: patch or delete them.",
+        "values (V): the Frobenius norm of the product of the two matrices over the product of their norms, minus 1 / "
+        "sqrt(width), the score of random matrices (Elhage et al. 2021). An induction head has K composition with a "
+        "head that attends to the previous token. With rotary positions, Q and K hold for one distance. The scores are "
+        "computed from weights. They cannot tell whether the heads work together on a text: patch or delete them.",
     )
 
     pairs: tuple[ComposedPair, ...]
@@ -53,7 +53,7 @@ class CompositionOfRun(Result):
 
     def parts(self) -> list[Table | str]:
         if not self.pairs:
-            return ["heads compose across layers, and the model has one layer"]
+            return ["heads compose only across layers, but the model has one layer"]
         tables: list[Table | str] = []
         for kind, title in KINDS.items():
             ranked = sorted(self.pairs, key=lambda pair: -getattr(pair, kind))[:STRONGEST]
@@ -88,7 +88,7 @@ class CompositionInstrument(Instrument):
     usual = False
 
     distance: int = 0
-    """Positions from the query back to the key, on which the composition of rotary models depends"""
+    """Positions from the query back to the key, for the composition of models with rotary positions"""
 
     def check(self, config: ModelConfig) -> None:
         require_decoder(config, "composition")

@@ -83,7 +83,7 @@ class DeletionsOfRun(Result):
         layers, count = (max(int(name.split(".")[part]) for name in heads) + 1 for part in (0, 1))
         cells = [[heads.get(f"{layer}.{head}", float("nan")) for head in range(count)] for layer in range(layers)]
         rows, columns = [*map(str, range(layers))], [*map(str, range(count))]
-        text = "Blue heads are needed; without red ones the loss is lower."
+        text = "Without a blue head the loss is higher, without a red one lower."
         by_head = HeatMap(
             title=f"{per.capitalize()} without each head", text=text, maps={"": cells}, rows=rows, columns=columns,
             x="head", y="layer", signed=True, digits=4,

@@ -21,7 +21,7 @@ from pipelines.run.retention import checkpoint_folders, readable_state
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
-APPEARS = 0.2  # score from which an induction head is one
+APPEARS = 0.2  # least score of an induction head
 DRAWN = 4  # heads of a panel
 ROWS = 16  # of a table on a terminal
 SHOWN = ("induction", "previous")
@@ -52,7 +52,7 @@ class DevelopmentOfHeads(Result):
     key = "development"
     section = Section(
         "Development of heads",
-        "The scores of the instrument heads in each checkpoint, beside the loss, which is interpolated between logged "
+        "The scores of the instrument `heads` in each checkpoint, and the loss, which is interpolated between logged "
         f"steps. Induction appears in the first checkpoint in which a head's score reaches {APPEARS}. A run keeps few "
         "checkpoints unless `train.keep_every_tokens` is set, and the curves cannot tell what happens between them. "
         "That a score and the loss change together does not say that one causes the other.",
@@ -110,7 +110,7 @@ class Development(Instrument):
     usual = False
 
     checkpoints: int = 0
-    """Number of checkpoints of the run to look at, evenly spaced; 0: all"""
+    """Number of checkpoints of the run to measure, evenly spaced; 0: all"""
     repeat_length: int = 32
     """Random tokens that are repeated, for the heads; at most half the context"""
 
@@ -128,7 +128,7 @@ class Development(Instrument):
         count = min(self.checkpoints or len(folders), len(folders))
         chosen = [folders[round(i)] for i in np.linspace(len(folders) - 1, 0, count)][::-1]
         machine, losses, found = run.trained.machine, _losses(run), []
-        with Bar("looking at checkpoints", len(chosen), "checkpoints") as bar:
+        with Bar("measuring checkpoints", len(chosen), "checkpoints") as bar:
             for done, folder in enumerate(chosen, 1):
                 step = folder.name.removeprefix("step-")
                 loaded = load_run(run.path, checkpoint=f"{int(step)}", device=machine.device_name)
@@ -144,7 +144,7 @@ INSTRUMENT = Development
 
 
 def _losses(run: LoadedRun) -> tuple[list[int], list[float]] | None:
-    """Return tokens and validation losses in bits, or training losses of a run without; None if none is logged."""
+    """Return tokens and validation losses in bits, or training losses without validation; None if none is logged."""
     metrics = run.run.metrics()
     for split in ("validation", "train"):
         points = [(m["tokens"], bits(m["loss"])) for m in metrics if m["split"] == split and "loss" in m]

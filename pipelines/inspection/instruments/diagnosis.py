@@ -20,7 +20,7 @@ from pipelines.training.batch_loss import to_device
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
-SCORES = 2**24  # scores of a layer that are in memory at once
+SCORES = 2**24  # maximum number of attention scores of a layer in memory
 NAMES = {
     "score_deviation": "score sd",
     "saturated": "saturated",
@@ -37,14 +37,14 @@ class HealthOfRun(Result):
     key = "diagnosis"
     section = Section(
         "Diagnosis",
-        "On tokens of the validation split. Score sd: standard deviation of the raw attention scores of a query "
-        "over its keys, mean over queries and heads. Saturated: share of queries that give one key more than 99 % "
-        "of their weight. Gradient norm: of the mean loss in nats per token, with respect to the layer's parameters. "
-        "Stream variance: of the features after the layer, mean over positions. Dead units: share of the MLP's units "
-        "that never exceed 1 % of the root mean square of all units. Effective rank: exp of the entropy of the "
-        "normalised singular values (Roy and Vetterli 2007). The numbers cannot tell a fault from a useful habit: a "
-        "head that looks at the previous token is saturated too, and a dead unit may fire on other text. Compare with "
-        "the run at initialisation, and with earlier checkpoints.",
+        "On tokens of the validation split. Score sd: standard deviation of the raw attention scores of a query over "
+        "its keys, mean over queries and heads. Saturated: share of queries that give one key more than 99 % of their "
+        "weight. Gradient norm: norm of the gradient of the mean loss, in nats per token, with respect to the layer's "
+        "parameters. Stream variance: variance of the features after the layer, mean over positions. Dead units: share "
+        "of the MLP's units whose size never exceeds 1 % of the root mean square of all units. Effective rank: exp of "
+        "the entropy of the normalised singular values (Roy and Vetterli 2007). The numbers cannot tell a fault from a "
+        "useful habit: a head that looks at the previous token is saturated too, and a dead unit may fire on other "
+        "text. Compare with the run at initialisation, and with earlier checkpoints.",
     )
 
     state: str
@@ -58,7 +58,7 @@ class HealthOfRun(Result):
     output_rank: float | None
     """None if the output matrix is the embedding"""
     largest_rank: int
-    """Rank of the embedding if all singular values were equal"""
+    """Effective rank of an embedding with equal singular values"""
     tokens: int
 
     def parts(self) -> list[Table | str]:
@@ -92,7 +92,7 @@ class DiagnosisInstrument(Instrument):
     usual = False
 
     initial: bool = False
-    """Diagnose the model with the random weights of the run's seed, instead of the checkpoint"""
+    """Diagnose the model as initialised from the run's seed, instead of the checkpoint"""
     validation_tokens: int = 8192
     """Tokens of the validation split that an instrument reads"""
 
@@ -129,7 +129,7 @@ INSTRUMENT = DiagnosisInstrument
 
 
 def _readings(model: LanguageModel, batches: Sequence[Batch]) -> Iterator[Reading]:
-    """Yield batches as tensors, in parts whose scores fit in memory."""
+    """Yield batches as tensors, split so that at most SCORES attention scores are in memory."""
     for batch in batches:
         length = batch.weights.shape[1]
         for part in batch.split(max(1, SCORES // (model.config.heads * length**2))):

@@ -22,12 +22,12 @@ from pipelines.reporting.token_labels import TokenLabels
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
-NEAREST, USUAL, SHOWN = 6, 8, 12  # neighbours, words without `near`, and rows of analogies
+NEAREST, USUAL, SHOWN = 6, 8, 12  # neighbours of a word, words if `near` is empty, and rows of analogies
 
 
 @dataclass(frozen=True)
 class Analogy:
-    """An analogy of which d is the answer."""
+    """An analogy, a is to b as c is to d, with the answer d."""
 
     words: tuple[str, ...]
     """a, b, c and d"""
@@ -50,12 +50,12 @@ class Space:
     entries: int
     dimensions: int
     nearest: dict[str, tuple[tuple[str, float], ...]]
-    """For words: the nearest entries, with cosines"""
+    """The nearest entries of each word, with cosines"""
     missing: tuple[str, ...]
-    """Words of `near` that are no entries of their own, such as words of several tokens"""
+    """Words of `near` that are not single entries, such as words of several tokens"""
     analogies: tuple[Analogy, ...]
     skipped: int
-    """Analogies with a word that is no entry of its own, or with the same word twice"""
+    """Analogies with a word that is not a single entry, or with the same word twice"""
     chance_rank: float | None
     """Mean rank of an answer in a random order; None without analogies"""
     chance_parallel: float | None
@@ -69,13 +69,13 @@ class EmbeddingsOfRun(Result):
     key = "embeddings"
     section = Section(
         "Embeddings",
-        "Nearest entries have the largest cosine of their vectors. An analogy asks which entry is to c as b is to a: "
-        "the rank of the answer d is that of its cosine with b - a + c among all entries but a, b and c, with vectors "
-        "of length 1 (Mikolov et al. 2013). The chance rank is that of a random order. Parallel is the cosine of the "
-        "displacements b - a and d - c; its chance is the mean over displacements of different analogies. d is often "
-        "just near to c or b, so a good rank alone cannot tell that a relation is a direction. The embedding is only "
-        "what the first layer reads: what a model knows of a word is mostly in its layers. A word of several tokens "
-        "is not in the space of a model.",
+        "The nearest entries of a word are those whose vectors have the largest cosine with its vector. An analogy "
+        "asks which entry is to c as b is to a. The entries except a, b and c are ranked by their cosine with b - a + "
+        "c, with vectors of length 1 (Mikolov et al. 2013). The table has the rank of the expected answer d, and the "
+        "chance rank is that of a random order. Parallel is the cosine of the displacements b - a and d - c; its "
+        "chance is the mean over displacements of different analogies. d is often simply close to b or c, so a good "
+        "rank alone cannot tell whether the relation is a direction. The embedding is only what the first layer reads, "
+        "and cannot tell what later layers know of a word. The embedding has no vector for a word of several tokens.",
     )
 
     spaces: tuple[Space, ...]
@@ -91,13 +91,13 @@ class EmbeddingsOfRun(Result):
             if rows:
                 parts.append(Table(f"nearest in {title}", "entry", ["nearest entries, with cosines"], rows, text=True))
             if space.missing:
-                parts.append(f"no entries of {space.name}: {', '.join(map(repr, space.missing))}")
+                parts.append(f"no vector in {space.name}: {', '.join(map(repr, space.missing))}")
             if space.analogies or space.skipped:
                 parts += self._analogies(space, title)
         return parts
 
     def _analogies(self, space: Space, title: str) -> list[Table | str]:
-        found, skipped = space.analogies, f"{space.skipped:,} left out, with words that are no entries"
+        found, skipped = space.analogies, f"{space.skipped:,} left out for repeated words or words without a vector"
         if not found:
             return [f"analogies in {title}: {skipped}"]
         rows = [(" ".join(one.words), [f"{one.rank:,}", one.nearest, f"{one.parallel:+.2f}"]) for one in found[:SHOWN]]
@@ -122,7 +122,7 @@ class Embeddings(Instrument):
     near: tuple[str, ...] = ()
     """Words whose nearest tokens are shown; by default some frequent ones"""
     analogies: str | None = None
-    """File of analogies: four words a b c d on a line, as in Athens Greece Oslo Norway"""
+    """File of analogies: four words a b c d on each line, such as Athens Greece Oslo Norway"""
     vectors: str | None = None
     """File of word vectors in the text format of GloVe or word2vec, to show beside the model's"""
 
@@ -158,7 +158,10 @@ INSTRUMENT = Embeddings
 
 
 def read_analogies(path: Path) -> list[tuple[str, str, str, str]]:
-    """Return the analogies of a file; lines that begin with ":" are headings. ValueError names a line without four."""
+    """Return the analogies of a file; lines that begin with ":" are headings.
+
+    Raises ValueError that names a line with another number of words.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

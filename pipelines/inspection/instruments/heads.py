@@ -50,11 +50,12 @@ class HeadsOfRun(Result):
         "Heads",
         "On sequences of random tokens that occur twice in a row. Induction: mean weight, in the second copy, on the "
         "token after the same token in the first copy, which comes next (Olsson et al. 2022). Previous: weight on the "
-        "position before. Duplicate: weight, in the second copy, on the same token in the first. Similar: cosine of "
-        "the embeddings of a token and of those that it attends to, minus the mean over all earlier tokens. Copying: "
-        "whether the head raises the tokens that it attends to, -1 to 1, from its weights alone (Elhage et al. 2021). "
-        "The probability of the repeated token says whether all heads together do it. Random tokens cannot tell what a "
-        "head does on real text, and a weight does not say that the head matters: delete it.",
+        "position before. Duplicate: weight, in the second copy, on the same token in the first. Similar: mean cosine, "
+        "by weight, of the embeddings of a token and of the others that it attends to, minus the mean over all that it "
+        "may attend to. Copying: whether the head raises the logits of the tokens that it attends to, -1 to 1, from "
+        "its weights alone (Elhage et al. 2021). The probability of the repeated token shows how well the whole model "
+        "repeats. Random tokens cannot tell what a head does on real text, and a weight does not say that the head "
+        "matters: delete it.",
     )
 
     heads: tuple[HeadRow, ...]
@@ -74,13 +75,13 @@ class HeadsOfRun(Result):
             score: [[getattr(row, score) for row in self.heads if row.layer == layer] for layer in range(layers)]
             for score in self._scores
         }
-        text = "Mean attention weights on random repeated tokens; darker is more."
+        text = "Mean attention weights on random repeated tokens; darker is larger."
         weights = {score: values for score, values in maps.items() if score not in ("copying", "similar")}
         rows, columns = [*map(str, range(layers))], [*map(str, range(count))]
         by_head = partial(HeatMap, rows=rows, columns=columns, x="head", y="layer", most=1.0)
         pictures = [by_head(title="Scores of heads", text=text, maps=weights)]
         if "copying" in maps:
-            text = "Blue heads raise the tokens that they attend to; red heads lower them."
+            text = "Blue heads raise the logits of the tokens that they attend to; red heads lower them."
             pictures.append(by_head(title="Copying", text=text, maps={"": maps["copying"]}, signed=True))
         return pictures
 

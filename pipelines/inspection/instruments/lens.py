@@ -56,8 +56,8 @@ class LensOfText(Result):
         "The lens of a layer is what the head, with the final norm, predicts from the stream after this layer "
         "(nostalgebraist 2020). The last layer's lens is the model's prediction. KL is the mean divergence of a lens "
         "from it, and next token the mean surprisal of the text. The lens cannot tell that an early layer knows "
-        "nothing: early layers need not write in the basis of the head. In models with norms after the sum, the "
-        "stream is already normalised.",
+        "nothing: early layers need not write in the basis of the head. In models with norms after the sum, the stream "
+        "is already normalised.",
     )
 
     text: str

@@ -23,7 +23,7 @@ from pipelines.inspection.words import Words
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
-TRIGGERS, PROMOTED, PART = 5, 5, 256  # triggers, tokens of a value, units at once
+TRIGGERS, PROMOTED, PART = 5, 5, 256  # triggers of a unit, tokens of a value, units of a matrix product
 UNIT = re.compile(r"(\d{1,5})\.(\d{1,7})")
 
 
@@ -34,7 +34,7 @@ class Unit:
     layer: int
     unit: int
     fires: float
-    """Share of positions at which its input to the activation, in a gated MLP its gate, is positive"""
+    """Share of positions at which the input of its activation function (in a gated MLP, of its gate) is positive"""
     triggers: tuple[Trigger, ...]
     """The positions with the largest activations by size, largest first"""
     promotes: tuple[str, ...]
@@ -54,7 +54,7 @@ class LayerOfUnits:
     never: int
     """Units that fire nowhere"""
     agreement: float
-    """Share of units whose value promotes most the token that follows the strongest trigger"""
+    """Share of units that promote, at their strongest trigger, the next token of the text most"""
     chance: float
     """This share if triggers and values were paired at random"""
 
@@ -66,14 +66,13 @@ class MemoriesOfRun(Result):
     key = "memories"
     section = Section(
         "MLPs as memories",
-        "An MLP writes a sum over units of activation times value (Geva et al. 2021). Triggers are the positions of "
-        "the validation split where the activation of a unit is largest by size: the last token that the model has "
-        "read is at the position. The value promotes the tokens whose logits it raises most on the direct path to the "
-        "head, and suppresses those that it lowers. A gated unit can be negative: then it promotes what it else "
-        "suppresses. A unit fires where its input to the activation, or its gate, is positive. Agreement: share of "
-        "units whose value promotes most the token after the strongest trigger, beside the share if triggers and "
-        "values were paired at random. A few triggers cannot tell what a unit does on most text, and units share the "
-        "work: a unit need not have one meaning.",
+        "An MLP writes a sum over units of activation times value (Geva et al. 2021). The triggers of a unit are the "
+        "positions of the validation split with its largest activations by size; each is shown with the tokens up to "
+        "it. The value promotes the tokens whose logits it raises most on the direct path to the head, and suppresses "
+        "those that it lowers most. A negative activation swaps both. A unit fires where the input of its activation "
+        "function (in a gated MLP, of its gate) is positive. Agreement: share of units that promote, at their "
+        "strongest trigger, the next token of the text most. Chance: this share if triggers and values were paired at "
+        "random. A few triggers cannot tell what a unit does on most text, and a unit need not have one meaning.",
     )
 
     layers: tuple[LayerOfUnits, ...]
@@ -118,12 +117,12 @@ class Memories(Instrument):
             raise ValueError(f"`validation_tokens` is {self.validation_tokens}, but must be at least 1")
         for unit in self.unit:
             if not UNIT.fullmatch(unit):
-                raise ValueError(f"`unit` names {unit!r}, but a unit is such as 0.17: layer and unit, from 0")
+                raise ValueError(f"`unit` names {unit!r}, but needs a layer and a unit, from 0, such as 0.17")
 
     def check(self, config: ModelConfig) -> None:
         require_decoder(config, "the instrument memories")
         if not config.mlp:
-            raise ValueError("model.mlp is false, but memories needs MLPs")
+            raise ValueError("model.mlp is false, but the instrument memories needs MLPs")
         check_values(config)
         for layer, unit in self._named():
             if layer >= config.layers or unit >= config.hidden_width:
@@ -156,7 +155,7 @@ INSTRUMENT = Memories
 
 
 def _layer(run: LoadedRun, layer: int, units: UnitActivity, following: Tensor) -> tuple[LayerOfUnits, Tensor]:
-    """Return the facts of a layer, and how far each unit's value spreads the logits (H,)."""
+    """Return the facts of a layer, and the standard deviation of the logits of each unit's value (H,)."""
     every, spread, tops = torch.arange(len(units.fired), device=following.device), [], []
     for part in every.split(PART):
         logits = values_in_vocabulary(run.model, layer, part) * units.strongest[0, part, None].sign()

@@ -32,7 +32,7 @@ class Agreement:
     correlation: float | None
     """None if all effects are equal"""
     largest: float
-    """Largest distance of an estimate from its effect"""
+    """Largest difference between an estimate and the effect"""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class PatchedPrompts(Result):
         "position, a head at all positions. Patching shows what is sufficient. It cannot tell what is necessary: "
         "exchange the prompts for this. Effects of several activations do not add. The quick form, attribution "
         "patching, estimates all effects from one backward pass. It is wrong where attention is saturated or the model "
-        "is far from linear: the agreement says how far to trust it for these prompts.",
+        "is far from linear. Without `quick`, a table shows how well both agree on these prompts.",
     )
 
     text: str
@@ -71,16 +71,16 @@ class PatchedPrompts(Result):
     quick: bool
     """Whether the maps are estimates"""
     agreement: tuple[Agreement, ...]
-    """Of estimates with the maps; empty if the maps are estimates"""
+    """How well estimates agree with the maps; empty if the maps are estimates"""
 
     @property
     def _labels(self) -> list[str]:
-        """The tokens, with those that they replace."""
+        """Return each token of the text, and the token of the corrupt prompt in its place if it is another one."""
         pairs = zip(self.tokens, self.corrupt_tokens, strict=True)
         return [own if own == other else f"{own} for {other}" for own, other in pairs]
 
     def pictures(self) -> Sequence[Picture]:
-        text = "1 restores the clean prediction, 0 changes nothing. The last row is the last layer."
+        text = "1 restores the clean prediction; 0 changes nothing. Rows are layers, from the first to the last."
         layers = [*map(str, range(len(self.stream)))]
         places = {"stream before the layer": self.stream, "attention": self.attention, "MLP": self.mlp}
         pictures = [
@@ -142,7 +142,7 @@ class Patching(Instrument):
     against: str | None = None
     """Token that the corrupt prompt makes likelier; by default the likeliest one after it"""
     quick: bool = False
-    """Estimate the effects of patching from gradients, in two forward passes and a backward pass"""
+    """Estimate the effects of patching from gradients instead of patching each activation"""
 
     def check(self, config: ModelConfig) -> None:
         require_decoder(config, "patching")

@@ -1,4 +1,4 @@
-"""How well each layer tells labels that you give."""
+"""How well linear probes of layers predict your labels."""
 
 from __future__ import annotations
 
@@ -45,20 +45,21 @@ class ProbesOfRun(Result):
     section = Section(
         "Probes",
         "A linear classifier (logistic regression) for each layer, trained on the activations of labelled words or "
-        "texts, and scored on a fifth of the documents, which are held out. A word is read at its last token, by an "
-        "encoder at its first, and a text as the mean over its tokens. The control task has random labels, one for "
-        "each word, or for each first word of a text: only memory solves it. Selectivity is accuracy minus that of "
-        "the control task (Hewitt and Liang 2019). Beside it are the most frequent label, and the most frequent label "
-        "of each word. A probe cannot tell whether the model uses what it finds: it shows what a linear reader could. "
-        "The accuracy depends on the number of examples and on the penalty. Labels of one document depend on each "
-        "other, so that differences between layers of a per cent or so may be chance.",
+        "texts, and scored on the fifth of the documents that is held out. The activation of a word is that of its "
+        "last token (of its first in an encoder), and that of a text is the mean over its tokens. The control task has "
+        "a random label for each word, or for each first word of a text, so it can only be learned by heart. "
+        "Selectivity is the accuracy minus that of the control task (Hewitt and Liang 2019). The line below has the "
+        "accuracies of the most frequent label, and of the most frequent label of each word. A probe cannot tell "
+        "whether the model uses what the probe finds. The accuracy depends on the number of examples and on the "
+        "penalty. Labels within a document depend on each other, so differences of about a percentage point between "
+        "layers may be chance.",
     )
 
     layers: tuple[ProbeOfLayer, ...]
     of: str
     """What is labelled: word or text"""
     labels: int
-    """Different labels"""
+    """Number of different labels"""
     trained: int
     """Words or texts that the probes were trained on"""
     held_out: int
@@ -67,7 +68,7 @@ class ProbesOfRun(Result):
     frequent: float
     """Accuracy of the most frequent label"""
     by_type: float
-    """Accuracy of the most frequent label of each word; of texts, of each first word"""
+    """Accuracy of the most frequent label of each word, or of each first word of texts"""
 
     def parts(self) -> list[Table | str]:
         rows = [
@@ -82,7 +83,7 @@ class ProbesOfRun(Result):
                 rows,
             ),
             f"most frequent label {self.frequent:.1%}, most frequent label of {self._type} {self.by_type:.1%}; trained "
-            f"on {self.trained:,} {self.of}s, scored on {self.held_out:,} of {self.held_out_documents:,} documents",
+            f"on {self.trained:,} {self.of}s, scored on {self.held_out:,} from {self.held_out_documents:,} documents",
         ]
 
     @property
@@ -95,7 +96,7 @@ class ProbesOfRun(Result):
         return [
             Curves(
                 title="Accuracy of the probes by layer",
-                text="0 is the embedding. The distance to the control task is the selectivity.",
+                text="0 is the embedding. The selectivity is the distance between accuracy and control.",
                 x=range(len(self.layers)),
                 panels={"accuracy, held out": accuracies | constant},
                 label="layers passed",
@@ -112,11 +113,11 @@ class Probes(Instrument):
     usual = False
 
     labels: str | None = None
-    """File of labelled words or texts for the probes, as the tasks tokens and classes read it (JSONL and others)"""
+    """File of labelled words or texts for the probes, in a format of the tasks tokens and classes, such as JSONL"""
     probe_examples: int = 10_000
-    """Labelled words or texts that the probes read, at most"""
+    """Maximum number of labelled words or texts that the probes read"""
     probe_penalty: float = 1e-3
-    """Penalty of the probes: half of it times the sum of squared weights is added to the mean loss"""
+    """L2 penalty of the probes: half of it times the sum of squared weights is added to the mean loss"""
 
     def __post_init__(self) -> None:
         if self.probe_examples < 1:

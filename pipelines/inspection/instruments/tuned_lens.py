@@ -40,7 +40,7 @@ class LensesOfLayer:
     tuned_kl_bits: float
     """D(model's prediction || tuned lens)"""
     logit_next_bits: float
-    """Surprisal of the next token, of the logit lens"""
+    """Surprisal of the next token by the logit lens"""
     tuned_next_bits: float
 
 
@@ -52,11 +52,11 @@ class TunedLensOfRun(Result):
     section = Section(
         "Tuned lens",
         "The tuned lens of a layer is what the head predicts from the stream after an affine map, trained for each "
-        "layer on the training split to minimise the divergence from the model's prediction (Belrose et al. 2023). "
-        "The logit lens has no map. KL is the mean divergence of a lens from the model's prediction on the validation "
-        "split, and next token the mean surprisal. What the tuned lens gains over the logit lens, the layer holds in "
-        "another basis. The lens cannot tell whether the model uses what the map finds, and a map that is trained for "
-        "too few steps shows less than the layer holds, sometimes less than the logit lens.",
+        "layer on the training split to minimise the divergence from the model's prediction (Belrose et al. 2023). The "
+        "logit lens has no map. KL is the mean divergence of a lens from the model's prediction on the validation "
+        "split, and next token is the mean surprisal. Where the tuned lens is better, the layer holds information in "
+        "another basis than that of the head. The lens cannot tell whether the model uses what the map finds. A map "
+        "that is trained for too few steps shows less than the layer holds, sometimes less than the logit lens.",
     )
 
     layers: tuple[LensesOfLayer, ...]
@@ -85,7 +85,7 @@ class TunedLensOfRun(Result):
         return [
             Curves(
                 title="Both lenses by layer",
-                text="0 is the embedding. A lower tuned lens finds what the logit lens does not show.",
+                text="0 is the embedding. Where the tuned lens is lower, it finds what the logit lens does not show.",
                 x=range(len(self.layers)),
                 panels={"KL, bits per token": lines("kl_bits"), "next token, bits": lines("next_bits")},
                 label="layers passed",
@@ -102,9 +102,9 @@ class TunedLensInstrument(Instrument):
     usual = False
 
     steps: int = 1000
-    """Steps of training of the tuned lens or the autoencoder, at most"""
+    """Maximum training steps of the tuned lens or the autoencoder"""
     seconds: float = 60.0
-    """Seconds of training of the tuned lens or the autoencoder, at most; Ctrl-C ends the training early"""
+    """Maximum training time of the tuned lens or the autoencoder, in seconds; Ctrl-C ends it early"""
     validation_tokens: int = 8192
     """Tokens of the validation split that an instrument reads"""
 
@@ -139,7 +139,7 @@ INSTRUMENT = TunedLensInstrument
 
 
 def _some(rows: Tensor, generator: np.random.Generator) -> Tensor:
-    """Return `rows` (B, T) bool with at most STEP_TOKENS of them left, drawn at random."""
+    """Return `rows` (B, T) bool with at most STEP_TOKENS of them still True, drawn at random."""
     places = rows.flatten().nonzero().squeeze(-1)
     if len(places) <= STEP_TOKENS:
         return rows
