@@ -310,7 +310,7 @@ def test_a_figure_that_a_model_does_not_suit_is_drawn_as_an_example_among_all(mo
 
 
 def test_a_named_figure_that_a_run_does_not_suit_is_refused(trained_bert, tmp_path):
-    with pytest.raises(ValueError, match="is no decoder"):
+    with pytest.raises(ValueError, match="is not a decoder"):
         bytelm.figures(["next-tokens"], run=trained_bert, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match="no measured divergence from a synthetic source"):
