@@ -26,7 +26,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["OMP_NUM_THREADS"] = "1"
 # Child processes load compiled bytecode, which takes a third of a second less than compiling our modules.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# Child processes write through to the disk, and tests/faults cuts their power; this process does not wait for it.
+# This process does not wait until the disk has its files. Child processes do, and tests/faults cuts their power.
 os.fsync = lambda descriptor: None
 # No deadline for examples: on a busy machine they are slow whatever the code does. The examples are the same in every
 # run, so a failure of `make test` is due to the change under test.

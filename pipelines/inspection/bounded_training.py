@@ -29,3 +29,8 @@ def train(label: str, step: Callable[[float], float], *, steps: int, seconds: fl
         except KeyboardInterrupt:
             say(f"{label}: interrupted; the result is that after {done:,} steps")
     return done
+
+
+def extent(steps: int, trained_tokens: int, validation_tokens: int) -> str:
+    """Return the sentence that tells how long a training was and on how much text it was measured."""
+    return f"{steps:,} steps on {trained_tokens:,} training tokens; {validation_tokens:,} validation tokens"

@@ -19,7 +19,7 @@ from lm.metrics.units import bits
 from lm.model import LanguageModel
 from pipelines.cli.waiting import doing
 from pipelines.evaluation.measurement import Result, Section, Table
-from pipelines.inspection.bounded_training import check_bounds, train
+from pipelines.inspection.bounded_training import check_bounds, extent, train
 from pipelines.inspection.instrument import Instrument, require_decoder
 from pipelines.inspection.own_text import OwnText, model_arguments, scored
 from pipelines.inspection.triggers import Trigger, trigger_table, triggers_of
@@ -115,7 +115,7 @@ class AutoencoderOfRun(Result):
                 trigger_table(f"feature {one.feature}, at {one.fires:.2%} of positions", one.triggers)
                 for one in self.shown
             ),
-            f"{self.steps:,} steps on {self.trained_tokens:,} training tokens; {self.tokens:,} validation tokens",
+            extent(self.steps, self.trained_tokens, self.tokens),
         ]
 
 

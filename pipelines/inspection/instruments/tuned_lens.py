@@ -15,7 +15,7 @@ from lm.introspection.tuned_lens import LensTraining, TunedLens
 from lm.metrics.units import bits
 from lm.model import LanguageModel
 from pipelines.evaluation.measurement import Result, Section, Table
-from pipelines.inspection.bounded_training import check_bounds, train
+from pipelines.inspection.bounded_training import check_bounds, extent, train
 from pipelines.inspection.instrument import Instrument, require_decoder
 from pipelines.inspection.own_text import OwnText, model_arguments, scored
 from pipelines.reporting.pictures import Curves, Picture
@@ -75,7 +75,7 @@ class TunedLensOfRun(Result):
         heads = ["KL, logit lens", "KL, tuned", "next token, logit", "tuned"]
         return [
             Table("bits per token by layer", "layer", heads, rows),
-            f"{self.steps:,} steps on {self.trained_tokens:,} training tokens; {self.tokens:,} validation tokens",
+            extent(self.steps, self.trained_tokens, self.tokens),
         ]
 
     def pictures(self) -> Sequence[Picture]:
