@@ -4,8 +4,9 @@ import gc
 import math
 import time
 import warnings
+from collections import deque
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,18 +35,8 @@ from pipelines.training.parallel import ONE_PROCESS, OneProcess
 from pipelines.training.progress import Progress, TrainingLog, stop_on_signals
 from pipelines.training.resuming import resume
 from pipelines.training.stability import LossScale, NotFiniteError, check_weights, skip_or_raise
+from pipelines.training.step import OnTheWay, Step
 from pipelines.training.threads import with_threads
-
-
-@dataclass(frozen=True)
-class Step:
-    """The result of one optimizer step."""
-
-    loss: float
-    """Mean nats per target; nan if the batch has no target, as small batches of masked tokens may."""
-    lr: float
-    weight_decay: float
-    batch_tokens: int
 
 
 class Trainer:
@@ -100,6 +91,9 @@ class Trainer:
         self.average = WeightAverage(model, config.average) if config.average else None
         self.loss_scale = LossScale(model.compute_dtype, self.device)
         self._may_skip = config.nonfinite == "skip" or self.loss_scale.enabled
+        self._queued: deque[Step] = deque()  # steps whose numbers are not read yet
+        # A GPU begins the next step while the host reads this one's numbers, unless they decide about the update.
+        self.steps_ahead = 1 if self.device.type == "cuda" and not self._may_skip else 0
         loss = partial(data.loss, device=self.device, every_position=every_position)
         self.loss: LossFunction = partial(loss, model, forward, compiled=config.compile)
         self.training_loss = partial(self.loss, label_smoothing=config.label_smoothing, z_loss=config.z_loss)
@@ -177,13 +171,13 @@ class Trainer:
         before = self.at.tokens
         step = self.step()
         self.writer.check()
-        if self.at.skipped == 0 and not math.isnan(step.loss):
-            self.log.watch(step.loss)
         note = self.at.training_line(step.lr, self.config.loss_is_cross_entropy)
         bar.update(min(self.at.tokens, self.config.tokens), note=note)
         last = self.at.tokens >= self.config.tokens
-        if self.at.unlogged and (last or self._due_to_log(step.batch_tokens)):
-            self._log_training(step)
+        if last or self._due_to_log(step.batch_tokens):
+            self._finish_steps()
+            if self.at.unlogged:
+                self._log_training(step)
         improved = False
         if last or self._due(self.config.validate_every_tokens, before):
             lowest = self.at.lowest_criterion
@@ -203,10 +197,10 @@ class Trainer:
     def step(self) -> Step:
         """Take one optimizer step on the next batch.
 
-        The host queues all work before it waits for the device, once, for the loss and the norm of the gradient. So a
-        GPU works on the update meanwhile. If the loss or gradient is not finite, a step leaves the weights unchanged,
-        provided that the recipe skips such steps or float16 overflowed. Otherwise it raises NotFiniteError, and the
-        weights are no longer usable.
+        The host queues all work of a step before it waits for the device. So a GPU works on the update meanwhile, and
+        on the next step with `steps_ahead`. If the recipe skips steps whose loss or gradient is not finite, or float16
+        overflowed, such a step leaves the weights unchanged. Otherwise NotFiniteError is raised once its numbers are
+        read, and the weights are no longer usable.
         """
         started = time.perf_counter()
         batch = self.batches.step(self.at.consumed, self.at.tokens)
@@ -227,23 +221,42 @@ class Trainer:
             self._update()
         if self.device.type != "cpu":  # earlier, the thread and the launches of kernels would hold each other up
             self.batches.begin(*next_batch)
-        loss, norm = self.parallel.sum(float(total)), float(total_norm)  # the only wait for the device
-        overflowed = self.loss_scale.overflowed(loss, norm)
-        finite = math.isfinite(loss) and math.isfinite(norm)
-        if finite and self._may_skip:
-            self._update()
-        self.optimizers.zero_grad(keep=self._graphs)
         self.at.step += 1
         self.at.tokens += tokens
         self.at.consumed += examples
+        step = Step(self.at.step, lr, weight_decay, tokens, weight, OnTheWay(total, total_norm))
+        self._queued.append(step)
+        self._read_steps(self.steps_ahead)
+        self.optimizers.zero_grad(keep=self._graphs)
         self.at.seconds += time.perf_counter() - started
-        if finite:
-            self.at.skipped, self.at.grad_norm = 0, norm if weight else self.at.grad_norm
+        return step
+
+    def _read_steps(self, ahead: int = 0) -> None:
+        """Wait for the numbers of all queued steps but the newest `ahead`, and record them."""
+        while len(self._queued) > ahead:
+            self._record(self._queued.popleft())
+
+    def _finish_steps(self) -> None:
+        """Record all queued steps; the wait is time of training."""
+        started = time.perf_counter()
+        self._read_steps()
+        self.at.seconds += time.perf_counter() - started
+
+    def _record(self, step: Step) -> None:
+        """Record the loss and gradient norm of a step. If they decide about the update, update the weights."""
+        part, norm = step.numbers.read()
+        loss = self.parallel.sum(part)
+        overflowed = self.loss_scale.overflowed(loss, norm)
+        if math.isfinite(loss) and math.isfinite(norm):
+            if self._may_skip:
+                self._update()
+            self.at.skipped, self.at.grad_norm = 0, norm if step.weight else self.at.grad_norm
         elif overflowed:
             self.at.overflows += 1
         else:
-            skip_or_raise(self.at, self.config.nonfinite, loss, lr)
-        return Step(loss if weight else math.nan, lr, weight_decay, tokens)
+            skip_or_raise(self.at, step.number, self.config.nonfinite, loss, step.lr)
+        if self.at.skipped == 0 and step.weight and not math.isnan(loss):
+            self.log.watch(step.number, loss)
 
     def _update(self) -> None:
         """Update the weights, and their average if the run has one."""
@@ -283,6 +296,7 @@ class Trainer:
         The loss of a mixture is the mean of its sources' losses, weighted by their shares. If a source has no target,
         no loss is recorded.
         """
+        self._finish_steps()
         sums, score = {}, None
         with self.average.applied(self.model) if self.average else nullcontext():
             self.model.eval()
@@ -328,9 +342,10 @@ class Trainer:
         The mean of a few steps is noise: an interval of less than half of `log_every_steps` joins its neighbour.
         """
         every, left = self.config.log_every_steps, math.ceil((self.config.tokens - self.at.tokens) / batch_tokens)
-        return self.at.step % every == 0 and 2 * min(left, len(self.at.unlogged)) >= every
+        return self.at.step % every == 0 and 2 * min(left, len(self.at.unlogged) + len(self._queued)) >= every
 
     def _checkpoint(self) -> None:
+        self._finish_steps()
         check_weights(self.model, self.at.step, self.parallel)
         state = self.at.as_state() | {
             "metrics": self.log.synced_state(),
@@ -361,6 +376,8 @@ class Trainer:
 
         The schedules return with it, so that no part of them is left out.
         """
+        self._queued.clear()
+        self.optimizers.zero_grad(keep=self._graphs)
         consumed, rollbacks = self.at.consumed, self.at.rollbacks + 1
         if rollbacks > self.config.max_rollbacks:
             raise NotFiniteError(f"{error.what}, after {self.config.max_rollbacks} rollbacks") from None

@@ -191,15 +191,15 @@ class TrainingLog:
         tokens, seconds = self._clock
         return (self._at.tokens - tokens) / max(1e-9, self._at.seconds - seconds)
 
-    def watch(self, loss: float) -> None:
+    def watch(self, step: int, loss: float) -> None:
         """Add the loss of a step; print a message about a spike or a divergence."""
         at = self._at
         at.unlogged.append(loss)
         smoothed = at.watch.smoothed_loss()
-        if at.watch.update(at.step, loss):
-            say(f"step {at.step:,}: the loss jumped to {loss:.3f}, from about {smoothed:.3f}")
+        if at.watch.update(step, loss):
+            say(f"step {step:,}: the loss jumped to {loss:.3f}, from about {smoothed:.3f}")
         if at.watch.above == DIVERGED:
-            say(f"step {at.step:,}: training has diverged: {at.watch.divergence()}; try a lower `train.lr`")
+            say(f"step {step:,}: training has diverged: {at.watch.divergence()}; try a lower `train.lr`")
 
     def write_training(self, lr: float, memory_bytes: int, more: dict[str, Any]) -> None:
         """Write a line about the steps since the last line; `lr` is that of the newest step."""

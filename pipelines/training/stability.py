@@ -74,10 +74,10 @@ class LossScale:
             self._scaler.load_state_dict(state)
 
 
-def skip_or_raise(at: Progress, policy: str, loss: float, lr: float) -> None:
-    """Count the last step as skipped if `policy` is "skip"; otherwise, or after too many, raise NotFiniteError."""
+def skip_or_raise(at: Progress, step: int, policy: str, loss: float, lr: float) -> None:
+    """Count a step as skipped if `policy` is "skip"; otherwise, or after too many, raise NotFiniteError."""
     at.skipped += 1
-    what = f"the {'gradient' if math.isfinite(loss) else 'loss'} of step {at.step} is not finite"
+    what = f"the {'gradient' if math.isfinite(loss) else 'loss'} of step {step} is not finite"
     if policy == "skip" and at.skipped <= MOST_SKIPPED:
         say(f"{what}: skipped")
         return

@@ -26,6 +26,7 @@ from tests.pipelines.training_cases import (
     after_each_step,
     assert_same_run,
     metrics_of,
+    read_later,
     rewrite_state,
     stop_after,
     watch_batches,
@@ -169,6 +170,33 @@ def test_steps_that_are_not_finite_are_skipped_if_the_recipe_allows_it(
     steps.clear()
     with pytest.raises(FloatingPointError, match="of step 4 is not finite, at a learning rate"):
         pretrain(small_recipe, data=dataset_folder, out=tmp_path / "stopped")
+
+
+@pytest.mark.parametrize("ahead", [1, 3])
+def test_a_run_that_reads_its_losses_steps_later_is_the_same_run(
+    tmp_path, small_recipe, dataset_folder, monkeypatch, ahead
+):
+    """On a GPU the host reads the loss of a step while the next one is queued."""
+    recipe = with_train(small_recipe, log_every_steps=4, validate_every_tokens=2048, checkpoint_every_tokens=3072)
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "at-once")
+    behind = []
+    read_later(monkeypatch, ahead)
+    after_each_step(monkeypatch, lambda trainer: behind.append(trainer.at.step - trainer.at.watch.steps))
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "later")
+    assert max(behind) == ahead
+    assert_same_run(tmp_path / "at-once", tmp_path / "later")
+
+
+def test_a_loss_that_is_not_finite_is_found_before_the_next_checkpoint(
+    tmp_path, small_recipe, dataset_folder, monkeypatch
+):
+    steps = []
+    read_later(monkeypatch, 1)
+    after_each_step(monkeypatch, lambda trainer: steps.append(trainer.at.step))
+    watch_batches(monkeypatch, lambda rows, training: training and len(steps) == 3)
+    with pytest.raises(FloatingPointError, match="of step 4 is not finite, at a learning rate"):
+        pretrain(small_recipe, data=dataset_folder, out=tmp_path / "run")
+    assert steps[-1] == 4  # the next step was queued already
 
 
 @pytest.mark.parametrize(("nonfinite", "order"), [("stop", ["update", "loss"]), ("skip", ["loss", "update"])])

@@ -102,6 +102,17 @@ def after_each_step(monkeypatch, action):
     monkeypatch.setattr(Trainer, "step", stepping)
 
 
+def read_later(monkeypatch, steps):
+    """Let trainers read the numbers of a step after they have queued `steps` more, as they do on a GPU."""
+    build = Trainer.__init__
+
+    def building(self, *arguments, **named):
+        build(self, *arguments, **named)
+        self.steps_ahead = steps
+
+    monkeypatch.setattr(Trainer, "__init__", building)
+
+
 def watch_batches(monkeypatch, is_bad):
     """Call `is_bad(rows, training)` with the ids that a model reads; if it returns True, the loss is nan."""
     forward = LanguageModel.forward
