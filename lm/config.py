@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from lm.layer_groups import check_layer_groups
 from lm.norm_places import NORM_PLACES, NormPlaces, NormPosition
 from lm.position_checks import check_pattern, check_positions, fitting_width
 from lm.values import check_fields
@@ -44,7 +45,7 @@ SELECTED = 0.15
 SUBJECTS = {
     "size": (
         "layers width heads context_length",
-        "vocab_size architecture decoder_layers head_width kv_heads mlp mlp_width",
+        "vocab_size architecture decoder_layers layer_groups head_width kv_heads mlp mlp_width",
     ),
     "attention": (
         "",
@@ -77,6 +78,8 @@ class ModelConfig:
     """Blocks. For an encoder-decoder, blocks of the encoder"""
     decoder_layers: int = 0
     """Blocks of an encoder-decoder's decoder; 0: as in the encoder"""
+    layer_groups: int = 0
+    """Groups of consecutive blocks that share their weights (ALBERT); 0: no block shares"""
     width: int = 256
     """Features of a hidden state"""
     heads: int = 4
@@ -190,6 +193,7 @@ class ModelConfig:
         self._check_architecture()
         self._check_initialization()
         self._check_attention()
+        check_layer_groups(self)
 
     def _check_counts(self) -> None:
         for field in ("context_length", "layers", "width", "heads"):
@@ -380,6 +384,7 @@ _MOST = {
 _ZERO_MEANS = {
     "vocab_size": "the tokenizer's size",
     "decoder_layers": "as many as model.layers",
+    "layer_groups": "no sharing of weights",
     "kv_heads": "as many as model.heads",
     "head_width": "width / heads",
     "mlp_width": "the usual multiple",

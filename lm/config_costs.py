@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from lm.config import GATED, SELECTED, ModelConfig
+from lm.layer_groups import distinct_layers
 from lm.mixers.attention_costs import FLOAT32, AttentionCosts
 from lm.mixers.mixer_costs import Shape, linear_parameters, mixer_costs
 from lm.optim.optimizer_settings import OPTIMIZERS, OptimizerKind
@@ -48,7 +49,7 @@ def stacks(config: ModelConfig) -> list[StackShape]:
 
 
 def parameters(config: ModelConfig) -> Iterator[Parameter]:
-    """Yield every parameter; a tied output matrix is the embedding."""
+    """Yield every parameter once; a tied output matrix is the embedding."""
     width, masked = config.width, config.architecture == "encoder"
     yield Parameter("embedding", (config.vocab_size, width))
     if config.token_types:
@@ -74,7 +75,7 @@ def _stack_parameters(config: ModelConfig, stack: StackShape) -> Iterator[Parame
         yield Parameter("embedding", (stack.layers,))
     for shape in (*_norm(config),) * (config.embedding_norm + config.norm_places.final):
         yield Parameter("norms", shape)
-    for block in range(stack.layers):
+    for block in distinct_layers(config, stack.layers):
         yield from _block_parameters(config, stack, block)
 
 

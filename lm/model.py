@@ -19,11 +19,13 @@ from lm.blocks import Block
 from lm.config import ModelConfig
 from lm.heads import MaskedTokenHead, NextTokenHead
 from lm.initialization import Initializer
+from lm.layer_groups import distinct_layers
 from lm.layers import Component, Embedding, build_norm
 from lm.masks import Mask
 from lm.mixers.attention import CrossAttend, KeysValues
 from lm.mixers.mixer import Mix, check_mixers
 from lm.positions import UNBOUNDED, PositionalEmbedding, Rows, rotary_tables, score_bias
+from lm.shared_weights import save_once, share_weights
 
 
 class Stack(Component):
@@ -65,6 +67,8 @@ class Stack(Component):
             self.residual_scales = nn.Parameter(torch.empty(layers))
             self.embedding_scales = nn.Parameter(torch.empty(layers))
         self.final_norm = build_norm(config) if config.norm_places.final else nn.Identity()
+        share_weights(self)
+        save_once(self)
 
     def forward(
         self,
@@ -120,6 +124,11 @@ class Stack(Component):
         draws = max(config.dropout, config.hidden_dropout, config.stochastic_depth) > 0
         output: Tensor = checkpoint(run, x, *inputs, use_reentrant=False, preserve_rng_state=draws)
         return output
+
+    @property
+    def distinct_blocks(self) -> list[Block]:
+        """The first block of each group that shares weights: all blocks if none shares."""
+        return [self.blocks[layer] for layer in distinct_layers(self.config, len(self.blocks))]
 
     def bias(self, queries: slice | Tensor, keys: int, dtype: torch.dtype) -> Tensor | None:
         """Return the bias (1, H, T, S) on scores, if any: queries are at a slice or (T,) int64, keys at 0 to S - 1."""

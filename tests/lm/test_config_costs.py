@@ -25,6 +25,7 @@ from lm.optim.adamw import AdamW
 from lm.optim.muon import Muon
 from lm.optim.optimizer_settings import OPTIMIZERS, OptimizerKind, OptimizerSettings
 from lm.optim.optimizers import build_optimizers
+from tests.lm.layer_groups import with_groups
 
 LENGTHS = st.integers(2, 40)
 
@@ -89,7 +90,7 @@ def configs(draw):
     unread = {
         field: getattr(ModelConfig, field) for field in OPTIONAL if not (all if field in OF_ALL else any)(read[field])
     }
-    return replace(config, **unread)
+    return with_groups(replace(config, **unread), draw(st.integers(0, 2)))
 
 
 @settings(max_examples=200)

@@ -49,7 +49,8 @@ class Textbook:
             if table < config.value_embeddings:
                 rows = weights[f"{name}.value_embeddings.{table}.weight"][ids]
                 extra = weights[f"{name}.blocks.{i}.attention.value_scale"] * rows
-            x = self.block(name, i, x, causal, extra, memory)
+            together = layers // config.layer_groups if config.layer_groups else 1
+            x = self.block(name, i // together * together, x, causal, extra, memory)
         return self.norm(f"{name}.final_norm", x) if config.norm_position in ("pre", "branch", "sandwich") else x
 
     def block(self, stack, i, x, causal, extra, memory):
