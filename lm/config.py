@@ -12,7 +12,7 @@ from lm.position_checks import check_pattern, check_positions, fitting_width
 from lm.values import check_fields
 
 Architecture = Literal["decoder", "encoder", "encoder-decoder"]
-Positions = Literal["rotary", "learned", "sinusoidal", "relative", "alibi", "none"]
+Positions = Literal["rotary", "learned", "sinusoidal", "relative", "relative-keys", "alibi", "none"]
 RotaryScaling = Literal["none", "linear", "yarn", "llama3"]
 Norm = Literal["layernorm", "rmsnorm"]
 Residual = Literal["sequential", "parallel", "none"]
@@ -119,7 +119,8 @@ class ModelConfig:
 
     # Positions
     positions: Positions = "rotary"
-    """rotary: rotates queries and keys. learned, sinusoidal: added to embeddings. relative (T5), alibi: score biases"""
+    """rotary: rotates queries and keys. learned, sinusoidal: added to embeddings. relative (T5), alibi: score biases.
+    relative-keys: a key for each distance (Shaw et al. 2018)"""
     rotary_base: float = 10000.0
     """Base of the rotary frequencies: the longest wavelength is nearly 2 pi x base positions"""
     rotary_width: int = 0
@@ -133,7 +134,7 @@ class ModelConfig:
     relative_buckets: int = 32
     """Buckets of distances in T5's relative bias"""
     relative_distance: int = 128
-    """Distance in tokens from which all share the last bucket of T5's relative bias"""
+    """Distance in tokens from which all share the last bucket of T5's relative bias, or the last relative key"""
     position_offset: int = 0
     """Unused rows before the first learned position; in RoBERTa padding id + 1"""
 

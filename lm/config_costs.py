@@ -83,7 +83,7 @@ def _block_parameters(config: ModelConfig, stack: StackShape, block: int) -> Ite
     value_embedding, mixer = _has_value_embedding(config, stack, block), config.mixer_of(block)
     for shape in mixer_costs(config, mixer).parameters(value_embedding):
         yield Parameter(mixer, shape, in_block=True)
-    for shape in AttentionCosts(config).parameters() if stack.cross else ():
+    for shape in AttentionCosts(config, cross=True).parameters() if stack.cross else ():
         yield Parameter("attention", shape, in_block=True)
     if config.mlp:
         into = (*linear_parameters(config.width, config.hidden_width, config.bias),)
@@ -170,7 +170,7 @@ def _stack_flops(
         mixer = mixer_costs(config, config.mixer_of(index))
         if not stack.cross:
             return mixer.flops(length, visible, outputs) + mlp * outputs
-        cross = AttentionCosts(config).flops(length, source_length, outputs, keys=source_length)
+        cross = AttentionCosts(config, cross=True).flops(length, source_length, outputs, keys=source_length)
         return mixer.flops(length, visible, length) + cross + mlp * outputs
 
     last = stack.layers - 1
@@ -268,7 +268,8 @@ class _Saved(NamedTuple):
             total, mixer = total + self.norm(length), mixer - 1
         total += mixer * self.norm(outputs)
         if stack.cross:
-            total += AttentionCosts(config).cross_saved_bytes(length, length, self.itemsize) + cross * self.norm(length)
+            costs = AttentionCosts(config, cross=True)
+            total += costs.cross_saved_bytes(length, length, self.itemsize) + cross * self.norm(length)
         if config.mlp:
             hidden = SAVED_HIDDEN[config.activation] * config.hidden_width
             total += self.rows(outputs) + self.itemsize * hidden * outputs

@@ -24,7 +24,8 @@ from lm.layers import Component, Embedding, build_norm
 from lm.masks import Mask
 from lm.mixers.attention import CrossAttend, KeysValues
 from lm.mixers.mixer import Mix, check_mixers
-from lm.positions import UNBOUNDED, PositionalEmbedding, Rows, rotary_tables, score_bias
+from lm.position_checks import IN_SCORES, UNBOUNDED
+from lm.positions import PositionalEmbedding, Rows, rotary_tables, score_bias
 from lm.shared_weights import save_once, share_weights
 
 
@@ -168,7 +169,8 @@ class Stack(Component):
 
         Blocks fill the context; prompts, pairs and texts to classify have all lengths.
         """
-        if self.config.architecture == "encoder-decoder" or self.relative is not None or not isinstance(length, int):
+        biased = self.config.positions in IN_SCORES
+        if self.config.architecture == "encoder-decoder" or biased or not isinstance(length, int):
             return False  # an exporter's symbolic length would be taken for the context length
         unmasked = mask.segments is None and mask.present is None and mask.pattern is None
         unmasked = unmasked and not 0 < mask.window < length

@@ -53,6 +53,8 @@ def configurations(draw):
     if positions == "relative":
         buckets = draw(st.sampled_from([4, 8, 32]))
         more |= {"relative_buckets": buckets, "relative_distance": buckets // 2 + draw(st.integers(1, 20))}
+    if positions == "relative-keys":
+        more["relative_distance"] = draw(st.integers(1, 9))
     pattern = draw(st.sampled_from(get_args(AttentionPattern)))
     if pattern != "none":
         more |= {"attention_pattern": pattern, "pattern_size": draw(st.integers(2, 4))}
