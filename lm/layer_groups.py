@@ -42,13 +42,13 @@ def check_layer_groups(config: ModelConfig) -> None:
                 f"model.layer_groups is {groups}, but layers {first} and {layer} of one group have the mixers "
                 f"{config.mixer_of(first)!r} and {config.mixer_of(layer)!r}: give a group one mixer"
             )
-    own = {
+    differ = {
         "value_embeddings": config.value_embeddings > 0,
-        "embedding_norm": config.embedding_norm and config.norm_places.before and groups < config.layers,
+        "embedding_norm": config.embedding_norm and config.norm_places.before,
     }
-    for field, makes_blocks_differ in own.items():
-        if makes_blocks_differ:
+    for field, differs in differ.items():
+        if differs and groups < config.layers:
             raise ValueError(
                 f"model.layer_groups is {groups}, but with model.{field}={getattr(config, field)!r} blocks of one "
-                f"group have different parts: leave one of them out"
+                f"group have different parts: leave model.layer_groups or model.{field} out"
             )

@@ -94,10 +94,11 @@ class StaticCache(KVCache):
         added = padding_bias((columns <= self.column) & (columns >= self.first.unsqueeze(-1)), dtype)
         bias = self.stack.bias(self.column, self.columns, dtype)
         added = added if bias is None else added + bias
-        offsets = key_offsets(self.column, self.columns, self.column.device)
-        relative = offsets if config.positions == "relative-keys" else None
+        offsets = None
+        if config.positions == "relative-keys":
+            offsets = key_offsets(self.column, self.columns, self.column.device)
         scale = None if config.scaled_attention else 1.0
-        return [partial(self._attend_next, block, added, relative, scale) for block in range(len(self.keys))]
+        return [partial(self._attend_next, block, added, offsets, scale) for block in range(len(self.keys))]
 
     def select(self, rows: Tensor) -> None:
         raise NotImplementedError("a StaticCache keeps its sequences: give beam search a KVCache")
