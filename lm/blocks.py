@@ -83,7 +83,7 @@ class Block(Component):
         self.cross_attention = self.mlp = None
         if cross:
             self._add_norms(config, "cross", self.places)
-            self.cross_attention = Attention(config, residual_writes, gain=gain)
+            self.cross_attention = Attention(config, residual_writes, gain=gain, cross=True)
         if config.mlp:
             self._add_norms(config, "mlp", self.places if config.mlp_norm else NormPlaces())
             self.mlp = MLP(config, residual_writes, gain)

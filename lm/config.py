@@ -6,12 +6,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from lm.layer_groups import check_layer_groups
 from lm.norm_places import NORM_PLACES, NormPlaces, NormPosition
 from lm.position_checks import check_pattern, check_positions, fitting_width
 from lm.values import check_fields
 
 Architecture = Literal["decoder", "encoder", "encoder-decoder"]
-Positions = Literal["rotary", "learned", "sinusoidal", "relative", "alibi", "none"]
+Positions = Literal["rotary", "learned", "sinusoidal", "relative", "relative-keys", "alibi", "none"]
 RotaryScaling = Literal["none", "linear", "yarn", "llama3"]
 Norm = Literal["layernorm", "rmsnorm"]
 Residual = Literal["sequential", "parallel", "none"]
@@ -44,7 +45,7 @@ SELECTED = 0.15
 SUBJECTS = {
     "size": (
         "layers width heads context_length",
-        "vocab_size architecture decoder_layers head_width kv_heads mlp mlp_width",
+        "vocab_size architecture decoder_layers layer_groups head_width kv_heads mlp mlp_width",
     ),
     "attention": (
         "",
@@ -77,6 +78,8 @@ class ModelConfig:
     """Blocks. For an encoder-decoder, blocks of the encoder"""
     decoder_layers: int = 0
     """Blocks of an encoder-decoder's decoder; 0: as in the encoder"""
+    layer_groups: int = 0
+    """Groups of consecutive blocks that share their weights (ALBERT); 0: no block shares"""
     width: int = 256
     """Features of a hidden state"""
     heads: int = 4
@@ -116,7 +119,8 @@ class ModelConfig:
 
     # Positions
     positions: Positions = "rotary"
-    """rotary: rotates queries and keys. learned, sinusoidal: added to embeddings. relative (T5), alibi: score biases"""
+    """rotary: rotates queries and keys. learned, sinusoidal: added to embeddings. relative (T5), alibi: score biases.
+    relative-keys: a key for each distance (Shaw et al. 2018)"""
     rotary_base: float = 10000.0
     """Base of the rotary frequencies: the longest wavelength is nearly 2 pi x base positions"""
     rotary_width: int = 0
@@ -130,7 +134,7 @@ class ModelConfig:
     relative_buckets: int = 32
     """Buckets of distances in T5's relative bias"""
     relative_distance: int = 128
-    """Distance in tokens from which all share the last bucket of T5's relative bias"""
+    """Distance in tokens from which all share the last bucket of T5's relative bias, or the last relative key"""
     position_offset: int = 0
     """Unused rows before the first learned position; in RoBERTa padding id + 1"""
 
@@ -190,6 +194,7 @@ class ModelConfig:
         self._check_architecture()
         self._check_initialization()
         self._check_attention()
+        check_layer_groups(self)
 
     def _check_counts(self) -> None:
         for field in ("context_length", "layers", "width", "heads"):
@@ -380,6 +385,7 @@ _MOST = {
 _ZERO_MEANS = {
     "vocab_size": "the tokenizer's size",
     "decoder_layers": "as many as model.layers",
+    "layer_groups": "no sharing of weights",
     "kv_heads": "as many as model.heads",
     "head_width": "width / heads",
     "mlp_width": "the usual multiple",

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from lm.config import GATED, SELECTED, ModelConfig
+from lm.layer_groups import distinct_layers
 from lm.mixers.attention_costs import FLOAT32, AttentionCosts
 from lm.mixers.mixer_costs import Shape, linear_parameters, mixer_costs
 from lm.optim.optimizer_settings import OPTIMIZERS, OptimizerKind
@@ -48,7 +49,7 @@ def stacks(config: ModelConfig) -> list[StackShape]:
 
 
 def parameters(config: ModelConfig) -> Iterator[Parameter]:
-    """Yield every parameter; a tied output matrix is the embedding."""
+    """Yield every parameter once; a tied output matrix is the embedding."""
     width, masked = config.width, config.architecture == "encoder"
     yield Parameter("embedding", (config.vocab_size, width))
     if config.token_types:
@@ -74,7 +75,7 @@ def _stack_parameters(config: ModelConfig, stack: StackShape) -> Iterator[Parame
         yield Parameter("embedding", (stack.layers,))
     for shape in (*_norm(config),) * (config.embedding_norm + config.norm_places.final):
         yield Parameter("norms", shape)
-    for block in range(stack.layers):
+    for block in distinct_layers(config, stack.layers):
         yield from _block_parameters(config, stack, block)
 
 
@@ -82,7 +83,7 @@ def _block_parameters(config: ModelConfig, stack: StackShape, block: int) -> Ite
     value_embedding, mixer = _has_value_embedding(config, stack, block), config.mixer_of(block)
     for shape in mixer_costs(config, mixer).parameters(value_embedding):
         yield Parameter(mixer, shape, in_block=True)
-    for shape in AttentionCosts(config).parameters() if stack.cross else ():
+    for shape in AttentionCosts(config, cross=True).parameters() if stack.cross else ():
         yield Parameter("attention", shape, in_block=True)
     if config.mlp:
         into = (*linear_parameters(config.width, config.hidden_width, config.bias),)
@@ -169,7 +170,7 @@ def _stack_flops(
         mixer = mixer_costs(config, config.mixer_of(index))
         if not stack.cross:
             return mixer.flops(length, visible, outputs) + mlp * outputs
-        cross = AttentionCosts(config).flops(length, source_length, outputs, keys=source_length)
+        cross = AttentionCosts(config, cross=True).flops(length, source_length, outputs, keys=source_length)
         return mixer.flops(length, visible, length) + cross + mlp * outputs
 
     last = stack.layers - 1
@@ -267,7 +268,8 @@ class _Saved(NamedTuple):
             total, mixer = total + self.norm(length), mixer - 1
         total += mixer * self.norm(outputs)
         if stack.cross:
-            total += AttentionCosts(config).cross_saved_bytes(length, length, self.itemsize) + cross * self.norm(length)
+            costs = AttentionCosts(config, cross=True)
+            total += costs.cross_saved_bytes(length, length, self.itemsize) + cross * self.norm(length)
         if config.mlp:
             hidden = SAVED_HIDDEN[config.activation] * config.hidden_width
             total += self.rows(outputs) + self.itemsize * hidden * outputs

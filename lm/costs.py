@@ -28,7 +28,7 @@ def count_parameters(model: nn.Module) -> int:
 def parameter_table(model: LanguageModel) -> dict[str, int]:
     """Return the parameters of embedding, positions, mixers (by name), mlp, norms and head, and their total."""
     table = dict.fromkeys(("embedding", "positions", *model.config.mixer_pattern, "mlp", "norms", "head"), 0)
-    _add_parameters(model, table)
+    _add_parameters(model, table, set())
     total = count_parameters(model)
     assert total == sum(table.values()), "a parameter belongs to no component"
     return {**table, "total": total}
@@ -57,12 +57,14 @@ def flops_per_token(
     return (flops + model.encoder.flops(source_length, source_length)) / (length + source_length)
 
 
-def _add_parameters(module: nn.Module, table: dict[str, int]) -> None:
+def _add_parameters(module: nn.Module, table: dict[str, int], counted: set[nn.Parameter]) -> None:
     if isinstance(module, Component):
+        row = module.component or module.own_component
+        if row is not None:
+            new = set(module.parameters(recurse=module.component is not None)) - counted
+            counted |= new
+            table[row] = table.get(row, 0) + sum(parameter.numel() for parameter in new)
         if module.component is not None:
-            table[module.component] = table.get(module.component, 0) + count_parameters(module)
             return
-        if module.own_component is not None:
-            table[module.own_component] += sum(parameter.numel() for parameter in module.parameters(recurse=False))
     for child in module.children():
-        _add_parameters(child, table)
+        _add_parameters(child, table, counted)

@@ -10,20 +10,20 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from lm.blocks import Block
 from lm.initialization import Initializer
+from lm.model import Stack
 from lm.task_model import TrainedModel
 
 
 def layers(model: TrainedModel) -> list[list[nn.Parameter]]:
     """Return the parameters of each layer: the embedding with positions, each block, and everything above the blocks.
 
-    Every parameter of the model is in exactly one layer. A tied output matrix is in the embedding. In an
-    encoder-decoder, the final norm of the encoder belongs to the highest block of the encoder.
+    Every parameter of the model is in exactly one layer. Blocks that share weights are one layer. A tied output matrix
+    is in the embedding. In an encoder-decoder, the final norm of the encoder belongs to the encoder's highest block.
     """
     blocks, above = [], list(model.head.parameters())
-    for stack in dict.fromkeys(filter(None, (model.encoder, model.stack))):
-        blocks += [list(block.parameters()) for block in stack.blocks]
+    for stack in _stacks(model):
+        blocks += [list(block.parameters()) for block in stack.distinct_blocks]
         top = above if stack is model.stack else blocks[-1]
         top += stack.final_norm.parameters()
     known = {id(parameter) for layer in (*blocks, above) for parameter in layer}
@@ -56,6 +56,11 @@ def freeze(model: TrainedModel, blocks: int | Literal["all"]) -> None:
 def reinitialize(model: TrainedModel, blocks: int, seed: int) -> None:
     """Fill the highest `blocks` blocks with random weights, a function of the configuration and `seed`."""
     initializer = Initializer(model.config, torch.Generator().manual_seed(seed))
-    found = [module for module in model.modules() if isinstance(module, Block)]
+    found = [block for stack in _stacks(model) for block in stack.distinct_blocks]
     for block in found[len(found) - blocks :]:
         block.initialize(initializer)
+
+
+def _stacks(model: TrainedModel) -> list[Stack]:
+    """Return the stacks of the model, the lower one first."""
+    return list(dict.fromkeys(stack for stack in (model.encoder, model.stack) if stack is not None))

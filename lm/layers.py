@@ -34,12 +34,17 @@ class Component(nn.Module):
 
     def initialize(self, initializer: Initializer) -> None:
         """Fill the parameters of this module and all inside it, in the order of `named_parameters`."""
+        filled: set[Tensor] = set()
         with torch.no_grad():
             for module in self.modules():
+                own = set(module.parameters(recurse=False))
+                if own and own <= filled:  # shared with a module before
+                    continue
+                filled |= own
                 if isinstance(module, Component):
                     module.reset_parameters(initializer)
                 else:
-                    assert not list(module.parameters(recurse=False)), f"{type(module).__name__} is no Component"
+                    assert not own, f"{type(module).__name__} is no Component"
 
     def reset_parameters(self, initializer: Initializer) -> None:
         """Fill the parameters that this module holds itself, in the order in which they are registered."""

@@ -15,6 +15,8 @@ from lm.blocks import Block
 from lm.initialization import Initializer
 from lm.layers import Linear
 from lm.lora_config import ALL, LoraConfig
+from lm.model import Stack
+from lm.shared_weights import share_weights
 from lm.task_model import TaskModel, TrainedModel
 
 A, B = ".lora_a", ".lora_b"
@@ -82,6 +84,8 @@ def add_lora(model: TrainedModel, config: LoraConfig, seed: int = 0) -> None:
             adapted = LoraLinear(layer, config)
             adapted.reset_adapter(generator)
             setattr(parent, name, adapted)
+    for stack in [module for module in model.modules() if isinstance(module, Stack)]:
+        share_weights(stack)
 
 
 def merge_lora(weights: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:

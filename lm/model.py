@@ -19,11 +19,14 @@ from lm.blocks import Block
 from lm.config import ModelConfig
 from lm.heads import MaskedTokenHead, NextTokenHead
 from lm.initialization import Initializer
+from lm.layer_groups import distinct_layers
 from lm.layers import Component, Embedding, build_norm
 from lm.masks import Mask
 from lm.mixers.attention import CrossAttend, KeysValues
 from lm.mixers.mixer import Mix, check_mixers
-from lm.positions import UNBOUNDED, PositionalEmbedding, Rows, rotary_tables, score_bias
+from lm.position_checks import IN_SCORES, UNBOUNDED
+from lm.positions import PositionalEmbedding, Rows, rotary_tables, score_bias
+from lm.shared_weights import save_once, share_weights
 
 
 class Stack(Component):
@@ -65,6 +68,8 @@ class Stack(Component):
             self.residual_scales = nn.Parameter(torch.empty(layers))
             self.embedding_scales = nn.Parameter(torch.empty(layers))
         self.final_norm = build_norm(config) if config.norm_places.final else nn.Identity()
+        share_weights(self)
+        save_once(self)
 
     def forward(
         self,
@@ -121,6 +126,11 @@ class Stack(Component):
         output: Tensor = checkpoint(run, x, *inputs, use_reentrant=False, preserve_rng_state=draws)
         return output
 
+    @property
+    def distinct_blocks(self) -> list[Block]:
+        """The first block of each group that shares weights: all blocks if none shares."""
+        return [self.blocks[layer] for layer in distinct_layers(self.config, len(self.blocks))]
+
     def bias(self, queries: slice | Tensor, keys: int, dtype: torch.dtype) -> Tensor | None:
         """Return the bias (1, H, T, S) on scores, if any: queries are at a slice or (T,) int64, keys at 0 to S - 1."""
         return None if self.relative is None else self.relative(queries, keys).to(dtype)
@@ -159,7 +169,8 @@ class Stack(Component):
 
         Blocks fill the context; prompts, pairs and texts to classify have all lengths.
         """
-        if self.config.architecture == "encoder-decoder" or self.relative is not None or not isinstance(length, int):
+        biased = self.config.positions in IN_SCORES
+        if self.config.architecture == "encoder-decoder" or biased or not isinstance(length, int):
             return False  # an exporter's symbolic length would be taken for the context length
         unmasked = mask.segments is None and mask.present is None and mask.pattern is None
         unmasked = unmasked and not 0 < mask.window < length

@@ -1,4 +1,4 @@
-"""Checks of the fields of positions in a model's configuration. Imports no torch."""
+"""Kinds of positions, and checks of their fields in a model's configuration. Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,11 +7,30 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from lm.config import ModelConfig
 
-_OF_POSITIONS = {
-    "rotary": ("rotary_base", "rotary_width", "rotary_scaling", "rotary_factor", "rotary_original_length"),
-    "relative": ("relative_buckets", "relative_distance"),
-    "learned": ("position_offset",),
+IN_SCORES = ("relative", "relative-keys", "alibi")
+"""Positions that are added to attention scores."""
+UNBOUNDED = (*IN_SCORES, "none")
+"""Positions without a table of the context's length: any length works."""
+_OWN_FIELDS = {
+    "rotary_base": ("rotary",),
+    "rotary_width": ("rotary",),
+    "rotary_scaling": ("rotary",),
+    "rotary_factor": ("rotary",),
+    "rotary_original_length": ("rotary",),
+    "relative_buckets": ("relative",),
+    "relative_distance": ("relative", "relative-keys"),
+    "position_offset": ("learned",),
 }
+"""Fields that only some kinds of positions have, with these kinds."""
+_MOST_DISTANCE = 10**6  # of relative keys, which have a row for each distance
+
+
+def relative_rows(config: ModelConfig) -> int:
+    """Return the number of relative keys: one for each distance back, and in bidirectional stacks also ahead.
+
+    The decoder of an encoder-decoder has as many as its encoder, and reads those back only.
+    """
+    return config.relative_distance * (1 if config.architecture == "decoder" else 2) + 1
 
 
 def fitting_width(config: ModelConfig) -> str:
@@ -42,18 +61,22 @@ def check_positions(config: ModelConfig) -> None:
             f"model.width is {config.width}, and sinusoidal positions pair a sine with a cosine: "
             f"{fitting_width(config)}"
         )
-    for positions, names in _OF_POSITIONS.items():
-        for field in names if config.positions != positions else ():
-            value, default = getattr(config, field), getattr(type(config), field)
-            if value != default:
-                raise ValueError(
-                    f"model.{field} is {value!r}, but model.positions is {config.positions!r}: leave it at "
-                    f"{default!r}, or give model.positions={positions}"
-                )
+    for field, kinds in _OWN_FIELDS.items():
+        value, default = getattr(config, field), getattr(type(config), field)
+        if config.positions not in kinds and value != default:
+            raise ValueError(
+                f"model.{field} is {value!r}, but model.positions is {config.positions!r}: leave it at {default!r}, or "
+                f"give model.positions={' or '.join(kinds)}"
+            )
     if config.positions == "rotary":
         _check_rotary(config)
     if config.positions == "relative":
         _check_relative(config)
+    if config.positions == "relative-keys" and not 1 <= config.relative_distance <= _MOST_DISTANCE:
+        raise ValueError(
+            f"model.relative_distance is {config.relative_distance}: relative keys need 1 to {_MOST_DISTANCE:,}, such "
+            "as 16"
+        )
 
 
 def check_pattern(config: ModelConfig) -> None:
@@ -94,7 +117,7 @@ def check_sinks(config: ModelConfig, sinks: int, capacity: int) -> None:
         raise ValueError(
             f"`sinks` is {sinks}, but the model has positions={config.positions!r}, which are part of the embeddings, "
             "and a key in the cache cannot change its position: leave it out, or take a model with rotary positions, "
-            "ALiBi, a relative bias or none"
+            "ALiBi, a relative bias, relative keys or none"
         )
 
 

@@ -1,7 +1,7 @@
 """Positions: added to embeddings, rotated into queries and keys, or added to scores as a bias.
 
 A kind is a value of `config.positions`. Each way has one class or function here that builds it: `PositionalEmbedding`,
-`rotary_tables` and `score_bias`.
+`rotary_tables` and `score_bias`. Relative keys depend on queries, so they are part of `lm.mixers.attention`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ Rows = slice | Tensor
 Rotary = tuple[Tensor, Tensor] | None
 """Cosine and sine of the positions, (T, R) or (B, 1, T, R); None if positions are not rotary."""
 
-UNBOUNDED = ("relative", "alibi", "none")  # kinds without a table: any length works
 YARN_FAST, YARN_SLOW = 32.0, 1.0  # turns within the original length: faster frequencies stay, slower ones are divided
 LLAMA3_HIGH, LLAMA3_LOW = 4.0, 1.0
 
@@ -173,7 +172,7 @@ class RelativeBias(Component):
 
     def forward(self, queries: slice | Tensor, keys: int) -> Tensor:
         """Return the bias (1, H, T, S) of queries at these positions and keys at 0 to S - 1."""
-        offsets = _offsets(queries, keys, self.weight.device)
+        offsets = key_offsets(queries, keys, self.weight.device)
         buckets = relative_buckets(offsets, len(self.weight), self.farthest, self.causal)
         return F.embedding(buckets, self.weight).permute(2, 0, 1).unsqueeze(0)
 
@@ -215,7 +214,7 @@ class LinearBias(Component):
 
     def forward(self, queries: slice | Tensor, keys: int) -> Tensor:
         """Return the bias (1, H, T, S) of queries at these positions and keys at 0 to S - 1."""
-        distances = _offsets(queries, keys, self.slopes.device).abs()
+        distances = key_offsets(queries, keys, self.slopes.device).abs()
         return (-self.slopes[:, None, None] * distances).unsqueeze(0)
 
 
@@ -230,18 +229,18 @@ def alibi_slopes(heads: int) -> Tensor:
     return torch.tensor(slopes)
 
 
+def key_offsets(queries: slice | Tensor, keys: int, device: torch.device) -> Tensor:
+    """Return key position - query position, (T, S) int64, of queries at a slice or at (T,) int64."""
+    if isinstance(queries, slice):
+        queries = torch.arange(queries.start, queries.stop, device=device)
+    return torch.arange(keys, device=device) - queries.unsqueeze(-1)
+
+
 def score_bias(config: ModelConfig, causal: bool) -> RelativeBias | LinearBias | None:
     """Return the module that maps positions of queries and keys to a bias on scores; None for other kinds."""
     if config.positions == "alibi":
         return LinearBias(config.heads)
     return RelativeBias(config, causal) if config.positions == "relative" else None
-
-
-def _offsets(queries: slice | Tensor, keys: int, device: torch.device) -> Tensor:
-    """Return key position - query position, (T, S) int64, of queries at a slice or at (T,) int64."""
-    if isinstance(queries, slice):
-        queries = torch.arange(queries.start, queries.stop, device=device)
-    return torch.arange(keys, device=device) - queries.unsqueeze(-1)
 
 
 def _frequencies(width: int, base: float) -> Tensor:

@@ -10,18 +10,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from lm.masks import Mask
-from lm.positions import Rows
+from lm.positions import Rows, key_offsets
 
 if TYPE_CHECKING:
     from lm.blocks import Block
-    from lm.mixers.attention import Attend, CrossAttend, KeysValues
+    from lm.mixers.attention import Attend, Attention, CrossAttend, KeysValues
     from lm.mixers.mixer import Mix
     from lm.model import Stack
 
@@ -146,7 +146,11 @@ class KVCache(MixerState):
             added = added.roll(first % self.columns, dims=-1)  # positions to the order of the columns
         scale = None if config.scaled_attention else 1.0
         new = self._columns(self.length, stop)
-        return [partial(self._attend_last, block, visible, new, added, scale) for block in blocks]
+        offsets = None
+        if config.positions == "relative-keys":
+            offsets = key_offsets(slice(self.length, stop), stop, self.keys[0].device)[:, first:]
+            offsets = offsets.roll(first % self.columns, dims=-1) if stop > self.columns else offsets
+        return [partial(self._attend_last, block, visible, new, added, offsets, scale) for block in blocks]
 
     def select(self, rows: Tensor) -> None:
         for tensors in (self.keys, self.values):
@@ -173,14 +177,17 @@ class KVCache(MixerState):
         visible: slice,
         new: slice | Tensor,
         added: Tensor | None,
+        offsets: Tensor | None,
         scale: float | None,
         q: Tensor,
         k: Tensor,
         v: Tensor,
     ) -> Tensor:
-        """A single query needs no causal mask, so one mask serves all blocks."""
+        """A single query needs no causal mask, so one mask serves all blocks. `offsets` are for relative keys."""
         self._write(block, new, k, v)
-        return attend_all(q, self.keys[block][:, :, visible], self.values[block][:, :, visible], added, scale)
+        keys, values = self.keys[block][:, :, visible], self.values[block][:, :, visible]
+        added = with_relative_keys(self.blocks[block], q.to(keys.dtype), offsets, added)
+        return attend_all(q, keys, values, added, scale)
 
     def _write(self, block: int, columns: slice | Tensor, k: Tensor, v: Tensor) -> None:
         self.keys[block][:, :, columns] = k.to(self.keys[block].dtype)
@@ -232,6 +239,14 @@ class CrossAttentionCache:
         grouped = q.view(sources, -1, heads, tokens, width).transpose(1, 2).reshape(sources, heads, -1, width)
         mixed = attend_all(grouped, *keys_values, self.added, self.scale)
         return mixed.view(sources, heads, -1, tokens, width).transpose(1, 2).reshape(rows, heads, tokens, width)
+
+
+def with_relative_keys(block: Block, q: Tensor, offsets: Tensor | None, added: Tensor | None) -> Tensor | None:
+    """Return `added` with the scores of relative keys for queries q (B, H, 1, D), if there are `offsets`."""
+    if offsets is None:
+        return added
+    scores = cast("Attention", block.mixer).relative_scores(q, offsets)
+    return scores if added is None else scores + added
 
 
 def attend_all(q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, scale: float | None) -> Tensor:

@@ -70,7 +70,7 @@ class JointAttention(Attention):
         output = fastest_linear(attention.output.weight, attention.output.bias, sequences)
         self.output = output  # type: ignore[assignment]  # every layer with the signature of Linear serves
         self.query_norm, self.key_norm = attention.query_norm, attention.key_norm
-        self.value_scale = attention.value_scale
+        self.value_scale, self.relative_keys = attention.value_scale, attention.relative_keys
 
     def forward(
         self,

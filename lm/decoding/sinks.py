@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from lm.decoding.cache import MixerState, attend_all, padding_bias, storage_dtype
+from lm.decoding.cache import MixerState, attend_all, padding_bias, storage_dtype, with_relative_keys
 from lm.masks import Mask
 from lm.position_checks import check_sinks
 from lm.positions import Rotary, Rows, rotate
@@ -73,8 +73,12 @@ class SinkCache(MixerState):
             bias = bias.gather(-1, positions[:, None, None].expand(-1, bias.shape[1], -1, -1))
             added = bias if added is None else bias + added
         rotaries = self._rotary(position.unsqueeze(-1), dtype), self._rotary(positions, dtype)
-        scale = None if self.stack.config.scaled_attention else 1.0
-        return [partial(self._attend, block, column, rotaries, added, scale) for block in range(len(self.keys))]
+        config, offsets = self.stack.config, None
+        if config.positions == "relative-keys":
+            offsets = (positions - position.unsqueeze(-1))[:, None, None]
+        scale = None if config.scaled_attention else 1.0
+        given = (column, rotaries, added, offsets, scale)
+        return [partial(self._attend, block, *given) for block in range(len(self.keys))]
 
     def positions(self, tokens: int) -> Rows:
         """Return the positions of the next `tokens`, which are those of their sequences until the cache is full."""
@@ -111,6 +115,7 @@ class SinkCache(MixerState):
         column: Tensor,
         rotaries: tuple[Rotary, Rotary],
         added: Tensor | None,
+        offsets: Tensor | None,
         scale: float | None,
         q: Tensor,
         k: Tensor,
@@ -120,6 +125,7 @@ class SinkCache(MixerState):
         rows = torch.arange(len(keys), device=keys.device)
         keys[rows, :, column], values[rows, :, column] = k[:, :, 0].to(keys.dtype), v[:, :, 0].to(values.dtype)
         query = _rotated(q.to(keys.dtype), rotaries[0])
+        added = with_relative_keys(self.blocks[block], query, offsets, added)
         return attend_all(query, _rotated(keys, rotaries[1]), values, added, scale).to(q.dtype)
 
     def _next(self, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:

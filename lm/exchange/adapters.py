@@ -16,6 +16,7 @@ from torch import Tensor
 
 from lm.config import ModelConfig
 from lm.exchange import format_of
+from lm.exchange.conversion import with_copies
 from lm.exchange.format import Entry, Format
 from lm.exchange.task_heads import TaskHead
 from lm.lora import A, B
@@ -50,7 +51,7 @@ def to_peft(
     another, and each B in its own rows and columns. All other adapters of the model then get that rank too, filled up
     with zeros. Raises ValueError as `format_of` does.
     """
-    chosen = format_of(config, model_type)
+    chosen, weights = format_of(config, model_type), with_copies(config, weights)
     found = {entry: [name for name in entry.ours if _adapter(name)[0] in weights] for entry in chosen.entries(config)}
     adapted = {entry: names for entry, names in found.items() if names}
     rank = lora.rank * max(map(len, adapted.values()))

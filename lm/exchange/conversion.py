@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,8 +13,11 @@ from lm.config import ModelConfig
 from lm.exchange.format import Format, Pretrained
 from lm.heads import MaskedTokenHead
 from lm.initialization import Initializer
+from lm.layer_groups import first_of_group
 from lm.layers import Embedding
 from lm.model import LanguageModel
+
+_IN_BLOCK = re.compile(r"(?P<before>(.*\.)?(?P<stack>encoder|decoder)\.blocks\.)(?P<layer>\d+)(?P<after>\..*)")
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,23 @@ def chosen_format(formats: Sequence[Format], config: ModelConfig, kind: str, mod
 
 
 def packed(chosen: Format, config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the format's tensors, given our `state_dict`."""
+    """Return the format's tensors, given our `state_dict`. Layers that share weights each get a copy."""
+    weights = with_copies(config, weights)
     tensors = {entry.theirs: entry.pack(weights) for entry in chosen.entries(config)}
     tensors |= {name: torch.zeros(shape) for name, shape in chosen.zeros(config).items()}
     return tensors | {name: tensors[chosen.copies(config)[name]].clone() for name in chosen.written_copies(config)}
+
+
+def with_copies(config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a `state_dict` with the weights of every layer, also of layers that share them with an earlier one."""
+    copied = dict(weights)
+    for name, tensor in weights.items():
+        if found := _IN_BLOCK.fullmatch(name):
+            layers = (found["stack"] == "decoder" and config.decoder_layers) or config.layers
+            for layer in range(layers):
+                if first_of_group(config, layer, layers) == int(found["layer"]):
+                    copied[f"{found['before']}{layer}{found['after']}"] = tensor
+    return copied
 
 
 def converted(chosen: Format, given: Pretrained, left_out: list[str]) -> Imported:

@@ -25,7 +25,7 @@ POSITION_FIELDS = {"rotary_base", "rotary_factor", "rotary_original_length", "re
 """Fields that one kind of positions uses; `ModelConfig` keeps them at their defaults with all others."""
 TRAINING_FIELDS = {
     *("dropout", "hidden_dropout", "stochastic_depth", "document_mask", "zero_projections"),
-    *("initialization", "attention"),
+    *("initialization", "attention", "layer_groups"),
 }
 """Fields that do not change the logits of a trained model; a format without a setting for one drops it."""
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from lm.config import ModelConfig
 from lm.exchange import format_of
 from lm.exchange.bert import BERT, DISTILBERT, ROBERTA
+from lm.exchange.conversion import with_copies
 from lm.exchange.format import Entry, Format, Pretrained, layer
 from lm.exchange.gpt2 import GPT2
 from lm.exchange.gpt_neox import GPT_NEOX
@@ -211,6 +212,7 @@ def task_settings(found: TaskHead, config: ModelConfig, head: HeadConfig, labels
 
 def to_task_model(head: TaskHead, config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the tensors of a fine-tuned model in its class of `transformers`, given our state dict."""
+    weights = with_copies(config, weights)
     tensors = {entry.theirs: entry.pack(weights) for entry in head.entries(config)}
     return tensors | {name: torch.zeros(shape) for name, shape in head.zeros(config).items()}
 

@@ -303,7 +303,8 @@ def _mixing(attention: Attention, prefix: str, inputs: Sequence[str]) -> _Point:
                 v = see("v", v)
                 if not watch.needs(*(names[short] for short in within)):
                     return see("z", attend(q, k, v))
-                scores = masked_scores(q, k, mask, None if attention.config.scaled_attention else 1.0)
+                scale = None if attention.config.scaled_attention else 1.0
+                scores = masked_scores(q, k, attention.biased(mask, q, k.shape[-2]), scale)
                 weights = attention_weights(watch(names["attn_scores"], scores), mask)
                 weights = watch(names["pattern"], weights)
                 return see("z", weights @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -19,7 +20,7 @@ from lm.attention.backends import reference
 from lm.introspection.inference import inference_mode
 from lm.introspection.repetition import repeated_tokens
 from lm.masks import Mask
-from lm.mixers.attention import CrossAttend, KeysValues, require_attention
+from lm.mixers.attention import Attention, CrossAttend, KeysValues, require_attention
 from lm.model import LanguageModel, Stack
 
 
@@ -123,7 +124,7 @@ def record(
     mask = model.mask(stack)
     biased = replace(mask, bias=stack.bias(slice(0, length), length, dtype))
     maps: list[Tensor] = []
-    mixes = [partial(_record_weights, maps, stack, biased)] * len(stack.blocks)
+    mixes = [partial(_record_own, maps, stack, cast("Attention", block.mixer), biased) for block in stack.blocks]
     hidden = stack(model.embed(ids), ids, dtype=dtype, mask=mask, mixes=mixes, cross_attends=cross_attends)
     return hidden, torch.stack(maps)
 
@@ -135,6 +136,12 @@ def _record_weights(maps: list[Tensor], stack: Stack, mask: Mask, q: Tensor, k: 
     identity = torch.eye(keys, dtype=q.dtype, device=q.device).expand(*k.shape[:2], keys, keys)
     maps.append(reference(q, k, identity, mask, scale=scale))
     return reference(q, k, v, mask, scale=scale)
+
+
+def _record_own(
+    maps: list[Tensor], stack: Stack, attention: Attention, mask: Mask, q: Tensor, k: Tensor, v: Tensor
+) -> Tensor:
+    return _record_weights(maps, stack, attention.biased(mask, q, k.shape[-2]), q, k, v)
 
 
 def _record_cross(maps: list[Tensor], stack: Stack, keys_values: KeysValues, q: Tensor) -> Tensor:

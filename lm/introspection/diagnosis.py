@@ -11,6 +11,7 @@ from torch import Tensor
 
 from lm.introspection.activations import Edit, activation_names, observed
 from lm.introspection.inference import inference_mode
+from lm.layer_groups import first_of_group
 from lm.model import LanguageModel
 
 SATURATED = 0.99  # a row of attention is saturated if one key has more than this weight
@@ -30,7 +31,8 @@ class LayerHealth:
     saturated: float | None
     """Share of attention rows with a weight above SATURATED; rows with one visible key do not count"""
     gradient_norm: float
-    """Euclidean norm of the gradient of the mean loss, nats per token, with respect to the layer's parameters"""
+    """Euclidean norm of the gradient of the mean loss, nats per token, with respect to the layer's parameters, which
+    other layers may share"""
     stream_variance: float
     """Variance of the stream's features after the layer, mean over positions"""
     dead_units: float | None
@@ -127,7 +129,9 @@ def _gradient_norms(model: LanguageModel, readings: Iterable[Reading]) -> tuple[
     finally:
         model.train(training)
     stack = "decoder." if model.decoder is not None else "encoder."
-    parts = {f"blocks.{layer}.": f"{stack}blocks.{layer}." for layer in range(len(model.stack.blocks))}
+    layers = len(model.stack.blocks)
+    first = {layer: first_of_group(model.config, layer, layers) for layer in range(layers)}
+    parts = {f"blocks.{layer}.": f"{stack}blocks.{named}." for layer, named in first.items()}
     parts["embedding."] = "embedding."
     norms = {
         part: sum(one.square().sum().item() for name, one in sums.items() if name.startswith(prefix)) ** 0.5 / count

@@ -6,21 +6,24 @@ Axes: B sequences, T positions, S key positions, H query heads, G key-value head
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from lm.attention.backends import BACKENDS
+from lm.attention.tiles import default_scale
 from lm.config import ModelConfig
 from lm.decoding.cache import KVCache
 from lm.initialization import Initializer
 from lm.layers import Linear, RMSNorm
 from lm.masks import Mask
 from lm.mixers.mixer import OPTIONAL, Mixer, mixer_option, select_rows
-from lm.positions import Rotary, rotate
+from lm.position_checks import relative_rows
+from lm.positions import Rotary, key_offsets, rotate
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """q (B, H, T, D), k and v (B, G, T, D) to (B, H, T, D): a backend with its mask, or one layer of a KV cache."""
@@ -33,7 +36,8 @@ CrossAttend = Callable[[Tensor], Tensor]
 class Attention(Mixer):
     """Multi-head attention (Vaswani et al. 2017, 3.2.2).
 
-    Heads can share keys and values (Ainslie et al. 2023), and queries and keys can be normalised (Henry et al. 2020).
+    Heads can share keys and values (Ainslie et al. 2023), queries and keys can be normalised (Henry et al. 2020), and
+    each distance can have a key (Shaw et al. 2018).
     The caller passes the attention function, which holds the mask or the cache.
     """
 
@@ -46,12 +50,17 @@ class Attention(Mixer):
     which one large product uses better than three small ones."""
 
     def __init__(
-        self, config: ModelConfig, residual_writes: int = 1, value_embedding: bool = False, gain: float = 1.0
+        self,
+        config: ModelConfig,
+        residual_writes: int = 1,
+        value_embedding: bool = False,
+        gain: float = 1.0,
+        cross: bool = False,
     ) -> None:
         """Make the projections.
 
         `residual_writes` and `gain`, of values and outputs: see `Initializer.matrix`; `value_embedding`: whether to add
-        one.
+        one; `cross`: whether keys are of another sequence, whose positions are unrelated.
         """
         super().__init__(config)
         self.config = config
@@ -66,6 +75,8 @@ class Attention(Mixer):
         self.query_norm = RMSNorm(config.head_features, config.norm_eps) if config.qk_norm else nn.Identity()
         self.key_norm = RMSNorm(config.head_features, config.norm_eps) if config.qk_norm else nn.Identity()
         self.value_scale = nn.Parameter(torch.empty(1)) if value_embedding else None
+        relative = config.positions == "relative-keys" and "positions" in self.fields and not cross
+        self.relative_keys = Linear(config.head_features, relative_rows(config), bias=False) if relative else None
 
     def forward(
         self,
@@ -140,18 +151,42 @@ class Attention(Mixer):
 
     def parallel_form(self, mask: Mask) -> partial[Tensor]:
         return partial(
-            BACKENDS[self.config.attention],
+            BACKENDS[self.config.attention] if self.relative_keys is None else self._with_relative_keys,
             mask=mask,
             scale=None if self.config.scaled_attention else 1.0,
             dropout=self.config.dropout if self.training else 0.0,
         )
+
+    def _with_relative_keys(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **options: Any) -> Tensor:
+        return BACKENDS[self.config.attention](q, k, v, self.biased(mask, q, k.shape[-2]), **options)
+
+    def biased(self, mask: Mask, q: Tensor, keys: int) -> Mask:
+        """Return the mask with the scores of relative keys, if any. Queries q are the last T of `keys` positions."""
+        if self.relative_keys is None:
+            return mask
+        offsets = key_offsets(slice(keys - q.shape[-2], keys), keys, q.device)
+        return replace(mask, bias=self.relative_scores(q, offsets))
+
+    def relative_scores(self, q: Tensor, offsets: Tensor) -> Tensor:
+        """Return q . a(clip(offset)) / sqrt(D), which Shaw et al. 2018 add to the scores (equation 4): (B, H, T, S).
+
+        Row r of the relative keys is a(r - k), with k = `config.relative_distance`; all heads share it. `offsets`,
+        (T, S) or (B, 1, T, S) int64, are key position - query position. There are no relative values.
+        """
+        assert self.relative_keys is not None
+        farthest = self.config.relative_distance
+        by_row = self.relative_keys(q.transpose(1, 2)).transpose(1, 2)  # (B, H, T, R)
+        by_row = by_row * (default_scale(q, None) if self.config.scaled_attention else 1.0)
+        rows = offsets.clamp(-farthest, by_row.shape[-1] - 1 - farthest) + farthest
+        return by_row.gather(-1, rows.expand(*by_row.shape[:-1], rows.shape[-1]))
 
     def flops(self, length: float, visible: float, outputs: float, keys: float | None = None) -> float:
         """As `Mixer.flops`; cross-attention has `keys` key positions."""
         keys = length if keys is None else keys
         projections = self.query.flops(length) + self.key.flops(keys) + self.value.flops(keys)
         scores = 12 * self.query.weight.shape[0] * length * visible
-        return projections + scores + self.output.flops(outputs)
+        relative = 0 if self.relative_keys is None else self.relative_keys.flops(self.heads * length)
+        return projections + scores + relative + self.output.flops(outputs)
 
 
 MIXER = Attention

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import ClassVar
 
 from lm.config import ModelConfig
 from lm.mixers.mixer_costs import MixerCosts, Shape, linear_parameters
+from lm.position_checks import relative_rows
 
 FLOAT32 = 4
 
 
 class AttentionCosts(MixerCosts):
-    """Costs of self-attention and, with `keys`, of cross-attention."""
+    """Costs of self-attention, or with `cross` of cross-attention."""
 
-    def __init__(self, config: ModelConfig) -> None:
+    has_positions: ClassVar[bool] = True
+    """Whether positions can be added to the scores."""
+
+    def __init__(self, config: ModelConfig, cross: bool = False) -> None:
         super().__init__(config)
+        relative = config.positions == "relative-keys" and self.has_positions and not cross
+        self.relative_rows = relative_rows(config) if relative else 0
         self.query_width = config.heads * config.head_features
         self.kv_width = config.key_value_heads * config.head_features
 
@@ -27,12 +34,15 @@ class AttentionCosts(MixerCosts):
             yield from ((self.config.head_features,),) * 2
         if value_embedding:
             yield (1,)
+        if self.relative_rows:
+            yield self.relative_rows, self.config.head_features
 
     def flops(self, length: float, visible: float, outputs: float, keys: float | None = None) -> float:
         """As `MixerCosts.flops`; cross-attention has `keys` key positions."""
         keys = length if keys is None else keys
         projected = self.query_width * (length + outputs) + 2 * self.kv_width * keys
-        return 6 * self.config.width * projected + 12 * self.query_width * length * visible
+        relative = 6 * self.query_width * length * self.relative_rows
+        return 6 * self.config.width * projected + 12 * self.query_width * length * visible + relative
 
     def state_size(self, length: int) -> int:
         return min(length, self.config.window or length) * self.key_value_width
@@ -61,6 +71,9 @@ class AttentionCosts(MixerCosts):
         # The output matrix reads a copy if rows are selected, or if the heads of attention's output are not adjacent in
         # memory. The output has the layout of the queries, which concatenation changes if there are several heads.
         read = q if outputs < length or concatenated else 0
+        if self.relative_rows:  # products with all relative keys, and the dense mask of fused attention
+            numbers += config.heads * (self.relative_rows + length)
+            numbers += q if config.heads > 1 and not config.qk_norm else 0  # a copy with adjacent heads
         return itemsize * (length * numbers + outputs * read) + FLOAT32 * config.heads * length
 
     def cross_saved_bytes(self, length: int, keys: int, itemsize: int) -> int:

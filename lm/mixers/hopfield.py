@@ -25,6 +25,7 @@ class HopfieldCache(KVCache):
         visible: slice,
         new: slice | Tensor,
         added: Tensor | None,
+        offsets: Tensor | None,
         scale: float | None,
         q: Tensor,
         k: Tensor,

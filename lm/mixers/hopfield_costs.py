@@ -14,6 +14,8 @@ UPDATES = 2
 class HopfieldCosts(AttentionCosts):
     """Costs of attention whose queries are updated before they read values."""
 
+    has_positions = False
+
     def parameters(self, value_embedding: bool = False) -> Iterator[Shape]:
         yield from super().parameters(value_embedding)
         yield (self.config.heads,)

@@ -16,6 +16,7 @@ from torch import Tensor
 from lm.config import MixerKind, ModelConfig
 from lm.layers import Component
 from lm.masks import Mask
+from lm.position_checks import IN_SCORES
 from lm.positions import Rotary
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ OPTIONAL = (
 """Fields of `ModelConfig` that only some mixers read."""
 OF_ALL = ("document_mask", "value_embeddings")
 """Those of OPTIONAL that the mixers of all layers must read. For the others, one of them is enough."""
-IN_SCORES = ("relative", "alibi")
-"""Positions that are added to attention scores."""
 
 
 class Mixer(Component):

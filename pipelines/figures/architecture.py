@@ -12,6 +12,7 @@ from matplotlib.patches import Circle, FancyBboxPatch
 
 from lm.config import ModelConfig
 from lm.config_costs import StackShape, stacks
+from lm.position_checks import IN_SCORES
 from lm.presets import PRESETS
 from pipelines.figures.canvas import SMALL
 from pipelines.reporting.svg import INK, PALE, SERIES, SOFT, new_figure, style
@@ -98,7 +99,7 @@ def _sublayers(model: ModelConfig, stack: StackShape, length: str) -> Iterator[t
     if model.attention_only:
         name = "causal self-attention" if stack.causal else "self-attention"
         turned = "\nrotary positions" if model.positions == "rotary" else ""
-        biased = "\nbias by distance" if model.positions in ("relative", "alibi") else ""
+        biased = "\nbias by distance" if model.positions in IN_SCORES else ""
         yield "mixer", name, f"{heads}{turned}{biased}\nweights (B, {model.heads}, {length}, {length})"
     else:
         first, *others = model.mixer_pattern

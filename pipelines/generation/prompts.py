@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from lm.config import ModelConfig
+from lm.position_checks import UNBOUNDED
 from lm.warn import warn
 from pipelines.cli.escapes import whole_characters
 from pipelines.run.text_ids import TextIds
@@ -43,7 +44,7 @@ def source_ids(tok: Tokenizer, sources: Sequence[str], config: ModelConfig, arou
         require_special_tokens("an encoder-decoder", (END_OF_TEXT,), special)
     allowed = {spelling for spelling, i in tok.special_tokens.items() if i in around.marks}
     rows = [tok.encode(text, allowed_special=allowed, disallowed_special=()) for text in sources]
-    if config.positions not in ("relative", "none"):
+    if config.positions not in UNBOUNDED:
         most = config.context_length - len(around.before) - len(around.after)
         for number, row in enumerate(rows, 1):
             if len(row) > most:
@@ -66,7 +67,7 @@ def masked_ids(tok: Tokenizer, text: str, config: ModelConfig, around: TextIds) 
     if mask not in text:
         raise ValueError(f"`prompt` has no {mask}: put it where the encoder should predict a token")
     ids = [special[CLS], *tok.encode(text, allowed_special={mask}, disallowed_special=()), special[SEP]]
-    if len(ids) > config.context_length and config.positions not in ("relative", "none"):
+    if len(ids) > config.context_length and config.positions not in UNBOUNDED:
         raise ValueError(
             f"`prompt` has {len(ids) - 2:,} tokens, and the encoder reads {config.context_length - 2:,} at once: "
             f"shorten it around {mask}"

@@ -30,6 +30,11 @@ def with_adapter(run: Run, weights: Mapping[str, Tensor], folder: Path) -> dict[
     """
     recipe, model_type, adapter = run.recipe, run.facts.get("model_type"), read_adapter(folder)
     try:
+        if recipe.model.layer_groups:
+            raise ValueError(
+                f"an adapter has matrices for each layer, but model.layer_groups={recipe.model.layer_groups} shares "
+                "the weights of layers: export the run with export-hf, and import the export with the adapter"
+            )
         if recipe.head is None:
             return fold_peft(format_of(recipe.model, model_type), recipe.model, weights, *adapter)
         found = expressed_head(recipe.model, recipe.head, model_type)

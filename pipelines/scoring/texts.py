@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from lm.metrics.units import NATS_PER_BIT, bits, bits_per_byte, perplexity
+from lm.position_checks import UNBOUNDED
 from pipelines.cli.verbs import checks_arguments
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.windows import (
@@ -258,7 +259,7 @@ def target_sequence(run: LoadedRun, ids: Array, name: str) -> Array:
     Raises ValueError if the target is longer than the context; the message calls it `name`.
     """
     config = run.config.model
-    if len(ids) > config.context_length and config.positions not in ("relative", "none"):
+    if len(ids) > config.context_length and config.positions not in UNBOUNDED:
         most = config.context_length
         raise ValueError(f"{name} has {len(ids):,} tokens, and the model writes at most {most:,}: shorten it")
     assert run.around.start is not None  # source_ids requires it

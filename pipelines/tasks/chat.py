@@ -12,6 +12,7 @@ from corpora.rows import Row
 from lm.config import ModelConfig
 from lm.metrics.labels import share_interval
 from lm.metrics.units import bits_per_byte
+from lm.position_checks import UNBOUNDED
 from lm.warn import warn
 from pipelines.evaluation.measurement import Result, number
 from pipelines.files import read_bytes
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 CONVERSATIONS = ("messages", "conversations")
 """Names of columns that hold lists of messages"""
-RELATIVE = ("rotary", "relative", "alibi", "none")
+RELATIVE = ("rotary", *UNBOUNDED)
 """Kinds of positions for which a conversation's loss does not depend on its place in a row"""
 
 

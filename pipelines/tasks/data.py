@@ -11,6 +11,7 @@ import numpy as np
 from corpora.rows import hash_split
 from lm.config import WITHOUT_DROPOUT
 from lm.head_config import HeadLayers, usual_layers
+from lm.layer_groups import distinct_layers
 from lm.lora_config import LoraConfig
 from lm.warn import warn
 from pipelines.recipes.config import FinetuneConfig
@@ -144,7 +145,8 @@ def _check_layers(run: Run, task: Task, config: FinetuneConfig, lora: LoraConfig
     """Raise ValueError if options name missing blocks, freeze random weights, or leave nothing to train."""
     model = run.recipe.model
     both = model.architecture == "encoder-decoder"
-    blocks = model.layers + (model.decoder_layers or model.layers if both else 0)
+    stacks = [model.layers, *([model.decoder_layers or model.layers] if both else [])]
+    blocks = sum(len(distinct_layers(model, layers)) for layers in stacks)
     frozen = blocks if config.freeze == "all" else config.freeze
     for name, count in (("freeze", frozen), ("reinit", config.reinit)):
         if count > blocks:

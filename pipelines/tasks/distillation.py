@@ -11,6 +11,7 @@ import numpy as np
 from corpora.input_files import file_format
 from corpora.rows import Row, read_rows, read_text_rows
 from lm.metrics.units import bits_per_byte, perplexity
+from lm.position_checks import UNBOUNDED
 from pipelines.cli.display import say
 from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.documents import known_byte_lengths
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
 
     from pipelines.run.predictor import Predictor
     from pipelines.run.teacher_scores import WindowScores
-
-UNLIMITED = ("relative", "alibi", "none")
-"""Kinds of positions without a maximum length"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,7 +150,7 @@ class Distillation(Task):
                 f"vocabularies can be compared by bytes: let {teacher.folder} write a text with bytelm generate, and "
                 "train on it"
             )
-        if not differ and theirs.context_length < ours.context_length and theirs.positions not in UNLIMITED:
+        if not differ and theirs.context_length < ours.context_length and theirs.positions not in UNBOUNDED:
             raise ValueError(
                 f"{teacher.folder} reads {theirs.context_length:,} tokens, fewer than the {ours.context_length:,} of "
                 f"{run.folder}: give a teacher that reads as many"

@@ -22,9 +22,9 @@ class FullySharded(Replicas):
     HSDP shards them within each node and replicates them across nodes: only sums of gradients leave a node.
 
     Master weights are float32. A block's weights are gathered in the dtype of its activations while it computes,
-    forward and backward. Weights outside of blocks are gathered in float32 from forward to backward. Gradients are
-    summed in float32: within a node after every micro-batch, because whole gradients would take the memory that
-    sharding saves, unless the recipe asks for them; across nodes once a step.
+    forward and backward. Weights outside of blocks, and weights that blocks share, are gathered in float32 from forward
+    to backward. Gradients are summed in float32: within a node after every micro-batch, because whole gradients would
+    take the memory that sharding saves, unless the recipe asks for them; across nodes once a step.
     """
 
     def __init__(self, device: str, per_node: int, whole_gradients: bool) -> None:
@@ -51,6 +51,8 @@ class FullySharded(Replicas):
         for block in [module for module in model.modules() if isinstance(module, Block)]:
             if compiled:
                 block.compile()  # inside the gathering of its weights, which Dynamo does not trace
+            if model.config.layer_groups:  # FSDP gathers a weight for one block only
+                continue
             for module in _called_from_outside(block):
                 fully_shard(module, mesh=mesh, mp_policy=policy)
             fully_shard(block, mesh=mesh, mp_policy=policy)

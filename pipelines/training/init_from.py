@@ -166,6 +166,7 @@ def _differences(ours: ModelConfig, theirs: ModelConfig) -> list[str]:
     meant = [
         {
             "decoder_layers": config.decoder_layers or config.layers,
+            "layer_groups": config.layer_groups or config.layers,
             "head_width": config.head_features,
             "kv_heads": config.key_value_heads,
             "mlp_width": config.hidden_width,

@@ -16,6 +16,8 @@ OPTIONS = {
     "learned": {"positions": "learned"},
     "none": {"positions": "none"},
     "relative": {"positions": "relative", "scaled_attention": False},
+    "relative keys": {"positions": "relative-keys", "relative_distance": 3},
+    "shared layers": {"layer_groups": 1},
     "rmsnorm without biases": {"norm": "rmsnorm", "bias": False},
     "post-norm": {"norm_position": "post", "positions": "learned"},
     "grouped heads": {"kv_heads": 2},

@@ -19,12 +19,14 @@ from lm.config import ModelConfig
 from lm.masks import Mask
 from lm.mixers.attention import Attention
 from lm.mixers.hopfield import Hopfield
-from lm.mixers.mixer import IN_SCORES, OF_ALL, OPTIONAL, mixer_class
+from lm.mixers.mixer import OF_ALL, OPTIONAL, mixer_class
 from lm.mixers.scan_costs import CHUNK
 from lm.optim.adamw import AdamW
 from lm.optim.muon import Muon
 from lm.optim.optimizer_settings import OPTIMIZERS, OptimizerKind, OptimizerSettings
 from lm.optim.optimizers import build_optimizers
+from lm.position_checks import IN_SCORES
+from tests.lm.layer_groups import with_groups
 
 LENGTHS = st.integers(2, 40)
 
@@ -70,6 +72,7 @@ def configs(draw):
         value_embeddings=0 if both else draw(st.integers(0, (layers + 1) // 2)),
         positions=positions,
         rotary_width=draw(st.sampled_from([0, 2])) if positions == "rotary" else 0,
+        relative_distance=draw(st.integers(1, 9)) if positions == "relative-keys" else 128,
         position_offset=draw(st.integers(0, 3)) if positions == "learned" else 0,
         norm=draw(of(choices.Norm)),
         norm_position=norm_position,
@@ -89,7 +92,7 @@ def configs(draw):
     unread = {
         field: getattr(ModelConfig, field) for field in OPTIONAL if not (all if field in OF_ALL else any)(read[field])
     }
-    return replace(config, **unread)
+    return with_groups(replace(config, **unread), draw(st.integers(0, 2)))
 
 
 @settings(max_examples=200)
@@ -200,20 +203,22 @@ def _fused(mixer, mask):
     """Return the mixer's function for whole sequences, with fused attention."""
     if isinstance(mixer, Hopfield):
         return partial(mixer.retrieve, attend=_attend)
-    return _attend if isinstance(mixer, Attention) else mixer.parallel_form(mask)
+    if isinstance(mixer, Attention):
+        return lambda q, k, v: _attend(q, k, v, mixer.biased(mask, q, k.shape[-2]).bias)
+    return mixer.parallel_form(mask)
 
 
-def _attend(q, k, v):
-    return _FusedAttention.apply(q, k, v)
+def _attend(q, k, v, bias=None):
+    return _FusedAttention.apply(q, k, v, bias)
 
 
 class _FusedAttention(torch.autograd.Function):
     """Saves the tensors that fused attention saves (Dao 2023), without attending: meta tensors have no values."""
 
     @staticmethod
-    def forward(ctx, q, k, v):
+    def forward(ctx, q, k, v, bias):
         out = torch.empty_like(q)
-        ctx.save_for_backward(q, k, v, out, q.new_empty(q.shape[:-1], dtype=torch.float32))
+        ctx.save_for_backward(q, k, v, bias, out, q.new_empty(q.shape[:-1], dtype=torch.float32))
         return out
 
 

@@ -23,6 +23,7 @@ DECODERS = {
     "wide heads": {"head_width": 12, "kv_heads": 2},
     "relative": {"positions": "relative", "scaled_attention": False, "kv_heads": 1},
     "window": {"window": 5, "positions": "none"},
+    "relative keys": {"positions": "relative-keys", "relative_distance": 3},
     "relative-window": {"window": 6, "positions": "relative", "relative_distance": 20},
     "modern": {
         "layers": 3,

@@ -15,6 +15,7 @@ from lm.decoding.packed import prepare
 from lm.decoding.state import DecodeState
 from lm.head_config import HeadConfig
 from lm.model import LanguageModel
+from lm.position_checks import IN_SCORES
 from lm.presets import preset
 from lm.task_model import TaskModel
 
@@ -90,11 +91,9 @@ def test_deterministic_training_leaves_out_cudnn(allowed):
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder"])
-@pytest.mark.parametrize(
-    "case", ["documents", "padding", "window", "alibi", "relative", "another length"], ids=lambda name: name
-)
+@pytest.mark.parametrize("case", ["documents", "padding", "window", *IN_SCORES, "another length"])
 def test_masks_biases_and_other_lengths_leave_out_cudnn(allowed, architecture, case):
-    changes = {"window": {"window": 4}, "alibi": {"positions": "alibi"}, "relative": {"positions": "relative"}}
+    changes = {kind: {"positions": kind} for kind in IN_SCORES} | {"window": {"window": 4}}
     inputs = {"documents": {"segments": ids()}, "padding": {"present": ids(dtype=torch.bool)}}
     model = meta(architecture, **changes.get(case, {}))
     model(ids(T - 1 if case == "another length" else T), **inputs.get(case, {})).sum().backward()

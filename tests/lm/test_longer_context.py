@@ -57,6 +57,7 @@ def test_linear_scaling_reads_every_position_in_the_trained_range():
         {"positions": "sinusoidal"},
         {"positions": "relative"},
         {"positions": "alibi"},
+        {"positions": "relative-keys"},
         {"positions": "none"},
         {"positions": "none", "mixer": "gru"},
         {"positions": "rotary", "mixer": "retention"},

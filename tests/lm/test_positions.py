@@ -202,7 +202,7 @@ def test_learned_positions_are_cut_or_repeated_for_another_context(old, new, off
     assert all(resized[key] is given[key] for key in given if key != name)
 
 
-@pytest.mark.parametrize("positions", ["rotary", "learned", "sinusoidal", "relative", "alibi", "none"])
+@pytest.mark.parametrize("positions", ["rotary", "learned", "sinusoidal", "relative", "relative-keys", "alibi", "none"])
 @pytest.mark.parametrize("length", [8, 48])
 def test_another_context_does_not_change_the_logits_of_short_texts(positions, length):
     shape = {"positions": positions, "vocab_size": 50, "layers": 2, "width": 32, "heads": 2}

@@ -12,6 +12,7 @@ SMALL = ModelConfig(layers=3, width=32, heads=2, context_length=16, vocab_size=5
 CASES = {
     "decoder": {},
     "dropout": {"dropout": 0.2, "stochastic_depth": 0.4},
+    "relative keys": {"positions": "relative-keys", "layer_groups": 1},
     "modern": {"qk_norm": True, "embedding_skips": True, "value_embeddings": 1, "norm": "rmsnorm", "window": 5},
     "gpt-neox": {"rotary_width": 4, "residual": "parallel", "dropout": 0.2, "stochastic_depth": 0.4},
     "encoder": {"architecture": "encoder"},

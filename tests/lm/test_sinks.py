@@ -20,6 +20,7 @@ KINDS = {
     "yarn": {"rotary_scaling": "yarn", "rotary_factor": 4.0, "rotary_original_length": 4},
     "alibi": {"positions": "alibi"},
     "relative": {"positions": "relative", "relative_buckets": 8, "relative_distance": 6, "scaled_attention": False},
+    "relative keys": {"positions": "relative-keys", "relative_distance": 3},
     "none": {"positions": "none", "value_embeddings": 1},
 }
 
@@ -70,6 +71,7 @@ def plain_mix(model, sinks, number):
     """Return the attention of block `number` with a list of keys, each turned to its place in the list."""
     config, list_of_keys, list_of_values = model.config, [], []
     rotary, relative = model.stack.rotary, model.stack.relative
+    by_distance = model.stack.blocks[number].mixer.relative_keys
 
     def turned(x, place):  # (B, H, D) by complex numbers
         if rotary is None:
@@ -88,6 +90,11 @@ def plain_mix(model, sinks, number):
         group = config.heads // config.key_value_heads
         query = turned(q[:, :, 0], last)
         keys = torch.stack([turned(key, i) for i, key in enumerate(list_of_keys)], dim=2)
+        if by_distance is not None:
+            farthest = config.relative_distance
+            keys = keys + torch.stack(
+                [by_distance.weight[farthest + max(i - last, -farthest)] for i in range(last + 1)]
+            )
         scores = torch.einsum("bhd,bhsd->bhs", query, keys.repeat_interleave(group, 1))
         scores = scores / math.sqrt(q.shape[-1]) if config.scaled_attention else scores
         if relative is not None:

@@ -29,6 +29,7 @@ DECODERS = {
     "fixed": {"attention_pattern": "fixed", "pattern_size": 4},
     "random-window": {"attention_pattern": "random", "pattern_size": 2, "window": 6},
     "relative": {"positions": "relative", "scaled_attention": False, "kv_heads": 1},
+    "relative keys": {"positions": "relative-keys", "relative_distance": 3, "kv_heads": 2},
     "relative-window": {"window": 6, "positions": "relative", "relative_distance": 20},
     "no positions": {"positions": "none", "attention": "sdpa"},
     "llama": {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "tied_head": False, "kv_heads": 2},

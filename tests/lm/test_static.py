@@ -21,6 +21,7 @@ DECODERS = {
     "sinusoidal-post": {"positions": "sinusoidal", "norm_position": "post"},
     "alibi": {"positions": "alibi", "kv_heads": 2},
     "relative": {"positions": "relative", "scaled_attention": False, "kv_heads": 1},
+    "relative keys": {"positions": "relative-keys", "relative_distance": 3, "kv_heads": 2},
     "llama": {"norm": "rmsnorm", "activation": "swiglu", "bias": False, "tied_head": False, "kv_heads": 2},
     "modern": {
         "layers": 3,

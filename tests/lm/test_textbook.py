@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from lm.attention.backends import BACKENDS
 from lm.config import Activation, Architecture, AttentionPattern, ModelConfig, Norm, NormPosition, Positions, Residual
 from lm.model import LanguageModel
+from tests.lm.layer_groups import with_groups
 from tests.lm.textbook import logits
 
 VOCABULARY = 23
@@ -52,12 +53,14 @@ def configurations(draw):
     if positions == "relative":
         buckets = draw(st.sampled_from([4, 8, 32]))
         more |= {"relative_buckets": buckets, "relative_distance": buckets // 2 + draw(st.integers(1, 20))}
+    if positions == "relative-keys":
+        more["relative_distance"] = draw(st.integers(1, 9))
     pattern = draw(st.sampled_from(get_args(AttentionPattern)))
     if pattern != "none":
         more |= {"attention_pattern": pattern, "pattern_size": draw(st.integers(2, 4))}
     if pattern in ("fixed", "global", "random"):
         more["pattern_count"] = draw(st.integers(1, 2))
-    return ModelConfig(
+    config = ModelConfig(
         architecture=architecture,
         vocab_size=VOCABULARY,
         context_length=draw(st.integers(8, 12)),
@@ -90,6 +93,7 @@ def configurations(draw):
         attention=draw(st.sampled_from(sorted(BACKENDS))),
         **more,
     )
+    return with_groups(config, draw(st.integers(0, 2)))
 
 
 def random_model(config, seed):

@@ -49,7 +49,8 @@ class Textbook:
             if table < config.value_embeddings:
                 rows = weights[f"{name}.value_embeddings.{table}.weight"][ids]
                 extra = weights[f"{name}.blocks.{i}.attention.value_scale"] * rows
-            x = self.block(name, i, x, causal, extra, memory)
+            together = layers // config.layer_groups if config.layer_groups else 1
+            x = self.block(name, i // together * together, x, causal, extra, memory)
         return self.norm(f"{name}.final_norm", x) if config.norm_position in ("pre", "branch", "sandwich") else x
 
     def block(self, stack, i, x, causal, extra, memory):
@@ -108,13 +109,18 @@ class Textbook:
 
         pattern = attention_pattern(config)
 
-        def added(h, t, s):
+        def added(h, t, s, query):
             if pattern is not None and not in_pattern(pattern, t, s):
                 return -math.inf
             if (causal and s > t) or (config.window and abs(t - s) >= config.window):
                 return -math.inf
             if config.positions == "alibi":
                 return -alibi_slope(h, config.heads) * abs(t - s)
+            if config.positions == "relative-keys":  # Shaw et al. 2018, equation 4, for a_ij of keys alone
+                farthest = config.relative_distance
+                row = max(-farthest, min(farthest, s - t)) + farthest
+                product = (query * self.weights[f"{name}.relative_keys.weight"][row]).sum().item()
+                return product / math.sqrt(len(query)) if config.scaled_attention else product
             if config.positions != "relative":
                 return 0.0
             bucket = t5_bucket(s - t, config.relative_buckets, config.relative_distance, causal)
@@ -125,7 +131,7 @@ class Textbook:
     def cross_attention(self, block, x, memory):
         name = f"{block}.cross_attention"
         q, k, v = (self.linear(f"{name}.{w}", y) for w, y in (("query", x), ("key", memory), ("value", memory)))
-        return self.attention(name, q, k, v, lambda h, t, s: 0.0, turned=False)
+        return self.attention(name, q, k, v, lambda h, t, s, query: 0.0, turned=False)
 
     def attention(self, name, q, k, v, added, turned):
         config = self.config
@@ -139,7 +145,7 @@ class Textbook:
                 queries, keys = self.rms(f"{name}.query_norm", queries), self.rms(f"{name}.key_norm", keys)
             if turned:
                 queries, keys = (rotated(y, config) for y in (queries, keys))
-            places = [[added(h, t, s) for s in range(len(k))] for t in range(len(q))]
+            places = [[added(h, t, s, queries[t]) for s in range(len(k))] for t in range(len(q))]
             scores = queries @ keys.T * scale + torch.tensor(places, dtype=torch.float64)
             exponentials = torch.exp(scores - scores.max(dim=1, keepdim=True).values)
             outputs.append(exponentials / exponentials.sum(dim=1, keepdim=True) @ v[:, shared])

@@ -149,3 +149,10 @@ def test_mistakes_are_named(trained_gpt, trained_bert, gpt_adapter, tmp_path, in
     (half / "adapter_model.safetensors").write_bytes(b"\x00" * 20)
     with pytest.raises(ValueError, match=r"adapter_model.safetensors is damaged"):
         bytelm.load_run(trained_gpt, adapter=half)
+
+
+def test_a_run_whose_layers_share_weights_refuses_an_adapter(small_recipe, dataset_folder, gpt_adapter, tmp_path):
+    recipe = replace(small_recipe, model=replace(small_recipe.model, layers=2, layer_groups=1))
+    bytelm.pretrain(recipe, data=dataset_folder, out=tmp_path / "shared")
+    with pytest.raises(ValueError, match=r"does not fit .* model\.layer_groups=1 shares .* export-hf"):
+        bytelm.load_run(tmp_path / "shared", adapter=gpt_adapter[0])

@@ -226,8 +226,9 @@ def test_parallel_without_torchrun_is_a_clear_error(tmp_path, recipe, dataset_fo
         {"train": {"batch_tokens": 32, "tokens": 32 * 30}},  # one block for two ranks
         {"train": {"compile": True}},
         {"train": {"whole_gradients": True}},  # of FSDP
+        {"model": {"layers": 4, "layer_groups": 2}, "train": {"compile": True}},
     ],
-    ids=["muon", "bfloat16", "masked", "relative", "modern", "one-block", "compiled", "whole-gradients"],
+    ids=["muon", "bfloat16", "masked", "relative", "modern", "one-block", "compiled", "whole-gradients", "shared"],
 )
 def test_every_kind_of_model_trains_as_on_one_process(tmp_path, recipe, dataset_folder, kind, case):
     recipe = replace(

@@ -66,6 +66,19 @@ def test_a_masked_run_resumes_with_the_same_masks(tmp_path, dataset_folder, trai
     assert_same_run(out, trained_bert)
 
 
+def test_a_run_whose_layers_share_weights_resumes_with_the_same_weights(
+    tmp_path, small_recipe, dataset_folder, monkeypatch
+):
+    recipe = replace(small_recipe, model=replace(small_recipe.model, layers=2, layer_groups=1))
+    whole, halves = tmp_path / "whole", tmp_path / "halves"
+    pretrain(recipe, data=dataset_folder, out=whole)
+    train_half(recipe, dataset_folder, halves, monkeypatch)
+    pretrain(recipe, data=dataset_folder, out=halves)
+    assert_same_run(halves, whole)
+    names = load_file(latest_checkpoint(whole) / "model.safetensors").keys()
+    assert {name.split(".")[2] for name in names if ".blocks." in name} == {"0"}
+
+
 def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path, small_recipe, dataset_folder, trained_gpt):
     out = tmp_path / "gpt"
     process = start(small_recipe, dataset_folder, out, tmp_path)
