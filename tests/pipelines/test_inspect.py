@@ -13,7 +13,7 @@ from lm.introspection.patching import patching_maps
 from pipelines.evaluation.measurement import Table
 from pipelines.inspection.instruments import NAMES, descriptions, instrument, options
 from tests.lm.introspection_cases import copying_induction_model
-from tests.loaded_runs import variant
+from tests.loaded_runs import induction_run, variant
 
 TEXT = "import os\n\ndef path():"
 
@@ -25,12 +25,7 @@ def gpt(trained_gpt):
 
 @pytest.fixture(scope="module")
 def induction(gpt):
-    """Return a run of the hand-written induction head, over 18 letters."""
-    tok = bytelm.Tokenizer.train(["a b c d e f g h i j k l m n o p q r "] * 3, vocab_size=24, kind="words")
-    model = copying_induction_model(tok.vocab_size)
-    config = replace(gpt.config, model=model.config)
-    around = replace(gpt.around, before=(), special=tok.special_tokens)
-    return variant(gpt, model=model, config=config, tokenizer=tok, around=around)
+    return induction_run(gpt)
 
 
 def test_the_lens_of_the_last_layer_is_the_models_prediction(gpt):
