@@ -86,10 +86,8 @@ def test_a_text_shows_the_words_of_both_lenses_and_the_lens_is_trained_once(trai
     tables, pictures = found.parts()[2:], found.pictures()
     first = found.texts[0]
     assert [one.title for one in tables] == [f"logit lens / tuned lens, text {number}" for number in (1, 2)]
-    assert tables[0].rows[-1] == (
-        first.tokens[-1],
-        [f"{a.words[-1]} / {b.words[-1]}" for a, b in zip(first.logit, first.tuned, strict=True)],
-    )
+    both = f"{first.logit[0].words[-1]} / {first.tuned[0].words[-1]}"
+    assert tables[0].rows[-1] == (first.tokens[-1], [both, first.logit[-1].words[-1]])
     assert [one.title for one in pictures[1:]] == [f"{k} lens, text {n}" for n in (1, 2) for k in ("Logit", "Tuned")]
     assert pictures[2].words == [layer.words for layer in first.tuned]
 

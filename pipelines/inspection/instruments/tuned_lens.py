@@ -69,13 +69,18 @@ class LensesOfText:
     tuned: tuple[WordsOfLayer, ...]
 
     def table(self, which: str) -> Table:
-        """Return the words of both lenses after the last POSITIONS tokens, of at most five layers."""
-        places = shown_layers(len(self.logit))
+        """Return the words of both lenses after the last POSITIONS tokens, in some layers; in the last they agree."""
+        *inner, last = shown_layers(len(self.logit))
         rows = [
-            (self.tokens[t], [f"{self.logit[i].words[t]} / {self.tuned[i].words[t]}" for i in places])
+            (
+                self.tokens[t],
+                [*(f"{self.logit[i].words[t]} / {self.tuned[i].words[t]}" for i in inner), self.logit[-1].words[t]],
+            )
             for t in range(max(0, len(self.tokens) - POSITIONS), len(self.tokens))
         ]
-        return Table(f"logit lens / tuned lens{which}", "after", [self.logit[i].name for i in places], rows, text=True)
+        return Table(
+            f"logit lens / tuned lens{which}", "after", [self.logit[i].name for i in (*inner, last)], rows, text=True
+        )
 
 
 @dataclass(frozen=True)
