@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Sequence[float]] | np.ndarray
 PAGE_INCHES, WRITTEN = 11.0, 320  # width of a picture, and cells of a heat map up to which values are written into them
-MOST_LABELS = 64  # of an axis
+MOST_LABELS, ROOM = 64, 100  # labels of an axis, and characters of horizontal labels in all maps
 LONGEST_WORD = 10  # characters of a word in a cell
 
 
@@ -81,7 +81,8 @@ class HeatMap(Picture):
         bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02)
         bar.outline.set_visible(False)
         bar.ax.tick_params(labelsize=9)
-        axes.set_xticks(*_ticks(self.columns), rotation=90 if _longest(self.columns) > 3 else 0)
+        crowded = len(self.maps) * sum(map(len, self.columns)) > ROOM
+        axes.set_xticks(*_ticks(self.columns), rotation=90 if crowded or _longest(self.columns) > 3 else 0)
         axes.set_yticks(*_ticks(self.rows))
         axes.tick_params(length=0, labelsize=9)
         for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
@@ -167,8 +168,11 @@ class Curves(Picture):
                 axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         if self.logarithmic:
             every[-1].set_xscale("log")
+        elif all(float(x).is_integer() for x in self.x):
+            every[-1].xaxis.get_major_locator().set_params(integer=True)
         every[-1].xaxis.set_major_formatter(lambda value, _: quantity(value, "").strip())
         every[-1].set_xlabel(self.label, fontsize=10)
+        figure.align_ylabels()
         return figure
 
 

@@ -142,7 +142,7 @@ def test_patching_finds_where_two_prompts_part(induction):
     assert {one.map: one for one in found.agreement}["heads"].correlation > 0.9
     quick = bytelm.inspect(induction, "c h m q d h", instruments="patching", corrupt="c h r q d h", quick=True)
     assert quick["patching"][0].quick and not quick["patching"][0].agreement and len(quick["patching"][0].parts()) == 4
-    assert [label for label, _ in stream.rows] == ["c", "h", "m for r", "q", "d", "h"]
+    assert [label for label, _ in stream.rows] == ["c", "h", "r → m", "q", "d", "h"]
     assert heads.rows[1] == ("1", ["1.00", "0.00"]) and said.startswith("logit difference: +")
     for words, given in {
         "give `corrupt`": {},
