@@ -115,6 +115,9 @@ def test_the_numbers_of_a_run_are_those_of_a_direct_computation(gpt, batches):
     options = {"steps": 5, "validation_tokens": 700, "sae_features": 48, "sae_active": 6, "sae_show": (3,)}
     found = bytelm.inspect(gpt, instruments="autoencoder", **options)["autoencoder"][0]
     assert (found.layer, found.features, found.steps, found.trained_tokens) == (0, 48, 5, 5 * 1024)
+    (picture,) = found.pictures()
+    losses = [getattr(found.quality, f"{name}_bits") for name in ("loss", "spliced", "mean", "zero")]
+    assert list(picture.values.values()) == losses
     own, generator = OwnText.of(gpt), np.random.default_rng(0)
     made = SparseAutoencoder(WIDTH, 48, 6, torch.Generator().manual_seed(0))
     training = AutoencoderTraining(made)

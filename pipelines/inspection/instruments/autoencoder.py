@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from pipelines.inspection.instrument import Instrument, require_decoder
 from pipelines.inspection.own_text import OwnText, model_arguments, scored
 from pipelines.inspection.triggers import Trigger, trigger_table, triggers_of
 from pipelines.inspection.words import Words
+from pipelines.reporting.pictures import Bars, Picture
 from pipelines.training.batch import Batch
 from pipelines.training.batch_loss import target_nats
 
@@ -118,6 +119,17 @@ class AutoencoderOfRun(Result):
             ),
             extent(self.steps, self.trained_tokens, self.tokens),
         ]
+
+    def pictures(self) -> Sequence[Picture]:
+        found = self.quality
+        losses = {
+            "the layer's output": found.loss_bits,
+            "its reconstruction": found.spliced_bits,
+            "its mean": found.mean_bits,
+            "zeros": found.zero_bits,
+        }
+        text = "Loss of the model when the next layer reads each of these."
+        return [Bars(title=f"Loss with layer {self.layer} replaced", text=text, values=losses, x="bits per token")]
 
 
 @dataclass(frozen=True, kw_only=True)
