@@ -121,9 +121,7 @@ def plan(run: Run, options: EvaluationOptions, data: AnyPath | None = None, agai
     for measurement in with_changed_options(options.measuring or {}):
         measurement.check(run, options)
     if options.without and run.recipe.model.architecture == "encoder-decoder":
-        raise ValueError(
-            f"{run.folder} is an encoder-decoder, and a part in `without` cannot name one of its two stacks"
-        )
+        raise ValueError(f"{run.folder} is an encoder-decoder, and a part in `without` cannot name one of its stacks")
     dataset: Dataset | CorpusText
     training: Dataset | None
     splits: Mapping[str, Stream]
