@@ -43,7 +43,7 @@ test-serve: .venv/.ready-test .venv-serve/.ready
 
 test-page: .venv/.ready-page
 	@echo "== the page of bytelm serve"
-	$(BIN)/python -m pytest tests/serving/test_page.py tests/serving/test_page_chat.py tests/serving/test_page_tasks.py -rs --durations=5
+	$(BIN)/python -m pytest tests/serving/test_page.py tests/serving/test_page_chat.py tests/serving/test_page_tasks.py tests/serving/test_page_inside.py -rs --durations=5
 
 RUNS ?= 12000
 fuzz: .venv/.ready-fuzz

@@ -38,7 +38,9 @@ def all_parts(model: LanguageModel) -> list[str]:
 def check_parts(model: LanguageModel, parts: Sequence[str]) -> None:
     """Raise ValueError for a part that a model lacks, and for an encoder-decoder."""
     if model.config.architecture == "encoder-decoder":
-        raise ValueError("model.architecture is 'encoder-decoder', but parts of a decoder or an encoder can be deleted")
+        raise ValueError(
+            "model.architecture is 'encoder-decoder', and a part such as layers.0 cannot name one of its stacks"
+        )
     known = all_parts(model)
     for part in parts:
         if part in known:

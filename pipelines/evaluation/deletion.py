@@ -13,7 +13,7 @@ from pipelines.evaluation.planning import Plan, objective_of
 from pipelines.evaluation.windows import windows_per_batch
 from pipelines.training.batch import model_inputs
 from pipelines.training.batch_loss import to_device
-from pipelines.training.batch_objectives import NextToken
+from pipelines.training.batch_objectives import MaskedToken, NextToken
 
 MEAN_TOKENS = 32_768
 SEED = 0
@@ -22,30 +22,31 @@ SEED = 0
 def part_means(model: LanguageModel, parts: Sequence[str], plan: Plan, zero: bool) -> Means | None:
     """Return what `deletions` of `parts` needs: means over about MEAN_TOKENS tokens of the training split of a plan.
 
-    None with `zero`. Raises ValueError for a part that the model lacks, for means without training data, and for a run
-    that does not predict next tokens.
+    None with `zero`. An encoder reads masked blocks, as in training. Raises ValueError for a part that the model lacks,
+    for means without training data, and for an encoder-decoder.
     """
     check_parts(model, parts)
-    objective = objective_of(plan.run, plan.windows.window, plan.run.tokenizer())
-    if not isinstance(objective, NextToken):
-        raise ValueError(f"{plan.run.folder} was trained on {plan.run.recipe.objective}: only decoders lose parts")
     if zero:
         return None
     if plan.training is None:
         raise ValueError("the training data of the run are missing, and means need them: give `ablation='zero'`")
-    stream = plan.training.split("train")
-    assert isinstance(stream, TokenStream)
+    stream, objective = plan.training.split("train"), objective_of(plan.run, plan.windows.window, plan.run.tokenizer())
+    assert isinstance(stream, TokenStream) and isinstance(objective, NextToken | MaskedToken), "checked by check_parts"
     doing("computing the means of the deleted parts")
     return mean_activations(model, _windows(model, stream, objective), parts)
 
 
-def _windows(model: LanguageModel, stream: TokenStream, objective: NextToken) -> Iterator[dict[str, Tensor]]:
+def _windows(
+    model: LanguageModel, stream: TokenStream, objective: NextToken | MaskedToken
+) -> Iterator[dict[str, Tensor]]:
     """Yield the inputs of batches of random windows of a stream, without repetition."""
     length = objective.length
     windows = max(1, stream.tokens // length)
     count = min(windows, max(1, MEAN_TOKENS // length))
-    starts = length * np.sort(np.random.default_rng(SEED).choice(windows, count, replace=False))
+    numbers = np.sort(np.random.default_rng(SEED).choice(windows, count, replace=False))
     together = windows_per_batch(length)
     for first in range(0, count, together):
-        batch = objective.batch(stream, starts[first : first + together])
+        chosen = numbers[first : first + together]
+        draws = np.stack((0 * chosen + SEED, 0 * chosen, chosen), axis=1)  # of the masks
+        batch = objective.batch(stream, length * chosen, draws)
         yield to_device(model_inputs(batch), model.embedding.weight.device)

@@ -120,8 +120,8 @@ def plan(run: Run, options: EvaluationOptions, data: AnyPath | None = None, agai
     """Return the plan of one evaluation; ValueError for options that do not fit the run."""
     for measurement in with_changed_options(options.measuring or {}):
         measurement.check(run, options)
-    if options.without and run.recipe.objective != "next-token":
-        raise ValueError(f"{run.folder} was trained on {run.recipe.objective}: `without` is for decoders")
+    if options.without and run.recipe.model.architecture == "encoder-decoder":
+        raise ValueError(f"{run.folder} is an encoder-decoder, and a part in `without` cannot name one of its stacks")
     dataset: Dataset | CorpusText
     training: Dataset | None
     splits: Mapping[str, Stream]

@@ -6,6 +6,7 @@ terminal shows any Result, and JSON has its fields. The page also shows its `pic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -36,6 +37,10 @@ class Instrument:
     def look(self, run: LoadedRun, text: str) -> Result:
         """Return what the instrument finds in a run that reads `text`; without `reads_text`, the text is empty."""
         raise NotImplementedError
+
+    def look_at(self, run: LoadedRun, texts: Sequence[str]) -> list[Result]:
+        """Return the result of each text; without `reads_text`, only one."""
+        return [self.look(run, text) for text in (texts if self.reads_text else [""])]
 
 
 def require_decoder(config: ModelConfig, name: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import jinja2
 
-from pipelines.cli.escapes import safe
+from pipelines.cli.escapes import message, safe
 from pipelines.evaluation.measurement import Result
 from pipelines.files import write_whole
 from pipelines.reporting.svg import Plot, draw_svg, style
@@ -17,18 +17,23 @@ def write_inspection_page(name: str, found: Mapping[str, Sequence[Result]], path
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    sections = [_section(key, results) for key, results in found.items()]
+    sections = [section_of(key, results) for key, results in found.items()]
     write_whole(path, safe(environment.get_template("inspection.html.j2").render(name=name, sections=sections)))
 
 
-def _section(key: str, results: Sequence[Result]) -> dict[str, Any]:
+def section_of(key: str, results: Sequence[Result]) -> dict[str, Any]:
+    """Return the section of an instrument: its heading, its note, and the plots and parts of each result."""
     section = results[0].section
     assert section is not None, "an instrument's result has a section"
     shown = [
-        {"text": getattr(result, "text", ""), "plots": _plots(result, f"{key}-{number}"), "parts": result.parts()}
+        {
+            "text": getattr(result, "text", ""),
+            "plots": _plots(result, f"{key}-{number}"),
+            "parts": [message(part) if isinstance(part, str) else part for part in result.parts()],
+        }
         for number, result in enumerate(results, 1)
     ]
-    return {"key": key, "heading": section.heading, "note": section.note, "results": shown}
+    return {"key": key, "heading": section.heading, "note": message(section.note), "results": shown}
 
 
 def _plots(result: Result, prefix: str) -> list[Plot]:

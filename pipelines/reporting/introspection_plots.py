@@ -19,7 +19,7 @@ TITLE_INCHES = 0.22
 LABELLED_INCHES = 1.4  # a wider attention map has token labels
 MOST_ANNOTATED = 64  # with more heads, scores are not written into the cells
 PAGE_INCHES = 11.0
-LABEL_SIZE = (0.065, 0.03)  # of a label, as shares of the plot of the embedding
+LETTER_SIZE = (0.013, 0.03)  # of a letter of a label, as shares of the plot of the embedding
 # Points of the embedding are rasterised and cannot follow dark mode: these colours show in both modes.
 KIND_COLOURS = ("#2b8cc4", "#d55e00", "#009e73", "#cc79a7", "#c99400", "#56b4e9", "#8a8a8a")
 
@@ -157,11 +157,14 @@ def draw_embedding(embedding: Embedding, name: str = "embedding") -> str:
 
 def _apart(embedding: Embedding) -> list[int]:
     """Return the labelled tokens whose labels do not cover each other; the most frequent ones win."""
-    size = np.ptp(embedding.coordinates, axis=0) * LABEL_SIZE
+    letter = np.ptp(embedding.coordinates, axis=0) * LETTER_SIZE
     chosen: list[int] = []
     for token in embedding.labels:
-        distances = np.abs(embedding.coordinates[chosen] - embedding.coordinates[token])
-        if not (distances < size).all(axis=1).any():
+        right, above = (embedding.coordinates[chosen] - embedding.coordinates[token]).T
+        # A label begins at its token, and the left one of two labels can reach the other.
+        left = [embedding.labels[other if x < 0 else token] for other, x in zip(chosen, right, strict=True)]
+        reach = letter[0] * np.array([*map(len, left)])
+        if not ((np.abs(right) < reach) & (np.abs(above) < letter[1])).any():
             chosen.append(token)
     return chosen
 

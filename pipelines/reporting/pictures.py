@@ -1,4 +1,4 @@
-"""Pictures of what an instrument finds: heat maps, bars and curves.
+"""Pictures of what an instrument finds: heat maps, bars, curves and arrows.
 
 A result describes its pictures, and each draws itself. matplotlib is imported only when a picture is drawn.
 """
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Rows = Sequence[Sequence[float]] | np.ndarray
+Point = tuple[str, float, float]
+"""Label, x and y"""
 PAGE_INCHES, WRITTEN = 11.0, 320  # width of a picture, and cells of a heat map up to which values are written into them
-MOST_LABELS = 64  # of an axis
+MOST_LABELS, ROOM = 64, 100  # labels of an axis, and characters of horizontal labels in all maps
 LONGEST_WORD = 10  # characters of a word in a cell
 
 
@@ -81,7 +83,8 @@ class HeatMap(Picture):
         bar = figure.colorbar(image, ax=axes, fraction=0.05, pad=0.02)
         bar.outline.set_visible(False)
         bar.ax.tick_params(labelsize=9)
-        axes.set_xticks(*_ticks(self.columns), rotation=90 if _longest(self.columns) > 3 else 0)
+        crowded = len(self.maps) * sum(map(len, self.columns)) > ROOM
+        axes.set_xticks(*_ticks(self.columns), rotation=90 if crowded or _longest(self.columns) > 3 else 0)
         axes.set_yticks(*_ticks(self.rows))
         axes.tick_params(length=0, labelsize=9)
         for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
@@ -167,8 +170,51 @@ class Curves(Picture):
                 axes.legend(frameon=False, fontsize=9, loc="upper left", bbox_to_anchor=(1.0, 1.0))
         if self.logarithmic:
             every[-1].set_xscale("log")
+        elif all(float(x).is_integer() for x in self.x):
+            every[-1].xaxis.get_major_locator().set_params(integer=True)
         every[-1].xaxis.set_major_formatter(lambda value, _: quantity(value, "").strip())
         every[-1].set_xlabel(self.label, fontsize=10)
+        figure.align_ylabels()
+        return figure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arrows(Picture):
+    """Arrows between labelled points of a plane, a colour for each group."""
+
+    groups: Sequence[Sequence[tuple[Point, Point]]]
+    """The beginning and the end of each arrow"""
+    x: str
+    y: str
+
+    def figure(self) -> Figure:
+        from pipelines.reporting.svg import INK, PAGE, SERIES, new_figure
+
+        figure = new_figure(PAGE_INCHES, 6.0)
+        axes = figure.subplots()
+        for number, group in enumerate(self.groups):
+            looks = {
+                "arrowstyle": "->",
+                "color": SERIES[number % len(SERIES)],
+                "linewidth": 1.6,
+                "shrinkA": 0,
+                "shrinkB": 0,
+            }
+            for begin, end in group:
+                axes.annotate("", end[1:], begin[1:], arrowprops=looks)
+        points = {point for group in self.groups for arrow in group for point in arrow}
+        axes.scatter([x for _, x, _ in points], [y for *_, y in points], s=12, color=INK)
+        looks = {"facecolor": PAGE, "edgecolor": "none", "alpha": 0.7, "pad": 0.6}
+        for label, x, y in sorted(points):
+            axes.annotate(
+                label, (x, y), xytext=(4, 3), textcoords="offset points", fontsize=9, bbox=looks, parse_math=False
+            )
+        axes.margins(0.1)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.patch.set_alpha(0.0)
+        axes.tick_params(labelsize=9)
+        axes.set_xlabel(self.x, fontsize=10)
+        axes.set_ylabel(self.y, fontsize=10)
         return figure
 
 

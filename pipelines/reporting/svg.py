@@ -6,6 +6,7 @@ import warnings
 from collections import Counter
 from contextlib import AbstractContextManager
 from html import escape
+from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
@@ -108,6 +109,12 @@ def draw_svg(figure: Figure, name: str, title: str, crop: bool = False) -> str:
     svg = re.sub("|".join(VARIABLES), lambda match: VARIABLES[match[0]], svg)
     label = f'<title id="{name}-title">{escape(title)}</title>'
     return re.sub(r"<svg([^>]*)>", rf'<svg\1 role="img" aria-labelledby="{name}-title">{_literal(label)}', svg, count=1)
+
+
+def as_image(svg: str) -> str:
+    """Return a drawing of `draw_svg` with the colours and the font of the page inside, for use as an image."""
+    colours = (Path(__file__).parent / "colours.css.j2").read_text(encoding="utf-8")
+    return svg.replace(">", f"><style>{colours}</style>", 1)
 
 
 def _with_unique_ids(svg: str) -> str:

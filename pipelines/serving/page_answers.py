@@ -18,6 +18,7 @@ from pipelines.generation.prompts import source_ids
 from pipelines.scoring.display import LEVELS
 from pipelines.scoring.predictions import Predictions, predict
 from pipelines.scoring.texts import TextScore, score_text, target_sequence, text_tokens
+from pipelines.serving.inside import described_instruments
 from pipelines.serving.models import ServedModel
 from pipelines.training.batch import Array, Batch
 from pipelines.training.batch_objectives import require_special_tokens
@@ -44,6 +45,7 @@ class PageModel:
         if self.architecture == "encoder-decoder":
             decoder_layers = run.config.model.decoder_layers or layers
             self.layers = {"own": decoder_layers, "cross": decoder_layers, "encoder": layers}
+        self.instruments = described_instruments(run.config.model)
         self._special = set(tok.special_tokens.values())
         used = tok.ordinary
         self._hex = [tok.added_bytes(i).hex() if used[i] or i in self._special else None for i in range(tok.vocab_size)]
@@ -52,7 +54,13 @@ class PageModel:
         """Return the facts of the model that its views need."""
         tokens = "fill" if self.architecture == "encoder" else "write"
         return {
-            "views": [*(["chat"] if self.run.run.chat_template else []), "read", tokens],
+            "views": [
+                *(["chat"] if self.run.run.chat_template else []),
+                "read",
+                tokens,
+                *(["inside"] if self.instruments else []),
+            ],
+            "instruments": self.instruments,
             "layers": self.layers,
             "heads": self.run.config.model.heads,
             "tokenizer": self.run.tokenizer.fingerprint,

@@ -276,6 +276,17 @@ class AttentionRequest(ModelRequest):
     head: int = _whole(0, 2**31 - 1, 0)
 
 
+class InspectRequest(ModelRequest):
+    """`POST /api/inspect`."""
+
+    instrument: str = _text()
+    text: str = _text("", longest=LONGEST_PAGE_TEXT)
+    corrupt: str | None = _text(None, shortest=1, longest=LONGEST_PAGE_TEXT)
+    target: str | None = _text(None, shortest=1, longest=LONGEST_STOP)
+    against: str | None = _text(None, shortest=1, longest=LONGEST_STOP)
+    quick: bool = _flag()
+
+
 class WriteRequest(Sampling):
     """`POST /api/generate`."""
 

@@ -21,6 +21,7 @@ from pipelines.serving.catalogue import catalogue_routes
 from pipelines.serving.chat import chat_routes
 from pipelines.serving.completions import completion_routes
 from pipelines.serving.errors import RequestError, answer_failure, answer_request_error, answer_wrong_route
+from pipelines.serving.inside import inspection_routes
 from pipelines.serving.lifetime import Lifetime, Limits
 from pipelines.serving.models import Service
 from pipelines.serving.page_api import page_routes
@@ -114,6 +115,7 @@ def create_app(service: Service, access: Access, stopping: asyncio.Event, limits
         *chat_routes(service),
         *page_routes(service),
         *prediction_routes(service),
+        *inspection_routes(service),
     ]
     handlers = {
         RequestError: answer_request_error,

@@ -88,9 +88,7 @@ def inspect(
     from pipelines.run.loaded_run import load_run
 
     loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype)
-    found = {
-        name: [one.look(loaded, t) for t in (contents if one.reads_text else [""])] for name, one in chosen.items()
-    }
+    found = {name: one.look_at(loaded, contents) for name, one in chosen.items()}
     if out is not None:
         doing("drawing the pictures")
         from pipelines.reporting.inspection_page import write_inspection_page

@@ -9,7 +9,7 @@ from lm.introspection.activations import observed
 from lm.introspection.deletion import all_parts, deletions, mean_activations
 from lm.introspection.trace import Trace
 from lm.model import LanguageModel
-from tests.lm.introspection_cases import TINY, randomised, some_ids
+from tests.lm.introspection_cases import TINY, copying_induction_model, randomised, some_ids
 from tests.lm.mixer_cases import random_model
 
 
@@ -61,6 +61,23 @@ def test_a_constant_part_costs_nothing_when_its_mean_replaces_it():
     means = mean_activations(model, [{"ids": ids}], parts)
     torch.testing.assert_close(hidden(model, ids, parts, means), plain, rtol=1e-5, atol=1e-5)
     assert not torch.allclose(hidden(model, ids, parts), plain, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("ablation", ["mean", "zero"])
+def test_the_induction_head_needs_both_of_its_heads_and_no_other(ablation):
+    model = copying_induction_model()
+    draws = [torch.randperm(20, generator=torch.Generator().manual_seed(i))[:18] for i in range(8)]
+    ids = torch.stack(draws).repeat(1, 2)
+    heads = [f"heads.{layer}.{head}" for layer in (0, 1) for head in (0, 1)]
+    means = mean_activations(model, [{"ids": ids}], heads) if ablation == "mean" else None
+
+    def loss(parts):
+        logits = model.logits(hidden(model, ids, parts, means))[:, 18:-1]  # in the second copy
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 19:].flatten()).item()
+
+    lost = {part: loss([part]) - loss([]) for part in heads}
+    assert min(lost["heads.0.0"], lost["heads.1.0"]) > 1  # nats
+    assert lost["heads.0.1"] == pytest.approx(0, abs=1e-5) == lost["heads.1.1"]
 
 
 def test_a_model_has_layers_attention_heads_and_mlps():

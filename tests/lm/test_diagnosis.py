@@ -36,6 +36,29 @@ def test_the_head_of_the_previous_token_is_saturated_and_uniform_heads_are_not()
     assert [(layer.score_deviation, layer.saturated) for layer in uniform.layers] == [(0, 0), (0, 0)]
 
 
+def test_the_induction_head_saturates_where_the_text_repeats():
+    """In n distinct tokens and their repetition, the rows that are saturated can be counted."""
+    model, n = copying_induction_model(), 7
+    width = model.config.width
+
+    def layers(ids):
+        reading = {"ids": ids[None, :-1]}, ids[1:], torch.ones(len(ids) - 1)
+        return diagnose(model, [reading]).layers
+
+    once, next_one = torch.arange(n), torch.tensor([n])
+    first, second = layers(torch.cat((once, next_one)))
+    # Each head of layer 0 scores one key 40 sqrt(width / 2), as the norm divides by sqrt(2 / width), and the others 0.
+    deviations = [40 * (width / 2) ** 0.5 * t**0.5 / (t + 1) for t in range(1, n)]
+    assert first.score_deviation == pytest.approx(sum(deviations) / (n - 1), rel=1e-3)
+    assert first.saturated == 1 and second.saturated == 0
+    assert second.score_deviation == pytest.approx(0, abs=1e-6)
+    first, second = layers(torch.cat((once, once, next_one)))
+    rows = 2 * n - 1  # with several keys
+    # Head 1.0 in the second copy, but for its first token, which position 0 notes too; head 1.1 nowhere.
+    assert second.saturated == pytest.approx((n - 1) / (2 * rows))
+    assert first.saturated == pytest.approx((rows + n - 1) / (2 * rows))  # head 0.1 has two equal keys in the second
+
+
 def test_the_numbers_are_those_of_the_definitions():
     model = randomised(replace(TINY, activation="relu"))
     with torch.no_grad():

@@ -1,5 +1,7 @@
 """Sparse autoencoders: what they recover of a known mixture, exact and empty ones in a run, and a recomputation."""
 
+import copy
+import json
 import math
 
 import numpy as np
@@ -9,7 +11,7 @@ import torch.nn.functional as F  # noqa: N812
 
 import bytelm
 from lm.introspection.sparse_autoencoder import SILENT_STEPS, AutoencoderTraining, SparseAutoencoder
-from pipelines.inspection.instruments.autoencoder import measured
+from pipelines.inspection.instruments.autoencoder import AutoencoderOfRun, measured
 from pipelines.inspection.own_text import OwnText
 
 NAME, WIDTH = "blocks.0.hook_resid_post", 32
@@ -89,6 +91,20 @@ def test_an_exact_autoencoder_recovers_all_and_an_empty_one_what_its_bias_does(g
     assert quality.spliced_bits == pytest.approx(quality.mean_bits, rel=1e-5)
 
 
+def test_numbers_without_a_divisor_are_undefined(gpt, batches):
+    """The output of the layer is the same everywhere, and zero: the mean and zeros change nothing."""
+    model = copy.deepcopy(gpt.model)
+    model.stack.blocks[0].register_forward_hook(lambda _, inputs, output: 0 * output)
+    made = SparseAutoencoder(WIDTH, 8, 2, torch.Generator().manual_seed(0))
+    quality, _ = measured(model, made, NAME, batches)
+    assert quality.explained_variance is None and quality.loss_recovered is None
+    assert quality.zero_bits == quality.loss_bits
+    found = AutoencoderOfRun(0, 8, 2, quality, (), 1, 1, 1, "data")
+    cells = dict(found.parts()[0].rows)
+    assert cells["explained variance"] == cells["loss recovered"] == ["undefined"]
+    assert json.loads(json.dumps(found.to_json()))["quality"]["loss_recovered"] is None
+
+
 def gpt_activations(gpt, batch):
     trace = gpt.trace("x")
     trace.ids = torch.from_numpy(batch.inputs)
@@ -99,6 +115,9 @@ def test_the_numbers_of_a_run_are_those_of_a_direct_computation(gpt, batches):
     options = {"steps": 5, "validation_tokens": 700, "sae_features": 48, "sae_active": 6, "sae_show": (3,)}
     found = bytelm.inspect(gpt, instruments="autoencoder", **options)["autoencoder"][0]
     assert (found.layer, found.features, found.steps, found.trained_tokens) == (0, 48, 5, 5 * 1024)
+    (picture,) = found.pictures()
+    losses = [getattr(found.quality, f"{name}_bits") for name in ("loss", "spliced", "mean", "zero")]
+    assert list(picture.values.values()) == losses
     own, generator = OwnText.of(gpt), np.random.default_rng(0)
     made = SparseAutoencoder(WIDTH, 48, 6, torch.Generator().manual_seed(0))
     training = AutoencoderTraining(made)

@@ -11,7 +11,7 @@ import bytelm
 from lm.introspection.activations import observed
 from lm.introspection.deletion import deletions
 from pipelines.evaluation.deletion import part_means
-from pipelines.evaluation.planning import EvaluationOptions, plan
+from pipelines.evaluation.planning import EvaluationOptions, objective_of, plan
 from pipelines.run.folder import Run
 from tests.loaded_runs import variant
 
@@ -46,6 +46,34 @@ def test_means_are_those_of_the_training_split(gpt):
         gpt.model(torch.from_numpy(blocks[drawn]))
     expected = found["blocks.0.hook_mlp_out"].mean(dim=(0, 1))
     torch.testing.assert_close(means["blocks.0.hook_mlp_out"], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_encoder_is_scored_with_the_means_of_masked_training_blocks(trained_bert, tmp_path):
+    bert = bytelm.load_run(shutil.copytree(trained_bert, tmp_path / "bert"))
+    planned = plan(Run(bert.path), EvaluationOptions(measuring=None))
+    objective = objective_of(bert.run, planned.windows.window, bert.tokenizer)
+    stream, length, found = planned.training.split("train"), objective.length, []
+    count = stream.tokens // length
+    for number in sorted(np.random.default_rng(0).choice(count, min(count, 32_768 // length), replace=False)):
+        batch = objective.batch(stream, np.array([number * length]), np.array([[0, 0, number]]))
+        found.append(_mlp_outputs(bert.model, batch.inputs))
+    constant, mean = copy.deepcopy(bert.model), torch.stack(found).mean(dim=(0, 1))
+    constant.stack.blocks[0].mlp.register_forward_hook(lambda _, inputs, output: mean.expand_as(output))
+    expected = bytelm.evaluate(variant(bert, model=constant)).validation
+    without = bert.evaluate(without=("mlp.0",)).splits["validation without mlp.0"]
+    assert without.cross_entropy == pytest.approx(expected.cross_entropy, rel=1e-5)
+    assert without.cross_entropy != pytest.approx(bert.evaluate().validation.cross_entropy, rel=1e-4)
+
+
+def _mlp_outputs(model, inputs):
+    with torch.no_grad(), observed(model, ["blocks.0.hook_mlp_out"]) as found:
+        model(torch.from_numpy(inputs))
+    return found["blocks.0.hook_mlp_out"][0]
+
+
+def test_an_encoder_decoder_is_refused(trained_t5):
+    with pytest.raises(ValueError, match="`without` cannot name one of its stacks"):
+        bytelm.evaluate(trained_t5, without=("mlp.0",))
 
 
 def test_the_instrument_finds_what_evaluate_without_each_part_finds(gpt):

@@ -90,6 +90,14 @@ def test_the_same_words_are_looked_up_in_a_model_and_a_file(trained_gpt, tmp_pat
     assert (given.analogies[0].words, given.analogies[0].rank) == (("man", "woman", "king", "queen"), 1)
     (x, y), (u, v), *_ = given.analogies[0].coordinates
     assert (u - x) ** 2 + (v - y) ** 2 <= 1 + 1e-9
+    of_model, of_file = instrument.look(run, "").pictures()
+    assert of_file.groups == [given.analogies[0].arrows] and of_model.groups == [model.analogies[0].arrows]
+    (first, second), axes = of_file.groups[0], of_file.figure().axes[0]
+    assert [point[0] for arrow in (first, second) for point in arrow] == ["man", "woman", "king", "queen"]
+    arrows = [text for text in axes.texts if text.arrow_patch is not None]
+    assert [(arrow.xyann, arrow.xy) for arrow in arrows] == [(begin[1:], end[1:]) for begin, end in (first, second)]
+    displacements = [np.subtract(arrow.xy, arrow.xyann) for arrow in arrows]
+    np.testing.assert_allclose(*displacements, atol=1e-6)  # king is to queen as man is to woman
     assert model.dimensions == 32 and model.skipped == 2 and len(model.analogies) == 1
     assert 1 <= model.analogies[0].rank <= model.entries - 3 and model.chance_rank == (model.entries - 2) / 2
     said = [part if isinstance(part, str) else part.title for part in instrument.look(run, "").parts()]

@@ -1,5 +1,6 @@
 """`bytelm inspect`: what its instruments find in random runs, and in a hand-written induction head."""
 
+import copy
 import json
 from dataclasses import replace
 
@@ -11,9 +12,14 @@ from lm.introspection.attribution import attribute
 from lm.introspection.norms import linear_part
 from lm.introspection.patching import patching_maps
 from pipelines.evaluation.measurement import Table
+from pipelines.exchange.imported_run import write_imported_run
 from pipelines.inspection.instruments import NAMES, descriptions, instrument, options
+from pipelines.recipes.config import TrainConfig
+from pipelines.run.folder import Run
+from pipelines.training.checkpoints import take_snapshot, write_checkpoint
+from pipelines.training.progress import Progress
 from tests.lm.introspection_cases import copying_induction_model
-from tests.loaded_runs import variant
+from tests.loaded_runs import induction_run, variant
 
 TEXT = "import os\n\ndef path():"
 
@@ -25,12 +31,7 @@ def gpt(trained_gpt):
 
 @pytest.fixture(scope="module")
 def induction(gpt):
-    """Return a run of the hand-written induction head, over 18 letters."""
-    tok = bytelm.Tokenizer.train(["a b c d e f g h i j k l m n o p q r "] * 3, vocab_size=24, kind="words")
-    model = copying_induction_model(tok.vocab_size)
-    config = replace(gpt.config, model=model.config)
-    around = replace(gpt.around, before=(), special=tok.special_tokens)
-    return variant(gpt, model=model, config=config, tokenizer=tok, around=around)
+    return induction_run(gpt)
 
 
 def test_the_lens_of_the_last_layer_is_the_models_prediction(gpt):
@@ -147,7 +148,7 @@ def test_patching_finds_where_two_prompts_part(induction):
     assert {one.map: one for one in found.agreement}["heads"].correlation > 0.9
     quick = bytelm.inspect(induction, "c h m q d h", instruments="patching", corrupt="c h r q d h", quick=True)
     assert quick["patching"][0].quick and not quick["patching"][0].agreement and len(quick["patching"][0].parts()) == 4
-    assert [label for label, _ in stream.rows] == ["c", "h", "m for r", "q", "d", "h"]
+    assert [label for label, _ in stream.rows] == ["c", "h", "r → m", "q", "d", "h"]
     assert heads.rows[1] == ("1", ["1.00", "0.00"]) and said.startswith("logit difference: +")
     for words, given in {
         "give `corrupt`": {},
@@ -240,6 +241,33 @@ def test_the_development_says_when_induction_appears(gpt):
     after = replace(before, tokens=2000, heads=(*before.heads[:1], head, *before.heads[2:]))
     assert replace(found, checkpoints=(before, after)).parts()[1] == "induction appears by 2 ktok, in head 0.1"
     assert replace(found, checkpoints=(before,)).parts()[1] == "no head's induction score reaches 0.2 by 1 ktok"
+
+
+def test_the_development_of_the_hand_written_circuit_is_its_history(induction, tmp_path):
+    """The head of the previous token comes first, and induction when the second layer reads what it notes."""
+    model, folder = induction.model, tmp_path / "run"
+    whole = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    queries = [f"decoder.blocks.{layer}.attention.query.weight" for layer in (0, 1)]
+    nothing = whole | {name: torch.zeros_like(whole[name]) for name in queries}
+    history = [nothing, nothing | {queries[0]: whole[queries[0]]}, whole]
+    write_imported_run(folder, induction.config, nothing, induction.tokenizer, {})
+    for step, weights in enumerate(history[1:], 1):
+        other = copy.deepcopy(model)
+        other.load_state_dict(weights)
+        state = replace(Progress(), step=step, tokens=1000 * step).as_state()
+        keep = TrainConfig(keep_checkpoints=3)
+        write_checkpoint(folder, take_snapshot(other), state, keep, Run(folder).settings)
+    found = bytelm.inspect(folder, instruments="development", repeat_length=9)["development"][0]
+    assert [one.tokens for one in found.checkpoints] == [0, 1000, 2000]
+    previous, induction_scores = ([one.best(name) for one in found.checkpoints] for name in ("previous", "induction"))
+    assert [(row.layer, row.head) for row in previous[1:]] == [(0, 0)] * 2
+    assert previous[0].previous < 0.5 and previous[1].previous == pytest.approx(1, abs=0.01)
+    assert [row.induction > 0.9 for row in induction_scores] == [False, False, True]
+    assert (induction_scores[2].layer, induction_scores[2].head) == (1, 0)
+    assert found.appearance() == found.checkpoints[2]
+    assert found.parts()[1] == "induction appears by 2 ktok, in head 1.0"
+    masses = [one.repetition.second_mass for one in found.checkpoints]
+    assert max(masses[:2]) < 0.2 and masses[2] > 0.5
 
 
 def test_composition_finds_the_induction_head(induction):

@@ -76,6 +76,8 @@ def test_values_are_what_a_unit_adds_to_the_logits_up_to_scale(options):
 def test_the_units_of_a_run_are_those_of_a_trace(trained_gpt):
     run = bytelm.load_run(trained_gpt)
     found = bytelm.inspect(run, instruments="memories", unit=("0.3",), validation_tokens=2000)["memories"][0]
+    (picture,) = found.pictures()
+    assert picture.panels["agreement"] == {name: [getattr(found.layers[0], name)] for name in ("agreement", "chance")}
     batches = OwnText.of(run).validation(2000)
     ids, targets = (np.concatenate([getattr(b, name) for b in batches]) for name in ("inputs", "targets"))
     assert found.tokens == ids.size

@@ -37,6 +37,15 @@ def test_a_large_heat_map_labels_some_rows_and_writes_no_values():
     assert len(labels) == 64 and (labels[0], labels[-1]) == ("0", "99") and not axes[0].texts
 
 
+def test_crowded_labels_are_upright_and_layers_are_whole_numbers():
+    names = [f"{layer}.{head}" for layer in range(3) for head in range(4)]
+    maps = {kind: np.ones((2, 12)) for kind in "QKV"}
+    (axes, *_) = HeatMap(title="", maps=maps, rows="ab", columns=names).figure().axes
+    assert {label.get_rotation() for label in axes.get_xticklabels()} == {90}
+    (axes,) = Curves(title="", x=range(4), panels={"a": {"a": [1, 2, 3, 4]}}, label="layer").figure().axes
+    assert all(float(place).is_integer() for place in axes.get_xticks())
+
+
 def test_bars_and_curves_have_their_values():
     axes = Bars(title="", values={"a": 2.0, "b": -1.0}, intervals={"a": (1, 3), "b": (-2, 0)}, x="").figure().axes[0]
     assert [bar.get_width() for bar in axes.patches] == [2.0, -1.0]

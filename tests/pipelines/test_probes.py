@@ -1,7 +1,6 @@
 """Probes: beside scikit-learn, on labels whose layer is known, and on files that do not fit."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +10,7 @@ import bytelm
 from lm.introspection.probes import Probe, control_labels, majority_by_type
 from pipelines.inspection.instruments.probes import Probes
 from pipelines.inspection.labelled_activations import read_labelled
-from tests.lm.introspection_cases import copying_induction_model
-from tests.loaded_runs import variant
+from tests.loaded_runs import induction_run
 
 LETTERS = "abcdefghijklmnopqr"
 
@@ -20,11 +18,7 @@ LETTERS = "abcdefghijklmnopqr"
 @pytest.fixture(scope="module")
 def induction(trained_gpt):
     """Return a run of the hand-written induction head, which reads letters; layer 0 notes the previous one."""
-    run = bytelm.load_run(trained_gpt)
-    tok = bytelm.Tokenizer.train([" ".join(LETTERS) + " "] * 3, vocab_size=24, kind="words")
-    model = copying_induction_model(tok.vocab_size)
-    around = replace(run.around, before=(), special=tok.special_tokens)
-    return variant(run, model=model, config=replace(run.config, model=model.config), tokenizer=tok, around=around)
+    return induction_run(bytelm.load_run(trained_gpt))
 
 
 def letters_file(path, label, seed=0):

@@ -72,6 +72,26 @@ def test_the_curves_are_those_of_the_validation_split(trained_gpt):
     assert len(picture.figure().axes) == 2
 
 
+def test_a_text_shows_the_words_of_both_lenses_and_the_lens_is_trained_once(trained_gpt):
+    run, texts = bytelm.load_run(trained_gpt), ("import os\n", "def path():")
+    (found,) = bytelm.inspect(run, texts, instruments="tuned_lens", steps=30, validation_tokens=200)["tuned_lens"]
+    assert [one.text for one in found.texts] == list(texts)
+    for text, one in zip(texts, found.texts, strict=True):
+        plain = run.lens(text)
+        assert one.tokens == plain.tokens
+        for layer, expected in zip(one.logit, plain.layers, strict=True):
+            assert (layer.name, layer.words) == (expected.name, expected.words)
+            assert layer.probabilities == pytest.approx(expected.probabilities, rel=1e-4)
+        assert one.tuned[-1] == one.logit[-1] and one.tuned[0] != one.logit[0]
+    tables, pictures = found.parts()[2:], found.pictures()
+    first = found.texts[0]
+    assert [one.title for one in tables] == [f"logit lens / tuned lens, text {number}" for number in (1, 2)]
+    both = f"{first.logit[0].words[-1]} / {first.tuned[0].words[-1]}"
+    assert tables[0].rows[-1] == (first.tokens[-1], [both, first.logit[-1].words[-1]])
+    assert [one.title for one in pictures[1:]] == [f"{k} lens, text {n}" for n in (1, 2) for k in ("Logit", "Tuned")]
+    assert pictures[2].words == [layer.words for layer in first.tuned]
+
+
 def test_training_ends_at_its_bounds_and_on_an_interrupt():
     assert train("x", lambda done: done, steps=7, seconds=60) == 7
     assert train("x", lambda done: done, steps=10**9, seconds=0.01) < 10**9

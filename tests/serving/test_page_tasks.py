@@ -195,4 +195,4 @@ def test_a_run_of_text_to_text_has_the_views_of_a_language_model_too(open_page, 
     with serving({"writer": gpt}, tasks={"writer": tasks["writer"]}) as (address, _):
         page = open_page(address)
         names = page.locator(".views label:not([hidden])").all_text_contents()
-        assert names == ["Predict", "Read", "Write"] and page.locator("#predict").is_visible()
+        assert names == ["Predict", "Read", "Write", "Inside"] and page.locator("#predict").is_visible()

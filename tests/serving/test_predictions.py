@@ -60,7 +60,7 @@ def test_fine_tuned_runs_are_listed_with_their_task_and_the_page_has_a_view_for_
     assert client.get("/v1/models/labels").json() == entries["labels"]
     listed = {model["name"]: model for model in client.get("/api/models").json()["models"]}
     assert {name: model["views"] for name, model in listed.items()} == {
-        "gpt": ["read", "write"],
+        "gpt": ["read", "write", "inside"],
         "labels": ["predict"],
         "pairs": ["predict"],
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from pipelines.inspection.instrument import Instrument, require_decoder
 from pipelines.inspection.own_text import OwnText, model_arguments, scored
 from pipelines.inspection.triggers import Trigger, trigger_table, triggers_of
 from pipelines.inspection.words import Words
+from pipelines.reporting.pictures import Bars, Picture
 from pipelines.training.batch import Batch
 from pipelines.training.batch_loss import target_nats
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
 SEED, STEP_TOKENS, TRIGGERS, SHOWN = 0, 1024, 5, 5
+LEAST_VARIANCE, LEAST_LOSS = 1e-12, 1e-6  # shares of the squared activations and of the loss; less is rounding
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,8 @@ class Feature:
 class Quality:
     """How well an autoencoder reconstructs a layer, on validation tokens."""
 
-    explained_variance: float
-    """1 - sum |x - x'|^2 / sum |x - mean|^2, both over all tokens"""
+    explained_variance: float | None
+    """1 - sum |x - x'|^2 / sum |x - mean|^2, both over all tokens; None if the activations are constant"""
     dead: int
     """Features that fire nowhere"""
     mean_active: float
@@ -62,8 +64,8 @@ class Quality:
     """With zeros in place of the output"""
     mean_bits: float
     """With the mean output over the tokens in place of the output"""
-    loss_recovered: float
-    """(zero - spliced) / (zero - loss): 1 is the whole model, 0 is as bad as zeros"""
+    loss_recovered: float | None
+    """(zero - spliced) / (zero - loss): 1 is the whole model, 0 is as bad as zeros; None if zeros change no loss"""
 
 
 @dataclass(frozen=True)
@@ -77,10 +79,10 @@ class AutoencoderOfRun(Result):
         "and measured on the validation split (TopK, Gao et al. 2024). Explained variance is 1 - sum |x - x'|^2 / sum "
         "|x - mean|^2, both summed over all tokens. Dead features fire nowhere. Spliced: loss of the model with the "
         "reconstruction in place of the layer's output. Mean and zeros: loss with the mean output or with zeros there. "
-        "Loss recovered is (zeros - spliced) / (zeros - model). Zeros are a low bar: compare with the mean, too. The "
-        "features depend on their number, on how many are active, on the seed and on the length of training. The "
-        "autoencoder cannot tell whether the model itself uses these features, and the strongest examples alone do not "
-        "tell what a feature means.",
+        "Loss recovered is (zeros - spliced) / (zeros - model). Both are undefined where their divisor is 0. "
+        "Zeros are a low bar: compare with the mean, too. The features depend on their number, on how many are active, "
+        "on the seed and on the length of training. The autoencoder cannot tell whether the model itself uses these "
+        "features, and the strongest examples alone do not tell what a feature means.",
     )
 
     layer: int
@@ -100,14 +102,14 @@ class AutoencoderOfRun(Result):
     def parts(self) -> list[Table | str]:
         found = self.quality
         rows = [
-            ("explained variance", [f"{found.explained_variance:.3f}"]),
+            ("explained variance", [_or_undefined(found.explained_variance)]),
             ("dead features", [f"{found.dead:,} of {self.features:,}"]),
             ("active features at a position", [f"{found.mean_active:.1f} of {self.active}"]),
             ("loss, bits per token", [f"{found.loss_bits:.3f}"]),
             ("loss, spliced", [f"{found.spliced_bits:.3f}"]),
             ("loss, mean", [f"{found.mean_bits:.3f}"]),
             ("loss, zeros", [f"{found.zero_bits:.3f}"]),
-            ("loss recovered", [f"{found.loss_recovered:.3f}"]),
+            ("loss recovered", [_or_undefined(found.loss_recovered)]),
         ]
         return [
             Table(f"layer {self.layer}", "on the validation split", [""], rows),
@@ -117,6 +119,17 @@ class AutoencoderOfRun(Result):
             ),
             extent(self.steps, self.trained_tokens, self.tokens),
         ]
+
+    def pictures(self) -> Sequence[Picture]:
+        found = self.quality
+        losses = {
+            "the layer's output": found.loss_bits,
+            "its reconstruction": found.spliced_bits,
+            "its mean": found.mean_bits,
+            "zeros": found.zero_bits,
+        }
+        text = "Loss of the model when the next layer reads each of these."
+        return [Bars(title=f"Loss with layer {self.layer} replaced", text=text, values=losses, x="bits per token")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,6 +220,10 @@ class Autoencoder(Instrument):
 INSTRUMENT = Autoencoder
 
 
+def _or_undefined(value: float | None) -> str:
+    return "undefined" if value is None else f"{value:.3f}"
+
+
 def _activations(model: LanguageModel, name: str, batch: Batch) -> Tensor:
     """Return an activation at all positions of a batch, (N, width) float32."""
     with inference_mode(model), observed(model, [name]) as found:
@@ -237,8 +254,9 @@ def measured(
     whole, spliced, zero, average = (_loss(model, name, edit, batches) for edit in (None, autoencoder, zeros, means))
     active = float(activity.fired.sum()) / activity.tokens
     dead = int((activity.fired == 0).sum())
-    recovered = (zero - spliced) / (zero - whole)
-    return Quality(1 - errors / distances, dead, active, whole, spliced, zero, average, recovered), activity
+    explained = 1 - errors / distances if distances > LEAST_VARIANCE * squares else None
+    recovered = (zero - spliced) / (zero - whole) if abs(zero - whole) > LEAST_LOSS * whole else None
+    return Quality(explained, dead, active, whole, spliced, zero, average, recovered), activity
 
 
 def _loss(

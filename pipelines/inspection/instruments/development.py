@@ -52,7 +52,7 @@ class DevelopmentOfHeads(Result):
     key = "development"
     section = Section(
         "Development of heads",
-        "The scores of the instrument `heads` in each checkpoint, and the loss, which is interpolated between logged "
+        "The scores of the instrument heads in each checkpoint, and the loss, interpolated between logged "
         f"steps. Induction appears in the first checkpoint in which a head's score reaches {APPEARS}. A run keeps few "
         "checkpoints unless `train.keep_every_tokens` is set, and the curves cannot tell what happens between them. "
         "That a score and the loss change together does not say that one causes the other.",

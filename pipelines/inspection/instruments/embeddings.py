@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,11 +17,13 @@ from pipelines.evaluation.measurement import Result, Section, Table
 from pipelines.inspection.instrument import Instrument
 from pipelines.inspection.word_vectors import read_word_vectors
 from pipelines.inspection.words import Words
+from pipelines.reporting.pictures import Arrows, Picture, Point
 from pipelines.reporting.token_labels import TokenLabels
 
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
+DRAWN = 6  # analogies of a picture
 NEAREST, USUAL, SHOWN = 6, 8, 12  # neighbours of a word, words if `near` is empty, and rows of analogies
 
 
@@ -39,6 +41,12 @@ class Analogy:
     """Cosine of b - a and d - c"""
     coordinates: tuple[tuple[float, float], ...]
     """The four words along the first two principal components of all entries"""
+
+    @property
+    def arrows(self) -> list[tuple[Point, Point]]:
+        """Return the arrows from a to b and from c to d."""
+        a, b, c, d = ((word, *place) for word, place in zip(self.words, self.coordinates, strict=True))
+        return [(a, b), (c, d)]
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,24 @@ class EmbeddingsOfRun(Result):
             if space.analogies or space.skipped:
                 parts += self._analogies(space, title)
         return parts
+
+    def pictures(self) -> Sequence[Picture]:
+        text = (
+            "An arrow from a to b and one from c to d in the colour of each analogy, along the first two principal "
+            "components of all entries. Parallel arrows of a colour show the same displacement, as far as two "
+            "components tell."
+        )
+        return [
+            Arrows(
+                title=f"Displacements of analogies in {space.name}",
+                text=text,
+                groups=[one.arrows for one in space.analogies[:DRAWN]],
+                x="principal component 1",
+                y="principal component 2",
+            )
+            for space in self.spaces
+            if space.analogies
+        ]
 
     def _analogies(self, space: Space, title: str) -> list[Table | str]:
         found, skipped = space.analogies, f"{space.skipped:,} left out for repeated words or words without a vector"

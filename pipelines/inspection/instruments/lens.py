@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
@@ -69,20 +69,8 @@ class LensOfText(Result):
         return [self._last_token(), self._all_tokens(), *self._left_out()]
 
     def pictures(self) -> Sequence[Picture]:
-        last = slice(max(0, len(self.tokens) - DRAWN), None)
-        return [
-            HeatMap(
-                title="Likeliest token by layer and position",
-                text="What each layer would predict after each token; darker is more probable. Last row: the model.",
-                maps={"": [layer.probabilities[last] for layer in self.layers]},
-                words=[layer.words[last] for layer in self.layers],
-                rows=[layer.name for layer in self.layers],
-                columns=self.tokens[last],
-                x="after",
-                y="layer",
-                most=1.0,
-            )
-        ]
+        title = "Likeliest token by layer and position"
+        return [picture_of_words(title, self.tokens, self.layers)]
 
     def _last_token(self) -> Table:
         rows = []
@@ -97,9 +85,7 @@ class LensOfText(Result):
 
     def _all_tokens(self) -> Table:
         """Return the likeliest tokens after the last POSITIONS tokens, of at most LAYERS layers."""
-        last = len(self.layers) - 1
-        places = sorted({round(i * last / (LAYERS - 1)) for i in range(LAYERS)})
-        chosen = [self.layers[place] for place in places]
+        chosen = [self.layers[place] for place in shown_layers(len(self.layers))]
         rows = [
             (self.tokens[t], [f"{layer.words[t]} {layer.probabilities[t]:.0%}" for layer in chosen])
             for t in range(max(0, len(self.tokens) - POSITIONS), len(self.tokens))
@@ -112,6 +98,38 @@ class LensOfText(Result):
         few = [f"the last {POSITIONS} of {tokens:,} tokens"] if tokens > POSITIONS else []
         few += [f"{LAYERS - 1} of {layers} layers"] if layers >= LAYERS else []
         return [f"{' and '.join(few)}; `as_json` has all"] if few else []
+
+
+def shown_layers(count: int) -> list[int]:
+    """Return the places of at most LAYERS of `count` layers, evenly spaced."""
+    return sorted({round(i * (count - 1) / (LAYERS - 1)) for i in range(LAYERS)})
+
+
+class ReadWords(Protocol):
+    """The likeliest token of a lens after each of T tokens, and its probability."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def words(self) -> tuple[str, ...]: ...
+    @property
+    def probabilities(self) -> tuple[float, ...]: ...
+
+
+def picture_of_words(title: str, tokens: Sequence[str], layers: Sequence[ReadWords]) -> HeatMap:
+    """Return the picture of what the lens of each layer predicts after the last DRAWN tokens of a text."""
+    last = slice(max(0, len(tokens) - DRAWN), None)
+    return HeatMap(
+        title=title,
+        text="What each layer would predict after each token; darker is more probable. Last row: the model.",
+        maps={"": [layer.probabilities[last] for layer in layers]},
+        words=[layer.words[last] for layer in layers],
+        rows=[layer.name for layer in layers],
+        columns=tokens[last],
+        x="after",
+        y="layer",
+        most=1.0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

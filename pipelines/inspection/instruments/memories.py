@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from pipelines.inspection.instrument import Instrument, require_decoder
 from pipelines.inspection.own_text import OwnText, model_arguments
 from pipelines.inspection.triggers import Trigger, trigger_table, triggers_of
 from pipelines.inspection.words import Words
+from pipelines.reporting.pictures import Curves, Picture
 
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
@@ -97,6 +99,12 @@ class MemoriesOfRun(Result):
             tables.append(trigger_table(title, unit.triggers))
             tables.append(f"promotes {' '.join(unit.promotes)}; suppresses {' '.join(unit.suppresses)}")
         return [*tables, f"{self.tokens:,} validation tokens"]
+
+    def pictures(self) -> Sequence[Picture]:
+        agreement = {name: [getattr(one, name) for one in self.layers] for name in ("agreement", "chance")}
+        panels = {"fire": {"fire": [one.fires for one in self.layers]}, "agreement": agreement}
+        text = "Mean share of positions at which a unit fires; share of units whose value agrees with the text."
+        return [Curves(title="Units by layer", text=text, x=range(len(self.layers)), panels=panels, label="layer")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -75,9 +75,9 @@ class PatchedPrompts(Result):
 
     @property
     def _labels(self) -> list[str]:
-        """Return each token of the text, and the token of the corrupt prompt in its place if it is another one."""
+        """Return each token of the text; "a → b" if it is b, and a in the corrupt prompt."""
         pairs = zip(self.tokens, self.corrupt_tokens, strict=True)
-        return [own if own == other else f"{own} for {other}" for own, other in pairs]
+        return [own if own == other else f"{other} → {own}" for own, other in pairs]
 
     def pictures(self) -> Sequence[Picture]:
         text = "1 restores the clean prediction; 0 changes nothing. Rows are layers, from the first to the last."

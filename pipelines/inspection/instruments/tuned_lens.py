@@ -17,7 +17,9 @@ from lm.model import LanguageModel
 from pipelines.evaluation.measurement import Result, Section, Table
 from pipelines.inspection.bounded_training import check_bounds, extent, train
 from pipelines.inspection.instrument import Instrument, require_decoder
+from pipelines.inspection.instruments.lens import POSITIONS, picture_of_words, shown_layers
 from pipelines.inspection.own_text import OwnText, model_arguments, scored
+from pipelines.inspection.words import Words, read_ids
 from pipelines.reporting.pictures import Curves, Picture
 from pipelines.training.batch import Batch
 from pipelines.training.batch_loss import LOGIT_ROWS
@@ -45,6 +47,43 @@ class LensesOfLayer:
 
 
 @dataclass(frozen=True)
+class WordsOfLayer:
+    """What a lens of a layer predicts after each of T tokens."""
+
+    name: str
+    """ "embedding", the input of the first layer, or the number of the layer"""
+    words: tuple[str, ...]
+    """(T) the likeliest token"""
+    probabilities: tuple[float, ...]
+    """(T) its probability"""
+
+
+@dataclass(frozen=True)
+class LensesOfText:
+    """What both lenses predict after each token of a text. Their last layer is the model's prediction."""
+
+    text: str
+    tokens: tuple[str, ...]
+    """(T) the tokens that the model reads"""
+    logit: tuple[WordsOfLayer, ...]
+    tuned: tuple[WordsOfLayer, ...]
+
+    def table(self, which: str) -> Table:
+        """Return the words of both lenses after the last POSITIONS tokens, in some layers; in the last they agree."""
+        *inner, last = shown_layers(len(self.logit))
+        rows = [
+            (
+                self.tokens[t],
+                [*(f"{self.logit[i].words[t]} / {self.tuned[i].words[t]}" for i in inner), self.logit[-1].words[t]],
+            )
+            for t in range(max(0, len(self.tokens) - POSITIONS), len(self.tokens))
+        ]
+        return Table(
+            f"logit lens / tuned lens{which}", "after", [self.logit[i].name for i in (*inner, last)], rows, text=True
+        )
+
+
+@dataclass(frozen=True)
 class TunedLensOfRun(Result):
     """The logit lens and the tuned lens by layer."""
 
@@ -56,7 +95,8 @@ class TunedLensOfRun(Result):
         "logit lens has no map. KL is the mean divergence of a lens from the model's prediction on the validation "
         "split, and next token is the mean surprisal. Where the tuned lens is better, the layer holds information in "
         "another basis than that of the head. The lens cannot tell whether the model uses what the map finds. A map "
-        "that is trained for too few steps shows less than the layer holds, sometimes less than the logit lens.",
+        "that is trained for too few steps shows less than the layer holds, sometimes less than the logit "
+        "lens. For texts, a table and pictures show the likeliest token of both lenses.",
     )
 
     layers: tuple[LensesOfLayer, ...]
@@ -68,6 +108,11 @@ class TunedLensOfRun(Result):
     """Validation tokens"""
     source: str
     """Folder of the dataset"""
+    texts: tuple[LensesOfText, ...]
+
+    def _numbered(self) -> list[tuple[str, LensesOfText]]:
+        """Return the texts, with their numbers for titles if there are several."""
+        return [(f", text {i}" if len(self.texts) > 1 else "", text) for i, text in enumerate(self.texts, 1)]
 
     def parts(self) -> list[Table | str]:
         numbers = [field.name for field in fields(LensesOfLayer)[1:]]
@@ -76,21 +121,26 @@ class TunedLensOfRun(Result):
         return [
             Table("bits per token by layer", "layer", heads, rows),
             extent(self.steps, self.trained_tokens, self.tokens),
+            *(text.table(which) for which, text in self._numbered()),
         ]
 
     def pictures(self) -> Sequence[Picture]:
         def lines(measure: str) -> dict[str, list[float]]:
             return {f"{lens} lens": [getattr(one, f"{lens}_{measure}") for one in self.layers] for lens in LENSES}
 
-        return [
-            Curves(
-                title="Both lenses by layer",
-                text="0 is the embedding. Where the tuned lens is lower, it finds what the logit lens does not show.",
-                x=range(len(self.layers)),
-                panels={"KL, bits per token": lines("kl_bits"), "next token, bits": lines("next_bits")},
-                label="layers passed",
-            )
+        curves = Curves(
+            title="Both lenses by layer",
+            text="0 is the embedding. Where the tuned lens is lower, it finds what the logit lens does not show.",
+            x=range(len(self.layers)),
+            panels={"KL, bits per token": lines("kl_bits"), "next token, bits": lines("next_bits")},
+            label="layers passed",
+        )
+        words = [
+            picture_of_words(f"{kind.capitalize()} lens{which}", text.tokens, getattr(text, kind))
+            for which, text in self._numbered()
+            for kind in LENSES
         ]
+        return [curves, *words]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +166,9 @@ class TunedLensInstrument(Instrument):
     def check(self, config: ModelConfig) -> None:
         require_decoder(config, "the tuned lens")
 
-    def look(self, run: LoadedRun, text: str) -> TunedLensOfRun:
+    def look_at(self, run: LoadedRun, texts: Sequence[str]) -> list[Result]:
+        """Return one result: the lens is trained once for all texts, of which there may be none."""
+        read_texts = [(text, read_ids(run, text)) for text in texts]
         own, model = OwnText.of(run), run.model
         lens = TunedLens(model)
         training, device = LensTraining(model, lens), model.embedding.weight.device
@@ -132,7 +184,9 @@ class TunedLensInstrument(Instrument):
         steps = train("training the tuned lens", step, steps=self.steps, seconds=self.seconds)
         batches = own.validation(self.validation_tokens)
         layers, tokens = measured(model, lens, batches)
-        return TunedLensOfRun(layers, steps, read, tokens, own.source)
+        words = Words(run)
+        of_texts = tuple(_lenses(model, lens, text, ids, words) for text, ids in read_texts)
+        return [TunedLensOfRun(layers, steps, read, tokens, own.source, of_texts)]
 
 
 INSTRUMENT = TunedLensInstrument
@@ -145,6 +199,27 @@ def _some(rows: Tensor, generator: np.random.Generator) -> Tensor:
         return rows
     kept = torch.from_numpy(generator.choice(len(places), STEP_TOKENS, replace=False)).to(places.device)
     return torch.zeros_like(rows).flatten().index_fill(0, places[kept], True).view_as(rows)
+
+
+@torch.no_grad()
+def _lenses(model: LanguageModel, lens: TunedLens, text: str, ids: Tensor, words: Words) -> LensesOfText:
+    """Return what both lenses predict for a text of `ids` (T,)."""
+    streams, final = lens.streams(model, {"ids": ids[None]}, torch.ones_like(ids[None], dtype=torch.bool))
+
+    def of_layer(name: str, log_probabilities: Tensor) -> WordsOfLayer:
+        best = log_probabilities.max(dim=-1)
+        return WordsOfLayer(name, words.of(best.indices), tuple(best.values.exp().tolist()))
+
+    def of_lens(tuned: bool) -> tuple[WordsOfLayer, ...]:
+        read = [lens.log_probabilities(model, x, layer, tuned) for layer, x in enumerate(streams)]
+        return tuple(of_layer(name, one) for name, one in zip(layer_names(lens), [*read, final], strict=True))
+
+    return LensesOfText(text, words.of(ids), of_lens(False), of_lens(True))
+
+
+def layer_names(lens: TunedLens) -> list[str]:
+    """Return the names of the layers of a lens, and of the last one."""
+    return ["embedding", *(f"{layer}" for layer in range(len(lens.names)))]
 
 
 @torch.no_grad()
@@ -165,6 +240,6 @@ def measured(model: LanguageModel, lens: TunedLens, batches: list[Batch]) -> tup
                 sums[layer] += [*divergences, *(-one.gather(-1, targets[part]).sum().item() for one in both)]
         final_nats -= final.double().gather(-1, targets).sum().item()
         tokens += len(final)
-    names = ["embedding", *(f"{layer}" for layer in range(len(lens.names)))]
+    names = layer_names(lens)
     sums = np.concatenate((sums, [[0.0, 0.0, final_nats, final_nats]])) / tokens
     return tuple(LensesOfLayer(n, *map(bits, row)) for n, row in zip(names, sums.tolist(), strict=True)), tokens

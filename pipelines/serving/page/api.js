@@ -34,8 +34,9 @@ async function send(path, body, signal) {
   return response;
 }
 
-// Return an error of the server as a sentence, in which a field has the name that the page shows.
-function sentence({ message, param }) {
+// Return an error of the server as a sentence, in which fields have the names that the page shows.
+function sentence({ message: said, param }) {
+  const message = said.replaceAll(/`(\w+)`/g, (code, field) => (shownName(field) ? `“${shownName(field)}”` : code));
   const name = param && message.startsWith(`${param} `) && shownName(param);
   if (name) return `“${name}”${message.slice(param.length)}`;
   return message.charAt(0).toUpperCase() + message.slice(1);

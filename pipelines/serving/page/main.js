@@ -4,6 +4,7 @@ import { ask, takeToken } from "./api.js";
 import { ChatView } from "./chat.js";
 import { byId, dress, fillSelect } from "./dom.js";
 import { FillView } from "./fill.js";
+import { InsideView } from "./inside.js";
 import { PredictView } from "./predict.js";
 import { ReadView } from "./read.js";
 import { WriteView } from "./write.js";
@@ -57,9 +58,10 @@ async function start() {
     read: new ReadView(models.filter((model) => model.views.includes("read")), report),
     write: new WriteView(report),
     fill: new FillView(report),
+    inside: new InsideView(report),
   };
   byId("run").addEventListener("change", () => arrange(views, models));
-  for (const id of ["text", "prompt", "fill-text"]) byId(id).addEventListener("input", () => dress(byId(id)));
+  for (const id of ["text", "prompt", "fill-text", "inside-text"]) byId(id).addEventListener("input", () => dress(byId(id)));
   document.querySelector(".views").addEventListener("change", () => arrange(views, models));
   chooseView(models[0].views[0]);
   arrange(views, models);
