@@ -94,6 +94,14 @@ def batch_size(done: float, *, start: float, full: float, warmup: float) -> floa
     return full if done >= warmup else start + (full - start) * done / warmup
 
 
+def sequence_length(done: float, *, start: int, full: int, warmup: float) -> int:
+    """Return the length of sequences: `start` doubles until it is `full`, in equal parts of `warmup`.
+
+    Short sequences first (Devlin et al. 2019, A.2; Li et al. 2022). `full` must be `start` times a power of two.
+    """
+    return full if done >= warmup else start << int(((full // start).bit_length() - 1) * done / warmup)
+
+
 def half_cosine(done: float, total: float, final: float) -> float:
     """Return half a cosine from 1 at 0 to `final` at `total`, then constant."""
     progress = min(1.0, done / total) if total > 0 else 0.0

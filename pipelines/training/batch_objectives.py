@@ -24,6 +24,7 @@ from pipelines.dataset.pair_dataset import Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.run.text_ids import ROLES, ids_of
 from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard
+from pipelines.training.masking import STANDARD, Masking
 from pipelines.training.seeding import generators
 from tokenizer import CLS, END_OF_TEXT, MASK, PAD, SEP, Tokenizer, sentinels
 
@@ -59,20 +60,28 @@ class MaskedToken:
     source_positions = 0
 
     def __init__(
-        self, context_length: int, special: Mapping[str, int], vocab_size: int, separator: int | None = None
+        self,
+        context_length: int,
+        special: Mapping[str, int],
+        vocab_size: int,
+        separator: int | None = None,
+        masking: Masking = STANDARD,
     ) -> None:
         """`special`: ids of special tokens, which are never masked. Random replacements are below `vocab_size`."""
         require_special_tokens("masked-token", (MASK, CLS, SEP), special)
         self.length, self.positions = context_length, context_length + 2
-        self._separator, self._vocab_size = separator, vocab_size
+        self._separator, self._vocab_size, self._masking = separator, vocab_size, masking
         self._mask, self._cls, self._sep = special[MASK], special[CLS], special[SEP]
         self._special = np.array(sorted(set(special.values())))
 
     def batch(self, stream: TokenStream, starts: Array, draws: Array) -> Batch:
         """Return the blocks that begin at `starts` (B,) of the stream, each masked by its draw."""
+        blocks, drawn_from = stream.gather(starts, self.length), generators(draws)
         inputs, targets, weights = masked_token(
-            stream.gather(starts, self.length),
-            generators(draws),
+            blocks,
+            drawn_from,
+            share=self._masking.share,
+            starts=self._masking.starts(blocks, drawn_from),
             mask_id=self._mask,
             cls_id=self._cls,
             sep_id=self._sep,
@@ -244,13 +253,18 @@ class PairObjective:
 
 
 def make_objective(
-    name: str, length: int, tokenizer: Tokenizer, document_mask: bool = False, facts: Mapping[str, Any] | None = None
+    name: str,
+    length: int,
+    tokenizer: Tokenizer,
+    document_mask: bool = False,
+    facts: Mapping[str, Any] | None = None,
+    masking: Masking = STANDARD,
 ) -> StreamObjective | PairObjective:
     """Return the objective `name` for blocks of `length` tokens, or for pairs of at most `length` positions a side.
 
     With `document_mask`, batches number the documents of each row. `facts` is the table [run] of a run's config.toml,
-    which holds the special ids of an imported model or a published tokenizer. Raises ValueError if a special token
-    is missing.
+    which holds the special ids of an imported model or a published tokenizer. `masking` is that of training; the
+    default is for all measurements. Raises ValueError if a special token is missing.
     """
     facts = facts or {}
     special, separator = tokenizer.special_tokens | facts.get("roles", {}), None
@@ -260,7 +274,7 @@ def make_objective(
     if name == "next-token":
         return NextToken(length, separator)
     if name == "masked-token":
-        return MaskedToken(length, special, tokenizer.vocab_size, separator)
+        return MaskedToken(length, special, tokenizer.vocab_size, separator, masking)
     if name == "denoising":
         return Denoising(length, special, sentence_stops(tokenizer))
     if "special_ids" not in facts:

@@ -68,7 +68,8 @@ class Trainer:
         self.parallel = with_threads(parallel, model, config)
         self.batches = Prefetcher(data)
         # Compiled blocks have one shape, so they are compiled once; but a batch that grows has many.
-        self._one_shape = config.compile and isinstance(data, BlockData) and not config.batch_tokens_start
+        grows = config.batch_tokens_start or config.length_start
+        self._one_shape = config.compile and isinstance(data, BlockData) and not grows
         every_position = self._one_shape and model.config.architecture != "encoder"
         device = next(model.parameters()).device
         self._graphs = uses_graphs(config, device, self.parallel.kind, every_position)
@@ -219,8 +220,9 @@ class Trainer:
         weight = self.parallel.sum(float(batch.weights.sum()))
         if self._graphs:
             own_gradients(self._parameters)
+        parts = len(batch.inputs) // -(-examples // self.parallel.world_size)  # of a block, in a length warm-up
         batch, scale = self._to_one_shape(batch), self.loss_scale.factor()
-        total = self.parallel.gradient(self.training_loss, batch, self.micro_batch, max(1.0, weight), scale)
+        total = self.parallel.gradient(self.training_loss, batch, self.micro_batch * parts, max(1.0, weight), scale)
         self.loss_scale.unscale(self.optimizers)
         total_norm = self.parallel.clip(self._parameters, self.config.grad_clip or math.inf)
         if not self._may_skip:  # otherwise both scalars decide
