@@ -39,7 +39,7 @@ SUBJECTS = {
         "tokens batch_tokens micro_batch seed",
         "batch_tokens_start batch_warmup_tokens length_start length_warmup_tokens sampling",
     ),
-    "masks": ("", "masked_share masked_share_end masked_unit"),
+    "masks": ("", "masked_rows masked_share masked_share_end masked_unit"),
     "optimizer": (
         "lr warmup_tokens optimizer weight_decay",
         "layer_decay schedule min_lr_ratio decay_share muon_lr muon_momentum weight_decay_schedule weight_decay_ratio "
@@ -87,8 +87,11 @@ class TrainConfig:
     """Seed. It decides the initial weights, the data order, the masks and dropout"""
 
     # Masks
+    masked_rows: float = 0.0
+    """Share of a decoder's blocks in which it attends to both sides and predicts masked tokens (GPT-BERT), such as 0.5
+    or 0.9375. The other blocks train next tokens, as validation measures them"""
     masked_share: float = SELECTED
-    """Share of the tokens that masked-token training selects. Validation and evaluation always select 15 % of them, as
+    """Share of the tokens that masks select in training. Validation and evaluation always select 15 % of them, as
     single tokens"""
     masked_share_end: float = 0.0
     """Share at the end of the run, to which it changes linearly; 0: constant"""
@@ -212,6 +215,7 @@ class TrainConfig:
             "be in [0, 1)",
         )
         require(self, ("min_lr_ratio", "decay_share"), lambda value: 0 <= value <= 1, "be in [0, 1]")
+        require(self, ("masked_rows",), lambda value: 0 <= value <= 1, "be in [0, 1]")
         require(self, ("masked_share",), lambda value: 0 < value <= 1, "be above 0 and at most 1")
         require(self, ("masked_share_end",), lambda value: 0 <= value <= 1, "be in [0, 1]")
         require_seed(self.seed, "train.seed")

@@ -83,12 +83,23 @@ class Recipe:
                     f"train.{name} is {getattr(train, name)}, but pairs are sorted into {what}: leave it and "
                     f"train.{name.split('_')[0]}_warmup_tokens out"
                 )
+        if train.masked_rows and self.objective != "next-token":
+            raise ValueError(
+                f"train.masked_rows is {train.masked_rows}, but the objective is {self.objective!r}: leave it out, or "
+                "train a decoder on 'next-token'"
+            )
         for name in ("masked_share", "masked_share_end", "masked_unit"):
-            if self.objective != "masked-token" and getattr(train, name) != getattr(TrainConfig, name):
+            masked = self.objective == "masked-token" or train.masked_rows
+            if not masked and getattr(train, name) != getattr(TrainConfig, name):
                 raise ValueError(
-                    f"train.{name} is {getattr(train, name)!r}, but the objective is {self.objective!r}: leave it "
-                    "out, or train an encoder on 'masked-token'"
+                    f"train.{name} is {getattr(train, name)!r}, but the objective is {self.objective!r}, without "
+                    "masks: leave it out, train an encoder on 'masked-token', or give a decoder train.masked_rows"
                 )
+        if train.masked_rows and not (self.model.attention_only and self.model.positions != "relative"):
+            raise ValueError(
+                f"train.masked_rows is {train.masked_rows}, but mixers other than attention, and model.positions="
+                "'relative' of a decoder, see the past only: give model.mixer=attention with other positions"
+            )
 
     @property
     def step_tokens(self) -> int:

@@ -6,6 +6,7 @@ are seeded by its row of `draws` (B, 3) int64: seed, epoch, block number.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from lm.objectives import (
     length_of_infilled,
     lengths_of_span_corruption,
+    masked_next_token,
     masked_token,
     next_token,
     permuted_sentences,
@@ -105,6 +107,51 @@ class MaskedToken:
         return Batch(inputs, targets, weights, segments=document_numbers(targets, self._separator))
 
 
+class NextOrMaskedToken:
+    """GPT-BERT's objective of a decoder (Charpentier and Samuel 2024, 2).
+
+    Each row is drawn to be causal, as in `NextToken`, or masked. A masked row attends to both sides, and the position
+    before each selected token predicts it. Targets of a masked row weigh 1 / share, so both kinds of rows weigh the
+    same on average.
+    """
+
+    source_positions = 0
+
+    def __init__(
+        self,
+        context_length: int,
+        special: Mapping[str, int],
+        vocab_size: int,
+        separator: int | None = None,
+        masking: Masking = STANDARD,
+    ) -> None:
+        """Arguments as of `MaskedToken`; `masking.rows` is the probability of a masked row."""
+        require_special_tokens("train.masked_rows", (MASK,), special)
+        self.length = self.positions = context_length
+        self._causal = NextToken(context_length, separator)
+        self._mask, self._special = special[MASK], np.array(sorted(set(special.values())))
+        self._vocab_size, self._masking = vocab_size, masking
+
+    def batch(self, stream: TokenStream, starts: Array, draws: Array) -> Batch:
+        """Return the blocks that begin at `starts` (B,) of the stream, each causal or masked by its draw."""
+        batch, drawn_from = self._causal.batch(stream, starts), generators(draws)
+        causal = np.array([generator.random() >= self._masking.rows for generator in drawn_from], bool)
+        rows = np.flatnonzero(~causal)
+        blocks, drawn_from = stream.gather(starts[rows], self.length + 1), [drawn_from[row] for row in rows]
+        inputs, _, weights = masked_next_token(
+            blocks,
+            drawn_from,
+            share=self._masking.share,
+            starts=self._masking.starts(blocks, drawn_from),
+            mask_id=self._mask,
+            special_ids=self._special,
+            vocab_size=self._vocab_size,
+        )
+        batch.inputs[rows] = inputs
+        batch.weights[rows] *= weights / np.float32(self._masking.share)
+        return replace(batch, causal=causal[:, None])
+
+
 class Corruption:
     """An objective of encoder-decoders: the encoder reads corrupted blocks, the decoder restores them."""
 
@@ -186,7 +233,7 @@ def sentence_stops(tokenizer: Tokenizer) -> Array:
     return np.array([token for token, spelling in enumerate(tokens) if spelling.endswith(ends)], np.int64)
 
 
-StreamObjective = NextToken | MaskedToken | Corruption
+StreamObjective = NextToken | MaskedToken | NextOrMaskedToken | Corruption
 
 
 class PairObjective:
@@ -271,6 +318,8 @@ def make_objective(
     if document_mask:
         require_special_tokens("document_mask", (END_OF_TEXT,), special)
         separator = special[END_OF_TEXT]
+    if name == "next-token" and masking.rows:
+        return NextOrMaskedToken(length, special, tokenizer.vocab_size, separator, masking)
     if name == "next-token":
         return NextToken(length, separator)
     if name == "masked-token":

@@ -53,6 +53,8 @@ class Masking:
 
     share: float = SELECTED
     """Share of the tokens that is selected."""
+    rows: float = 0.0
+    """Share of a decoder's rows that predict masked tokens."""
     unit: MaskedUnit = "token"
     words: WordStarts | None = None
     """Needed for words and spans."""

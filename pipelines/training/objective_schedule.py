@@ -27,7 +27,8 @@ class ObjectiveSchedule:
                 f"train.length_start is {first}, which does not double to the {length} tokens of a block: give "
                 f"{', '.join(map(str, lengths[1:])) or 'a dataset with blocks of another length'}"
             )
-        self._masking = Masking(unit=unit, words=None if unit == "token" else WordStarts(tokenizer))
+        rows = recipe.train.masked_rows
+        self._masking = Masking(rows=rows, unit=unit, words=None if unit == "token" else WordStarts(tokenizer))
         self._made = lru_cache(maxsize=2)(self._make)
 
     def at(self, tokens: int) -> StreamObjective:
