@@ -74,7 +74,7 @@ def _of_recipe(recipe: Fields, **train: Any) -> Variant:
     )
 
 
-# Masks of the recipe bert-tiny. All are validated with the standard rule: 15 % of the tokens, each by itself.
+# Masks and lengths of the recipe bert-tiny. All are validated with the standard rule: 15 % of the tokens, each by itself.
 MASKS = {
     "bert-tiny": _of_recipe(_BERT_TINY),
     **{f"bert-tiny, {share:.0%} masked": _of_recipe(_BERT_TINY, masked_share=share) for share in (0.3, 0.4, 0.5)},

@@ -158,13 +158,11 @@ def _trained(name: str, seed: int, settings: Settings, run: Path) -> dict[str, A
     variant = VARIANTS[name]
     dataset = TokenDataset(settings.data)
     held_out = dataset.info["splits"]["validation"]
-    lasting = {"warmup_tokens": settings.tokens // 20}
-    lasting |= {"length_warmup_tokens": settings.tokens // 2} if "length_start" in variant.train else {}
     recipe = Recipe(
         objective=variant.objective,
         model=ModelConfig(**SHAPES[settings.shape] | variant.model),
         train=TrainConfig(
-            **TRAIN | variant.train | lasting | {"tokens": settings.tokens, "seed": seed},
+            **TRAIN | variant.train | {"tokens": settings.tokens, "warmup_tokens": settings.tokens // 20, "seed": seed},
             dtype=settings.machine.dtype_name,
             validate_every_tokens=settings.tokens,
             validation_tokens=held_out["tokens"],

@@ -12,7 +12,7 @@ from lm.config import SELECTED
 from lm.optim.optimizer_settings import OptimizerKind
 from lm.optim.schedules import ends_at_peak, multiplier, sequence_length, weight_decay_multiplier
 from lm.values import check_fields
-from pipelines.recipes.field_checks import require, require_both, require_not_negative, require_positive, require_seed
+from pipelines.recipes.field_checks import require, require_not_negative, require_positive, require_seed
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -37,7 +37,7 @@ MOST_THREADS = 1024
 SUBJECTS = {
     "length and batches": (
         "tokens batch_tokens micro_batch seed",
-        "batch_tokens_start batch_warmup_tokens length_start length_warmup_tokens sampling",
+        "batch_tokens_start batch_warmup_tokens length_start length_share sampling",
     ),
     "masks": ("", "masked_rows masked_share masked_share_end masked_unit"),
     "optimizer": (
@@ -74,10 +74,10 @@ class TrainConfig:
     batch_warmup_tokens: int = 0
     """Tokens of training over which batches grow."""
     length_start: int = 0
-    """Tokens of the first blocks: blocks are cut into parts of this length, which doubles until it is the length of the
-    blocks; 0: whole blocks. Validation reads whole blocks."""
-    length_warmup_tokens: int = 0
-    """Tokens of training until blocks are whole. Each length has an equal part of them."""
+    """Shortest length of sequences. In the first part of the run, blocks are cut into halves, quarters or smaller parts
+    of at least this many tokens, and the length doubles until blocks are whole; 0: whole blocks"""
+    length_share: float = 0.5
+    """Share of the run until blocks are whole. Each length has an equal part of it"""
     micro_batch: int = 16
     """Blocks or pairs in one forward pass. Gradients accumulate over a batch. 0: as many blocks as fit a GPU's memory,
     of at most 65,536 positions, or 16 on other devices and for pairs. With compile, a batch of blocks is cut evenly."""
@@ -206,7 +206,7 @@ class TrainConfig:
         require_positive(self, "keep_checkpoints")
         require_not_negative(self, "micro_batch", "batch_tokens_start", "batch_warmup_tokens", "warmup_tokens")
         require_not_negative(self, "weight_decay", "weight_decay_ratio", "muon_lr", "grad_clip", "z_loss", "threads")
-        require_not_negative(self, "keep_every_tokens", "patience", "length_start", "length_warmup_tokens")
+        require_not_negative(self, "keep_every_tokens", "patience", "length_start")
         require(self, ("layer_decay",), lambda value: 0 < value <= 1, "be above 0 and at most 1")
         require(
             self,
@@ -215,7 +215,7 @@ class TrainConfig:
             "be in [0, 1)",
         )
         require(self, ("min_lr_ratio", "decay_share"), lambda value: 0 <= value <= 1, "be in [0, 1]")
-        require(self, ("masked_rows",), lambda value: 0 <= value <= 1, "be in [0, 1]")
+        require(self, ("masked_rows", "length_share"), lambda value: 0 <= value <= 1, "be in [0, 1]")
         require(self, ("masked_share",), lambda value: 0 < value <= 1, "be above 0 and at most 1")
         require(self, ("masked_share_end",), lambda value: 0 <= value <= 1, "be in [0, 1]")
         require_seed(self.seed, "train.seed")
@@ -231,8 +231,11 @@ class TrainConfig:
                 f"train.batch_tokens_start is {self.batch_tokens_start}, but must not be above train.batch_tokens, "
                 f"{self.batch_tokens}"
             )
-        require_both(self, "batch_tokens_start", "batch_warmup_tokens", "a batch that grows")
-        require_both(self, "length_start", "length_warmup_tokens", "a length that grows")
+        if (self.batch_tokens_start == 0) != (self.batch_warmup_tokens == 0):
+            raise ValueError(
+                f"train.batch_tokens_start is {self.batch_tokens_start} and train.batch_warmup_tokens is "
+                f"{self.batch_warmup_tokens}: a batch that grows needs both, one that does not needs neither"
+            )
 
     @property
     def keeps_best(self) -> bool:
@@ -262,7 +265,7 @@ class TrainConfig:
 
     def length(self, done: int, full: int) -> int:
         """Return the tokens of a sequence after `done` tokens, of blocks of `full` tokens."""
-        return sequence_length(done, start=self.length_start, full=full, warmup=self.length_warmup_tokens)
+        return sequence_length(done, shortest=self.length_start, full=full, warmup=self.length_share * self.tokens)
 
     def share_of_masks(self, done: int) -> float:
         """Return the share of the tokens that is selected after `done` tokens."""
@@ -283,11 +286,6 @@ class TrainConfig:
                 f"the batches grow over {self.batch_warmup_tokens:,} tokens, but the run has only {self.tokens:,}, so "
                 f"they do not reach {self.batch_tokens:,} tokens: lower train.batch_warmup_tokens, or raise "
                 "train.tokens"
-            )
-        if self.length_warmup_tokens >= self.tokens:
-            found.append(
-                f"the length grows over {self.length_warmup_tokens:,} tokens, but the run has only {self.tokens:,}, so "
-                "the model never reads whole blocks: lower train.length_warmup_tokens, or raise train.tokens"
             )
         return found
 

@@ -19,16 +19,6 @@ def require_seed(seed: int, name: str) -> None:
         raise ValueError(f"{name} is {seed}, but must {'not be negative' if seed < 0 else 'be below 2^63'}")
 
 
-def require_both(config: object, first: str, second: str, what: str) -> None:
-    """Raise ValueError if only one of two fields is 0. `what` needs both."""
-    values = [getattr(config, name) for name in (first, second)]
-    if (values[0] == 0) != (values[1] == 0):
-        raise ValueError(
-            f"train.{first} is {values[0]} and train.{second} is {values[1]}: {what} needs both, one that does not "
-            "needs neither"
-        )
-
-
 def require(
     config: object, names: tuple[str, ...], holds: Callable[[float], bool], rule: str, option: bool = False
 ) -> None:

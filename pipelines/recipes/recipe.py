@@ -80,8 +80,7 @@ class Recipe:
         for name, what in (("batch_tokens_start", "batches of one size"), ("length_start", "batches by length")):
             if self.objective == "sequence-pairs" and getattr(train, name):
                 raise ValueError(
-                    f"train.{name} is {getattr(train, name)}, but pairs are sorted into {what}: leave it and "
-                    f"train.{name.split('_')[0]}_warmup_tokens out"
+                    f"train.{name} is {getattr(train, name)}, but pairs are sorted into {what}: leave it out"
                 )
         if train.masked_rows and self.objective != "next-token":
             raise ValueError(

@@ -15,20 +15,11 @@ class ObjectiveSchedule:
     """The objective of a recipe after a number of tokens of training."""
 
     def __init__(self, recipe: Recipe, length: int, tokenizer: Tokenizer, facts: Mapping[str, Any] | None) -> None:
-        """`length`: tokens of a block. For `facts` see `make_objective`.
-
-        Raises ValueError if the recipe's first length does not double to `length`.
-        """
+        """`length`: tokens of a block. For `facts` see `make_objective`."""
         self._recipe, self._length, self._tokenizer, self._facts = recipe, length, tokenizer, facts
-        unit, first = recipe.train.masked_unit, recipe.train.length_start
-        lengths = [length >> halvings for halvings in range(length.bit_length()) if length % (1 << halvings) == 0]
-        if first and first not in lengths:
-            raise ValueError(
-                f"train.length_start is {first}, which does not double to the {length} tokens of a block: give "
-                f"{', '.join(map(str, lengths[1:])) or 'a dataset with blocks of another length'}"
-            )
-        rows = recipe.train.masked_rows
-        self._masking = Masking(rows=rows, unit=unit, words=None if unit == "token" else WordStarts(tokenizer))
+        train = recipe.train
+        words = None if train.masked_unit == "token" else WordStarts(tokenizer)
+        self._masking = Masking(rows=train.masked_rows, unit=train.masked_unit, words=words)
         self._made = lru_cache(maxsize=2)(self._make)
 
     def at(self, tokens: int) -> StreamObjective:

@@ -81,7 +81,6 @@ def test_each_length_of_a_warm_up_is_compiled_once(tmp_path, small_recipe, datas
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=graphs, dynamic=False))
     torch._dynamo.reset()
     train = {"batch_tokens": 128, "tokens": 128 * 12, "validation_tokens": 128, "validate_every_tokens": 128 * 12}
-    growing = {"length_start": 8, "length_warmup_tokens": 128 * 8}
-    recipe = with_train(small_recipe, compile=True, dtype="float32", **train, **growing)
+    recipe = with_train(small_recipe, compile=True, dtype="float32", length_start=8, length_share=0.7, **train)
     pretrain(recipe, data=dataset_folder, out=tmp_path / "run")
     assert graphs.frame_count == 4

@@ -89,7 +89,7 @@ def bert_recipe(small_recipe):
 
 
 def test_whatever_was_trained_is_validated_and_evaluated_with_the_standard_masks(bert_recipe, dataset_folder, tmp_path):
-    recipe = with_train(bert_recipe, tokens=640, length_start=8, length_warmup_tokens=320, **MASKED)
+    recipe = with_train(bert_recipe, tokens=640, length_start=8, **MASKED)
     pretrain(recipe, data=dataset_folder, out=tmp_path / "run")
     dataset, tok, run = TokenDataset(dataset_folder), Tokenizer.load(dataset_folder), Run(tmp_path / "run")
     stream = dataset.split("validation")
@@ -113,7 +113,7 @@ def test_the_share_falls_linearly_from_the_first_step_to_the_last(bert_recipe, d
 @pytest.mark.parametrize("objective", ["next-token", "masked-token"])
 def test_short_sequences_first_read_the_same_blocks(objective, bert_recipe, small_recipe, dataset_folder):
     recipe = bert_recipe if objective == "masked-token" else small_recipe
-    recipe = with_train(recipe, tokens=6400, batch_tokens=96, length_start=8, length_warmup_tokens=640)
+    recipe = with_train(recipe, tokens=6400, batch_tokens=96, length_start=8, length_share=0.1)
     data = open_training_data(recipe, Mixture([TokenDataset(dataset_folder)]), Tokenizer.load(dataset_folder))
     edges = 2 * (objective == "masked-token")
     whole = data.step(5, 640).targets
@@ -126,14 +126,14 @@ def test_short_sequences_first_read_the_same_blocks(objective, bert_recipe, smal
 
 
 def test_parts_of_a_block_have_masks_of_their_own(bert_recipe, dataset_folder):
-    recipe = with_train(bert_recipe, batch_tokens=320, length_start=16, length_warmup_tokens=640)
+    recipe = with_train(bert_recipe, batch_tokens=320, length_start=16)
     data = open_training_data(recipe, Mixture([TokenDataset(dataset_folder)]), Tokenizer.load(dataset_folder))
     weights = data.step(0, 0).weights
     assert len(np.unique(weights, axis=0)) > len(weights) // 2
 
 
 def test_a_run_resumes_within_its_length_warm_up(bert_recipe, dataset_folder, tmp_path, monkeypatch):
-    recipe = with_train(bert_recipe, tokens=1280, length_start=8, length_warmup_tokens=960, masked_unit="word")
+    recipe = with_train(bert_recipe, tokens=1280, length_start=8, length_share=0.75, masked_unit="word")
     pretrain(recipe, data=dataset_folder, out=tmp_path / "whole")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         stop_after(2, patch)
@@ -148,8 +148,7 @@ def test_a_run_resumes_within_its_length_warm_up(bert_recipe, dataset_folder, tm
     [
         ({"masked_share": 0.0}, "train.masked_share is 0.0, but must be above 0 and at most 1"),
         ({"masked_unit": "words"}, "train.masked_unit is 'words', but must be one of 'token', 'word', 'span'"),
-        ({"length_start": 8}, "a length that grows needs both"),
-        ({"length_start": 12, "length_warmup_tokens": 640}, "does not double to the 32 tokens of a block: give 16, 8"),
+        ({"length_share": 2.0}, r"train.length_share is 2.0, but must be in \[0, 1\]"),
     ],
 )
 def test_wrong_masks_and_lengths_are_refused(train, words, bert_recipe, dataset_folder, tmp_path):
