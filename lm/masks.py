@@ -72,10 +72,11 @@ class Mask:
         if self.pattern is not None:
             sparse = self._visible_by_pattern(queries, keys, device, rows, columns)
             visible = sparse if visible is None else visible & sparse
-        later = None if self.causal_rows is None else TRIANGLE.visible(queries, keys, device, rows, columns)
-        if self.causal_rows is not None and later is not None:
-            seen = later | ~self.causal_rows[:, None, None, None]
-            visible = seen if visible is None else visible & seen
+        if self.causal_rows is not None:
+            past = TRIANGLE.visible(queries, keys, device, rows, columns)
+            if past is not None:
+                seen = past | ~self.causal_rows[:, None, None, None]
+                visible = seen if visible is None else visible & seen
         if self.segments is not None:
             query_segments = self.segments[:, keys - queries :][:, rows]
             same = (query_segments[:, :, None] == self.segments[:, None, columns]).unsqueeze(1)

@@ -18,7 +18,7 @@ REPLACED = 0.10  # share of the selected positions that get a random token; the 
 NOISE = 0.15  # share of a block removed in spans (Raffel et al. 2020, 3.1.4)
 MEAN_SPAN = 3.0  # tokens of a span
 INFILLED = 0.30  # share of a block that text infilling removes (Lewis et al. 2020, 3.2 and 5)
-LONGEST_UNIT = 10  # tokens that are selected together, and words of a span (Joshi et al. 2020, 3.1)
+LONGEST_UNIT = 10  # tokens that are selected together, and words of a span, at most (Joshi et al. 2020, 3.1)
 SPAN_STOP = 0.2  # probability that a span ends after each word (the same)
 
 

@@ -70,12 +70,9 @@ def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading:
         parts.append(
             f"## Training\n\n{train.optimizer}, peak learning rate {train.lr:g}, {train.schedule} schedule, batches of "
             f"{train.batch_tokens:,} tokens, {train.dtype} activations, seed {train.seed}."
-            + (
-                f" A share of {train.masked_rows:g} of the blocks trained masked tokens; {WITHOUT_MASKS}."
-                if train.masked_rows
-                else ""
-            )
         )
+        if train.masked_rows:
+            parts[-1] += f" {100 * train.masked_rows:g} % of the blocks trained masked tokens; {WITHOUT_MASKS}."
     if head is None:
         lines = possible_exports(model, tok, run.facts.get("model_type"))
         parts.append("## Formats\n\n" + "\n".join(f"- {line}" for line in lines))

@@ -220,9 +220,11 @@ class Trainer:
         weight = self.parallel.sum(float(batch.weights.sum()))
         if self._graphs:
             own_gradients(self._parameters)
-        parts = len(batch.inputs) // -(-examples // self.parallel.world_size)  # of a block, in a length warm-up
+        rows = self.micro_batch
+        if isinstance(self.data, BlockData):  # a length warm-up cuts each block into several rows
+            rows *= len(batch.inputs) // -(-examples // self.parallel.world_size)
         batch, scale = self._to_one_shape(batch), self.loss_scale.factor()
-        total = self.parallel.gradient(self.training_loss, batch, self.micro_batch * parts, max(1.0, weight), scale)
+        total = self.parallel.gradient(self.training_loss, batch, rows, max(1.0, weight), scale)
         self.loss_scale.unscale(self.optimizers)
         total_norm = self.parallel.clip(self._parameters, self.config.grad_clip or math.inf)
         if not self._may_skip:  # otherwise both scalars decide

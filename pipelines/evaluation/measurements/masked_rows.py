@@ -54,9 +54,9 @@ class OfMaskedRows(Measurement):
         run, stream = split.plan.run, split.stream
         if not run.recipe.train.masked_rows or split.plan.options.without or not isinstance(stream, TokenStream):
             return None
-        window, documents = split.plan.windows.window, run.recipe.model.document_mask
-        masked = Masking(rows=1.0)
-        objective = make_objective("next-token", window, split.tokenizer, documents, run.facts, masked)
+        window, model = split.plan.windows.window, run.recipe.model
+        masks = Masking(rows=1.0)
+        objective = make_objective("next-token", window, split.tokenizer, model.document_mask, run.facts, masks)
         assert isinstance(objective, NextOrMaskedToken)
         nats, targets = _scored(split, stream, objective)
         if not len(nats):
