@@ -3,6 +3,8 @@
 from typing import Any, NamedTuple
 
 from lm.presets import preset
+from pipelines.files import read_toml
+from pipelines.recipes.recipe import RECIPES
 
 Fields = dict[str, Any]
 
@@ -20,6 +22,7 @@ class Variant(NamedTuple):
 
 CONTEXT = 256  # tokens of a block
 SHAPES: dict[str, Fields] = {
+    "tiny": {"context_length": CONTEXT, "layers": 2, "width": 128, "heads": 2},  # as in the recipe bert-tiny
     "small": {"context_length": CONTEXT, "layers": 4, "width": 192, "heads": 3, "bias": False},
     "medium": {"context_length": CONTEXT, "layers": 6, "width": 320, "heads": 5, "bias": False},
 }
@@ -58,6 +61,29 @@ MASKED = {
     "pre-norm bert, muon, batches of 4,096": Variant(ENCODER, MUON | {"batch_tokens": 4096}),
     "modern bert": Variant(ENCODER | MODERN, MUON),
 }
+_BERT_TINY = read_toml(RECIPES / "bert-tiny.toml")
+_PUBLISHED = read_toml(RECIPES / "bert-tiny-published.toml")
+_SETTINGS = ("optimizer", "lr", "muon_lr", "beta2", "schedule", "min_lr_ratio", "weight_decay")
+
+
+def _of_recipe(recipe: Fields, **train: Any) -> Variant:
+    """Return the variant of a recipe's table whose training differs by `train`."""
+    return Variant(
+        {name: value for name, value in recipe["model"].items() if name not in SHAPES["tiny"]} | ENCODER,
+        {name: value for name, value in recipe["train"].items() if name in _SETTINGS} | {"batch_tokens": 1024} | train,
+    )
+
+
+# Masks and lengths of the recipe bert-tiny. All are validated with the same masks: 15 % of the tokens, each by itself.
+MASKS = {
+    "bert-tiny": _of_recipe(_BERT_TINY, masked_share=0.4, length_start=64),
+    **{f"bert-tiny, {share:.0%} masked": _of_recipe(_BERT_TINY, masked_share=share) for share in (0.15, 0.3, 0.4, 0.5)},
+    "bert-tiny, 30% to 15% masked": _of_recipe(_BERT_TINY, masked_share=0.3, masked_share_end=0.15),
+    "bert-tiny, 15% masked, words": _of_recipe(_BERT_TINY, masked_unit="word"),
+    "bert-tiny, 15% masked, spans": _of_recipe(_BERT_TINY, masked_unit="span"),
+    "bert-tiny, 15% masked, length warm-up": _of_recipe(_BERT_TINY, length_start=64),
+    "bert-tiny-published": _of_recipe(_PUBLISHED),
+}
 VARIANTS = {
     **SWEEP,
     "gpt2, muon": Variant(GPT2, MUON),
@@ -77,6 +103,7 @@ VARIANTS = {
     "modern, skips and value embeddings": Variant(MODERN | {"embedding_skips": True, "value_embeddings": 1}, MUON),
     "modern, cosine": Variant(MODERN, MUON | {"schedule": "cosine"}),
     **MASKED,
+    **MASKS,
 }
 GROUPS = {
     "all": tuple(VARIANTS),
@@ -85,4 +112,5 @@ GROUPS = {
     "preset": ("modern", "modern, projections drawn", "modern, tied head", "modern, soft cap 15"),
     "optimizers": ("gpt2, lr 1e-3", "gpt2, lr 2e-3", "gpt2, lr 4e-3", "gpt2, muon", "modern, adamw", "modern"),
     "masked": tuple(MASKED),
+    "masks": tuple(MASKS),
 }

@@ -80,10 +80,11 @@ def recipes(
     *,
     text: Sequence[str],
     tokens: int = 1_000_000,
-    group: Literal["all", "sweep", "preset", "optimizers", "masked"] = "all",
+    group: Literal["all", "sweep", "preset", "optimizers", "masked", "masks"] = "all",
     variants: Annotated[Sequence[str], tyro.conf.arg(metavar="NAME")] = (),
     seeds: int = 1,
-    shape: Literal["small", "medium"] = "small",
+    shape: Literal["tiny", "small", "medium"] = "small",
+    vocab_size: int = 8192,
     dtype: Literal["auto", "float32", "bfloat16"] = "auto",
     folder: Path | None = None,
     results: Path = RESULTS / "recipes",
@@ -93,11 +94,12 @@ def recipes(
     Args:
         text: Training corpora; 1 % of their passages are held out for validation.
         tokens: Training tokens per variant.
-        group: Group of variants: all, rates and decays of GPT-2, features of the preset modern, optimizers, or
-            encoders.
+        group: Group of variants: all, rates and decays of GPT-2, features of the preset modern, optimizers, encoders,
+            or masks of the recipe bert-tiny.
         variants: Names of variants, instead of a group.
         seeds: Number of trainings per variant, with seeds 0, 1, ...
-        shape: Model shape: small has 4 layers of width 192, medium 6 of width 320.
+        shape: Model shape: tiny has 2 layers of width 128, small 4 of width 192, medium 6 of width 320.
+        vocab_size: Entries of the tokenizer, unless the folder has one.
         dtype: dtype of activations and matrix products; auto: bfloat16 if it is faster.
         folder: Folder that keeps the tokenizer, the dataset and interrupted trainings; default: a temporary folder.
         results: Folder of recipes.json and recipes.md.
@@ -108,7 +110,7 @@ def recipes(
     with tempfile.TemporaryDirectory() as temporary:
         where = folder or Path(temporary)
         if not (where / "tokenizer").exists():
-            train_tokenizer(list(text), vocab_size=8192, out=where / "tokenizer")
+            train_tokenizer(list(text), vocab_size=vocab_size, out=where / "tokenizer")
         if not (where / "data").exists():
             passages = [str(_write_passages(text, where / "passages.jsonl"))]
             options = {"tokenizer": where / "tokenizer", "context_length": CONTEXT, "split": "hash:0.01"}

@@ -25,6 +25,8 @@ class Mask:
 
     causal: bool = False
     """Hide later positions."""
+    causal_rows: Tensor | None = None
+    """(B,) bool: hide later positions in these sequences"""
     window: int = 0
     """Hide keys at this distance or farther; 0: none."""
     segments: Tensor | None = None
@@ -43,7 +45,8 @@ class Mask:
 
         Raises ValueError if the mask depends on positions and there are more queries than keys.
         """
-        if not (self.causal or self.window or self.segments is not None or self.pattern is not None):
+        by_position = self.causal_rows is not None or self.segments is not None or self.pattern is not None
+        if not (self.causal or self.window or by_position):
             return slice(0, keys)
         if queries > keys:
             raise ValueError(
@@ -69,6 +72,11 @@ class Mask:
         if self.pattern is not None:
             sparse = self._visible_by_pattern(queries, keys, device, rows, columns)
             visible = sparse if visible is None else visible & sparse
+        if self.causal_rows is not None:
+            past = TRIANGLE.visible(queries, keys, device, rows, columns)
+            if past is not None:
+                seen = past | ~self.causal_rows[:, None, None, None]
+                visible = seen if visible is None else visible & seen
         if self.segments is not None:
             query_segments = self.segments[:, keys - queries :][:, rows]
             same = (query_segments[:, :, None] == self.segments[:, None, columns]).unsqueeze(1)
@@ -134,6 +142,7 @@ class Mask:
             return self, slice(0, keys)  # queries are the last positions, so nothing is cut off at the end
         cropped = Mask(
             causal=self.causal,
+            causal_rows=self.causal_rows,
             window=self.window,
             segments=None if self.segments is None else self.segments[:, span],
             present=None if self.present is None else self.present[:, span],
@@ -180,6 +189,9 @@ class Mask:
         if self.shift is not None:
             query, key = query - self.shift[:, None, None], key - self.shift[:, None, None]
         return self.pattern(query, key).unsqueeze(1)
+
+
+TRIANGLE = Mask(causal=True)
 
 
 def _bounds(part: slice, length: int) -> tuple[int, int]:

@@ -172,7 +172,7 @@ class Stack(Component):
         biased = self.config.positions in IN_SCORES
         if self.config.architecture == "encoder-decoder" or biased or not isinstance(length, int):
             return False  # an exporter's symbolic length would be taken for the context length
-        unmasked = mask.segments is None and mask.present is None and mask.pattern is None
+        unmasked = mask.segments is None and mask.present is None and mask.pattern is None and mask.causal_rows is None
         unmasked = unmasked and not 0 < mask.window < length
         return unmasked and length == self.config.context_length
 
@@ -238,6 +238,7 @@ class LanguageModel(Component):
         present: Tensor | None = None,
         source_present: Tensor | None = None,
         types: Tensor | None = None,
+        causal: Tensor | None = None,
         rows: Tensor | None = None,
     ) -> Tensor:
         """ids (B, T) int64 to hidden states (B, T, width) of `compute_dtype`.
@@ -245,14 +246,15 @@ class LanguageModel(Component):
         With `rows` (N,) int64, indices of the B x T positions, returns these rows, (N, width), and the last block skips
         what the others do not need. An encoder-decoder also reads `source` (B, S) ids. `segments` (B, T) number the
         documents of a block, which do not attend to each other. `present` and `source_present`, bool, are False at
-        padding. `types` (B, T) are token types, 0 by default. Raises ValueError past the context length.
+        padding. `types` (B, T) are token types, 0 by default. `causal` (B, 1) bool, for a decoder, is False at
+        sequences that attend to both sides, as in GPT-BERT. Raises ValueError past the context length.
         """
         self._check_source(source)
         cross_attends = None
         if source is not None:
             cross_attends = self.stack.cross_attends(self.encode(source, source_present), Mask(present=source_present))
         x = self.embed(ids, types)
-        mask = self.mask(self.stack, segments, present)
+        mask = self.mask(self.stack, segments, present, causal)
         return self.stack(x, ids, dtype=self.compute_dtype, mask=mask, cross_attends=cross_attends, rows=rows)
 
     def encode(self, source: Tensor, present: Tensor | None = None) -> Tensor:
@@ -268,10 +270,22 @@ class LanguageModel(Component):
             return x
         return x + (self.token_types.weight[0] if types is None else self.token_types(types))
 
-    def mask(self, stack: Stack, segments: Tensor | None = None, present: Tensor | None = None) -> Mask:
+    def mask(
+        self,
+        stack: Stack,
+        segments: Tensor | None = None,
+        present: Tensor | None = None,
+        causal: Tensor | None = None,
+    ) -> Mask:
         """Return the mask of a stack's self-attention."""
-        window, pattern = self.config.window, stack.pattern
-        return Mask(causal=stack.causal, window=window, segments=segments, present=present, pattern=pattern)
+        return Mask(
+            causal=stack.causal and causal is None,
+            causal_rows=None if causal is None else causal[:, 0],
+            window=self.config.window,
+            segments=segments,
+            present=present,
+            pattern=stack.pattern,
+        )
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden (..., width) to unnormalised log-probabilities (..., V), in the dtype of hidden."""

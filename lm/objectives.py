@@ -18,6 +18,8 @@ REPLACED = 0.10  # share of the selected positions that get a random token; the 
 NOISE = 0.15  # share of a block removed in spans (Raffel et al. 2020, 3.1.4)
 MEAN_SPAN = 3.0  # tokens of a span
 INFILLED = 0.30  # share of a block that text infilling removes (Lewis et al. 2020, 3.2 and 5)
+LONGEST_UNIT = 10  # tokens that are selected together, and words of a span, at most (Joshi et al. 2020, 3.1)
+SPAN_STOP = 0.2  # probability that a span ends after each word (the same)
 
 
 def next_token(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -38,34 +40,110 @@ def masked_token(
     cls_id: int,
     sep_id: int,
     vocab_size: int,
+    share: float = SELECTED,
+    starts: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Blocks (B, T) to inputs, targets and weights, each (B, T + 2): BERT's masking (Devlin et al. 2019, 3.1).
 
     A sequence is `cls`, the block, `sep`; it is also the targets. Each position without a special token is selected
-    independently with probability 15 %. 80 % of the selected positions become `mask`, 10 % a token uniform over the
+    independently with probability `share`. 80 % of the selected positions become `mask`, 10 % a token uniform over the
     non-special ids (perhaps the same), 10 % stay. Their weights are 1. A short block may have no selected position:
     its weights are all 0 and it adds nothing to the loss. Each row draws from its own generator.
+
+    `starts` (B, T) bool, True where a unit begins, such as a word: all tokens of a unit, at most 10, are selected
+    together, and become masks, random tokens or themselves together. By default every token is a unit.
     """
     blocks = _rows(blocks, generators)
+    targets = np.empty((len(blocks), blocks.shape[1] + 2), np.int64)
+    targets[:, 0], targets[:, 1:-1], targets[:, -1] = cls_id, blocks, sep_id
+    special = np.isin(targets, special_ids)
+    special[:, [0, -1]] = True
+    starts = starts if starts is None else np.pad(starts, ((0, 0), (1, 1)))
+    inputs, selected = _masked(targets, special, generators, special_ids, mask_id, vocab_size, share, starts)
+    return inputs, targets, selected.astype(np.float32)
+
+
+def masked_next_token(
+    blocks: np.ndarray,
+    generators: Sequence[np.random.Generator],
+    *,
+    special_ids: Sequence[int] | np.ndarray,
+    mask_id: int,
+    vocab_size: int,
+    share: float = SELECTED,
+    starts: np.ndarray | None = None,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Blocks (B, T + 1) to inputs, targets and weights, each (B, T), as in GPT-BERT (Charpentier and Samuel 2024, 2).
+
+    Tokens are masked as by `masked_token`, without edges. The position before a selected token predicts it, as in
+    `next_token`, and has weight 1. So the first token of a block is never a target.
+    """
+    blocks = _rows(blocks, generators).astype(np.int64)
+    _, targets, weights = next_token(blocks)
+    special = np.isin(blocks, special_ids)
+    masked, selected = _masked(blocks, special, generators, special_ids, mask_id, vocab_size, share, starts)
+    return masked[:, :-1].copy(), targets, weights * selected[:, 1:]
+
+
+def _masked(
+    tokens: np.ndarray,
+    special: np.ndarray,
+    generators: Sequence[np.random.Generator],
+    special_ids: Sequence[int] | np.ndarray,
+    mask_id: int,
+    vocab_size: int,
+    share: float,
+    starts: np.ndarray | None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return tokens (B, P) after masking, and which were selected, (B, P) bool; those that are `special` never are."""
     specials = np.unique(np.asarray(special_ids, dtype=np.int64))
     if len(specials) >= vocab_size:
         raise ValueError(f"all {vocab_size} ids are special: there is no token left to mask")
-    targets = np.empty((len(blocks), blocks.shape[1] + 2), np.int64)
-    targets[:, 0], targets[:, 1:-1], targets[:, -1] = cls_id, blocks, sep_id
-    draw: np.ndarray = np.empty(targets.shape)
+    draw: np.ndarray = np.empty(tokens.shape)
     for row, generator in zip(draw, generators, strict=True):
         generator.random(out=row)
-    draw[:, [0, -1]] = 1.0
-    selected = (draw < SELECTED) & ~np.isin(targets, specials)
-    masked = selected & (draw < SELECTED * MASKED)
-    replaced = selected & ~masked & (draw < SELECTED * (MASKED + REPLACED))
-    inputs = targets.copy()
+    if starts is not None:
+        draw = np.take_along_axis(draw, _first_of_unit(starts, special), axis=1)
+    selected = (draw < share) & ~special
+    masked = selected & (draw < share * MASKED)
+    replaced = selected & ~masked & (draw < share * (MASKED + REPLACED))
+    inputs = tokens.copy()
     inputs[masked] = mask_id
     ordinary, counts = vocab_size - len(specials), replaced.sum(axis=1).tolist()
     ranks = [generator.integers(ordinary, size=count) for generator, count in zip(generators, counts, strict=True)]
     if ranks:
         inputs[replaced] = _ordinary_ids(np.concatenate(ranks), specials)
-    return inputs, targets, selected.astype(np.float32)
+    return inputs, selected
+
+
+def _first_of_unit(starts: np.ndarray, special: np.ndarray) -> np.ndarray:
+    """Return the place (B, P) of the first token of each token's unit. Special tokens are units of their own.
+
+    A unit of more than LONGEST_UNIT tokens, such as a line of Chinese, is cut.
+    """
+    starts = starts | special
+    starts[:, 1:] |= special[:, :-1]
+    starts[:, 0] = True
+    places = np.arange(starts.shape[1])
+    first = np.maximum.accumulate(np.where(starts, places, 0), axis=1)
+    return places - (places - first) % LONGEST_UNIT
+
+
+def span_starts(starts: np.ndarray, generators: Sequence[np.random.Generator]) -> np.ndarray:
+    """Starts of words (B, T) bool to starts of spans, (B, T) bool: SpanBERT's spans (Joshi et al. 2020, 3.1).
+
+    The text is cut into spans of l words, with l drawn from the geometric distribution of SPAN_STOP among 1 to
+    LONGEST_UNIT. Each row draws from its own generator.
+    """
+    longest = 1 - (1 - SPAN_STOP) ** LONGEST_UNIT
+    chosen = np.zeros(starts.shape, bool)
+    for row, words, generator in zip(chosen, starts, generators, strict=True):
+        places = np.flatnonzero(words)
+        uniform = generator.random(len(places))
+        lengths = np.ceil(np.log1p(-uniform * longest) / np.log1p(-SPAN_STOP)).astype(np.int64)
+        begins = np.append(0, np.cumsum(np.maximum(lengths, 1)))
+        row[places[begins[begins < len(places)]]] = True
+    return chosen
 
 
 def _rows(blocks: np.ndarray, generators: Sequence[np.random.Generator]) -> np.ndarray:

@@ -63,7 +63,7 @@ def score_modifier(mask: Mask) -> Callable[..., Tensor] | None:
 
 def block_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> BlockMask | None:
     """Return `mask` without its bias in FlexAttention's form; None if nothing is hidden."""
-    if mask.segments is None and mask.present is None and mask.shift is None:
+    if mask.segments is None and mask.present is None and mask.shift is None and mask.causal_rows is None:
         return _by_position(mask.causal, mask.window, mask.pattern, queries, keys, device)
     return _block_mask(mask, queries, keys, device)
 
@@ -92,13 +92,15 @@ def _block_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> Bl
 def _visible(mask: Mask, past: int) -> Callable[..., Tensor]:
     """Return a function of the indices (sequence, head, query, key), True where the query attends to the key."""
     causal, window, segments, present = mask.causal, mask.window, mask.segments, mask.present
-    pattern, shift = mask.pattern, mask.shift
+    pattern, shift, causal_rows = mask.pattern, mask.shift, mask.causal_rows
 
     def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         position = i + past
         visible = j >= 0
         if causal:
             visible = visible & (j <= position)
+        if causal_rows is not None:
+            visible = visible & ((j <= position) | ~causal_rows[b])
         if window:
             visible = visible & (position - j < window) & (j - position < window)
         if pattern is not None:
@@ -138,6 +140,9 @@ def _blocks(mask: Mask, queries: int, keys: int, device: torch.device) -> tuple[
         low, high = _extremes(mask.segments)
         meets = (query_low[:, :, None] <= high[:, None]) & (query_high[:, :, None] >= low[:, None])
         some, every = some & meets.unsqueeze(1), torch.zeros_like(every)
+    if mask.causal_rows is not None:
+        some = some & ((farthest >= 0) | ~mask.causal_rows[:, None, None, None])
+        every = every & ((nearest >= 0) | ~mask.causal_rows[:, None, None, None])
     if mask.present is not None:
         present = _extremes(mask.present.int())[1].bool()
         some, every = some & present[:, None, None], torch.zeros_like(every)

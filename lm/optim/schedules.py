@@ -94,6 +94,18 @@ def batch_size(done: float, *, start: float, full: float, warmup: float) -> floa
     return full if done >= warmup else start + (full - start) * done / warmup
 
 
+def sequence_length(done: float, *, shortest: int, full: int, warmup: float) -> int:
+    """Return the length of sequences: short first (Devlin et al. 2019, A.2; Li et al. 2022), at last `full`.
+
+    The first length is `full`, halved as often as it stays whole and at least `shortest`. It doubles in equal parts of
+    `warmup`. 0 as `shortest` halves nothing.
+    """
+    halvings = 0
+    while shortest and (full >> halvings) % 2 == 0 and full >> halvings >= 2 * shortest:
+        halvings += 1
+    return full if done >= warmup else full >> halvings - int(halvings * done / warmup)
+
+
 def half_cosine(done: float, total: float, final: float) -> float:
     """Return half a cosine from 1 at 0 to `final` at `total`, then constant."""
     progress = min(1.0, done / total) if total > 0 else 0.0

@@ -24,6 +24,7 @@ HEADS = {
     "span": "question-answering",
     "choice": "multiple-choice",
 }
+WITHOUT_MASKS = "it predicts next tokens, and its training on masked tokens has no counterpart in this format"
 OBJECTIVES = {
     "next-token": "to predict the next token",
     "masked-token": "to predict masked tokens",
@@ -70,6 +71,8 @@ def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading:
             f"## Training\n\n{train.optimizer}, peak learning rate {train.lr:g}, {train.schedule} schedule, batches of "
             f"{train.batch_tokens:,} tokens, {train.dtype} activations, seed {train.seed}."
         )
+        if train.masked_rows:
+            parts[-1] += f" {100 * train.masked_rows:g} % of the blocks trained masked tokens; {WITHOUT_MASKS}."
     if head is None:
         lines = possible_exports(model, tok, run.facts.get("model_type"))
         parts.append("## Formats\n\n" + "\n".join(f"- {line}" for line in lines))

@@ -7,7 +7,7 @@ from typing import Any
 from lm.exchange import format_of, to_hugging_face
 from lm.exchange.adapters import to_peft
 from pipelines.cli.display import quantity
-from pipelines.exchange.model_card import model_card
+from pipelines.exchange.model_card import WITHOUT_MASKS, model_card
 from pipelines.exchange.parts import Edges, Ids, Parts
 from pipelines.exchange.task_export import task_parts
 from pipelines.files import read_json, save_tensors, whole_folder, write_json, write_whole
@@ -77,7 +77,8 @@ def write_transformers_folder(run: Run, checkpoint: str, out: Path, replaceable:
         _write_tokenizer(partial, run, tok, parts)
         card = model_card(run, tok, parts.parameters, "transformers", parts.loading, parts.scoring)
         write_whole(partial / "README.md", card)
-    return f"{out}: {quantity(parts.parameters, '')} parameters in the format of {parts.title}"
+    without = f"; {WITHOUT_MASKS}" if run.recipe.train.masked_rows else ""
+    return f"{out}: {quantity(parts.parameters, '')} parameters in the format of {parts.title}{without}"
 
 
 def _language_parts(run: Run, checkpoint: str, tok: Tokenizer, ids: Ids, out: str) -> Parts:

@@ -5,16 +5,18 @@ between both. They would also slow down --help, by a tenth for seven groups, bec
 dataclass.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from lm.config import SELECTED
 from lm.optim.optimizer_settings import OptimizerKind
-from lm.optim.schedules import ends_at_peak, multiplier, weight_decay_multiplier
+from lm.optim.schedules import ends_at_peak, multiplier, sequence_length, weight_decay_multiplier
 from lm.values import check_fields
+from pipelines.recipes.field_checks import require, require_not_negative, require_positive, require_seed
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+MaskedUnit = Literal["token", "word", "span"]
 
 # Fields that may change when a run resumes. Except for rounding, they change neither the data order nor the objective.
 # `tokens` may only grow: the schedules then span the new total.
@@ -33,7 +35,11 @@ MOST_THREADS = 1024
 
 # Fields by subject for command-line help: common ones, then rare ones.
 SUBJECTS = {
-    "length and batches": ("tokens batch_tokens micro_batch seed", "batch_tokens_start batch_warmup_tokens sampling"),
+    "length and batches": (
+        "tokens batch_tokens micro_batch seed",
+        "batch_tokens_start batch_warmup_tokens length_start length_share sampling",
+    ),
+    "masks": ("", "masked_rows masked_share masked_share_end masked_unit"),
     "optimizer": (
         "lr warmup_tokens optimizer weight_decay",
         "layer_decay schedule min_lr_ratio decay_share muon_lr muon_momentum weight_decay_schedule weight_decay_ratio "
@@ -67,6 +73,11 @@ class TrainConfig:
     """Tokens of the first step, from which batches of blocks grow linearly to batch_tokens; 0: constant size."""
     batch_warmup_tokens: int = 0
     """Tokens of training over which batches grow."""
+    length_start: int = 0
+    """Shortest length of sequences. In the first part of the run, blocks are cut into halves, quarters or smaller parts
+    of at least this many tokens, and the length doubles until blocks are whole; 0: whole blocks"""
+    length_share: float = 0.5
+    """Share of the run until blocks are whole. Each length has an equal part of it"""
     micro_batch: int = 16
     """Blocks or pairs in one forward pass. Gradients accumulate over a batch. 0: as many blocks as fit a GPU's memory,
     of at most 65,536 positions, or 16 on other devices and for pairs. With compile, a batch of blocks is cut evenly."""
@@ -74,6 +85,19 @@ class TrainConfig:
     """permutation: every block once an epoch, in an order drawn by (seed, epoch). crops: blocks at random offsets."""
     seed: int = 0
     """Seed. It decides the initial weights, the data order, the masks and dropout"""
+
+    # Masks
+    masked_rows: float = 0.0
+    """Share of a decoder's blocks in which it attends to both sides and predicts masked tokens (GPT-BERT), such as 0.5
+    or 0.9375. The other blocks train next tokens, as validation measures them"""
+    masked_share: float = SELECTED
+    """Share of the tokens that masks select in training. Validation and evaluation always select 15 % of them, as
+    single tokens"""
+    masked_share_end: float = 0.0
+    """Share at the end of the run, to which it changes linearly; 0: constant"""
+    masked_unit: MaskedUnit = "token"
+    """token: each token by itself. word: all tokens of a word together. span: 1 to 10 words, 3.8 on average (SpanBERT).
+    Words and spans of more than 10 tokens are cut."""
 
     # Optimizer
     lr: float = 1e-3
@@ -177,21 +201,24 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "train.")
-        _require_positive(self, "tokens", "batch_tokens", "lr", "eps", "max_rollbacks", "log_every_steps")
-        _require_positive(self, "validate_every_tokens", "validation_tokens", "checkpoint_every_tokens")
-        _require_positive(self, "keep_checkpoints")
-        _require_not_negative(self, "micro_batch", "batch_tokens_start", "batch_warmup_tokens", "warmup_tokens")
-        _require_not_negative(self, "weight_decay", "weight_decay_ratio", "muon_lr", "grad_clip", "z_loss", "threads")
-        _require_not_negative(self, "keep_every_tokens", "patience")
-        _require(self, ("layer_decay",), lambda value: 0 < value <= 1, "be above 0 and at most 1")
-        _require(
+        require_positive(self, "tokens", "batch_tokens", "lr", "eps", "max_rollbacks", "log_every_steps")
+        require_positive(self, "validate_every_tokens", "validation_tokens", "checkpoint_every_tokens")
+        require_positive(self, "keep_checkpoints")
+        require_not_negative(self, "micro_batch", "batch_tokens_start", "batch_warmup_tokens", "warmup_tokens")
+        require_not_negative(self, "weight_decay", "weight_decay_ratio", "muon_lr", "grad_clip", "z_loss", "threads")
+        require_not_negative(self, "keep_every_tokens", "patience", "length_start")
+        require(self, ("layer_decay",), lambda value: 0 < value <= 1, "be above 0 and at most 1")
+        require(
             self,
             ("beta1", "beta2", "muon_momentum", "average", "label_smoothing"),
             lambda value: 0 <= value < 1,
             "be in [0, 1)",
         )
-        _require(self, ("min_lr_ratio", "decay_share"), lambda value: 0 <= value <= 1, "be in [0, 1]")
-        _require_seed(self.seed, "train.seed")
+        require(self, ("min_lr_ratio", "decay_share"), lambda value: 0 <= value <= 1, "be in [0, 1]")
+        require(self, ("masked_rows", "length_share"), lambda value: 0 <= value <= 1, "be in [0, 1]")
+        require(self, ("masked_share",), lambda value: 0 < value <= 1, "be above 0 and at most 1")
+        require(self, ("masked_share_end",), lambda value: 0 <= value <= 1, "be in [0, 1]")
+        require_seed(self.seed, "train.seed")
         if self.threads > MOST_THREADS:
             raise ValueError(f"train.threads is {self.threads}, but must be at most {MOST_THREADS}")
         if self.deterministic and not self.micro_batch:
@@ -235,6 +262,15 @@ class TrainConfig:
             final=self.min_lr_ratio,
             decay_share=self.decay_share,
         )
+
+    def length(self, done: int, full: int) -> int:
+        """Return the tokens of a sequence after `done` tokens, of blocks of `full` tokens."""
+        return sequence_length(done, shortest=self.length_start, full=full, warmup=self.length_share * self.tokens)
+
+    def share_of_masks(self, done: int) -> float:
+        """Return the share of the tokens that is selected after `done` tokens."""
+        change = (self.masked_share_end or self.masked_share) - self.masked_share
+        return self.masked_share + change * min(1.0, done / self.tokens)
 
     def unfinished_schedules(self) -> list[str]:
         """Return a sentence about each schedule that lasts until the end of the run or longer."""
@@ -302,12 +338,12 @@ class FinetuneConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "")
-        _require_positive(self, "epochs", "batch_size", "lr", "micro_batch", option=True)
-        _require_not_negative(self, "weight_decay", "grad_clip", "seed", "reinit", "patience", option=True)
-        _require(self, ("layer_decay",), lambda value: 0 < value <= 1, "be above 0 and at most 1", option=True)
+        require_positive(self, "epochs", "batch_size", "lr", "micro_batch", option=True)
+        require_not_negative(self, "weight_decay", "grad_clip", "seed", "reinit", "patience", option=True)
+        require(self, ("layer_decay",), lambda value: 0 < value <= 1, "be above 0 and at most 1", option=True)
         if self.freeze != "all":
-            _require_not_negative(self, "freeze", option=True)
-        _require_seed(self.seed, "`seed`")
+            require_not_negative(self, "freeze", option=True)
+        require_seed(self.seed, "`seed`")
         for name in ("warmup", "dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` is {getattr(self, name)}: give a share from 0 to below 1")
@@ -350,27 +386,3 @@ class FinetuneConfig:
             device=self.device,
             dtype=self.dtype,
         )
-
-
-def _require_positive(config: object, *names: str, option: bool = False) -> None:
-    _require(config, names, lambda value: value > 0, "be above 0", option)
-
-
-def _require_not_negative(config: object, *names: str, option: bool = False) -> None:
-    _require(config, names, lambda value: value >= 0, "not be negative", option)
-
-
-def _require_seed(seed: int, name: str) -> None:
-    if not 0 <= seed < 2**63:
-        raise ValueError(f"{name} is {seed}, but must {'not be negative' if seed < 0 else 'be below 2^63'}")
-
-
-def _require(
-    config: object, names: tuple[str, ...], holds: Callable[[float], bool], rule: str, option: bool = False
-) -> None:
-    """Raise ValueError if a field breaks a rule; `option`: whether fields are spelled as on the command line."""
-    for name in names:
-        value = getattr(config, name)
-        if not holds(value):
-            spelled = f"`{name}`" if option else f"train.{name}"
-            raise ValueError(f"{spelled} is {value}, but must {rule}")

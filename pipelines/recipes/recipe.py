@@ -68,14 +68,36 @@ class Recipe:
             )
         if needed == "encoder-decoder" and self.model.document_mask:
             raise ValueError("model.document_mask is for decoders and encoders: leave it out of an encoder-decoder")
-        if self.objective == "sequence-pairs" and self.train.sampling != "permutation":
+        self._check_options_of_objectives()
+
+    def _check_options_of_objectives(self) -> None:
+        """Raise ValueError for an option of training that another objective has."""
+        train = self.train
+        if self.objective == "sequence-pairs" and train.sampling != "permutation":
             raise ValueError(
-                f"train.sampling is {self.train.sampling!r}, but pairs have no stream to crop: use 'permutation'"
+                f"train.sampling is {train.sampling!r}, but pairs have no stream to crop: use 'permutation'"
             )
-        if self.objective == "sequence-pairs" and self.train.batch_tokens_start:
+        for name, what in (("batch_tokens_start", "batches of one size"), ("length_start", "batches by length")):
+            if self.objective == "sequence-pairs" and getattr(train, name):
+                raise ValueError(
+                    f"train.{name} is {getattr(train, name)}, but pairs are sorted into {what}: leave it out"
+                )
+        if train.masked_rows and self.objective != "next-token":
             raise ValueError(
-                f"train.batch_tokens_start is {self.train.batch_tokens_start}, but pairs are sorted into batches of "
-                "one size: leave it and train.batch_warmup_tokens out"
+                f"train.masked_rows is {train.masked_rows}, but the objective is {self.objective!r}: leave it out, or "
+                "train a decoder on 'next-token'"
+            )
+        for name in ("masked_share", "masked_share_end", "masked_unit"):
+            masked = self.objective == "masked-token" or train.masked_rows
+            if not masked and getattr(train, name) != getattr(TrainConfig, name):
+                raise ValueError(
+                    f"train.{name} is {getattr(train, name)!r}, but the objective is {self.objective!r}, without "
+                    "masks: leave it out, train an encoder on 'masked-token', or give a decoder train.masked_rows"
+                )
+        if train.masked_rows and not (self.model.attention_only and self.model.positions != "relative"):
+            raise ValueError(
+                f"train.masked_rows is {train.masked_rows}, but mixers other than attention, and model.positions="
+                "'relative' of a decoder, see the past only: give model.mixer=attention with other positions"
             )
 
     @property

@@ -49,6 +49,8 @@ class Batch:
     """(B, T) bool: False where the input is padding; None without padding."""
     types: Array | None = None
     """(B, T) int64: token types, such as 1 in the second text of a pair; None: all 0."""
+    causal: Array | None = None
+    """(B, 1) bool: False for rows of a decoder that attend to both sides; None: every row attends to the past."""
     extra: Array | None = None
     """(B, E) float32: numbers that the loss of a task reads."""
     other: Array | None = None
@@ -97,7 +99,7 @@ def model_inputs(batch: Batch) -> dict[str, Array]:
     """Return the arrays of a batch that a model reads, by argument name."""
     parts = {"ids": batch.inputs, "source": batch.source}
     parts |= {"segments": batch.segments, "source_present": batch.source_present}
-    parts |= {"present": batch.present, "types": batch.types}
+    parts |= {"present": batch.present, "types": batch.types, "causal": batch.causal}
     return {name: part for name, part in parts.items() if part is not None}
 
 

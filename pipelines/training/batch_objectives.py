@@ -6,6 +6,7 @@ are seeded by its row of `draws` (B, 3) int64: seed, epoch, block number.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from lm.objectives import (
     length_of_infilled,
     lengths_of_span_corruption,
+    masked_next_token,
     masked_token,
     next_token,
     permuted_sentences,
@@ -24,6 +26,7 @@ from pipelines.dataset.pair_dataset import Pairs
 from pipelines.dataset.reader import TokenStream
 from pipelines.run.text_ids import ROLES, ids_of
 from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard
+from pipelines.training.masking import STANDARD, Masking
 from pipelines.training.seeding import generators
 from tokenizer import CLS, END_OF_TEXT, MASK, PAD, SEP, Tokenizer, sentinels
 
@@ -59,20 +62,28 @@ class MaskedToken:
     source_positions = 0
 
     def __init__(
-        self, context_length: int, special: Mapping[str, int], vocab_size: int, separator: int | None = None
+        self,
+        context_length: int,
+        special: Mapping[str, int],
+        vocab_size: int,
+        separator: int | None = None,
+        masking: Masking = STANDARD,
     ) -> None:
         """`special`: ids of special tokens, which are never masked. Random replacements are below `vocab_size`."""
         require_special_tokens("masked-token", (MASK, CLS, SEP), special)
         self.length, self.positions = context_length, context_length + 2
-        self._separator, self._vocab_size = separator, vocab_size
+        self._separator, self._vocab_size, self._masking = separator, vocab_size, masking
         self._mask, self._cls, self._sep = special[MASK], special[CLS], special[SEP]
         self._special = np.array(sorted(set(special.values())))
 
     def batch(self, stream: TokenStream, starts: Array, draws: Array) -> Batch:
         """Return the blocks that begin at `starts` (B,) of the stream, each masked by its draw."""
+        blocks, drawn_from = stream.gather(starts, self.length), generators(draws)
         inputs, targets, weights = masked_token(
-            stream.gather(starts, self.length),
-            generators(draws),
+            blocks,
+            drawn_from,
+            share=self._masking.share,
+            starts=self._masking.starts(blocks, drawn_from),
             mask_id=self._mask,
             cls_id=self._cls,
             sep_id=self._sep,
@@ -94,6 +105,51 @@ class MaskedToken:
         inputs[:, 1:-1][(places >= columns[:, None]) & (places < ends[:, None])] = self._mask
         weights[rows, columns + 1] = 1
         return Batch(inputs, targets, weights, segments=document_numbers(targets, self._separator))
+
+
+class NextOrMaskedToken:
+    """GPT-BERT's objective of a decoder (Charpentier and Samuel 2024, 2).
+
+    Each row is drawn to be causal, as in `NextToken`, or masked. A masked row attends to both sides, and the position
+    before each selected token predicts it. Targets of a masked row weigh 1 / share, so both kinds of rows weigh the
+    same on average.
+    """
+
+    source_positions = 0
+
+    def __init__(
+        self,
+        context_length: int,
+        special: Mapping[str, int],
+        vocab_size: int,
+        separator: int | None = None,
+        masking: Masking = STANDARD,
+    ) -> None:
+        """Arguments as of `MaskedToken`; `masking.rows` is the probability of a masked row."""
+        require_special_tokens("train.masked_rows", (MASK,), special)
+        self.length = self.positions = context_length
+        self._causal = NextToken(context_length, separator)
+        self._mask, self._special = special[MASK], np.array(sorted(set(special.values())))
+        self._vocab_size, self._masking = vocab_size, masking
+
+    def batch(self, stream: TokenStream, starts: Array, draws: Array) -> Batch:
+        """Return the blocks that begin at `starts` (B,) of the stream, each causal or masked by its draw."""
+        batch, drawn_from = self._causal.batch(stream, starts), generators(draws)
+        causal = np.array([generator.random() >= self._masking.rows for generator in drawn_from], bool)
+        rows = np.flatnonzero(~causal)
+        blocks, drawn_from = stream.gather(starts[rows], self.length + 1), [drawn_from[row] for row in rows]
+        inputs, _, weights = masked_next_token(
+            blocks,
+            drawn_from,
+            share=self._masking.share,
+            starts=self._masking.starts(blocks, drawn_from),
+            mask_id=self._mask,
+            special_ids=self._special,
+            vocab_size=self._vocab_size,
+        )
+        batch.inputs[rows] = inputs
+        batch.weights[rows] *= weights / np.float32(self._masking.share)
+        return replace(batch, causal=causal[:, None])
 
 
 class Corruption:
@@ -177,7 +233,7 @@ def sentence_stops(tokenizer: Tokenizer) -> Array:
     return np.array([token for token, spelling in enumerate(tokens) if spelling.endswith(ends)], np.int64)
 
 
-StreamObjective = NextToken | MaskedToken | Corruption
+StreamObjective = NextToken | MaskedToken | NextOrMaskedToken | Corruption
 
 
 class PairObjective:
@@ -244,23 +300,30 @@ class PairObjective:
 
 
 def make_objective(
-    name: str, length: int, tokenizer: Tokenizer, document_mask: bool = False, facts: Mapping[str, Any] | None = None
+    name: str,
+    length: int,
+    tokenizer: Tokenizer,
+    document_mask: bool = False,
+    facts: Mapping[str, Any] | None = None,
+    masking: Masking = STANDARD,
 ) -> StreamObjective | PairObjective:
     """Return the objective `name` for blocks of `length` tokens, or for pairs of at most `length` positions a side.
 
     With `document_mask`, batches number the documents of each row. `facts` is the table [run] of a run's config.toml,
-    which holds the special ids of an imported model or a published tokenizer. Raises ValueError if a special token
-    is missing.
+    which holds the special ids of an imported model or a published tokenizer. `masking` is that of training; the
+    default is for all measurements. Raises ValueError if a special token is missing.
     """
     facts = facts or {}
     special, separator = tokenizer.special_tokens | facts.get("roles", {}), None
     if document_mask:
         require_special_tokens("document_mask", (END_OF_TEXT,), special)
         separator = special[END_OF_TEXT]
+    if name == "next-token" and masking.rows:
+        return NextOrMaskedToken(length, special, tokenizer.vocab_size, separator, masking)
     if name == "next-token":
         return NextToken(length, separator)
     if name == "masked-token":
-        return MaskedToken(length, special, tokenizer.vocab_size, separator)
+        return MaskedToken(length, special, tokenizer.vocab_size, separator, masking)
     if name == "denoising":
         return Denoising(length, special, sentence_stops(tokenizer))
     if "special_ids" not in facts:

@@ -24,6 +24,7 @@ from pipelines.training.batch import ALL_ROWS, Array, Batch, Shard, join
 from pipelines.training.batch_loss import summed_loss
 from pipelines.training.batch_objectives import PairObjective, StreamObjective, make_objective, validation_batch
 from pipelines.training.mixture import Apportionment, Mixture
+from pipelines.training.objective_schedule import ObjectiveSchedule
 from pipelines.training.seeding import generators
 from tokenizer import Tokenizer
 
@@ -78,8 +79,12 @@ class BlockLoader:
         self._crops = sampling == "crops"
         self._order = lru_cache(maxsize=2)(self._permutation)
 
-    def batch(self, numbers: Array) -> Batch:
-        """Return the blocks with these numbers (B,) in the order of training."""
+    def batch(self, numbers: Array, objective: StreamObjective | None = None) -> Batch:
+        """Return the blocks with these numbers (B,) in the order of training.
+
+        With an `objective` of shorter sequences, each block is cut into sequences, which follow one another.
+        """
+        objective = objective or self.objective
         if self._crops:
             epochs = np.zeros_like(numbers)
             starts = self._crop_starts(numbers)
@@ -90,7 +95,12 @@ class BlockLoader:
                 numbers[now] = self._order(epoch)[numbers[now]]
             starts = numbers * self.objective.length
         draws = np.stack([np.full_like(numbers, self.seed), epochs, numbers], axis=1)
-        return self.objective.batch(self.stream, starts, draws)
+        if (parts := self.objective.length // objective.length) > 1:
+            within = np.tile(np.arange(parts), len(starts))
+            starts = np.repeat(starts, parts) + within * objective.length
+            # The fourth numbers of the draws of all lengths differ, and none is that of a crop.
+            draws = np.column_stack([np.repeat(draws, parts, axis=0), parts + within])
+        return objective.batch(self.stream, starts, draws)
 
     def _crop_starts(self, numbers: Array) -> Array:
         """Return the random start of each crop."""
@@ -172,9 +182,16 @@ class BlockData:
     score: Callable[[TrainedModel], Score] | None = None
 
     def __init__(
-        self, mixture: Mixture, objective: StreamObjective, config: TrainConfig, shard: Shard = ALL_ROWS
+        self,
+        mixture: Mixture,
+        objective: StreamObjective,
+        schedule: ObjectiveSchedule,
+        config: TrainConfig,
+        shard: Shard = ALL_ROWS,
     ) -> None:
+        """`objective` is that of validation, `schedule` that of training."""
         self.objective, self.shard, self.shares = objective, shard, mixture.shares
+        self._schedule = schedule
         self._validation = dict(zip(mixture.names, mixture.splits("validation"), strict=True))
         self._loaders = [
             BlockLoader(stream, objective, config.sampling, config.seed) for stream in mixture.splits("train")
@@ -183,20 +200,25 @@ class BlockData:
         self._config = config
 
     def step(self, consumed: int, tokens: int) -> Batch:
+        objective = self._schedule.at(tokens)
         rows, belongs = self.shard.rows(self._blocks(tokens))
         sources, numbers = self._apportionment.locate(consumed + rows)
         places = [np.flatnonzero(sources == source) for source in range(len(self._loaders))]
-        parts = [
-            loader.batch(numbers[place]) for loader, place in zip(self._loaders, places, strict=True) if len(place)
+        made = [
+            loader.batch(numbers[place], objective)
+            for loader, place in zip(self._loaders, places, strict=True)
+            if len(place)
         ]
-        return join(parts, np.argsort(np.concatenate(places))).weighing_only(belongs)
+        parts = np.arange(self.objective.length // objective.length)
+        order = np.argsort(np.concatenate(places))[:, None] * len(parts) + parts
+        return join(made, order.ravel()).weighing_only(np.repeat(belongs, len(parts)))
 
     def size(self, consumed: int, tokens: int) -> tuple[int, int]:
         return self._blocks(tokens), self._blocks(tokens) * self.objective.length
 
     def flops_per_token(self, model: TrainedModel) -> float:
         length, source = self.objective.positions, self.objective.source_positions
-        of_position = flops_per_token(model, length, source_length=source)
+        of_position = flops_per_token(model, length, self._config.masked_share, source_length=source)
         return of_position * ((length + source) / self.objective.length)
 
     def validation(self, source: str, tokens: int, rows: int) -> Iterator[Batch]:
@@ -293,4 +315,4 @@ def open_training_data(
         assert isinstance(objective, PairObjective)
         return PairData(dataset, objective, recipe.train, shard)
     assert not isinstance(objective, PairObjective)
-    return BlockData(mixture, objective, recipe.train, shard)
+    return BlockData(mixture, objective, ObjectiveSchedule(recipe, length, tokenizer, facts), recipe.train, shard)

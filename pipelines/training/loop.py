@@ -59,7 +59,8 @@ class Trainer:
         self.parallel = with_threads(parallel, model, config)
         self.batches = Prefetcher(data)
         # Compiled blocks have one shape, so they are compiled once; but a batch that grows has many.
-        self._one_shape = config.compile and isinstance(data, BlockData) and not config.batch_tokens_start
+        grows = config.batch_tokens_start or config.length_start
+        self._one_shape = config.compile and isinstance(data, BlockData) and not grows
         every_position = self._one_shape and model.config.architecture != "encoder"
         device = next(model.parameters()).device
         self._graphs = uses_graphs(config, device, self.parallel.kind, every_position)
@@ -213,8 +214,11 @@ class Trainer:
         weight = self.parallel.sum(float(batch.weights.sum()))
         if self._graphs:
             own_gradients(self._parameters)
+        rows = self.micro_batch
+        if isinstance(self.data, BlockData):  # a length warm-up cuts each block into several rows
+            rows *= len(batch.inputs) // -(-examples // self.parallel.world_size)
         batch, scale = self._to_one_shape(batch), self.loss_scale.factor()
-        total = self.parallel.gradient(self.training_loss, batch, self.micro_batch, max(1.0, weight), scale)
+        total = self.parallel.gradient(self.training_loss, batch, rows, max(1.0, weight), scale)
         self.loss_scale.unscale(self.optimizers)
         total_norm = self.parallel.clip(self._parameters, self.config.grad_clip or math.inf)
         if not self._may_skip:  # otherwise both scalars decide

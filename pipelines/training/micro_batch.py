@@ -32,7 +32,7 @@ def micro_batch_rows(
     """
     rows = config.micro_batch or DEFAULT_ROWS
     if not config.micro_batch and next(model.parameters()).device.type == "cuda" and isinstance(data, BlockData):
-        batch = data.step(0, config.batch_warmup_tokens)  # as large as batches become
+        batch = data.step(0, config.tokens)  # as large as batches and sequences become
         # The smallest over all ranks, because ranks share out validation by it.
         rows = -parallel.max(-largest_micro_batch(loss, batch, model))
         say(f"micro-batches of {rows:,} {data.unit}, as large as is faster and fits the memory")

@@ -35,7 +35,7 @@ class Case:
     scale: float | None
 
     def __repr__(self):
-        mask = {name: getattr(self.mask, name) is not None for name in ("segments", "present", "bias")}
+        mask = {name: getattr(self.mask, name) is not None for name in ("causal_rows", "segments", "present", "bias")}
         shapes = f"q {tuple(self.q.shape)}, k {tuple(self.k.shape)}"
         return f"{shapes}, causal {self.mask.causal}, window {self.mask.window}, {mask}, scale {self.scale}"
 
@@ -56,6 +56,7 @@ def cases(draw, longest=40, most_past=20, width=8):
         pattern=draw(st.sampled_from([None, *PATTERNS.values()])),
         shift=draw(st.sampled_from([None, torch.arange(batch)])),
         causal=draw(st.booleans()),
+        causal_rows=draw(st.sampled_from([None, torch.arange(batch) % 2 == 0, torch.ones(batch, dtype=torch.bool)])),
         window=draw(st.sampled_from([0, 0, 1, 3, 17, 1000])),
         segments=segments if draw(st.booleans()) else None,
         present=present if draw(st.booleans()) else None,
@@ -86,7 +87,7 @@ def in_pattern(pattern, i, j):
 
 def sees(mask, b, query, key):
     """Return whether position `query` of sequence b may attend to position `key`."""
-    if mask.causal and key > query:
+    if (mask.causal or (mask.causal_rows is not None and mask.causal_rows[b])) and key > query:
         return False
     if mask.window and abs(query - key) >= mask.window:
         return False

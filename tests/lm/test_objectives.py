@@ -12,6 +12,7 @@ from lm.objectives import (
     next_token,
     sequence_pairs,
     span_corruption,
+    span_starts,
 )
 from tests.lm.rows_of_objectives import corrupted_row, masked_row
 
@@ -252,3 +253,58 @@ def test_a_pair_that_is_too_long_is_cut_and_only_its_source_keeps_an_end():
     assert batch.source.tolist() == [[1, 2, 3, END]]
     assert batch.inputs.tolist() == [[START, 6, 7, 8, 9]]
     assert batch.targets.tolist() == [[6, 7, 8, 9, 10]]
+
+
+@given(
+    block=st.lists(st.integers(0, 39), min_size=1, max_size=60),
+    begins=st.lists(st.booleans(), min_size=60, max_size=60),
+    seed=st.integers(0, 2**32),
+    share=st.floats(0.05, 1.0),
+)
+def test_tokens_of_a_unit_are_selected_together_and_special_tokens_never(block, begins, seed, share):
+    """A unit ends before the next start, at a special token, and after 10 tokens."""
+    block, starts = np.array(block), np.array(begins[: len(block)])
+    inputs, targets, weights = masked_block(block, np.random.default_rng(seed), share=share, starts=starts[None])
+    special = np.isin(block, SPECIALS["special_ids"])
+    assert (inputs[weights == 0] == targets[weights == 0]).all() and not weights[1:-1][special].any()
+    place = 0
+    while place < len(block):
+        end = place + 1
+        while end < len(block) and not (starts[end] or special[end] or special[end - 1]) and end - place < 10:
+            end += 1
+        unit = slice(place + 1, end + 1)
+        assert len(set(weights[unit])) == 1
+        assert (inputs[unit] == SPECIALS["mask_id"]).all() or not (inputs[unit] == SPECIALS["mask_id"]).any()
+        place = end
+
+
+def test_every_token_is_selected_with_the_share_whatever_the_units():
+    ordinary = np.setdiff1d(np.arange(40), SPECIALS["special_ids"])
+    generator = np.random.default_rng(0)
+    blocks = generator.choice(ordinary, size=(2000, 64))
+    generators = [np.random.default_rng(row) for row in range(len(blocks))]
+    words = generator.random(blocks.shape) < 0.6
+    for share, starts in ((0.4, None), (0.3, words), (0.15, span_starts(words, generators))):
+        _, _, weights = masked_token(blocks, generators, **SPECIALS, share=share, starts=starts)
+        selected = weights[:, 1:-1].mean(axis=0)
+        assert abs(selected - share).max() < 5 * np.sqrt(share * (1 - share) / len(blocks))
+
+
+def test_spans_have_the_published_lengths_in_words():
+    starts = np.ones((300, 400), bool)
+    chosen = span_starts(starts, [np.random.default_rng(row) for row in range(len(starts))])
+    lengths = np.concatenate([np.diff(np.flatnonzero(row)) for row in chosen])  # the last span is cut by the row
+    observed = np.bincount(lengths, minlength=11)[1:]
+    expected = 0.2 * 0.8 ** np.arange(10)
+    expected *= len(lengths) / expected.sum()
+    assert len(observed) == 10
+    assert stats.chisquare(observed, expected).pvalue > 1e-3
+    assert lengths.mean() == pytest.approx(3.8, abs=0.05)
+
+
+@given(words=st.lists(st.lists(st.booleans(), min_size=30, max_size=30), max_size=4), seed=st.integers(0, 2**32))
+def test_spans_begin_with_words(words, seed):
+    starts = np.array(words, bool).reshape(-1, 30)
+    chosen = span_starts(starts, [np.random.default_rng((seed, row)) for row in range(len(starts))])
+    assert not (chosen & ~starts).any()
+    assert (chosen.any(axis=1) == starts.any(axis=1)).all()

@@ -20,6 +20,7 @@ from lm.optim.schedules import (
     ends_at_peak,
     inverse_sqrt,
     multiplier,
+    sequence_length,
     trapezoid,
     warmup_cosine,
     weight_decay_multiplier,
@@ -248,3 +249,15 @@ def test_the_average_of_weights_forgets_the_start_and_restores_the_trained_weigh
     with average.applied(model):
         assert all(torch.allclose(p, torch.tensor(expected), atol=1e-4) for p in model.parameters())
     assert all(torch.equal(p, torch.full_like(p, history[-1])) for p in model.parameters())
+
+
+def test_sequences_double_from_the_shortest_halving_to_the_whole_block():
+    def lengths(shortest, full):
+        return [sequence_length(done, shortest=shortest, full=full, warmup=6) for done in (0, 1, 2, 3, 4, 5, 6, 7)]
+
+    assert lengths(64, 256) == [64, 64, 64, 128, 128, 128, 256, 256]
+    assert lengths(60, 256) == lengths(64, 256)
+    assert lengths(16, 96) == [24, 24, 24, 48, 48, 48, 96, 96]
+    for whole in ((0, 256), (200, 256), (512, 256), (2, 33)):
+        assert lengths(*whole) == [whole[1]] * 8
+    assert sequence_length(0, shortest=8, full=32, warmup=0) == 32

@@ -73,3 +73,14 @@ def test_a_compiled_run_that_is_stopped_and_resumed_ends_with_the_same_bits(
     torch._dynamo.reset()
     pretrain(recipe, data=dataset_folder, out=tmp_path / "stopped")
     assert_same_run(tmp_path / "whole", tmp_path / "stopped")
+
+
+def test_each_length_of_a_warm_up_is_compiled_once(tmp_path, small_recipe, dataset_folder, monkeypatch):
+    """Blocks of 8, 16 and 32 tokens: three graphs for training, and one for validation."""
+    graphs = CompileCounter()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=graphs, dynamic=False))
+    torch._dynamo.reset()
+    train = {"batch_tokens": 128, "tokens": 128 * 12, "validation_tokens": 128, "validate_every_tokens": 128 * 12}
+    recipe = with_train(small_recipe, compile=True, dtype="float32", length_start=8, length_share=0.7, **train)
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "run")
+    assert graphs.frame_count == 4
