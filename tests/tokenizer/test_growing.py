@@ -209,6 +209,17 @@ def test_growing_on_the_same_text_makes_the_merges_of_longer_training(halves):
     assert short.grow(halves[0], 1000).merges == long.merges
 
 
+def test_texts_that_are_not_split_into_words_give_no_tokens_across_words(tmp_path):
+    """As in Llama 2's file, which has no pre-tokenizer."""
+    peer = tokenizers.Tokenizer(tokenizers.models.BPE({"▁": 0, "a": 1, "b": 2, "▁a": 3}, [("▁", "a")]))
+    steps = [tokenizers.normalizers.Prepend("▁"), tokenizers.normalizers.Replace(" ", "▁")]
+    peer.normalizer = tokenizers.normalizers.Sequence(steps)
+    peer.decoder = tokenizers.decoders.Metaspace()
+    peer.save(str(tmp_path / "tokenizer.json"))
+    grown = Tokenizer.load(tmp_path).grow(["ab abb  ab ab"] * 9, 7)
+    assert [token.decode() for token in grown.vocabulary.tokens[4:]] == ["▁ab", "▁▁ab", "▁abb"]
+
+
 def test_vocabularies_that_mark_words_do_not_grow(halves, tmp_path):
     ids = {token: i for i, token in enumerate(["a", "b</w>", "ab</w>"])}
     model = tokenizers.models.BPE(ids, [("a", "b</w>")], end_of_word_suffix="</w>")
