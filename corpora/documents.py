@@ -212,18 +212,12 @@ def clean(chunk: Chunk, options: ReadOptions, dropped: Dropped) -> pa.Array:
     for part in chunk.joined or [chunk]:
         if part.encoding:
             dropped.encodings[part.origin] = part.encoding
-    lengths = pc.fill_null(pc.binary_length(documents), 0)
-    kept = pc.greater(lengths, 0)
-    if empty := len(documents) - pc.sum(kept, min_count=0).as_py():
-        dropped.empty_documents += empty
-        for number in np.flatnonzero(~kept.to_numpy(zero_copy_only=False))[:MOST_REASONS]:
-            dropped.add_reason(f"{chunk.place(int(number))}: empty")
-    if (pc.max(lengths).as_py() or 0) > options.max_document:
-        kept = pc.and_(kept, _short_enough(chunk, lengths, options, dropped))
+    lengths = pc.binary_length(documents)
+    bounds = pc.min_max(lengths).as_py()
     rows = None
-    if not pc.all(kept).as_py():
-        rows = np.flatnonzero(kept.to_numpy(zero_copy_only=False))
-        documents = documents.filter(kept)
+    # A number as an argument of pyarrow would import pandas, so the usual chunk needs none.
+    if documents.null_count or not bounds["min"] or bounds["max"] > options.max_document:
+        documents, rows = _without_empty_and_long(chunk, documents, lengths, options, dropped)
     if (options.invalid == "bytes" and not chunk.skip_invalid) or not len(documents):
         return documents
     try:
@@ -231,6 +225,26 @@ def clean(chunk: Chunk, options: ReadOptions, dropped: Dropped) -> pa.Array:
     except pa.ArrowInvalid:
         return _without_invalid(chunk, documents, rows, options, dropped)
     return documents
+
+
+def _without_empty_and_long(
+    chunk: Chunk, documents: pa.Array, lengths: pa.Array, options: ReadOptions, dropped: Dropped
+) -> tuple[pa.Array, np.ndarray | None]:
+    """Return the other documents, and their numbers in the chunk; None if all are left.
+
+    lengths: the bytes of the documents, null for a null.
+    """
+    lengths = pc.fill_null(lengths, 0)
+    kept = pc.greater(lengths, 0)
+    if empty := len(documents) - pc.sum(kept, min_count=0).as_py():
+        dropped.empty_documents += empty
+        for number in np.flatnonzero(~kept.to_numpy(zero_copy_only=False))[:MOST_REASONS]:
+            dropped.add_reason(f"{chunk.place(int(number))}: empty")
+    if (pc.max(lengths).as_py() or 0) > options.max_document:
+        kept = pc.and_(kept, _short_enough(chunk, lengths, options, dropped))
+    if pc.all(kept).as_py():
+        return documents, None
+    return documents.filter(kept), np.flatnonzero(kept.to_numpy(zero_copy_only=False))
 
 
 def _is_clean(documents: pa.Array, options: ReadOptions) -> bool:

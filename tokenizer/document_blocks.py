@@ -63,6 +63,16 @@ def block_of(documents: list[bytes]) -> Block:
     return Block(np.frombuffer(b"".join(documents), dtype=np.uint8), offsets)
 
 
+def arrow_lists(ids: np.ndarray, id_offsets: np.ndarray) -> pa.LargeListArray:
+    """Return ids, uint32, as one list for each document. id_offsets: int64 (documents + 1,)."""
+    import pyarrow as pa
+
+    # pa.array would import pandas.
+    values = pa.Array.from_buffers(pa.uint32(), len(ids), [None, pa.py_buffer(ids)])
+    offsets = [None, pa.py_buffer(id_offsets)]
+    return pa.Array.from_buffers(pa.large_list(pa.uint32()), len(id_offsets) - 1, offsets, children=[values])
+
+
 def arrow_block(array: pa.Array) -> Block:
     """Return the documents of a pyarrow string or binary array without copying their bytes. ValueError for nulls."""
     import pyarrow as pa

@@ -373,15 +373,14 @@ class EncodingMethods(VocabularyMethods):
         """
         import pyarrow as pa
 
-        from tokenizer.document_blocks import arrow_block
+        from tokenizer.document_blocks import arrow_block, arrow_lists
 
         if isinstance(array, pa.ChunkedArray):
             encoded = [self.encode_arrow(chunk, threads) for chunk in array.chunks]
             return pa.concat_arrays(encoded or [pa.array([], pa.large_list(pa.uint32()))])
         if not isinstance(array, pa.Array):
             raise ValueError(f"encode_arrow takes a pyarrow array of documents, not {type(array).__name__}")
-        ids, id_offsets = self._texts.to_arrays(arrow_block(array), threads)
-        return pa.LargeListArray.from_arrays(pa.array(id_offsets), pa.array(ids))
+        return arrow_lists(*self._texts.to_arrays(arrow_block(array), threads))
 
     def warm_up(self, threads: int | None = None) -> None:
         """Load the kernels and build their tables now, so that the first long text does not wait for them."""

@@ -317,8 +317,8 @@ class Tokenizer(IntegerMethods):
     ) -> Tokenizer:
         """Return a new tokenizer with up to `entries` entries, trained further from the merges of this one.
 
-        For byte-level BPE; `grow_ids` takes integers. All ids and merges stay. Texts are encoded as before, except that
-        tokens can be joined. New ids follow the largest one. No token spells a special token. Warns if pairs run out.
+        For BPE; `grow_ids` takes integers. All ids and merges stay. Texts are encoded as before, except that tokens can
+        be joined. New ids follow the largest one. No token spells a special token. Warns if pairs run out.
 
         entries: the largest id plus 1, special tokens included. superwords: let new tokens hold up to this many words
             (SuperBPE, Liu et al. 2025, arXiv 2503.13423). Texts are then cut only at numbers before merging.

@@ -58,11 +58,10 @@ def fit_to_words(tok: Tokenizer, text: Words, in_python: bool = False) -> dict[s
         encoded = [tok.encode_ordinary(before + word) for word in text.words.to_pylist()]
         lengths, alone = np.array(list(map(len, encoded))), [ids[0] for ids in encoded if len(ids) == 1]
     else:
-        first, nothing = (pa.scalar(part, pa.large_string()) for part in (before, ""))
-        ids = tok.encode_arrow(pc.binary_join_element_wise(first, text.words, nothing))
-        starts = ids.offsets.to_numpy()
+        ids = tok.encode_arrow(pc.binary_replace_slice(text.words, 0, 0, before))  # pa.scalar would import pandas
+        starts = np.from_dlpack(ids.offsets)
         lengths = np.diff(starts)
-        alone = ids.values.to_numpy()[starts[:-1][lengths == 1]]
+        alone = np.from_dlpack(ids.values)[starts[:-1][lengths == 1]]
     unknown = -1 if tok.vocabulary.unknown_id is None else tok.vocabulary.unknown_id
     return {
         "tokens_per_word": float(np.dot(lengths, text.counts) / total),

@@ -78,7 +78,7 @@ class HeldOut:
     def _add(self, batch: pa.RecordBatch) -> None:
         """Add copies of documents until there is enough text. A view would keep a whole mapped file in memory."""
         texts = batch.column(0)
-        ends = np.cumsum(pc.binary_length(texts).to_numpy()) + self.bytes
+        ends = np.cumsum(np.from_dlpack(pc.binary_length(texts))) + self.bytes  # to_numpy imports pandas
         wanted = min(len(ends), int(np.searchsorted(ends, SAMPLE_BYTES)) + 1)
         if self.bytes < SAMPLE_BYTES and wanted:
             first_part = pc.binary_slice if pa.types.is_large_binary(texts.type) else pc.utf8_slice_codeunits
@@ -209,8 +209,8 @@ def tokens_of_counts(tok: Tokenizer, counts: PretokenCounts) -> tuple[int, np.nd
         n = len(counts.counts[part])
         pretokens = pa.Array.from_buffers(pa.large_binary(), n, [None, offsets, pa.py_buffer(counts.data)])
         ids = tok.encode_arrow(pretokens)
-        used[ids.values.to_numpy()] = True
-        tokens += int(np.dot(np.diff(ids.offsets.to_numpy()), counts.counts[part]))
+        used[np.from_dlpack(ids.values)] = True
+        tokens += int(np.dot(np.diff(np.from_dlpack(ids.offsets)), counts.counts[part]))
     return tokens, used
 
 
@@ -218,7 +218,7 @@ def _measure(tok: Tokenizer, texts: list[pa.Array], words: Words) -> dict[str, A
     """Return the number of tokens, the entries that occur, and the fit to the texts and their `words`."""
     counts = np.zeros(tok.vocab_size, np.int64)
     for text in texts:
-        counts += np.bincount(tok.encode_arrow(text).values.to_numpy(), minlength=tok.vocab_size)
+        counts += np.bincount(np.from_dlpack(tok.encode_arrow(text).values), minlength=tok.vocab_size)
     entries = int((spelled_lengths(tok) > 0).sum())
     return {
         "tokens": int(counts.sum()),

@@ -46,7 +46,7 @@ def grow_vocabulary(
     as_json: AsJson = False,
     **reading: Unpack[ReadingOptions],
 ) -> Tokenizer:
-    """Train byte-level BPE or BPE over integers further on the training split of a corpus; return the tokenizer.
+    """Train BPE over bytes, characters or integers further on the training split of a corpus; return the tokenizer.
 
     Old ids and merges stay the same. A text is encoded as before, except that neighbouring tokens can be joined.
 

@@ -38,6 +38,13 @@ def test_training_does_not_import_torch_compile_or_pandas(tmp_path, dataset_fold
     assert found == [f"imported after {verb} []" for verb in ("pretrain", "pretrain", "evaluate", "generate")]
 
 
+def test_training_a_tokenizer_does_not_import_pandas(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat\n" * 99)
+    found = imported(("train-tokenizer", text, "--vocab-size", 270, "--out", tmp_path / "tokenizer"))
+    assert found == ["imported after train-tokenizer []"]
+
+
 EARLY = """
 import contextlib, io, json, sys
 from pipelines.cli.dispatch import main

@@ -147,7 +147,6 @@ def test_min_frequency_and_max_token_length_limit_the_new_tokens(halves):
     [
         ("unigram", "Unigram cannot grow"),
         ("wordpiece", "WordPiece cannot grow"),
-        ("character-bpe", "BPE over characters cannot grow"),
         ("words", "Words cannot grow"),
     ],
 )
@@ -168,3 +167,64 @@ def test_other_kinds_are_refused_with_the_reason(halves, kind, reason):
 def test_wrong_arguments_are_named(halves, options, message):
     with pytest.raises(ValueError, match=message):
         Tokenizer.train(halves[0], 400).grow(halves[1], **options)
+
+
+@pytest.fixture(scope="module")
+def characters(halves):
+    """Return BPE over characters with pieces for bytes, and the same one, grown from 800 to 1,000 entries."""
+    texts = [text + "\n<s> <0x41> ☃☃ <0x41>☃ <s>" * 9 for text in halves[1]]
+    options = {"kind": "character-bpe", "limit_alphabet": 60, "special_tokens": ("<s>",)}
+    tok = Tokenizer.train(halves[0], 800, **options)
+    return tok, tok.grow(texts, 1000)
+
+
+def test_growing_bpe_over_characters_keeps_ids_and_merges(characters, halves, tmp_path):
+    tok, grown = characters
+    assert (tok.vocab_size, grown.vocab_size) == (800, 1000)
+    assert grown.vocabulary.tokens[:800] == tok.vocabulary.tokens
+    assert grown.merges[: len(tok.merges)] == tok.merges
+    assert grown.special_tokens == tok.special_tokens
+    new = [token.decode() for token in grown.vocabulary.tokens[800:]]
+    assert not any("☃" in token or token in ("<s>", "<0x41>") for token in new)
+    grown.save(tmp_path)
+    peer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    texts = [text for text in halves[1] if "<s>" not in text and "<unk>" not in text]
+    assert [each.ids for each in peer.encode_batch(texts)] == grown.encode_batch(texts)
+    assert Tokenizer.load(tmp_path).fingerprint == grown.fingerprint
+
+
+@settings(max_examples=60)
+@given(text=st.text(max_size=60) | st.text("self.ruint \n☃é", max_size=200))
+def test_characters_are_joined_further_and_never_cut_anew(characters, text):
+    def ends(tok):
+        return {*accumulate(len(tok.vocabulary.tokens[i]) for i in tok.encode_ordinary(text))}
+
+    before, after = map(ends, characters)
+    assert after <= before
+    assert max(after, default=0) == max(before, default=0)
+
+
+def test_growing_on_the_same_text_makes_the_merges_of_longer_training(halves):
+    short, long = (Tokenizer.train(halves[0], size, kind="character-bpe") for size in (900, 1000))
+    assert short.grow(halves[0], 1000).merges == long.merges
+
+
+def test_texts_that_are_not_split_into_words_give_no_tokens_across_words(tmp_path):
+    """As in Llama 2's file, which has no pre-tokenizer."""
+    peer = tokenizers.Tokenizer(tokenizers.models.BPE({"▁": 0, "a": 1, "b": 2, "▁a": 3}, [("▁", "a")]))
+    steps = [tokenizers.normalizers.Prepend("▁"), tokenizers.normalizers.Replace(" ", "▁")]
+    peer.normalizer = tokenizers.normalizers.Sequence(steps)
+    peer.decoder = tokenizers.decoders.Metaspace()
+    peer.save(str(tmp_path / "tokenizer.json"))
+    grown = Tokenizer.load(tmp_path).grow(["ab abb  ab ab"] * 9, 7)
+    assert [token.decode() for token in grown.vocabulary.tokens[4:]] == ["▁ab", "▁▁ab", "▁abb"]
+
+
+def test_vocabularies_that_mark_words_do_not_grow(halves, tmp_path):
+    ids = {token: i for i, token in enumerate(["a", "b</w>", "ab</w>"])}
+    model = tokenizers.models.BPE(ids, [("a", "b</w>")], end_of_word_suffix="</w>")
+    peer = tokenizers.Tokenizer(model)
+    peer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    peer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="marks words by '</w>' cannot grow"):
+        Tokenizer.load(tmp_path).grow(halves[1], 1000)

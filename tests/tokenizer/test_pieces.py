@@ -1,6 +1,7 @@
-"""The kernel splits pretokens between bytes that no token joins, with the ids of merging the whole pretoken."""
+"""The kernel splits pretokens where no merge can join both sides, with the ids of merging the whole pretoken."""
 
 import random
+import warnings
 from itertools import chain
 
 import numpy as np
@@ -12,12 +13,15 @@ from tokenizer import Tokenizer, resolve_pattern
 from tokenizer.bpe_vocabulary import BytePairVocabulary
 from tokenizer.byte_level import BY_MERGES, BY_RANKS, WHOLE_FIRST
 from tokenizer.encoding.kernel_encoder import EncodingTables
+from tokenizer.kernels.cuts import next_fine_cut
+from tokenizer.kernels.tools import kernel
 
 # Any mix of the characters of one alphabet is a single pretoken of the pattern gpt2.
 ALPHABETS = ["ab", "abcdefgh", "字符号", "aé字", "!?😀😁", "—…👍🏽"]
 # Pretokens are split from 5 bytes on, or 16 if ASCII, and merged by a scan up to 64, by a heap up to 4,096.
 SHORT = [1, 2, 4, 5, 6, 7, 14, 15, 16, 17, 18, 31, 32, 63, 64, 65, 66, 130]
 LONG = [4094, 4095, 4096, 4097, 4098, 4101, 5000]
+SEEDS = st.integers(0, 2**32)
 
 
 def reference_ids(pretoken, vocabulary):
@@ -121,12 +125,62 @@ def test_trained_vocabularies_have_the_ids_of_the_whole(alphabet, merges, seed):
 
 @settings(max_examples=100, deadline=None)
 @given(vocabularies())
-def test_pretokens_are_split_where_no_token_joins_two_bytes(drawn):
+def test_pretokens_are_split_where_no_merge_joins_two_bytes(drawn):
     """A pretoken that is a token is not split, even if no merges make it."""
     _, vocabulary = drawn
-    joined = EncodingTables(vocabulary).merges.joined
+    shapes = EncodingTables(vocabulary).cuts.shapes
     if vocabulary.semantics == BY_MERGES:
-        in_tokens = {token[i : i + 2] for token in vocabulary.ids for i in range(len(token) - 1)}
-        assert {bytes(divmod(int(place), 256)) for place in np.flatnonzero(joined)} == in_tokens
+        joined = {left[-1:] + right[:1] for left, right in vocabulary.merge_pairs}
+        assert {bytes(divmod(int(place), 256)) for place in np.flatnonzero(shapes)} == joined
     else:
-        assert joined.all()
+        assert len(shapes) == 0
+
+
+@kernel
+def cut_finely(data, cuts, places):
+    place, n = 0, 0
+    while place < len(data):
+        place = next_fine_cut(data, place, len(data), cuts)
+        places[n] = place
+        n += 1
+    return n
+
+
+def test_the_pieces_of_a_pretoken_have_the_ids_of_the_whole():
+    """Cuts are between bytes that a merge joins elsewhere, too."""
+    between_joined = set()
+
+    @settings(max_examples=200, deadline=None)
+    @given(vocabularies(), st.integers(1, 300), SEEDS)
+    def check(drawn, size, seed):
+        alphabet, vocabulary = drawn
+        cuts = EncodingTables(vocabulary).cuts
+        text = b"".join(words(alphabet, [size], seed))
+        if len(cuts.shapes) == 0:
+            return
+        places = np.empty(len(text), dtype=np.int64)
+        ends = places[: cut_finely(np.frombuffer(text, dtype=np.uint8), cuts, places)].tolist()
+        pieces = [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        assert b"".join(pieces) == text
+        merged = [i for piece in pieces for i in reference_ids(piece, vocabulary)]
+        is_right = merged == reference_ids(text, vocabulary)
+        assert is_right
+        between_joined.update(end for end in ends[:-1] if cuts.shapes[text[end - 1] << 8 | text[end]])
+
+    check()
+    assert between_joined
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(["ab ", "abc  ", "é字 a"]), st.integers(1, 200), st.sampled_from([70, 200, 600, 5000]), SEEDS)
+def test_texts_without_a_split_have_the_ids_of_the_whole(alphabet, merges, size, seed):
+    rng = random.Random(seed)
+    listed = ["".join(rng.choices(alphabet, k=rng.randrange(1, 6))) for _ in range(rng.randrange(2, 40))]
+    texts = [" ".join(rng.choices(listed, k=size)) for _ in range(2)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the text may have too few pairs
+        tok = Tokenizer.train(texts[:1], 256 + merges, r"[\s\S]+", special_tokens=(), min_frequency=1)
+    pretokens = [text.encode()[:size].decode(errors="ignore").encode() for text in texts]
+    expected = [reference_ids(pretoken, tok.vocabulary) for pretoken in pretokens]
+    is_right = [tok.encode_batch(pretokens, threads=1) == expected for _ in range(2)]
+    assert is_right == [True, True]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenizer.document_blocks import Block, as_readonly
-from tokenizer.encoding.kernel_encoder import MergeTables
+from tokenizer.encoding.kernel_encoder import NO_CUTS, MergeTables
 from tokenizer.encoding.merge_tables import merges_from_ranks
 from tokenizer.encoding.piece_tables import trie_of
 from tokenizer.kernels import character_symbols as kernel
@@ -50,7 +50,7 @@ class CharacterTables(MergeTables):
         )
         self.automaton = None  # the kernel encodes symbols, which `pretokenize` writes
         if vocabulary.prefix or vocabulary.suffix:
-            self.merges.joined.fill(True)  # the codes of a token depend on its place in a word
+            self.cuts = NO_CUTS  # the codes of a token depend on its place in a word
             self.made_by = None
         self._takes_text, prepends, completes = _whole_text_rules(vocabulary)
         self._symbols = _symbols_of(vocabulary, prepends, completes)

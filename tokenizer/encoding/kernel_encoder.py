@@ -13,7 +13,7 @@ from tokenizer.byte_level import BY_MERGES
 from tokenizer.document_blocks import Block, as_readonly, cut, cut_within, single_block
 from tokenizer.encoding.long_pretokens import encode_long
 from tokenizer.encoding.merge_tables import (
-    bytes_joined,
+    cut_table,
     made_by_rank,
     merge_table,
     merge_tokens,
@@ -25,6 +25,7 @@ from tokenizer.kernels import hash_tables as kernel
 from tokenizer.kernels import long as long_kernel
 from tokenizer.kernels import merges as apply_kernel
 from tokenizer.kernels.caches import LARGE_ROW, SMALL_ROW, Caches
+from tokenizer.kernels.cuts import Cuts
 from tokenizer.kernels.tools import align
 from tokenizer.kernels.trie_words import Pieces
 from tokenizer.splitting.patterns import resolve_pattern
@@ -42,6 +43,7 @@ PART_IDS = 1 << 20  # ids of a part
 PIECE = 1 << 20  # bytes that a thread encodes at once
 REWRITTEN_PIECE = 1 << 18  # the same, if the rewritten text must stay in the L2 cache
 BYTE = np.dtype(np.uint8)
+NO_CUTS = Cuts(np.zeros(0, dtype=np.uint16), np.zeros(0, dtype=np.uint64))
 NO_PIECES = Pieces(np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int64), np.zeros(0))
 CHUNKS_PER_CALL = 8  # of CHUNK pretokens: milliseconds, between which Ctrl-C is handled
 
@@ -56,7 +58,8 @@ class KernelTables:
         self.tokens = kernel.Tokens(align(4 * table_rows(0), 0), np.zeros(table_rows(0), np.uint64), nothing, none)
         pairs = align(2 * table_rows(0), int(kernel.NOTHING))
         of_bytes = np.full(65536, kernel.NOTHING, dtype=np.uint64)
-        self.merges = kernel.Merges(np.arange(256, dtype=np.int32), pairs, of_bytes, np.zeros(0, dtype=np.bool_))
+        self.merges = kernel.Merges(np.arange(256, dtype=np.int32), pairs, of_bytes)
+        self.cuts = NO_CUTS
         self.pieces = NO_PIECES
 
     def encode_long(
@@ -96,13 +99,9 @@ class MergeTables(KernelTables):
         found_whole = ((self.byte_lengths <= apply_kernel.SCRATCH) | (not by_merges)) & whole
         self.tokens = self._table_of(found_whole)
         # A piece of a pretoken may be looked up whole only if merging makes every token that is found whole.
-        joined = bytes_joined(self.tokens)
         if by_merges:
-            for left, right, _ in listed[~found_whole[listed[:, 2]]].tolist():
-                joined[self.token_bytes[left][-1] << 8 | self.token_bytes[right][0]] = True
-        else:
-            joined.fill(True)
-        self.merges = merge_table(listed, ranks, byte_ids, joined)
+            self.cuts = cut_table(self.token_bytes, listed)
+        self.merges = merge_table(listed, ranks, byte_ids)
         # The id that each rank makes, or None if a merge may rank before the merges that make its parts.
         self.made_by = made_by_rank(listed, ranks) if long_kernel.monotone(listed, ranks, len(token_bytes)) else None
         if by_merges:
@@ -150,7 +149,7 @@ class Encoder:
         self.batch = np.zeros(1, dtype=encode_kernel.BATCH_RECORD)
         self.ends = np.empty(CHUNK, dtype=np.int64)
         automaton = NO_AUTOMATON if tables.automaton is None else tables.automaton
-        self._tables = (*automaton, *tables.merges, *tables.tokens, *tables.pieces, *self.caches)
+        self._tables = (*automaton, *tables.merges, *tables.cuts, *tables.tokens, *tables.pieces, *self.caches)
         # Arguments for a short text, which takes less time to encode than they take to create.
         self._offsets = np.zeros(2, dtype=np.int64)
         self._id_offsets = np.zeros(2, dtype=np.int64)

@@ -8,9 +8,8 @@ import numpy as np
 
 from tokenizer.kernels import hash_tables as kernel
 from tokenizer.kernels import merges as apply_kernel
+from tokenizer.kernels.cuts import WIDTH, Cuts, word_and_bits
 from tokenizer.kernels.tools import SHORT, align
-
-BYTES_PER_STEP = 1 << 20  # of tokens that NumPy examines at once
 
 
 def table_rows(entries: int) -> int:
@@ -36,15 +35,13 @@ def token_table(tokens: Sequence[bytes | None]) -> kernel.Tokens:
     return table
 
 
-def merge_table(
-    listed: np.ndarray, ranks: np.ndarray, byte_ids: np.ndarray, joined: np.ndarray, room: int = 0
-) -> kernel.Merges:
+def merge_table(listed: np.ndarray, ranks: np.ndarray, byte_ids: np.ndarray, room: int = 0) -> kernel.Merges:
     """Return the hash table from pairs to merges, int32 (n, 3), and their ranks. ValueError for a repeated pair."""
     pairs = align(2 * table_rows(len(listed) + room), int(kernel.NOTHING))
     repeated = kernel.insert_pairs(pairs, np.ascontiguousarray(listed), ranks.astype(np.int64))
     if repeated >= 0:
         raise ValueError(f"merge {repeated} joins a pair that an earlier merge joins")
-    table = kernel.Merges(byte_ids, pairs, np.empty(65536, dtype=np.uint64), joined)
+    table = kernel.Merges(byte_ids, pairs, np.empty(65536, dtype=np.uint64))
     kernel.fill_byte_pairs(table)
     return table
 
@@ -56,18 +53,19 @@ def made_by_rank(listed: np.ndarray, ranks: np.ndarray) -> np.ndarray | None:
     return made if (made[ranks] == listed[:, 2]).all() else None
 
 
-def bytes_joined(table: kernel.Tokens) -> np.ndarray:
-    """Return which two bytes are adjacent in any token: bool (65536,), indexed by first << 8 | second."""
-    joined = np.zeros(65536, dtype=np.bool_)
-    last_bytes = table.offsets[1:-1] - 1
-    for start in range(0, len(table.blob) - 1, BYTES_PER_STEP):
-        part = table.blob[start : start + BYTES_PER_STEP + 1]
-        both = part[:-1].astype(np.uint16) << 8 | part[1:]
-        same_token = np.ones(len(both), dtype=np.bool_)
-        first, last = np.searchsorted(last_bytes, [start, start + len(both)])
-        same_token[last_bytes[first:last] - start] = False
-        joined[both[same_token]] = True
-    return joined
+def cut_table(token_bytes: Sequence[bytes], listed: np.ndarray) -> Cuts:
+    """Return the contexts of all merges, int32 (n, 3), in 16 to 32 bits for each."""
+    ends = np.array([token[-WIDTH:].rjust(WIDTH, b"\0") for token in token_bytes], dtype=f"S{WIDTH}").view("<u4")
+    begins = np.array([token[:WIDTH] for token in token_bytes], dtype=f"S{WIDTH}").view("<u4")
+    lengths = np.array([min(len(token), WIDTH) for token in token_bytes])
+    left, right = listed[:, 0], listed[:, 1]
+    cuts = Cuts(np.zeros(65536, dtype=np.uint16), np.zeros(table_rows(len(listed)) >> 3, dtype=np.uint64))
+    context = ends[left] | begins[right].astype(np.uint64) << np.uint64(8 * WIDTH)
+    words, bits = word_and_bits.py_func(context, len(cuts.contexts))
+    np.bitwise_or.at(cuts.contexts, words, bits)
+    shapes = 1 << (WIDTH * (lengths[left] - 1) + lengths[right] - 1)
+    np.bitwise_or.at(cuts.shapes, ends[left] >> 24 << 8 | begins[right] & 0xFF, shapes.astype(np.uint16))
+    return cuts
 
 
 def all_merges_of_ranks(tokens: list[bytes | None]) -> np.ndarray:
@@ -115,7 +113,7 @@ def merges_from_ranks(tokens: list[bytes | None], byte_ids: np.ndarray) -> np.nd
     """
     table = token_table(tokens)
     none = np.empty((0, 3), dtype=np.int32)
-    merges = merge_table(none, none[:, 2], byte_ids, bytes_joined(table), room=len(tokens))
+    merges = merge_table(none, none[:, 2], byte_ids, room=len(tokens))
     parts = merge_tokens(table, merges, learn=True)
     merged = np.flatnonzero(np.diff(table.offsets) > 1)
     if (parts[merged, 0] != 2).any():
@@ -126,5 +124,5 @@ def merges_from_ranks(tokens: list[bytes | None], byte_ids: np.ndarray) -> np.nd
 def all_tokens_reachable(tokens: list[bytes | None], merges: np.ndarray, byte_ids: np.ndarray) -> bool:
     """Return whether merging its own bytes makes every token, so that looking up whole pretokens changes no ids."""
     table = token_table(tokens)
-    parts = merge_tokens(table, merge_table(merges, np.arange(len(merges)), byte_ids, bytes_joined(table)))
+    parts = merge_tokens(table, merge_table(merges, np.arange(len(merges)), byte_ids))
     return all(parts[i, 0] == 1 and parts[i, 1] == i for i, token in enumerate(tokens) if token is not None)

@@ -18,6 +18,7 @@ from tokenizer.kernels.caches import (
     find_large,
     row_in_small,
 )
+from tokenizer.kernels.cuts import Cuts, next_cut, next_fine_cut
 from tokenizer.kernels.hash_tables import Merges, Tokens, short_slot
 from tokenizer.kernels.merges import SCAN_LIMIT, SCRATCH, SCRATCH_RECORD
 from tokenizer.kernels.misses import (
@@ -73,18 +74,25 @@ BATCH_RECORD = np.dtype(
 
 
 @inlined
-def _piece_end(data, start, end, joined):
-    """Return the end of the first piece of data[start:end]: between two bytes that are adjacent in no token, so that no
-    merge crosses. Merging the pieces gives the ids of the whole, and pieces recur more often."""
+def _piece_end(data, start, end, coarse_end, cuts):
+    """Return the end of the first piece of data[start:end]. Merging the pieces gives the ids of the whole, and pieces
+    recur more often.
+
+    coarse_end: end of the last coarse piece that is too long for the caches. Return also the new one.
+    """
     limit = min(end, start + SCRATCH + 1)
-    i = start + 1
-    while i < limit and joined[np.int64(data[i - 1]) << 8 | np.int64(data[i])]:
-        i += 1
-    return end if i == limit else i
+    place = start
+    if start >= coarse_end:
+        place = next_cut(data, start, limit, cuts)
+        if place - start >= LARGE:
+            coarse_end = place
+    if start < coarse_end:
+        place = next_fine_cut(data, start, limit, cuts)
+    return end if place == limit else place, coarse_end
 
 
 @internal
-def _pack(data, start, ends, joined, caches, batch):
+def _pack(data, start, ends, cuts, caches, batch):
     """Fill a batch with packed and hashed pretokens, long ones in pieces.
 
     Return the size of the batch, and the index of the next pretoken. The batch ends before a pretoken that is too long,
@@ -96,13 +104,15 @@ def _pack(data, start, ends, joined, caches, batch):
     pretoken = np.uint64(0)
     pretokens = np.uint64(len(ends))
     k = np.uint64(0)
+    coarse_end = start
     while k < BATCH and pretoken < pretokens:
         end = ends[pretoken]
         length = end - start
         # `&` and `|` make this one branch, rarely taken in English.
         if (length >= CUT) & (data[np.uint64(end - 1)] >= 0x80) | (length >= SHORT) | (start > safe):
-            whole_end = end
-            end = _piece_end(data, start, end, joined) if length >= CUT and len(joined) else end
+            pretoken_end = end
+            if length >= CUT and len(cuts.shapes):
+                end, coarse_end = _piece_end(data, start, end, coarse_end, cuts)
             length = end - start
             if length >= SHORT:
                 batch.ends[k] = end
@@ -119,7 +129,7 @@ def _pack(data, start, ends, joined, caches, batch):
                 batch.low[k] = low
                 batch.high[k] = high
                 batch.rows[k] = row
-            pretoken += np.uint64(end == whole_end)
+            pretoken += np.uint64(end == pretoken_end)
         else:
             low, high = pack(data, start, length)
             row = row_in_small(low, high, small_mask)
@@ -213,7 +223,7 @@ def _end_documents(n, at, batch, offsets, id_offsets, document):
 
 
 @internal
-def _encode(data, offsets, start, ends, first, merges, tokens, pieces, caches, batch, out, id_offsets, state):
+def _encode(data, offsets, start, ends, first, merges, cuts, tokens, pieces, caches, batch, out, id_offsets, state):
     """Encode the pretokens ends[first:], the first of which starts at data[start].
 
     Whole pretokens are looked up in `tokens` before they are merged. If `pieces` has units, they become its tokens
@@ -229,7 +239,7 @@ def _encode(data, offsets, start, ends, first, merges, tokens, pieces, caches, b
     for turn in range(BATCHES):
         if first == len(ends):
             break
-        n, pretokens = _pack(data, start, ends[first:], merges.joined, caches, batch)
+        n, pretokens = _pack(data, start, ends[first:], cuts, caches, batch)
         misses, at = _look_up(data, n, caches, tokens, batch, misses, out, at)
         merging = misses
         used = 0
@@ -283,19 +293,20 @@ def _encode(data, offsets, start, ends, first, merges, tokens, pieces, caches, b
 def encode(
     data, offsets, out, id_offsets, state, ends, scratch, chunks,
     actions, byte_classes, code_point_classes, ascii_rules,
-    byte_ids, pairs, of_bytes, joined, short, long, blob, token_offsets, units, rules, scores, small, large,
+    byte_ids, pairs, of_bytes, shapes, contexts, short, long, blob, token_offsets, units, rules, scores, small, large,
 ):  # fmt: skip
     """Split and encode documents, data[offsets[d]:offsets[d + 1]], in up to `chunks` times len(ends) pretokens.
 
     Ids go to out[state[OUT]:], uint32; id_offsets[d] is the start of document d. ends: int64 scratch memory;
     ends[state[FIRST]:state[LAST]] is encoded before more text is scanned. scratch: one BATCH_RECORD. The rest are the
-    pattern's arguments of `scan`, then `Merges`, `Tokens`, `Pieces` and `Caches` array by array, because numba takes
-    longer to unpack tuples than to encode a short text.
+    pattern's arguments of `scan`, then `Merges`, `Cuts`, `Tokens`, `Pieces` and `Caches` array by array, because numba
+    takes longer to unpack tuples than to encode a short text.
 
     Return DONE; MORE after `chunks` chunks; GROW if `out` needs state[NEEDED] more places; LONG if a piece of more than
     SCRATCH bytes starts at state[START], in the pretoken that ends at ends[state[FIRST]].
     """
-    merges = Merges(byte_ids, pairs, of_bytes, joined)
+    merges = Merges(byte_ids, pairs, of_bytes)
+    cuts = Cuts(shapes, contexts)
     tokens = Tokens(short, long, blob, token_offsets)
     pieces = Pieces(units, rules, scores)
     caches = Caches(small, large)
@@ -320,6 +331,7 @@ def encode(
             ends[: state[LAST]],
             state[FIRST],
             merges,
+            cuts,
             tokens,
             pieces,
             caches,

@@ -31,7 +31,6 @@ class Merges(NamedTuple):
     # rank << 32 | merged id. NOTHING is an empty key, and the value of a pair that does not merge.
     pairs: np.ndarray
     of_bytes: np.ndarray  # uint64 (65536,): values of `pairs` for two single bytes, by left << 8 | right
-    joined: np.ndarray  # bool (65536,): whether two bytes may be adjacent in a token, by left << 8 | right
 
 
 class Tokens(NamedTuple):

@@ -25,7 +25,7 @@ class CharacterPairs(SentencePieceKind):
 
     name, title, entries = "character-bpe", "BPE over characters", "tokens"
     merges, kernels = True, "merging"
-    no_growth = "growth with unknown characters and pieces for bytes is not implemented"
+    no_growth = ""
     patterns, default_pattern, exact_pattern = (SPACED, *METASPACE_NAMES), SPACED, SPACED
     needed_splitter = f"words: {', '.join((SPACED, *METASPACE_NAMES))}"
     options = ("min_frequency", "limit_alphabet")

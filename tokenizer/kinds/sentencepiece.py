@@ -65,4 +65,4 @@ class SentencePieceKind(Kind):
 def refuse_model(vocabulary: Any) -> None:
     """Raise ValueError for a SentencePiece model."""
     if vocabulary.source is not None:
-        raise ValueError("a SentencePiece model cannot be trimmed: convert it with as_tokenizers() first")
+        raise ValueError("a SentencePiece model cannot grow or be trimmed: convert it with as_tokenizers() first")

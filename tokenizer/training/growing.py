@@ -1,4 +1,4 @@
-"""Grow a vocabulary of byte-level BPE or BPE over integers: continue training from its merges.
+"""Grow a vocabulary of BPE over bytes, characters or integers: continue training from its merges.
 
 Each distinct pretoken of the new text is encoded with the old merges. Its tokens are the first symbols, and ordinary
 training merges them further. The new merges rank after all old ones. So every text is encoded as before, except that
@@ -7,7 +7,7 @@ some neighbouring tokens are joined (Purason et al. 2025, arXiv 2512.03989).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -17,15 +17,18 @@ import numpy as np
 from tokenizer.argument_checks import check_callable, whole_number
 from tokenizer.bpe_vocabulary import BytePairVocabulary
 from tokenizer.byte_level import BY_RANKS
+from tokenizer.character_bpe_vocabulary import CharacterPairVocabulary
 from tokenizer.document_blocks import Block
 from tokenizer.encoding.text_encoder import TextEncoder
 from tokenizer.integer_vocabulary import IntegerVocabulary
 from tokenizer.kinds.integers import LONGEST_TOKEN
 from tokenizer.kinds.kind import changed
 from tokenizer.kinds.registry import kind_named
+from tokenizer.kinds.sentencepiece import refuse_model
 from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.integers import WIDTH, Integers
 from tokenizer.splitting.normalized_splitter import NormalizedSplitter
+from tokenizer.splitting.normalizers import MARK
 from tokenizer.splitting.patterns import SUPERWORD_STEPS
 from tokenizer.splitting.splitter import Splitter
 from tokenizer.training.counting import PretokenCounts, Progress, count_pretokens
@@ -36,7 +39,7 @@ from tokenizer.warn import warn
 from tokenizer.workers import thread_count
 
 COLON = b": "
-MergedVocabulary = BytePairVocabulary | IntegerVocabulary
+MergedVocabulary = BytePairVocabulary | CharacterPairVocabulary | IntegerVocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +77,13 @@ class Growth:
                 f"{kind.title} cannot grow, because {kind.no_growth}: grow a byte-level BPE vocabulary, or train a new "
                 "one"
             )
+        if isinstance(vocabulary, CharacterPairVocabulary):
+            refuse_model(vocabulary)
+            if marks := vocabulary.prefix or vocabulary.suffix:
+                raise ValueError(
+                    f"a vocabulary that marks words by {marks!r} cannot grow: grow one without such marks, or train a "
+                    "new one"
+                )
         if self.superwords is not None and not isinstance(vocabulary, BytePairVocabulary):
             raise ValueError(f"superwords is for byte-level BPE, not for {kind.title}: leave it out")
         if self.entries <= vocabulary.size:
@@ -111,6 +121,9 @@ class _Pretokens(Splitter):
 
     rewrites = False
     identity = "pretokens"
+
+    def __init__(self, marks_spaces: bool) -> None:
+        self.marks_spaces = marks_spaces
 
     def pretokens(self, text: bytes) -> Iterator[bytes]:
         yield text
@@ -159,16 +172,13 @@ def grow_pairs(vocabulary: MergedVocabulary, counts: PretokenCounts, options: Gr
     loop = MergeLoop(lay_out_symbols(symbols, offsets, counts.counts, spare), max(1, options.min_frequency), spare)
     tokens: list[Any] = list(vocabulary.tokens)
     ids = {token: i for i, token in enumerate(tokens) if token is not None}
-    special = {spelling.encode() for spelling in vocabulary.special_tokens} - ids.keys()
+    apart = _never_merged(vocabulary)
+    is_refused = _rule_for_tokens(vocabulary, options, apart)
     wanted, pairs = options.entries - vocabulary.size, []
-    longest = options.max_token_length or 2**62
-    if isinstance(vocabulary, IntegerVocabulary):
-        longest = WIDTH * min(longest, LONGEST_TOKEN)
     new = 0
     while loop.made < wanted and (pair := loop.find(new)):
         left, right = tokens[pair[0]], tokens[pair[1]]
-        token = left + right
-        if token in special or len(token) > longest or (options.superwords and _is_long(token, options.superwords)):
+        if not apart.isdisjoint(pair) or is_refused(token := left + right):
             loop.refuse()
             continue
         pairs.append((left, right))
@@ -179,9 +189,41 @@ def grow_pairs(vocabulary: MergedVocabulary, counts: PretokenCounts, options: Gr
             if options.progress is not None and (loop.made % PROGRESS_STEP == 0 or loop.made == wanted):
                 options.progress("merge", loop.made, wanted)
         new = ids[token]
+    if isinstance(vocabulary, BytePairVocabulary):
+        return _with_merges(vocabulary, pairs, tokens[vocabulary.size :])
+    return _with_spelled_merges(vocabulary, pairs, tokens[vocabulary.size :])
+
+
+def _rule_for_tokens(vocabulary: MergedVocabulary, options: Growth, apart: set[int]) -> Callable[[bytes], bool]:
+    """Return the function that tells which new tokens are refused. apart: ids of tokens that no merge makes."""
+    tokens = vocabulary.tokens
+    special = {spelling.encode() for spelling in vocabulary.special_tokens} - {*tokens} | {tokens[i] for i in apart}
+    longest = options.max_token_length or 2**62
     if isinstance(vocabulary, IntegerVocabulary):
-        return _with_integers(vocabulary, pairs, tokens[vocabulary.size :])
-    return _with_merges(vocabulary, pairs, tokens[vocabulary.size :])
+        longest = WIDTH * min(longest, LONGEST_TOKEN)
+    words = options.superwords
+    # Some vocabularies of characters do not split a text into words, but none of their tokens joins words.
+    in_words = isinstance(vocabulary, CharacterPairVocabulary) and not any(map(_joins_words, filter(None, tokens)))
+
+    def is_refused(token: bytes) -> bool:
+        if token in special or len(token) > longest:
+            return True
+        return (in_words and _joins_words(token)) or (words is not None and _is_long(token, words))
+
+    return is_refused
+
+
+def _joins_words(token: bytes) -> bool:
+    """Return whether a token has the mark of a space after another character."""
+    return MARK in token.decode().lstrip(MARK)
+
+
+def _never_merged(vocabulary: MergedVocabulary) -> set[int]:
+    """Return the ids of unknown characters, of bytes that spell them, and of special tokens, if text can have them."""
+    if not isinstance(vocabulary, CharacterPairVocabulary):
+        return set()
+    apart = {*vocabulary.special_ids, *(vocabulary.byte_ids or {}).values()}
+    return apart if vocabulary.unknown_id is None else {*apart, vocabulary.unknown_id}
 
 
 def _is_long(token: bytes, words: int) -> bool:
@@ -194,8 +236,8 @@ def _segmented(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the ids of all pretokens, int32, and the offset of each pretoken's ids, int64 (n + 1,)."""
     whole = copy(vocabulary)
-    if isinstance(whole, BytePairVocabulary):  # a sequence of integers is one pretoken anyway
-        pattern: Any = _Pretokens()
+    if not isinstance(whole, IntegerVocabulary):  # a sequence of integers is one pretoken anyway
+        pattern: Any = _Pretokens(whole.pattern.marks_spaces)
         whole.pattern, whole.normalizer = pattern, None
     ids, offsets = TextEncoder(whole).to_arrays(Block(counts.data, counts.offsets), threads)
     return ids.view(np.int32), offsets
@@ -223,11 +265,11 @@ def _with_merges(
     return grown
 
 
-def _with_integers(
-    vocabulary: IntegerVocabulary, added: list[tuple[bytes, bytes]], tokens: list[bytes]
-) -> IntegerVocabulary:
-    """Return the vocabulary of integers with more merges and tokens."""
-    grown: IntegerVocabulary = changed(
+def _with_spelled_merges(
+    vocabulary: CharacterPairVocabulary | IntegerVocabulary, added: list[tuple[bytes, bytes]], tokens: list[bytes]
+) -> CharacterPairVocabulary | IntegerVocabulary:
+    """Return the vocabulary, whose tokens are strings, with more merges and tokens."""
+    grown: CharacterPairVocabulary | IntegerVocabulary = changed(
         vocabulary,
         ids={**vocabulary.ids, **{token.decode(): vocabulary.size + k for k, token in enumerate(tokens)}},
         pairs=[*vocabulary.pairs, *((left.decode(), right.decode()) for left, right in added)],
