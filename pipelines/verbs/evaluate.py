@@ -41,7 +41,7 @@ HELP = {
     "Windows": ("context stride", "rotary_scaling min_context"),
     "Model": ("checkpoint adapter without device", "dtype ablation"),
     "Measurements": (
-        "breakdown compressors memorisation entropy_calibration unit",
+        "audit breakdown compressors memorisation entropy_calibration unit",
         "sinks memory beams length_penalty",
     ),
     "Output": ("explain json", ""),
