@@ -274,12 +274,12 @@ def _show_sections(measured: MeasuredRuns, chosen: Sequence[Measurement], explai
     shown = [measurement.result for measurement in chosen if measurement.shown]
     of_tasks = (type(result) for _, column in scored if column.entries.get("task") for result in column.results)
     for kind in dict.fromkeys([*shown, *of_tasks]):
-        for title, column in scored:
-            for part in result.parts() if (result := column.find(kind)) else ():
-                if isinstance(part, Table):
-                    answer(f"\n{title}: {part.title}")
-                    table((part.label, *part.heads), [(name, *cells) for name, cells in part.rows], text=part.text)
-                else:
-                    answer(f"{title}: {part}")
-        if explain and kind.section:
+        parts = [(title, part) for title, column in scored if (found := column.find(kind)) for part in found.parts()]
+        for title, part in parts:
+            if isinstance(part, Table):
+                answer(f"\n{title}: {part.title}")
+                table((part.label, *part.heads), [(name, *cells) for name, cells in part.rows], text=part.text)
+            else:
+                answer(f"{title}: {part}")
+        if explain and parts and kind.section:
             answer(kind.section.note)
