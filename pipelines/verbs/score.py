@@ -6,7 +6,7 @@ Examples:
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,19 +18,20 @@ from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.text_input import argument_text, file_text, standard_input_text
 from pipelines.cli.verbs import verb
 from pipelines.run.folder import opened
-from pipelines.scoring.options import check_options
+from pipelines.scoring.options import Masking, check_options
 
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
     from pipelines.scoring.choices import ChoiceScores
+    from pipelines.scoring.minimal_pairs import PairScores
     from pipelines.scoring.texts import TextScore
 
 ENVIRONMENT = PASSIVE_THREADS
 
 # Options by subject: in --help, and only in --help-all.
 HELP = {
-    "Text": ("run text file choices target", ""),
-    "Prediction": ("stride", "rolling start masking"),
+    "Text": ("run text file choices target pairs", ""),
+    "Prediction": ("stride", "rolling start masking leading_blank"),
     "Model": ("checkpoint device dtype", ""),
     "Output": ("by top limit parquet json", ""),
 }
@@ -42,13 +43,15 @@ def score(
     text: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[TEXT]")] = None,
     *,
     file: Path | None = None,
-    choices: Annotated[Sequence[str], tyro.conf.arg(metavar="C [C ...]")] = (),
+    choices: Annotated[Sequence[str] | None, tyro.conf.arg(metavar="C [C ...]")] = None,
     target: Annotated[str | None, tyro.conf.arg(metavar="T")] = None,
+    pairs: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")] = (),
     by: Literal["token", "word"] = "token",
     stride: int | None = None,
     rolling: bool = False,
     start: bool = True,
-    masking: Literal["token", "word"] = "token",
+    masking: Literal["auto", "token", "word"] = "auto",
+    leading_blank: bool = False,
     top: int = 5,
     limit: int = 1000,
     parquet: Path | None = None,
@@ -56,19 +59,20 @@ def score(
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: AsJson = False,
-) -> "TextScore | ChoiceScores":
+) -> "TextScore | ChoiceScores | PairScores":
     """Print how well a run predicts a text: surprisal, entropy and rank of each token, and the text's log-probability.
 
     A decoder predicts each token from the tokens before it, an encoder from all others (pseudo-log-likelihood). An
     encoder-decoder predicts a target from the text. Special tokens spelled in the text are scored as ordinary text.
 
-    Returns the scores as arrays: a TextScore, or a ChoiceScores if choices are given.
+    Returns the scores as arrays: a TextScore, a ChoiceScores for choices, or a PairScores for minimal pairs.
 
     Args:
         text: Text to score, or source of an encoder-decoder; - reads standard input.
         file: UTF-8 file with the text; - reads standard input.
         choices: Continuations of the text to rank by log-probability, as lm-eval ranks multiple choice.
         target: For an encoder-decoder: target to score, given the text as source.
+        pairs: Files of minimal pairs in the format of BLiMP or EWoK: the accuracy by paradigm.
         by: Unit to show. The probability of a word includes that the word ends (Pimentel & Meister 2024), except for an
             encoder.
         stride: Tokens between the starts of two windows, for a text longer than the context; half a window by default.
@@ -76,6 +80,8 @@ def score(
             one is moved back to a full context.
         start: For a decoder: begin with the start token from training. Without it, the first token is not scored.
         masking: For an encoder: mask each token alone, or with the later tokens of its word (Kauf & Ivanova 2023).
+            auto: token for a text, word for minimal pairs.
+        leading_blank: Score the texts of minimal pairs with a blank before them, as lm-eval does.
         top: Number of likeliest tokens to show at each position.
         limit: Maximum number of tokens or words to print; 0 prints all.
         parquet: Parquet file to write, with one row per token, word or choice.
@@ -84,7 +90,8 @@ def score(
     _check(choices, target, by, stride, rolling, masking, top, limit)
     if parquet and parquet.is_dir():
         raise ValueError(f"`parquet='{parquet}'` is a folder: name a file")
-    content, chosen, wanted = _texts(text, file, choices, target)
+    _check_rows(pairs, leading_blank, {"a text": text, "`file`": file, "`choices`": choices, "`target`": target})
+    content, chosen, wanted = ("", [], None) if pairs else _texts(text, file, choices, target)
     if as_json:
         say_on_stderr()
     model = opened(run, checkpoint, device, dtype).recipe.model
@@ -96,13 +103,20 @@ def score(
         start=start,
         masking=masking,
         words=by == "word",
-        choices=bool(choices),
+        choices=choices is not None,
+        pairs=bool(pairs),
     )
     from pipelines.run.loaded_run import load_run
     from pipelines.scoring.choices import rank_choices
+    from pipelines.scoring.minimal_pairs import score_pairs
     from pipelines.scoring.texts import score_text
 
     loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype)
+    if pairs:
+        how: Masking = "word" if masking == "auto" else masking
+        judged = score_pairs(loaded, pairs, start=start, leading_blank=leading_blank, masking=how)
+        _show_pairs(loaded, judged, parquet, as_json)
+        return judged
     if chosen:
         ranked = rank_choices(loaded, content, chosen, start=start, top=top)
         _show_choices(ranked, parquet, as_json)
@@ -114,7 +128,7 @@ def score(
         stride=stride,
         rolling=rolling,
         start=start,
-        masking=masking,
+        masking="token" if masking == "auto" else masking,
         top=top,
         words=by == "word",
     )
@@ -123,7 +137,7 @@ def score(
 
 
 def _check(
-    choices: Sequence[str],
+    choices: Sequence[str] | None,
     target: str | None,
     by: str,
     stride: int | None,
@@ -133,9 +147,11 @@ def _check(
     limit: int,
 ) -> None:
     """Raise ValueError for options that are wrong for every run."""
-    if choices:
+    if choices is not None:
+        if not choices:
+            raise ValueError("`choices` names no choice: give at least one, such as `choices=[' blue', ' green']`")
         others = {"`target`": target is not None, "`by='word'`": by != "token", "`stride`": stride is not None}
-        others |= {"`masking='word'`": masking != "token", "`rolling`": rolling}
+        others |= {"`masking='word'`": masking == "word", "`rolling`": rolling}
         if unused := [option for option, given in others.items() if given]:
             raise ValueError(f"`choices` cannot be combined with {unused[0]}: leave one of them out")
     for option, value in (("`top`", top), ("`limit`", limit)):
@@ -143,8 +159,17 @@ def _check(
             raise ValueError(f"{option} is {value}, but must not be negative")
 
 
+def _check_rows(pairs: Sequence[Path], leading_blank: bool, others: Mapping[str, object]) -> None:
+    """Raise ValueError for `others`, the options with a text, beside files, and for `leading_blank` without files."""
+    if leading_blank and not pairs:
+        raise ValueError("`leading_blank` is for the texts of `pairs`: leave it out")
+    given = [name for name, value in others.items() if value is not None]
+    if pairs and given:
+        raise ValueError(f"`pairs` reads texts from files: leave {given[0]} out")
+
+
 def _texts(
-    text: str | None, file: Path | None, choices: Sequence[str], target: str | None
+    text: str | None, file: Path | None, choices: Sequence[str] | None, target: str | None
 ) -> tuple[str, list[str], str | None]:
     """Return the text, the choices and the target. Raises ValueError if one is missing, empty or not UTF-8."""
     if (text is None) == (file is None):
@@ -157,7 +182,7 @@ def _texts(
     if not content and not choices:
         raise ValueError("the text is empty: give at least one character")
     wanted = None if target is None else argument_text(target, "`target`")
-    return content, [argument_text(choice, "`choices`") for choice in choices], wanted
+    return content, [argument_text(choice, "`choices`") for choice in choices or ()], wanted
 
 
 def _show_text(run: "LoadedRun", scored: "TextScore", limit: int, parquet: Path | None, as_json: bool) -> None:
@@ -172,6 +197,19 @@ def _show_text(run: "LoadedRun", scored: "TextScore", limit: int, parquet: Path 
         return
     content = {"totals": totals_of(scored), "tokens": rows_of(token_table(scored, run.tokenizer))}
     write(json.dumps(content if words is None else content | {"words": rows_of(words)}))
+
+
+def _show_pairs(run: "LoadedRun", judged: "PairScores", parquet: Path | None, as_json: bool) -> None:
+    from pipelines.scoring.accuracy_tables import show_pairs
+    from pipelines.scoring.arrow_tables import pair_table, write_parquet
+
+    content = judged.to_json()
+    if parquet:
+        write_parquet(parquet, pair_table(judged), {name: value for name, value in content.items() if name != "pairs"})
+    if as_json:
+        write(json.dumps(content))
+    else:
+        show_pairs(judged, run.tokenizer)
 
 
 def _show_choices(ranked: "ChoiceScores", parquet: Path | None, as_json: bool) -> None:
