@@ -1,9 +1,10 @@
-"""Print the accuracy of files of minimal pairs on a terminal."""
+"""Print the accuracy on minimal pairs or on questions on a terminal."""
 
 from collections.abc import Sequence
 
-from pipelines.cli.display import answer, table
+from pipelines.cli.display import answer, count_text, table
 from pipelines.scoring.minimal_pairs import Accuracy, PairScores
+from pipelines.scoring.questions import SEED, QuestionScores
 from tokenizer import Tokenizer
 
 MASKED = {
@@ -12,7 +13,15 @@ MASKED = {
 }
 
 
-def show_pairs(scores: PairScores, tok: Tokenizer) -> None:
+def show(scores: PairScores | QuestionScores, tok: Tokenizer) -> None:
+    """Print the accuracy of a run on files."""
+    if isinstance(scores, PairScores):
+        _show_pairs(scores, tok)
+    else:
+        _show_questions(scores, tok)
+
+
+def _show_pairs(scores: PairScores, tok: Tokenizer) -> None:
     """Print the accuracy by paradigm and by field, and how the texts were scored."""
     for head, rows in (("paradigm", scores.paradigms), ("field", scores.groups)):
         if rows:
@@ -33,3 +42,19 @@ def _convention(scores: PairScores, tok: Tokenizer) -> str:
         return f"pseudo-log-likelihood, {MASKED[scores.masking]}, {blank}"
     start = f"after {tok.decode(list(scores.start_ids))}"
     return f"sum of ln p, {start if scores.start_ids else 'without a start token or the first token'}, {blank}"
+
+
+def _show_questions(scores: QuestionScores, tok: Tokenizer) -> None:
+    """Print both accuracies, and how the questions were read."""
+    shares = (("acc", "ln p", scores.accuracy), ("acc_norm", "ln p per character", scores.accuracy_per_character))
+    rows = [
+        (name, measure, f"{share.value:.2%}", "–" if share.error is None else f"{share.error:.2%}")
+        for name, measure, share in shares
+    ]
+    table(("accuracy", "likeliest by", "value", "standard error"), rows)
+    answer(f"{count_text(len(scores.questions), 'question')}; by chance {scores.chance:.2%}")
+    drawn = f", drawn with Random({SEED} + number)" if scores.shots else ""
+    start = f"after {tok.decode(list(scores.start_ids))}" if scores.start_ids else "without a start token"
+    answer(f"{count_text(scores.shots, 'example')} before each question{drawn}; read {start}")
+    if scores.cut:
+        answer(f"{count_text(scores.cut, 'question')} cut at the beginning, because the model reads no longer texts")

@@ -12,6 +12,7 @@ from lm.metrics.units import bits
 from pipelines.scoring.choices import ChoiceScores
 from pipelines.scoring.minimal_pairs import PairScores
 from pipelines.scoring.predictions import Predictions
+from pipelines.scoring.questions import QuestionScores
 from pipelines.scoring.texts import TextScore
 from pipelines.training.batch import Array
 from tokenizer import Tokenizer
@@ -81,12 +82,9 @@ def choice_table(scores: ChoiceScores) -> pa.Table:
     )
 
 
-def pair_table(scores: PairScores) -> pa.Table:
-    """Return one row for each minimal pair, with ln p of its texts in nats."""
-    rows, numbers = scores.rows(), pa.list_(pa.float64())
-    kinds = {"place": pa.string(), "paradigm": pa.string(), "field": pa.string()}
-    kinds |= {"good_nats": numbers, "bad_nats": numbers, "accuracy": pa.float64()}
-    return pa.table({name: pa.array([row[name] for row in rows], kind) for name, kind in kinds.items()})
+def row_table(scores: PairScores | QuestionScores) -> pa.Table:
+    """Return one row for each minimal pair or question, with log-probabilities in nats."""
+    return pa.Table.from_pylist(scores.rows())
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:

@@ -126,7 +126,7 @@ class PairScores:
             "mean_of_paradigms": self.mean,
             "paradigms": [vars(one) for one in self.paradigms],
             "fields": [vars(one) for one in self.groups],
-            "pairs": self.rows(),
+            "rows": self.rows(),
         }
 
     def rows(self) -> list[dict[str, Any]]:

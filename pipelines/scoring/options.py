@@ -18,11 +18,14 @@ def check_options(
     words: bool = False,
     choices: bool = False,
     pairs: bool = False,
+    questions: bool = False,
 ) -> None:
     """Raise ValueError for options that a model does not take."""
     kind = model.architecture
     if choices and kind == "encoder":
         raise ValueError("`choices` needs a decoder or an encoder-decoder, and this run's model is an encoder")
+    if questions and kind != "decoder":
+        raise ValueError(f"`questions` needs a decoder, and this run's architecture is {kind}")
     if pairs and kind == "encoder-decoder":
         raise ValueError("`pairs` needs a decoder or an encoder, and this run's model is an encoder-decoder")
     if kind == "encoder-decoder" and target is None and not choices:
@@ -39,9 +42,9 @@ def check_options(
     if rolling and stride is not None:
         raise ValueError("`rolling` sets the stride to the context: leave `stride` out")
     unfit = {"`stride`": stride is not None, "`rolling`": rolling, "`by='word'`": words}
-    if pairs and any(unfit.values()):
+    if (pairs or questions) and any(unfit.values()):
         name = next(name for name, is_given in unfit.items() if is_given)
-        raise ValueError(f"`pairs` scores whole texts: leave {name} out")
+        raise ValueError(f"`{'pairs' if pairs else 'questions'}` scores whole texts: leave {name} out")
     if rolling and words:
         raise ValueError("`rolling` scores tokens and not words: leave `by='word'` out")
     if stride is None:

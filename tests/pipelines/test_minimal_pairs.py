@@ -166,8 +166,8 @@ def test_the_command_names_the_convention_and_writes_json_and_parquet(in_process
     assert "each token masked alone (Salazar et al. 2020)" in done.stdout
     done = in_process("score", trained_gpt, "--pairs", file, "--json", "--parquet", "pairs.parquet")
     content = json.loads(done.stdout)
-    assert content["start_ids"] == [0] and content["leading_blank"] is False and len(content["pairs"]) == len(BLIMP)
-    assert pyarrow.parquet.read_table(tmp_path / "pairs.parquet").to_pylist() == content["pairs"]
+    assert content["start_ids"] == [0] and content["leading_blank"] is False and len(content["rows"]) == len(BLIMP)
+    assert pyarrow.parquet.read_table(tmp_path / "pairs.parquet").to_pylist() == content["rows"]
 
 
 @pytest.mark.parametrize(
