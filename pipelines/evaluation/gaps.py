@@ -124,7 +124,7 @@ class Gaps:
         total = [sum(getattr(one, key) for one in self.classes) for key in ("size", "run_bits", "other_bits")]
         whole = sum(one.difference for one in self.classes)
         rows.append(("all", [*(f"{value:,.0f}" for value in total), f"{whole:+.4f}"]))
-        tables = [Table(f"{self.run} minus {self.other}, by class of text", "class", heads, rows)]
+        tables = [Table(f"difference by class of text: {self.run} minus {self.other}", "class", heads, rows)]
         heads = ["times", f"bits each, {self.run}", self.other, "gap, bits in all"]
         for name, strings in ((self.run, self.run_better), (self.other, self.other_better)):
             if strings:

@@ -89,7 +89,7 @@ def evaluate(
             splits is scored by `splits`, any other as a whole.
         against: Folder of a run to compare with on the same documents: the difference with its 95 % interval. Runs with
             the same tokenizer also get the divergence; others are compared in bits per byte, masked models in bits per
-            byte of masked text.
+            byte of masked text. Tables show the difference by class of text and the strings with the largest gaps.
         splits: Splits of the dataset or corpus to score.
         without: Parts of a decoder to delete: layers.3, attention.3, mlp.3 or heads.3.1 (layer and head from 0). The
             result is not saved, and has no comparison with other runs.

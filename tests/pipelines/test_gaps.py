@@ -50,6 +50,15 @@ def test_text_has_a_class(text, kind):
     assert set(classes(text, text)) == {kind}
 
 
+@given(
+    st.lists(st.text(max_size=20) | st.text(" \t\n\r\x1c\x85\u2028a1.:/w'\u0301_]", max_size=20), max_size=3),
+    st.binary(max_size=9),
+)
+def test_every_byte_has_a_class_whatever_the_text(texts, other):
+    documents = [*(text.encode() for text in texts), other]
+    assert len(classes_of_bytes(documents)) == sum(map(len, documents))
+
+
 def test_a_word_is_rare_if_the_text_has_it_once():
     assert set(classes("word", "other Other")) == {"rare words"}
     assert set(classes("other", "word Other")) == {"other words"}
@@ -176,7 +185,7 @@ def test_a_run_against_itself_has_no_gap(runs):
 
 def test_the_command_prints_the_classes_and_strings(in_process, runs):
     done = in_process("evaluate", runs[0], "--against", runs[2])
-    assert "a minus c, by class of text" in done.stdout and "code punctuation" not in done.stdout
+    assert "difference by class of text: a minus c" in done.stdout and "code punctuation" not in done.stdout
     assert "strings on which c saves most bits" in done.stdout
 
 

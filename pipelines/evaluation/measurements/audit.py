@@ -265,7 +265,8 @@ def _checks_of_scores(split: ScoredSplit, counts: Counts) -> Iterator[Check]:
     again = bits(float(split.tokens.nats.sum())) / max(1, original - counts.text_bytes + scored)
     reported = split.predictions["bits_per_byte"]
     same = reported is not None and math.isclose(again, reported, rel_tol=ROUNDING)
-    found = f"{again:.6f} per original byte" + ("" if same or reported is None else f", {reported:.6f} reported")
+    kind = "decoded" if counts.original_bytes is None else "original"
+    found = f"{again:.6f} per {kind} byte" + ("" if same or reported is None else f", {reported:.6f} reported")
     yield Check("bits per byte, counted again", same, found)
 
 
