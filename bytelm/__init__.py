@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pipelines.recipes.recipe import load_recipe
     from pipelines.run.loaded_run import LoadedRun, load_run
     from pipelines.scoring.choices import rank_choices
+    from pipelines.scoring.minimal_pairs import score_pairs
+    from pipelines.scoring.questions import score_questions
     from pipelines.scoring.texts import score_text
     from pipelines.verbs.build_dataset import build_dataset
     from pipelines.verbs.carry_over import carry_over
@@ -81,6 +83,8 @@ _HOMES = {
     "load_recipe": "pipelines.recipes.recipe",
     "load_run": "pipelines.run.loaded_run",
     "rank_choices": "pipelines.scoring.choices",
+    "score_pairs": "pipelines.scoring.minimal_pairs",
+    "score_questions": "pipelines.scoring.questions",
     "score_text": "pipelines.scoring.texts",
     "show": "pipelines.cli.display",
     "verify_dataset": "pipelines.verbs.dataset",
@@ -117,6 +121,8 @@ __all__ = [
     "report",
     "runs",
     "score",
+    "score_pairs",
+    "score_questions",
     "score_text",
     "serve",
     "show",

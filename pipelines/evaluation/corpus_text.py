@@ -60,10 +60,19 @@ class CorpusText:
         self.context_length = context_length
         self.separator = separator_of(run, tok)
         self.synthetic: dict[str, Any] | None = corpus.synthetic
-        groups = {f"{corpus.name} {split}": (split,) for split in wanted} if own else {corpus.name: corpus.split_names}
-        self.splits = {name: self._split(corpus, tok, names) for name, names in groups.items()}
+        self._corpus = corpus
+        self._names = (
+            {f"{corpus.name} {split}": (split,) for split in wanted} if own else {corpus.name: corpus.split_names}
+        )
+        self.splits = {name: self._split(corpus, tok, names) for name, names in self._names.items()}
         content = [digest for split in self.splits.values() for digest in split.recorded.hashes]
         self.fingerprint = hashlib.sha256(b"".join(content)).hexdigest()
+
+    def documents(self, split: str) -> Iterator[bytes]:
+        """Yield the bytes of the documents of a split, read again."""
+        for name, batch in self._corpus.routed_batches():
+            if name in self._names[split]:
+                yield from map(bytes, _documents(batch.column(0)))
 
     def _split(self, corpus: Corpus, tok: Tokenizer, names: Sequence[str]) -> CorpusSplit:
         views: list[np.ndarray] = []

@@ -63,6 +63,13 @@ class Split:
     def model(self) -> LanguageModel:
         return self.trained.model
 
+    @property
+    def separator(self) -> int | None:
+        """The id before each document of a stream, None without one."""
+        dataset = self.plan.dataset
+        separator: int | None = dataset.separator if isinstance(dataset, CorpusText) else dataset.info["separator"]
+        return separator
+
     @cached_property
     def recorded(self) -> RecordedDocuments | None:
         """The record of the documents, if the dataset has one."""
@@ -78,9 +85,8 @@ class Split:
             return None
         doing("finding the documents")
         dataset = self.plan.dataset
-        separator = dataset.separator if isinstance(dataset, CorpusText) else dataset.info["separator"]
         mean = dataset.bytes_per_token(self.name) if isinstance(dataset, TokenDataset) else 0.0
-        return text_of_stream(self.stream, self.tokenizer, separator, self.recorded, mean)
+        return text_of_stream(self.stream, self.tokenizer, self.separator, self.recorded, mean)
 
     @cached_property
     def trained_text(self) -> TrainedText:

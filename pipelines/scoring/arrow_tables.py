@@ -10,7 +10,9 @@ import pyarrow.parquet
 
 from lm.metrics.units import bits
 from pipelines.scoring.choices import ChoiceScores
+from pipelines.scoring.minimal_pairs import PairScores
 from pipelines.scoring.predictions import Predictions
+from pipelines.scoring.questions import QuestionScores
 from pipelines.scoring.texts import TextScore
 from pipelines.training.batch import Array
 from tokenizer import Tokenizer
@@ -78,6 +80,11 @@ def choice_table(scores: ChoiceScores) -> pa.Table:
             "greedy": pa.array(scores.greedy),
         }
     )
+
+
+def row_table(scores: PairScores | QuestionScores) -> pa.Table:
+    """Return one row for each minimal pair or question, with log-probabilities in nats."""
+    return pa.Table.from_pylist(scores.rows())
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:

@@ -8,11 +8,11 @@ import numpy as np
 
 from lm.warn import warn
 from pipelines.cli.verbs import checks_arguments
-from pipelines.evaluation.windows import sequence_windows
 from pipelines.generation.prompts import source_ids
 from pipelines.run.loaded_run import LoadedRun
+from pipelines.scoring.continuations import continuation, predict_endings
 from pipelines.scoring.options import check_options
-from pipelines.scoring.predictions import Predictions, predict
+from pipelines.scoring.predictions import Predictions
 from pipelines.scoring.texts import target_sequence, tokens_to_score
 from pipelines.training.batch import Array
 
@@ -82,12 +82,7 @@ def rank_choices(
         source, pairs = None, _continuations(run, context, endings, run.around.before if start else ())
     else:
         source, pairs = _targets(run, context, endings)
-    sequences, firsts = zip(*pairs, strict=True)
-    ends = np.cumsum([len(ids) for ids in sequences]).tolist()
-    windows = sequence_windows(sequences, source, firsts)
-    made = predict(run.model, windows, ends[-1], top=top, total=len(sequences))
-    scored = [ids[first:] for ids, first in pairs]
-    parts = [made.part(end - len(ids), end) for ids, end in zip(scored, ends, strict=True)]
+    scored, parts = [ids[first:] for ids, first in pairs], predict_endings(run, pairs, source, top)
     return ChoiceScores(
         tuple(choices),
         np.array([math.fsum(part.log_probabilities) for part in parts]),
@@ -103,32 +98,23 @@ def _continuations(
     run: LoadedRun, context: str, endings: Sequence[str], before: Sequence[int]
 ) -> list[tuple[Array, int]]:
     """Return the ids of the context with each ending, after the ids `before`, and where the ending starts."""
-    tok, length = run.tokenizer, run.config.model.context_length
-    read = tok.encode(context, disallowed_special=())
-    if not (before or read):
+    if not (before or context):
         raise ValueError("the text is empty, and no start token precedes the choices: give a text")
     sequences: list[tuple[Array, int]] = []
     for number, ending in enumerate(endings, 1):
         which = f"choice {number} of {len(endings)}"
-        whole = tok.encode(context + ending, disallowed_special=())
-        added = whole[len(read) :]
-        if not added:
-            raise ValueError(f"{which} adds no token to the text: end the text at a word's end")
-        if len(added) > length:
-            raise ValueError(f"{which} has {len(added):,} tokens, and the model reads at most {length:,}: shorten it")
-        if whole[: len(read)] != read:
+        read = continuation(run, context, ending, before, which)
+        if read.joins:
             warn(
                 f"the first characters of {which} merge into the last token of the text and are not scored, as in "
                 "lm-eval: end the text at a word's end"
             )
-        ids = [*before, *read, *added]
-        if len(ids) > length + 1:
+        if read.is_cut:
             warn(
-                f"the text and {which} have {len(ids):,} tokens, and the model reads at most "
-                f"{length:,}: the beginning of the text was cut off"
+                f"the text and {which} have more tokens than the {run.config.model.context_length:,} that the model "
+                "reads at most: the beginning of the text was cut off"
             )
-            ids = ids[-length - 1 :]
-        sequences.append((np.array(ids), len(ids) - len(added)))
+        sequences.append((read.ids, read.first))
     return sequences
 
 

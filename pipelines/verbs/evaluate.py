@@ -41,7 +41,7 @@ HELP = {
     "Windows": ("context stride", "rotary_scaling min_context"),
     "Model": ("checkpoint adapter without device", "dtype ablation"),
     "Measurements": (
-        "breakdown compressors memorisation entropy_calibration unit",
+        "audit breakdown compressors memorisation entropy_calibration unit",
         "sinks memory beams length_penalty",
     ),
     "Output": ("explain json", ""),
@@ -89,7 +89,7 @@ def evaluate(
             splits is scored by `splits`, any other as a whole.
         against: Folder of a run to compare with on the same documents: the difference with its 95 % interval. Runs with
             the same tokenizer also get the divergence; others are compared in bits per byte, masked models in bits per
-            byte of masked text.
+            byte of masked text. Tables show the difference by class of text and the strings with the largest gaps.
         splits: Splits of the dataset or corpus to score.
         without: Parts of a decoder or an encoder to delete: layers.3, attention.3, mlp.3 or heads.3.1 (layer and head
             from 0). The result is not saved, and has no comparison with other runs.
@@ -274,12 +274,12 @@ def _show_sections(measured: MeasuredRuns, chosen: Sequence[Measurement], explai
     shown = [measurement.result for measurement in chosen if measurement.shown]
     of_tasks = (type(result) for _, column in scored if column.entries.get("task") for result in column.results)
     for kind in dict.fromkeys([*shown, *of_tasks]):
-        for title, column in scored:
-            for part in result.parts() if (result := column.find(kind)) else ():
-                if isinstance(part, Table):
-                    answer(f"\n{title}: {part.title}")
-                    table((part.label, *part.heads), [(name, *cells) for name, cells in part.rows], text=part.text)
-                else:
-                    answer(f"{title}: {part}")
-        if explain and kind.section:
+        parts = [(title, part) for title, column in scored if (found := column.find(kind)) for part in found.parts()]
+        for title, part in parts:
+            if isinstance(part, Table):
+                answer(f"\n{title}: {part.title}")
+                table((part.label, *part.heads), [(name, *cells) for name, cells in part.rows], text=part.text)
+            else:
+                answer(f"{title}: {part}")
+        if explain and parts and kind.section:
             answer(kind.section.note)

@@ -6,7 +6,7 @@ Examples:
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,11 +18,13 @@ from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.text_input import argument_text, file_text, standard_input_text
 from pipelines.cli.verbs import verb
 from pipelines.run.folder import opened
-from pipelines.scoring.options import check_options
+from pipelines.scoring.options import Masking, check_options
 
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
     from pipelines.scoring.choices import ChoiceScores
+    from pipelines.scoring.minimal_pairs import PairScores
+    from pipelines.scoring.questions import QuestionScores
     from pipelines.scoring.texts import TextScore
 
 ENVIRONMENT = PASSIVE_THREADS
@@ -30,7 +32,8 @@ ENVIRONMENT = PASSIVE_THREADS
 # Options by subject: in --help, and only in --help-all.
 HELP = {
     "Text": ("run text file choices target", ""),
-    "Prediction": ("stride", "rolling start masking"),
+    "Files of examples": ("pairs questions shots", "columns"),
+    "Prediction": ("stride", "rolling start masking leading_blank"),
     "Model": ("checkpoint device dtype", ""),
     "Output": ("by top limit parquet json", ""),
 }
@@ -42,13 +45,18 @@ def score(
     text: Annotated[str | None, tyro.conf.Positional, tyro.conf.arg(metavar="[TEXT]")] = None,
     *,
     file: Path | None = None,
-    choices: Annotated[Sequence[str], tyro.conf.arg(metavar="C [C ...]")] = (),
+    choices: Annotated[Sequence[str] | None, tyro.conf.arg(metavar="C [C ...]")] = None,
     target: Annotated[str | None, tyro.conf.arg(metavar="T")] = None,
+    pairs: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")] = (),
+    questions: Annotated[tuple[Path, ...], tyro.conf.arg(metavar="FILE ...")] = (),
+    shots: int = 0,
+    columns: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME ...")] = (),
     by: Literal["token", "word"] = "token",
     stride: int | None = None,
     rolling: bool = False,
     start: bool = True,
-    masking: Literal["token", "word"] = "token",
+    masking: Literal["auto", "token", "word"] = "auto",
+    leading_blank: bool = False,
     top: int = 5,
     limit: int = 1000,
     parquet: Path | None = None,
@@ -56,19 +64,24 @@ def score(
     device: Device = "auto",
     dtype: Dtype = "float32",
     as_json: AsJson = False,
-) -> "TextScore | ChoiceScores":
+) -> "TextScore | ChoiceScores | PairScores | QuestionScores":
     """Print how well a run predicts a text: surprisal, entropy and rank of each token, and the text's log-probability.
 
     A decoder predicts each token from the tokens before it, an encoder from all others (pseudo-log-likelihood). An
     encoder-decoder predicts a target from the text. Special tokens spelled in the text are scored as ordinary text.
 
-    Returns the scores as arrays: a TextScore, or a ChoiceScores if choices are given.
+    Returns the scores as arrays: a TextScore, a ChoiceScores for choices, a PairScores for minimal pairs, or a
+    QuestionScores for questions.
 
     Args:
         text: Text to score, or source of an encoder-decoder; - reads standard input.
         file: UTF-8 file with the text; - reads standard input.
         choices: Continuations of the text to rank by log-probability, as lm-eval ranks multiple choice.
         target: For an encoder-decoder: target to score, given the text as source.
+        pairs: Files of minimal pairs in the format of BLiMP or EWoK: the accuracy by paradigm.
+        questions: Files of questions with choices, as for the task choices: the accuracy of a decoder, as in lm-eval.
+        shots: Number of other questions, with their answers, before each question.
+        columns: Fields of a question, of its choices and of its answer; default: the usual names.
         by: Unit to show. The probability of a word includes that the word ends (Pimentel & Meister 2024), except for an
             encoder.
         stride: Tokens between the starts of two windows, for a text longer than the context; half a window by default.
@@ -76,15 +89,20 @@ def score(
             one is moved back to a full context.
         start: For a decoder: begin with the start token from training. Without it, the first token is not scored.
         masking: For an encoder: mask each token alone, or with the later tokens of its word (Kauf & Ivanova 2023).
+            auto: token for a text, word for minimal pairs.
+        leading_blank: Score the texts of minimal pairs with a blank before them, as lm-eval does.
         top: Number of likeliest tokens to show at each position.
         limit: Maximum number of tokens or words to print; 0 prints all.
-        parquet: Parquet file to write, with one row per token, word or choice.
+        parquet: Parquet file to write, with one row per token, word, choice, pair or question.
         as_json: Print all numbers as one JSON object.
     """
     _check(choices, target, by, stride, rolling, masking, top, limit)
     if parquet and parquet.is_dir():
         raise ValueError(f"`parquet='{parquet}'` is a folder: name a file")
-    content, chosen, wanted = _texts(text, file, choices, target)
+    others = {"a text": text, "`file`": file, "`choices`": choices, "`target`": target}
+    _check_files(pairs, questions, {name: value is not None for name, value in others.items()})
+    _check_file_options(pairs, questions, shots, columns, leading_blank)
+    content, chosen, wanted = ("", [], None) if pairs or questions else _texts(text, file, choices, target)
     if as_json:
         say_on_stderr()
     model = opened(run, checkpoint, device, dtype).recipe.model
@@ -96,13 +114,26 @@ def score(
         start=start,
         masking=masking,
         words=by == "word",
-        choices=bool(choices),
+        choices=choices is not None,
+        pairs=bool(pairs),
+        questions=bool(questions),
     )
     from pipelines.run.loaded_run import load_run
     from pipelines.scoring.choices import rank_choices
+    from pipelines.scoring.minimal_pairs import score_pairs
+    from pipelines.scoring.questions import score_questions
     from pipelines.scoring.texts import score_text
 
     loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype)
+    if pairs:
+        how: Masking = "word" if masking == "auto" else masking
+        judged = score_pairs(loaded, pairs, start=start, leading_blank=leading_blank, masking=how)
+        _show_files(loaded, judged, parquet, as_json)
+        return judged
+    if questions:
+        answered = score_questions(loaded, questions, shots=shots, start=start, columns=columns)
+        _show_files(loaded, answered, parquet, as_json)
+        return answered
     if chosen:
         ranked = rank_choices(loaded, content, chosen, start=start, top=top)
         _show_choices(ranked, parquet, as_json)
@@ -114,7 +145,7 @@ def score(
         stride=stride,
         rolling=rolling,
         start=start,
-        masking=masking,
+        masking="token" if masking == "auto" else masking,
         top=top,
         words=by == "word",
     )
@@ -123,7 +154,7 @@ def score(
 
 
 def _check(
-    choices: Sequence[str],
+    choices: Sequence[str] | None,
     target: str | None,
     by: str,
     stride: int | None,
@@ -133,9 +164,9 @@ def _check(
     limit: int,
 ) -> None:
     """Raise ValueError for options that are wrong for every run."""
-    if choices:
+    if choices is not None:
         others = {"`target`": target is not None, "`by='word'`": by != "token", "`stride`": stride is not None}
-        others |= {"`masking='word'`": masking != "token", "`rolling`": rolling}
+        others |= {"`masking='word'`": masking == "word", "`rolling`": rolling}
         if unused := [option for option, given in others.items() if given]:
             raise ValueError(f"`choices` cannot be combined with {unused[0]}: leave one of them out")
     for option, value in (("`top`", top), ("`limit`", limit)):
@@ -143,12 +174,31 @@ def _check(
             raise ValueError(f"{option} is {value}, but must not be negative")
 
 
+def _check_files(pairs: Sequence[Path], questions: Sequence[Path], others: Mapping[str, bool]) -> None:
+    """Raise ValueError for files beside `others`, the options with a text that are given."""
+    given = [name for name, files in (("`pairs`", pairs), ("`questions`", questions)) if files]
+    if given and (unfit := [*given[1:], *(name for name, is_given in others.items() if is_given)]):
+        raise ValueError(f"{given[0]} reads texts from files: leave {unfit[0]} out")
+
+
+def _check_file_options(
+    pairs: Sequence[Path], questions: Sequence[Path], shots: int, columns: Sequence[str], leading_blank: bool
+) -> None:
+    """Raise ValueError for options of files that are not given."""
+    if leading_blank and not pairs:
+        raise ValueError("`leading_blank` is for the texts of `pairs`: leave it out")
+    if (shots or columns) and not questions:
+        raise ValueError(f"`{'shots' if shots else 'columns'}` is for `questions`: name a file with `questions`")
+
+
 def _texts(
-    text: str | None, file: Path | None, choices: Sequence[str], target: str | None
+    text: str | None, file: Path | None, choices: Sequence[str] | None, target: str | None
 ) -> tuple[str, list[str], str | None]:
     """Return the text, the choices and the target. Raises ValueError if one is missing, empty or not UTF-8."""
     if (text is None) == (file is None):
         raise ValueError("give either a text or `file`")
+    if choices is not None and not choices:
+        raise ValueError(f"`choices` names no choice to rank after {file or 'the text'}: give at least one")
     if file is not None:
         content = file_text(file)
     else:
@@ -157,7 +207,7 @@ def _texts(
     if not content and not choices:
         raise ValueError("the text is empty: give at least one character")
     wanted = None if target is None else argument_text(target, "`target`")
-    return content, [argument_text(choice, "`choices`") for choice in choices], wanted
+    return content, [argument_text(choice, "`choices`") for choice in choices or ()], wanted
 
 
 def _show_text(run: "LoadedRun", scored: "TextScore", limit: int, parquet: Path | None, as_json: bool) -> None:
@@ -172,6 +222,19 @@ def _show_text(run: "LoadedRun", scored: "TextScore", limit: int, parquet: Path 
         return
     content = {"totals": totals_of(scored), "tokens": rows_of(token_table(scored, run.tokenizer))}
     write(json.dumps(content if words is None else content | {"words": rows_of(words)}))
+
+
+def _show_files(run: "LoadedRun", scores: "PairScores | QuestionScores", parquet: Path | None, as_json: bool) -> None:
+    from pipelines.scoring.accuracy_tables import show
+    from pipelines.scoring.arrow_tables import row_table, write_parquet
+
+    content = scores.to_json()
+    if parquet:
+        write_parquet(parquet, row_table(scores), {name: value for name, value in content.items() if name != "rows"})
+    if as_json:
+        write(json.dumps(content))
+    else:
+        show(scores, run.tokenizer)
 
 
 def _show_choices(ranked: "ChoiceScores", parquet: Path | None, as_json: bool) -> None:

@@ -45,6 +45,10 @@ def newcomer(tmp_path, text_folder):
         (folder / "my-pairs" / f"{split}.jsonl").write_text("\n".join(map(json.dumps, part)))
     labelled = [{"text": pair[language], "label": language} for pair in pairs for language in pair]
     (folder / "my-labels.jsonl").write_text("\n".join(map(json.dumps, labelled)))
+    sentences = [{"sentence_good": f"{a} books", "sentence_bad": f"{a} book", "UID": "number"} for a in numbers[1:]]
+    (folder / "my-sentences.jsonl").write_text("\n".join(map(json.dumps, sentences)))
+    asked = [{"question": f"{a} and one", "choices": ["book", "books"], "answer": 1} for a in numbers]
+    (folder / "my-questions.jsonl").write_text("\n".join(map(json.dumps, asked)))
     answers = [{"prompt": pair["en"], "completion": pair["de"]} for pair in pairs]
     (folder / "my-chat.jsonl").write_text("\n".join(map(json.dumps, answers)))
     return folder

@@ -12,7 +12,8 @@ import pytest
 from pipelines.dataset.document_records import DOCUMENTS_FILE, read_documents
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.documents import document_keys, text_of_stream
-from pipelines.evaluation.measurements.against import Gap, ScoredText, difference_per_byte, sentence
+from pipelines.evaluation.measurements.against import Gap, difference_per_byte, sentence
+from pipelines.evaluation.paired_text import PairedText, ScoredText
 from pipelines.evaluation.windows import TokenScores
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
@@ -98,9 +99,9 @@ def test_tokenizers_are_paired_per_byte_and_by_document(runs):
     """Nats proportional to bytes give a difference that is known whatever the tokens are."""
     data = [run.with_name(run.name.replace("gpt", "data")) for run in runs]
     rate = np.random.default_rng(0).uniform(1, 2, 100)
-    same = difference_per_byte(scored(data[0], rate), scored(data[1], rate), 32)
+    same = difference_per_byte(PairedText.of(scored(data[0], rate), scored(data[1], rate), 32))
     assert same.value == pytest.approx(0, abs=2e-3) and same.documents >= 30
-    worse = difference_per_byte(scored(data[0], rate + 0.1), scored(data[1], rate), 32)
+    worse = difference_per_byte(PairedText.of(scored(data[0], rate + 0.1), scored(data[1], rate), 32))
     assert worse.low < worse.value < worse.high
     assert worse.value == pytest.approx(0.1 / np.log(2), abs=2e-3)
     assert worse.high - worse.low < 0.01  # the documents differ by 1 nat per byte, but they are paired
@@ -112,9 +113,9 @@ def test_a_tokenizer_that_loses_text_is_paired_by_the_original_bytes(runs, tmp_p
         build_dataset([str(corpus)], tokenizer=tmp_path / "tok", context_length=40, out=tmp_path / name, **options)
         rate = np.random.default_rng(0).uniform(1, 2, 100)
         other = scored(runs[0].with_name("data270"), rate)
-        same = difference_per_byte(scored(tmp_path / name, rate), other, 40)
+        same = difference_per_byte(PairedText.of(scored(tmp_path / name, rate), other, 40))
         assert same.value == pytest.approx(0, abs=2e-3) and same.documents >= 30
-        worse = difference_per_byte(scored(tmp_path / name, rate + 0.1), other, 40)
+        worse = difference_per_byte(PairedText.of(scored(tmp_path / name, rate + 0.1), other, 40))
         assert worse.value == pytest.approx(0.1 / np.log(2), abs=2e-3)
         assert worse.high - worse.low < 0.01
 
@@ -126,13 +127,13 @@ def test_documents_that_only_one_dataset_has_do_not_count(runs, tmp_path, corpus
     build_dataset([str(tmp_path / "some.jsonl")], tokenizer=tok, context_length=16, out=tmp_path / "some")
     rate = np.ones(100)
     half, whole = scored(tmp_path / "some", rate), scored(runs[1].with_name("data300"), rate)
-    found = difference_per_byte(half, whole, 16)
+    found = difference_per_byte(PairedText.of(half, whole, 16))
     assert found.documents == len(set(half.keys) & set(whole.keys)) < len(whole.keys)
     assert found.value == pytest.approx(0, abs=1e-9) and found.low is not None
     (tmp_path / "other.jsonl").write_text("".join(json.dumps({"text": f"text {i}"}) + "\n" for i in range(90)))
     build_dataset([str(tmp_path / "other.jsonl")], tokenizer=tok, context_length=16, out=tmp_path / "other")
     with pytest.raises(ValueError, match="no document is in both datasets"):
-        difference_per_byte(scored(tmp_path / "other", rate), whole, 16)
+        difference_per_byte(PairedText.of(scored(tmp_path / "other", rate), whole, 16))
 
 
 def test_runs_with_different_tokenizers_differ_by_their_bits_per_byte(runs):

@@ -167,14 +167,14 @@ def test_a_uri_is_refused_by_name_where_only_a_local_path_is_read_or_written(ver
 
 
 # Functions whose arguments are checked, and a value that fits each of their required arguments.
-CHECKED = [*FUNCTIONS.values(), "load_run", "score_text", "rank_choices"]
+CHECKED = [*FUNCTIONS.values(), "load_run", "score_text", "score_pairs", "score_questions", "rank_choices"]
 
 
 def required_arguments(name, run):
     """Return a valid value for each required argument of a function of bytelm."""
     values = {"recipe": "gpt-tiny", "model": "gpt2", "vocab_size": 300, "run": "r"}
-    if name in ("score_text", "rank_choices"):
-        values |= {"run": run, "choices": ["a", "b"]}
+    if name in ("score_text", "score_pairs", "score_questions", "rank_choices"):
+        values |= {"run": run, "choices": ["a", "b"], "paths": ["pairs.jsonl"]}
     parameters = inspect.signature(getattr(bytelm, name)).parameters.values()
     wanted = [each.name for each in parameters if each.default is each.empty and each.kind is not each.VAR_KEYWORD]
     return {key: values.get(key, "c") for key in wanted}

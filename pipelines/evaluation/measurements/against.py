@@ -6,17 +6,19 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lm.metrics.intervals import block_length, interval
+from lm.metrics.intervals import interval
 from lm.metrics.predictions import divergences, token_nll
 from lm.metrics.units import bits
 from pipelines.dataset.reader import TokenStream
-from pipelines.evaluation.confidence import FEWEST_CONTEXTS, FEWEST_DOCUMENTS, Sampling, draw
-from pipelines.evaluation.documents import Key, StreamText, document_keys
-from pipelines.evaluation.measurement import Measurement, Observer, Result, number
+from pipelines.evaluation.confidence import FEWEST_CONTEXTS, Sampling, draw
+from pipelines.evaluation.documents import document_keys
+from pipelines.evaluation.gaps import Gaps, gaps_of_pair, gaps_of_tokens
+from pipelines.evaluation.measurement import Measurement, Observer, Result, Section, Table, number
 from pipelines.evaluation.measurements.predictions import PER_BYTE, Numbers
+from pipelines.evaluation.paired_text import PairedText, ScoredText
 from pipelines.evaluation.scoring import check_finite, score
 from pipelines.evaluation.split import Chunk, ScoredSplit, Split
-from pipelines.evaluation.windows import TokenScores, Windows
+from pipelines.evaluation.windows import Windows
 from pipelines.files import distinct_names
 from pipelines.run.folder import Run
 from pipelines.training.batch_loss import hidden_states
@@ -27,7 +29,6 @@ NO_DIVERGENCE = (
 )
 SEEDS = "training seeds not counted"
 UNITS = {key: Numbers.numbers()[key].name for key in PER_BYTE}
-ROUNDING = 1e-3  # bytes; sums of fractions of bytes are inexact
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,11 @@ class Comparison(Result):
     """The comparison with another run. The divergences are None if the tokenizers differ."""
 
     above = True
+    section = Section(
+        "Where the runs differ",
+        "Both runs are summed over spans of text at whose ends both begin a token. A span belongs to the class of most "
+        "of its bytes. A word is rare if it occurs once in the text. The differences of the classes add up.",
+    )
 
     kl_bits: float | None = number(
         "KL divergence, run from other", "Mean D_KL(run ∥ other) over the scored positions, in bits.", 4, headline=True
@@ -68,6 +74,11 @@ class Comparison(Result):
         "Jensen-Shannon divergence, bits", "Mean Jensen-Shannon divergence of run and other, 0 to 1.", 4
     )
     difference: Difference
+    gaps: Gaps | None = None
+    """Where the runs differ; None if their tokens have no common place in a text"""
+
+    def parts(self) -> list[Table | str]:
+        return [*self.gaps.tables(self.difference.unit)] if self.gaps else []
 
     def sentences(self, tokens: int) -> list[str]:
         difference = self.difference
@@ -99,7 +110,8 @@ class Divergences:
         gaps = torch.cat(self._gaps).cpu().numpy()
         sizes = split.sizes if split.is_code else None
         gap = difference(gaps, split.sampling, sizes, UNITS[split.per_byte])
-        return _comparison(split, self._other, gap, *(self._sums / len(gaps)).tolist())
+        where = gaps_of_tokens(split, gaps, sizes, _names(split, self._other))
+        return _comparison(split, self._other, gap, where, *(self._sums / len(gaps)).tolist())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +119,10 @@ class Against(Measurement):
     """The comparison with the run `against`."""
 
     result = Comparison
+
+    @property
+    def shown(self) -> bool:
+        return True
 
     def observer(self, split: Split) -> Observer | None:
         return Divergences(split.other) if split.other and split.other.stream is split.stream else None
@@ -116,8 +132,10 @@ class Against(Measurement):
         if other is None:
             return None
         key = split.per_byte if split.per_byte != "bits_per_byte" else other.per_byte
-        gap = difference_per_byte(_text_of(split), _text_of(score(other)), split.plan.windows.window, UNITS[key])
-        return _comparison(split, other, gap)
+        theirs = score(other)
+        paired = PairedText.of(_text_of(split), _text_of(theirs), split.plan.windows.window)
+        where = gaps_of_pair(paired, split, theirs, _names(split, other))
+        return _comparison(split, other, difference_per_byte(paired, UNITS[key]), where)
 
 
 MEASUREMENT = Against
@@ -127,39 +145,35 @@ def _comparison(
     split: ScoredSplit,
     other: Split,
     gap: Gap,
+    where: Gaps | None,
     kl: float | None = None,
     reverse: float | None = None,
     shannon: float | None = None,
 ) -> Comparison:
-    """Return the comparison of a split with its `gap` and its divergences.
+    """Return the comparison of a split with its `gap`, `where` the runs differ, and its divergences.
 
     The comparison lists reservations, such as a text that a run was trained on.
     """
     runs = split.plan.run, other.plan.run
     same_tokens = other.stream is split.stream
     notes = [] if same_tokens else reservations(runs, gap.unit)
-    ours, theirs = distinct_names([run.folder for run in runs])
+    ours, theirs = _names(split, other)
     notes += filter(None, (split.trained_text.not_held_out(ours), other.trained_text.not_held_out(theirs)))
     divergence = "" if same_tokens else NO_DIVERGENCE
     words = Difference(
         **vars(gap), sentence=sentence(gap, ours, theirs), reservations=tuple(notes), divergence=divergence
     )
-    return Comparison(kl_bits=kl, reverse_kl_bits=reverse, js_bits=shannon, difference=words)
+    return Comparison(kl_bits=kl, reverse_kl_bits=reverse, js_bits=shannon, difference=words, gaps=where)
 
 
-def _text_of(split: ScoredSplit) -> "ScoredText":
+def _names(split: Split, other: Split) -> list[str]:
+    return distinct_names([split.plan.run.folder, other.plan.run.folder])
+
+
+def _text_of(split: ScoredSplit) -> ScoredText:
     assert isinstance(split.stream, TokenStream) and split.text, "only runs on blocks have bits per byte"
     keys = document_keys(split.stream, split.tokenizer, split.text, split.recorded)
     return ScoredText(split.tokens, split.text, keys)
-
-
-@dataclass(frozen=True)
-class ScoredText:
-    """The scores of one run on a split, in the tokens of its own tokenizer."""
-
-    scores: TokenScores
-    text: StreamText
-    keys: list[Key]
 
 
 def difference(gaps: np.ndarray, sampling: Sampling | None, sizes: np.ndarray | None, unit: str) -> Gap:
@@ -177,63 +191,16 @@ def difference(gaps: np.ndarray, sampling: Sampling | None, sizes: np.ndarray | 
     return _gap(unit, value, drawn / size, sampling.documents)
 
 
-def difference_per_byte(ours: ScoredText, theirs: ScoredText, window: int, unit: str = UNITS["bits_per_byte"]) -> Gap:
-    """Return the difference in `unit` of two runs with different tokenizers.
-
-    Documents are paired by the hash of their bytes. If a dataset ends within a document, only the bytes that both
-    datasets have count. `window` is the context of our run in tokens. Raises ValueError if no document is in both.
-    """
-    places = {key: place for place, key in enumerate(theirs.keys)}
-    pairs = np.array([(place, places[key]) for place, key in enumerate(ours.keys) if key in places], np.int64)
-    if not len(pairs):
-        raise ValueError(
-            "no document is in both datasets, so the runs cannot be compared: build both from the same corpus with "
-            "bytelm build-dataset"
-        )
-    sizes = np.stack([np.diff(run.text.document_starts)[pairs[:, i]] for i, run in enumerate((ours, theirs))])
-    common = sizes.min(axis=0)
-    segment = None
-    if len(pairs) < FEWEST_DOCUMENTS:
-        segment = max(1, round(ours.text.size / len(ours.text.start) * window))
-    sums = np.stack(
-        [
-            column
-            for i, run in enumerate((ours, theirs))
-            for column in _sums_of_pairs(run, pairs[:, i], common, segment)
-        ],
-        axis=1,
-    )
-    block = None if segment is None else block_length(len(sums))
+def difference_per_byte(paired: PairedText, unit: str = UNITS["bits_per_byte"]) -> Gap:
+    """Return the difference in `unit` of two runs with different tokenizers."""
+    documents = len(paired.pairs)
+    sums = np.stack([column for side in (0, 1) for column in paired.scores(side).sums(paired.units)], axis=1)
     totals = sums.sum(axis=0)
     value = totals[0] / totals[1] - totals[2] / totals[3]
     if len(sums) < FEWEST_CONTEXTS:
-        return _gap(unit, value, None, len(pairs))
-    columns = draw(sums, block).T
-    return _gap(unit, value, columns[0] / columns[1] - columns[2] / columns[3], len(pairs))
-
-
-def _sums_of_pairs(
-    run: ScoredText, documents: np.ndarray, common: np.ndarray, segment: int | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the nats and the bytes of each unit, each (units,) float64.
-
-    A unit is one of the paired `documents` (P,), or a segment of their joined text. Only the first `common` (P,) bytes
-    of a document count.
-    """
-    text, indices = run.text, run.scores.indices
-    number = np.full(text.documents, -1)
-    number[documents] = np.arange(len(documents))
-    pair = number[text.document[indices]]
-    sizes = text.sizes[indices]
-    inside = text.start[indices] - text.document_starts[text.document[indices]]
-    counted = (pair >= 0) & (inside + sizes <= common[pair] + ROUNDING)
-    pair, sizes, nats = pair[counted], sizes[counted], run.scores.nats[counted]
-    unit, units = pair, len(documents)
-    if segment is not None:
-        unit = (((np.cumsum(common) - common)[pair] + inside[counted]) // segment).astype(np.int64)
-        units = int(common.sum() - 1) // segment + 1
-        unit = np.minimum(unit, units - 1)  # a separator at the end has no byte
-    return np.bincount(unit, nats, minlength=units), np.bincount(unit, sizes, minlength=units)
+        return _gap(unit, value, None, documents)
+    columns = draw(sums, paired.block).T
+    return _gap(unit, value, columns[0] / columns[1] - columns[2] / columns[3], documents)
 
 
 def _gap(unit: str, nats: float, samples: np.ndarray | None, documents: int | None) -> Gap:
