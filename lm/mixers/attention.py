@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from lm.attention.backends import BACKENDS
+from lm.attention.backends import BACKENDS, masked_scores
 from lm.config import ModelConfig
-from lm.decoding.cache import KVCache
+from lm.decoding.cache import KVCache, attend_all
 from lm.initialization import Initializer
 from lm.layers import Linear, RMSNorm
 from lm.masks import Mask
@@ -138,13 +138,25 @@ class Attention(Mixer):
         if self.value_scale is not None:
             self.value_scale.fill_(0.5)
 
+    @property
+    def scale(self) -> float | None:
+        """The factor of the scores; None: 1 / sqrt(D)."""
+        return None if self.config.scaled_attention else 1.0
+
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        """Return the scores (B, H, T, S) of q (B, H, T, D) and k (B, G, S, D): minus infinity at hidden keys."""
+        return masked_scores(q, k, mask, self.scale)
+
     def parallel_form(self, mask: Mask) -> partial[Tensor]:
-        return partial(
-            BACKENDS[self.config.attention],
-            mask=mask,
-            scale=None if self.config.scaled_attention else 1.0,
-            dropout=self.config.dropout if self.training else 0.0,
-        )
+        dropout = self.config.dropout if self.training else 0.0
+        return partial(BACKENDS[self.config.attention], mask=mask, scale=self.scale, dropout=dropout)
+
+    def attend_source(self, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None) -> Tensor:
+        """Return cross-attention (B, H, T, D) of q (B, H, T, D) to cached k and v (B, G, S, D), in the dtype of q.
+
+        `added` to the scores: None or (B, 1, 1, S).
+        """
+        return attend_all(q, k, v, added, self.scale)
 
     def flops(self, length: float, visible: float, outputs: float, keys: float | None = None) -> float:
         """As `Mixer.flops`; cross-attention has `keys` key positions."""

@@ -13,6 +13,8 @@ FLOAT32 = 4
 class AttentionCosts(MixerCosts):
     """Costs of self-attention and, with `keys`, of cross-attention."""
 
+    one_way = False
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.query_width = config.heads * config.head_features
