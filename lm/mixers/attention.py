@@ -41,6 +41,8 @@ class Attention(Mixer):
     fields: ClassVar[tuple[str, ...]] = (*OPTIONAL, "positions")
     bidirectional = True
     state = KVCache
+    has_pattern: ClassVar[bool] = True
+    """Whether outputs are values weighted by the softmax of `scores`."""
     one_product: bool | None = None
     """Whether one matrix product computes queries, keys and values, from a copy of their weights. None: only on a GPU,
     which one large product uses better than three small ones."""

@@ -13,9 +13,13 @@ from lm.decoding.cache import CrossAttentionCache
 from lm.decoding.generation import generate
 from lm.decoding.packed import prepare
 from lm.decoding.state import DecodeState, pad_right
+from lm.exchange import to_hugging_face
+from lm.introspection.activations import observed
+from lm.introspection.attention_maps import attention_maps
 from lm.masks import Mask
 from lm.mixers.additive import AdditiveAttention
 from lm.model import LanguageModel
+from pipelines.exchange.possible_exports import check_onnx
 from tests.lm.mixer_cases import RECURRENT, VOCABULARY, random_ids, random_model
 
 TRANSLATOR = {"architecture": "encoder-decoder", "positions": "none"}
@@ -219,6 +223,32 @@ def test_training_gives_every_parameter_a_finite_gradient(mixer, options):
         assert parameter.grad is not None and bool(parameter.grad.isfinite().all()), name
         key_bias = options.get("cross") == "dot" and name.endswith("cross_attention.key.bias")
         assert key_bias or bool(parameter.grad.any()), name
+
+
+@torch.no_grad()
+def test_maps_of_additive_cross_attention_are_its_weights():
+    model = random_model("attention", **TRANSLATOR, cross="additive")
+    source, target = random_ids(2, 6), random_ids(2, 4, seed=1)
+    cross = attention_maps(model, target, source).cross
+    for layer, block in enumerate(model.decoder.blocks):
+        name = f"decoder_blocks.{layer}.cross_attn."
+        with observed(model, [name + part for part in ("hook_q", "hook_k", "hook_pattern")]) as found:
+            model(target, source)
+        q, k = (found[name + part].unsqueeze(place) for part, place in (("hook_q", 2), ("hook_k", 1)))
+        scores = (torch.tanh(q + k) * block.cross_attention.score.view(3, 8)).sum(-1)  # (B, T, S, H)
+        weights = torch.softmax(scores, dim=2).movedim(-1, 1)
+        torch.testing.assert_close(cross[layer], weights, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(found[name + "hook_pattern"], weights, rtol=1e-9, atol=1e-10)
+
+
+def test_what_a_recurrent_translator_lacks_is_refused_by_name():
+    model = random_model("gru", torch.float32, **TRANSLATOR, cross="additive")
+    with pytest.raises(ValueError, match=r"model.mixers has 'gru', but an attention map needs"):
+        attention_maps(model, random_ids(1, 4), random_ids(1, 4))
+    with pytest.raises(ValueError, match=r"model.cross = 'dot', not 'additive'"):
+        to_hugging_face(model.config, model.state_dict())
+    with pytest.raises(ValueError, match=r"model.cross is 'additive', but export-onnx needs"):
+        check_onnx(replace(model.config, mixers=()))
 
 
 def test_costs_tell_the_cache_of_a_translator():
