@@ -10,15 +10,19 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from lm.config import GATED, ModelConfig
+from lm.config import GATED, CrossKind, ModelConfig
 from lm.initialization import Initializer, deepnorm_scales
 from lm.layers import ACTIVATIONS, Component, LayerNorm, Linear, RMSNorm, build_norm
+from lm.mixers.additive import AdditiveAttention
 from lm.mixers.attention import Attention, CrossAttend
-from lm.mixers.mixer import Mix, Mixer, mixer_class, select_rows
+from lm.mixers.bidirectional import build_mixer
+from lm.mixers.mixer import Mix, Mixer, select_rows
 from lm.norm_places import NormPlaces
 from lm.positions import Rotary
 
 Norm = LayerNorm | RMSNorm | nn.Identity
+
+CROSS: dict[CrossKind, type[Attention]] = {"dot": Attention, "additive": AdditiveAttention}
 
 
 class MLP(Component):
@@ -61,6 +65,7 @@ class Block(Component):
         self,
         config: ModelConfig,
         *,
+        causal: bool,
         cross: bool,
         skip: float,
         value_embedding: bool,
@@ -68,7 +73,9 @@ class Block(Component):
         residual_writes: int = 1,
         normalized: bool = False,
     ) -> None:
-        """`skip`: the probability that a sequence skips a sub-layer in training. `index`: of the block in its stack.
+        """`causal`: whether positions read earlier ones only. `index`: of the block in its stack.
+
+        `skip`: the probability that a sequence skips a sub-layer in training.
 
         `normalized`: whether the stream comes from a norm, so that the mixer needs none before it.
         """
@@ -76,14 +83,21 @@ class Block(Component):
         self.places = config.norm_places
         self.residual = config.residual
         self.stream_scale, gain = deepnorm_scales(config, cross)
-        mixer = config.mixer_of(index)
-        self.mixer_name = mixer.replace("-", "_")
+        self.mixer_name = config.mixer_of(index).replace("-", "_")
         self._add_norms(config, self.mixer_name, self.places._replace(before=self.places.before and not normalized))
-        self.add_module(self.mixer_name, mixer_class(mixer)(config, residual_writes, value_embedding, gain))
+        mixer = build_mixer(
+            config,
+            index,
+            causal=causal,
+            residual_writes=residual_writes,
+            value_embedding=value_embedding,
+            gain=gain,
+        )
+        self.add_module(self.mixer_name, mixer)
         self.cross_attention = self.mlp = None
         if cross:
             self._add_norms(config, "cross", self.places)
-            self.cross_attention = Attention(config, residual_writes, gain=gain, cross=True)
+            self.cross_attention = CROSS[config.cross](config, residual_writes, gain=gain, cross=True)
         if config.mlp:
             self._add_norms(config, "mlp", self.places if config.mlp_norm else NormPlaces())
             self.mlp = MLP(config, residual_writes, gain)

@@ -31,6 +31,7 @@ MixerKind = Literal[
     "gru",
     "lstm",
 ]
+CrossKind = Literal["dot", "additive"]
 AttentionPattern = Literal["none", "dilated", "strided", "fixed", "global", "random"]
 AttentionBackend = Literal["auto", "sdpa", "blocked", "flex", "closed_form", "reference"]
 
@@ -49,7 +50,7 @@ SUBJECTS = {
     ),
     "attention": (
         "",
-        "mixer mixers attention window attention_pattern pattern_size pattern_count document_mask qk_norm "
+        "mixer mixers cross attention window attention_pattern pattern_size pattern_count document_mask qk_norm "
         "scaled_attention value_embeddings",
     ),
     "positions": (
@@ -98,6 +99,8 @@ class ModelConfig:
     """Sub-layer in which positions read one another (lm/mixers/)"""
     mixers: tuple[MixerKind, ...] = ()
     """Mixers by layer, instead of one for all: as many as layers, or a pattern that repeats a whole number of times"""
+    cross: CrossKind = "dot"
+    """Scores of cross-attention. dot: products of queries and keys. additive: a network on their sum (Bahdanau 2015)"""
     attention: AttentionBackend = "auto"
     """Attention backend (lm/attention/); auto: fastest for device, dtype, length and mask"""
     window: int = 0
@@ -260,11 +263,13 @@ class ModelConfig:
             )
         if self.value_embeddings and self.architecture == "encoder-decoder":
             raise ValueError("model.value_embeddings is for decoders and encoders: leave it out of an encoder-decoder")
-        if self.embedding_norm and self.architecture != "encoder":
-            raise ValueError(
-                f"model.embedding_norm is true, but model.architecture is {self.architecture!r}: leave it out, or give "
-                "model.architecture=encoder"
-            )
+        for field, needed in (("embedding_norm", "encoder"), ("cross", "encoder-decoder")):
+            value = getattr(self, field)
+            if value != getattr(type(self), field) and self.architecture != needed:
+                raise ValueError(
+                    f"model.{field} is {value!r}, but model.architecture is {self.architecture!r}: leave it out, or "
+                    f"give model.architecture={needed}"
+                )
         if self.residual == "parallel":
             self._check_parallel_residual()
         self._check_norms()

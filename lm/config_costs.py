@@ -12,15 +12,18 @@ from typing import NamedTuple
 
 from lm.config import GATED, SELECTED, ModelConfig
 from lm.layer_groups import distinct_layers
+from lm.mixers.additive_costs import AdditiveAttentionCosts
 from lm.mixers.attention_costs import FLOAT32, AttentionCosts
-from lm.mixers.mixer_costs import Shape, linear_parameters, mixer_costs
+from lm.mixers.mixer_costs import INT64, Shape, linear_parameters, mixer_costs
 from lm.optim.optimizer_settings import OPTIMIZERS, OptimizerKind
 
-INT64 = 8
 ITEMSIZE = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of a number of each dtype."""
 # Tensors of the MLP's hidden width that autograd saves: inputs of activation, gate and last matrix, if they differ.
 SAVED_HIDDEN = {"relu": 1, "gelu": 2, "gelu_tanh": 2, "relu2": 2, "swiglu": 4, "geglu": 4, "geglu_tanh": 4}
+
+
+CROSS_COSTS = {"dot": AttentionCosts, "additive": AdditiveAttentionCosts}
 
 
 class Parameter(NamedTuple):
@@ -81,9 +84,9 @@ def _stack_parameters(config: ModelConfig, stack: StackShape) -> Iterator[Parame
 
 def _block_parameters(config: ModelConfig, stack: StackShape, block: int) -> Iterator[Parameter]:
     value_embedding, mixer = _has_value_embedding(config, stack, block), config.mixer_of(block)
-    for shape in mixer_costs(config, mixer).parameters(value_embedding):
+    for shape in mixer_costs(config, mixer, stack.causal).parameters(value_embedding):
         yield Parameter(mixer, shape, in_block=True)
-    for shape in AttentionCosts(config, cross=True).parameters() if stack.cross else ():
+    for shape in CROSS_COSTS[config.cross](config, cross=True).parameters() if stack.cross else ():
         yield Parameter("attention", shape, in_block=True)
     if config.mlp:
         into = (*linear_parameters(config.width, config.hidden_width, config.bias),)
@@ -167,10 +170,11 @@ def _stack_flops(
     mlp = 6 * config.mlp * (2 + (config.activation in GATED)) * config.width * config.hidden_width
 
     def block(index: int, outputs: float) -> float:
-        mixer = mixer_costs(config, config.mixer_of(index))
+        mixer = mixer_costs(config, config.mixer_of(index), stack.causal)
         if not stack.cross:
             return mixer.flops(length, visible, outputs) + mlp * outputs
-        cross = AttentionCosts(config, cross=True).flops(length, source_length, outputs, keys=source_length)
+        costs = CROSS_COSTS[config.cross](config, cross=True)
+        cross = costs.flops(length, source_length, outputs, keys=source_length)
         return mixer.flops(length, visible, length) + cross + mlp * outputs
 
     last = stack.layers - 1
@@ -204,7 +208,7 @@ def cache_bytes(config: ModelConfig, dtype: str, length: int, source_length: int
     cross = decoder.cross * source_length * AttentionCosts(config).key_value_width
     itemsize = FLOAT32 if on_cpu and dtype == "bfloat16" else ITEMSIZE[dtype]
     for block in range(decoder.layers):
-        mixer = mixer_costs(config, config.mixer_of(block))
+        mixer = mixer_costs(config, config.mixer_of(block), causal=True)
         state_itemsize = max(itemsize, FLOAT32) if mixer.wide_state else itemsize
         total += state_itemsize * mixer.state_size(length) + itemsize * cross
     return total
@@ -263,12 +267,13 @@ class _Saved(NamedTuple):
         config, value_embedding = self.config, _has_value_embedding(self.config, stack, block)
         mixer, cross, mlp = _norms(config, block)
         before = config.norm_places.before
-        total = mixer_costs(config, config.mixer_of(block)).saved_bytes(length, outputs, self.itemsize, value_embedding)
+        costs = mixer_costs(config, config.mixer_of(block), stack.causal)
+        total = costs.saved_bytes(length, outputs, self.itemsize, value_embedding)
         if before and mixer == sum(config.norm_places[:3]):
             total, mixer = total + self.norm(length), mixer - 1
         total += mixer * self.norm(outputs)
         if stack.cross:
-            costs = AttentionCosts(config, cross=True)
+            costs = CROSS_COSTS[config.cross](config, cross=True)
             total += costs.cross_saved_bytes(length, length, self.itemsize) + cross * self.norm(length)
         if config.mlp:
             hidden = SAVED_HIDDEN[config.activation] * config.hidden_width

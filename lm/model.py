@@ -55,6 +55,7 @@ class Stack(Component):
             Block(
                 config,
                 index=i,
+                causal=causal,
                 cross=cross,
                 residual_writes=layers * (1 + config.mlp + cross),
                 skip=config.stochastic_depth * (i + 1) / layers,

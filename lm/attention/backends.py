@@ -42,9 +42,14 @@ def reference(
 def masked_scores(q: Tensor, k: Tensor, mask: Mask, scale: float | None) -> Tensor:
     """Return the scores (B, H, T, S) with the mask's bias, and minus infinity at hidden keys."""
     scores = q @ k.repeat_interleave(group_size(q, k), dim=1).transpose(-2, -1) * default_scale(q, scale)
+    return hide(scores, mask)
+
+
+def hide(scores: Tensor, mask: Mask) -> Tensor:
+    """Return scores (B, H, T, S) with the mask's bias, and minus infinity at hidden keys."""
     if mask.bias is not None:
         scores = scores + mask.bias.to(scores.dtype)
-    visible = mask.visible(q.shape[-2], k.shape[-2], q.device)
+    visible = mask.visible(scores.shape[-2], scores.shape[-1], scores.device)
     return scores if visible is None else scores.masked_fill(~visible, -math.inf)
 
 

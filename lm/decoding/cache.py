@@ -216,7 +216,7 @@ class CrossAttentionCache:
     def __init__(self, stack: Stack, hidden: Tensor, present: Tensor | None = None) -> None:
         """hidden (B, S, width) from the encoder; `present` (B, S) bool is False at padding."""
         stored = storage_dtype(hidden.dtype, hidden.device)
-        self.scale = None if stack.config.scaled_attention else 1.0
+        self.attentions = [block.cross_attention for block in stack.blocks if block.cross_attention is not None]
         self.keys_values: list[KeysValues] = [
             (keys.to(stored).contiguous(), values.to(stored).contiguous())
             for keys, values in stack.cross_keys_values(hidden)
@@ -225,19 +225,20 @@ class CrossAttentionCache:
 
     def cross_attends(self) -> list[CrossAttend]:
         """Return the cross-attention of each block: q (B x N, H, T, D) to (B x N, H, T, D)."""
-        return [partial(self._cross_attend, pair) for pair in self.keys_values]
+        pairs = zip(self.attentions, self.keys_values, strict=True)
+        return [partial(self._cross_attend, attention, keys_values) for attention, keys_values in pairs]
 
     def select(self, sources: Tensor) -> None:
         """Keep the sources with these indices, int64, in that order."""
         self.keys_values = [(keys[sources], values[sources]) for keys, values in self.keys_values]
         self.added = None if self.added is None else self.added[sources]
 
-    def _cross_attend(self, keys_values: KeysValues, q: Tensor) -> Tensor:
+    def _cross_attend(self, attention: Attention, keys_values: KeysValues, q: Tensor) -> Tensor:
         rows, heads, tokens, width = q.shape
         sources = len(keys_values[0])
         # The queries of all sequences of a source form one product, which reads each key once.
         grouped = q.view(sources, -1, heads, tokens, width).transpose(1, 2).reshape(sources, heads, -1, width)
-        mixed = attend_all(grouped, *keys_values, self.added, self.scale)
+        mixed = attention.attend_source(grouped, *keys_values, self.added)
         return mixed.view(sources, heads, -1, tokens, width).transpose(1, 2).reshape(rows, heads, tokens, width)
 
 

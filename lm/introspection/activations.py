@@ -41,7 +41,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lm.attention.backends import attention_weights, masked_scores
+from lm.attention.backends import attention_weights
 from lm.blocks import MLP, Block
 from lm.introspection.norms import bias_of, centred, scale_of
 from lm.layers import LayerNorm, RMSNorm
@@ -283,8 +283,7 @@ def _projections(attention: Attention, query: str, key: str) -> _Point:
 
 def _mixing(attention: Attention, prefix: str, inputs: Sequence[str]) -> _Point:
     """What a head does with queries, keys and values; `inputs` are names for the queries and keys, if they have one."""
-    has_pattern = type(attention).parallel_form is Attention.parallel_form
-    within = ("attn_scores", "pattern") if has_pattern else ()
+    within = ("attn_scores", "pattern") if attention.has_pattern else ()
     names = {short: f"{prefix}hook_{short}" for short in (*inputs, "v", *within, "z")}
 
     def install(watch: _Watch) -> Callable[[], None]:
@@ -303,8 +302,7 @@ def _mixing(attention: Attention, prefix: str, inputs: Sequence[str]) -> _Point:
                 v = see("v", v)
                 if not watch.needs(*(names[short] for short in within)):
                     return see("z", attend(q, k, v))
-                scale = None if attention.config.scaled_attention else 1.0
-                scores = masked_scores(q, k, attention.biased(mask, q, k.shape[-2]), scale)
+                scores = attention.scores(q, k, mask)
                 weights = attention_weights(watch(names["attn_scores"], scores), mask)
                 weights = watch(names["pattern"], weights)
                 return see("z", weights @ v.repeat_interleave(q.shape[1] // v.shape[1], dim=1))

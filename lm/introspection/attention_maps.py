@@ -16,7 +16,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
-from lm.attention.backends import reference
+from lm.attention.backends import attention_weights
+from lm.attention.tiles import group_size
 from lm.introspection.inference import inference_mode
 from lm.introspection.repetition import repeated_tokens
 from lm.masks import Mask
@@ -54,9 +55,9 @@ def attention_maps(model: LanguageModel, ids: Tensor, source: Tensor | None = No
         assert model.encoder is not None and model.decoder is not None
         hidden, encoder = record(model, model.encoder, source)
         cross: list[Tensor] = []
-        cross_attends = [
-            partial(_record_cross, cross, model.decoder, pair) for pair in model.decoder.cross_keys_values(hidden)
-        ]
+        attentions = [block.cross_attention for block in model.decoder.blocks if block.cross_attention is not None]
+        pairs = zip(attentions, model.decoder.cross_keys_values(hidden), strict=True)
+        cross_attends = [partial(_record_cross, cross, attention, keys_values) for attention, keys_values in pairs]
         own = record(model, model.decoder, ids, cross_attends=cross_attends)[1]
         return AttentionMaps(own, encoder, torch.stack(cross))
 
@@ -124,25 +125,17 @@ def record(
     mask = model.mask(stack)
     biased = replace(mask, bias=stack.bias(slice(0, length), length, dtype))
     maps: list[Tensor] = []
-    mixes = [partial(_record_own, maps, stack, cast("Attention", block.mixer), biased) for block in stack.blocks]
+    mixes = [partial(_record_weights, maps, cast("Attention", block.mixer), biased) for block in stack.blocks]
     hidden = stack(model.embed(ids), ids, dtype=dtype, mask=mask, mixes=mixes, cross_attends=cross_attends)
     return hidden, torch.stack(maps)
 
 
-def _record_weights(maps: list[Tensor], stack: Stack, mask: Mask, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attend, and append the weights to `maps`: they are the result for the identity matrix as values."""
-    scale = None if stack.config.scaled_attention else 1.0
-    keys = k.shape[-2]
-    identity = torch.eye(keys, dtype=q.dtype, device=q.device).expand(*k.shape[:2], keys, keys)
-    maps.append(reference(q, k, identity, mask, scale=scale))
-    return reference(q, k, v, mask, scale=scale)
+def _record_weights(maps: list[Tensor], attention: Attention, mask: Mask, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attend, and append the weights to `maps`."""
+    weights = attention_weights(attention.scores(q, k, mask), mask)
+    maps.append(weights)
+    return weights @ v.repeat_interleave(group_size(q, v), dim=1)
 
 
-def _record_own(
-    maps: list[Tensor], stack: Stack, attention: Attention, mask: Mask, q: Tensor, k: Tensor, v: Tensor
-) -> Tensor:
-    return _record_weights(maps, stack, attention.biased(mask, q, k.shape[-2]), q, k, v)
-
-
-def _record_cross(maps: list[Tensor], stack: Stack, keys_values: KeysValues, q: Tensor) -> Tensor:
-    return _record_weights(maps, stack, Mask(), q, *keys_values)
+def _record_cross(maps: list[Tensor], attention: Attention, keys_values: KeysValues, q: Tensor) -> Tensor:
+    return _record_weights(maps, attention, Mask(), q, *keys_values)

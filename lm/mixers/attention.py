@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from lm.attention.backends import BACKENDS
+from lm.attention.backends import BACKENDS, masked_scores
 from lm.attention.tiles import default_scale
 from lm.config import ModelConfig
-from lm.decoding.cache import KVCache
+from lm.decoding.cache import KVCache, attend_all
 from lm.initialization import Initializer
 from lm.layers import Linear, RMSNorm
 from lm.masks import Mask
@@ -45,6 +45,8 @@ class Attention(Mixer):
     fields: ClassVar[tuple[str, ...]] = (*OPTIONAL, "positions")
     bidirectional = True
     state = KVCache
+    has_pattern: ClassVar[bool] = True
+    """Whether outputs are values weighted by the softmax of `scores`."""
     one_product: bool | None = None
     """Whether one matrix product computes queries, keys and values, from a copy of their weights. None: only on a GPU,
     which one large product uses better than three small ones."""
@@ -149,13 +151,26 @@ class Attention(Mixer):
         if self.value_scale is not None:
             self.value_scale.fill_(0.5)
 
+    @property
+    def scale(self) -> float | None:
+        """The factor of the scores; None: 1 / sqrt(D)."""
+        return None if self.config.scaled_attention else 1.0
+
+    def scores(self, q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+        """Return the scores (B, H, T, S) of q (B, H, T, D) and k (B, G, S, D): minus infinity at hidden keys."""
+        return masked_scores(q, k, self.biased(mask, q, k.shape[-2]), self.scale)
+
     def parallel_form(self, mask: Mask) -> partial[Tensor]:
-        return partial(
-            BACKENDS[self.config.attention] if self.relative_keys is None else self._with_relative_keys,
-            mask=mask,
-            scale=None if self.config.scaled_attention else 1.0,
-            dropout=self.config.dropout if self.training else 0.0,
-        )
+        attend = BACKENDS[self.config.attention] if self.relative_keys is None else self._with_relative_keys
+        dropout = self.config.dropout if self.training else 0.0
+        return partial(attend, mask=mask, scale=self.scale, dropout=dropout)
+
+    def attend_source(self, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None) -> Tensor:
+        """Return cross-attention (B, H, T, D) of q (B, H, T, D) to cached k and v (B, G, S, D), in the dtype of q.
+
+        `added` to the scores: None or (B, 1, 1, S).
+        """
+        return attend_all(q, k, v, added, self.scale)
 
     def _with_relative_keys(self, q: Tensor, k: Tensor, v: Tensor, mask: Mask, **options: Any) -> Tensor:
         return BACKENDS[self.config.attention](q, k, v, self.biased(mask, q, k.shape[-2]), **options)

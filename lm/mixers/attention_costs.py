@@ -17,6 +17,7 @@ class AttentionCosts(MixerCosts):
 
     has_positions: ClassVar[bool] = True
     """Whether positions can be added to the scores."""
+    one_way = False
 
     def __init__(self, config: ModelConfig, cross: bool = False) -> None:
         super().__init__(config)

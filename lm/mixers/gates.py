@@ -37,7 +37,7 @@ class GateLinear(Linear):
 class GatedRecurrence(RecurrentMixer):
     """y_t = W_o h_t, with h_t a function of x_t and the state. The state is `parts` tensors (B, width), h first.
 
-    PyTorch's own layer reads whole sequences and prompts. Layers with adapters and sequences with padding are read step
+    PyTorch's own layer reads whole sequences and prompts. Layers with adapters, and prompts with padding, are read step
     by step. Rotary positions have no effect.
     """
 
@@ -92,6 +92,10 @@ class GatedRecurrence(RecurrentMixer):
         """Mix x (B, T, width) to h (B, T, width)."""
         (x,) = projections
         assert segments is None, "the mixer refuses model.document_mask"
+        if present is not None and state is None:  # nothing reads the last state, so padding can come last
+            order = present.logical_not().int().argsort(dim=1, stable=True).unsqueeze(-1)
+            mixed, after = self.scan(x.take_along_dim(order, dim=1))
+            return mixed.take_along_dim(order.argsort(dim=1), dim=1), after
         before = self.start(len(x), x.dtype, x.device) if state is None else tuple(part.to(x.dtype) for part in state)
         if present is None and type(self.input) is type(self.recurrent) is GateLinear:
             weights = [self.input.weight, self.recurrent.weight, self.input.bias, self.recurrent.bias]

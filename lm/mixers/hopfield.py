@@ -46,6 +46,7 @@ class Hopfield(Attention):
     component = "hopfield"
     fields = ("head_width", "kv_heads", "qk_norm", "window", "document_mask", "attention")
     bidirectional = False
+    has_pattern = False
     state = HopfieldCache
 
     def __init__(

@@ -32,6 +32,10 @@ OPTIONAL = (
 """Fields of `ModelConfig` that only some mixers read."""
 OF_ALL = ("document_mask", "value_embeddings")
 """Those of OPTIONAL that the mixers of all layers must read. For the others, one of them is enough."""
+OF_CROSS = ("head_width", "kv_heads", "qk_norm")
+"""Those of OPTIONAL that all cross-attention reads."""
+OF_DOT = ("scaled_attention", "attention")
+"""Those that cross-attention with model.cross="dot" reads too."""
 
 
 class Mixer(Component):
@@ -43,7 +47,7 @@ class Mixer(Component):
     fields: ClassVar[tuple[str, ...]] = ()
     """The fields in OPTIONAL that the mixer reads; "positions" if it adds them to scores."""
     bidirectional: ClassVar[bool] = False
-    """Whether the mixer works without a causal mask, as encoders need."""
+    """Whether encoders can have the mixer."""
     state: ClassVar[type[MixerState]]
     """The class of the decoding state of these mixers."""
 
@@ -93,6 +97,8 @@ def check_mixers(config: ModelConfig) -> None:
     """Raise ValueError, by name, for a field that the mixers of the layers do not support."""
     kinds = {mixer: mixer_class(mixer) for mixer in config.mixer_pattern}
     read = {field for kind in kinds.values() for field in kind.fields}
+    if config.architecture == "encoder-decoder":
+        read |= {*OF_CROSS, *(OF_DOT if config.cross == "dot" else ())}
     for mixer, kind in kinds.items():
         unread = [field for field in OPTIONAL if field not in (kind.fields if field in OF_ALL else read)]
         unused = {field: getattr(ModelConfig, field) for field in unread}

@@ -16,8 +16,9 @@ State = tuple[Tensor, ...]
 
 
 class RecurrentMixer(Mixer):
-    """A mixer that reads the past from a state of fixed size."""
+    """A mixer that reads the past from a state of fixed size. Encoders have two: see `lm.mixers.bidirectional`."""
 
+    bidirectional = True
     state = RecurrentState
 
     def start(self, batch: int, dtype: torch.dtype, device: torch.device) -> State:

@@ -40,8 +40,10 @@ def possible_exports(config: ModelConfig, tok: Tokenizer, model_type: str | None
 
 
 def check_onnx(config: ModelConfig) -> None:
-    """Raise ValueError for a mixer or pattern whose export is not tested, and a model specialised to one length."""
+    """Raise ValueError for a model whose export is not tested, by field, and a model specialised to one length."""
     require_attention(config, "export-onnx")
+    if config.cross != "dot":
+        raise ValueError(f"model.cross is {config.cross!r}, but export-onnx needs a model with model.cross='dot'")
     if config.attention_pattern != "none":
         raise ValueError(
             f"model.attention_pattern is {config.attention_pattern!r}, but export-onnx needs dense attention"

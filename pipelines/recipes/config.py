@@ -176,7 +176,7 @@ class TrainConfig:
     """CPU threads; 0: one per core, or OMP_NUM_THREADS if set. Each thread takes its own rows of the batch. Threads
     share every operation instead if batches are small or the model is compiled or has dropout or stochastic depth."""
     dtype: Dtype = "auto"
-    """Dtype of activations and matrix products. Weights and optimizer state are float32. float16 scales the loss. auto:
+    """Dtype of activations and products. Weights and optimizer state are float32. float16 scales the loss. auto:
     the fastest that trains well. A small model's validation loss is within 0.05 nats of float32's in bfloat16, and
     within 0.02 in float16. Training warns if the CPU is slow in the dtype."""
     matmul_precision: Literal["highest", "high", "medium"] = "highest"
@@ -330,7 +330,7 @@ class FinetuneConfig:
     device: Device = "auto"
     """Device. auto: a GPU if there is one"""
     dtype: Dtype = "auto"
-    """Dtype of activations and matrix products in training; weights and optimizer state are float32"""
+    """Dtype of activations and products in training; weights and optimizer state are float32"""
     micro_batch: int = 16
     """Examples in one forward pass; gradients accumulate over a batch"""
     tensorboard: bool = False

@@ -80,7 +80,7 @@ def test_value_embeddings_are_added_to_the_values():
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
 def test_stochastic_depth_skips_whole_sublayers_of_some_sequences_and_keeps_the_mean(name):
     config = tiny(name)
-    block = filled(Block(config, cross=False, skip=0.4, value_embedding=False))
+    block = filled(Block(config, causal=True, cross=False, skip=0.4, value_embedding=False))
     block.mlp = None
     x = torch.randn(1, 6, 32).expand(4000, -1, -1)
     attend = lambda q, k, v: v  # noqa: E731

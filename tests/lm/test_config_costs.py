@@ -19,7 +19,7 @@ from lm.config import ModelConfig
 from lm.masks import Mask
 from lm.mixers.attention import Attention
 from lm.mixers.hopfield import Hopfield
-from lm.mixers.mixer import OF_ALL, OPTIONAL, mixer_class
+from lm.mixers.mixer import OF_ALL, OF_CROSS, OF_DOT, OPTIONAL, mixer_class
 from lm.mixers.scan_costs import CHUNK
 from lm.optim.adamw import AdamW
 from lm.optim.muon import Muon
@@ -53,8 +53,10 @@ def configs(draw):
     decoder_layers = draw(st.integers(0, 3)) if both else 0
     if positions in IN_SCORES and not any("positions" in kind.fields for kind in kinds):
         positions = "none"
+    cross = draw(of(choices.CrossKind)) if both and heads == 1 else "dot"
     config = ModelConfig(
         architecture=architecture,
+        cross=cross,
         vocab_size=draw(st.integers(1, 200)),
         context_length=draw(LENGTHS),
         layers=layers,
@@ -88,7 +90,8 @@ def configs(draw):
         token_types=draw(st.integers(0, 3)),
         embedding_skips=draw(st.booleans()),
     )
-    read = {field: [field in kind.fields for kind in kinds] for field in OPTIONAL}
+    of_cross = both * (OF_CROSS + (cross == "dot") * OF_DOT)
+    read = {field: [field in kind.fields or field in of_cross for kind in kinds] for field in OPTIONAL}
     unread = {
         field: getattr(ModelConfig, field) for field in OPTIONAL if not (all if field in OF_ALL else any)(read[field])
     }
@@ -195,7 +198,10 @@ def _hidden(model, ids):
     if model.decoder is None:
         selected = len(ids) * math.ceil(0.15 * ids.shape[1])
         return read(model.stack, rows=torch.arange(selected, device="meta"))
-    keys_values = model.decoder.cross_keys_values(read(model.encoder))
+    hidden = read(model.encoder)
+    if model.config.cross == "additive":  # has no fused form
+        return read(model.decoder, cross_attends=model.decoder.cross_attends(hidden, Mask()))
+    keys_values = model.decoder.cross_keys_values(hidden)
     return read(model.decoder, cross_attends=[partial(_attend, k=k, v=v) for k, v in keys_values])
 
 

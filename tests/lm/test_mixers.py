@@ -266,8 +266,8 @@ def test_a_window_limits_the_attention_of_a_hybrid_and_its_cache():
             "model.mixers has 'gru', .* model.value_embeddings=1",
         ),
         (
-            {"mixers": ("attention", "gru"), "architecture": "encoder"},
-            "model.mixers has 'gru', .* model.architecture='encoder'",
+            {"mixers": ("attention", "hopfield"), "architecture": "encoder"},
+            "model.mixers has 'hopfield', .* model.architecture='encoder'",
         ),
         ({"mixers": ("lstm", "gru"), "window": 5}, "model.mixers has 'lstm', .* model.window=5"),
         ({"mixers": ("lstm", "hopfield"), "positions": "alibi"}, "model.mixers has 'lstm', .* model.positions='alibi'"),
