@@ -8,6 +8,7 @@ The learning rate is proportional to 1 / width.
 
 import json
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -62,6 +63,8 @@ class Layout:
 
     widths: tuple[int, ...]
     tokens: tuple[int, ...]
+    seconds_per_token: tuple[float, ...]
+    """Measured training times, for the progress"""
 
     @property
     def largest(self) -> tuple[int, int]:
@@ -109,9 +112,13 @@ class Family:
         top = self.size(largest)
         span = min(MOST_SPAN, top / self.size(self.unit))
         ladder = range(self.unit, largest + 1, self.unit)
-        targets = [top / span ** (step / (SIZES - 1)) for step in range(SIZES)]
-        nearest = {min(ladder, key=lambda width: abs(math.log(self.size(width) / target))) for target in targets}
-        return tuple(sorted(nearest))
+        found = {largest}
+        for step in range(1, SIZES):
+            target = top / span ** (step / (SIZES - 1))
+            above = bisect_left(ladder, target, key=self.size)
+            near = ladder[max(0, above - 1) : above + 1]
+            found.add(min(near, key=lambda width, target=target: abs(math.log(self.size(width) / target))))  # type: ignore[misc]
+        return tuple(sorted(found))
 
     def recipe_of(self, run: ScaleRun, shortest: int) -> Recipe:
         """Return the recipe of a run of a size whose shortest run has `shortest` tokens.
@@ -183,7 +190,7 @@ class Text:
 
 def seconds_of(layout: Layout, machine: Machine, text: Text) -> float:
     """Return about how long all runs take."""
-    each = [machine.seconds_per_token(width) for width in layout.widths]
+    each = layout.seconds_per_token
     branches = sum(MULTIPLES) * DECAY_SHARE + (1 - DECAY_SHARE) * MULTIPLES[-1]
     work = sum(branches * time * tokens for time, tokens in zip(each, layout.tokens, strict=True))
     more = MOST_RATES - 1 + SEEDS - 1
@@ -203,7 +210,7 @@ def lay_out(family: Family, machine: Machine, text: Text, budget: str) -> Layout
         widths = family.widths(width)
         span = family.size(widths[-1]) / family.size(widths[0])
         if len(widths) == SIZES and span >= LEAST_SPAN:
-            layout = _layout(family, widths, 1.0, text)
+            layout = _layout(family, widths, 1.0, machine, text)
             if (taken := seconds_of(layout, machine, text)) > machine.seconds:
                 break
             best = layout
@@ -225,7 +232,7 @@ def _enough(seconds: float) -> str:
     return f"{math.ceil(seconds * 1.2 / 60)}m" if seconds > 60 else f"{math.ceil(seconds * 1.2)}s"
 
 
-def _layout(family: Family, widths: tuple[int, ...], factor: float, text: Text) -> Layout:
+def _layout(family: Family, widths: tuple[int, ...], factor: float, machine: Machine, text: Text) -> Layout:
     top = family.size(widths[-1])
     longest = factor * TOKENS_PER_PARAMETER / MULTIPLES[-1] * top
     unit = STEPS_UNIT * family.recipe.step_tokens
@@ -236,15 +243,16 @@ def _layout(family: Family, widths: tuple[int, ...], factor: float, text: Text) 
             f"the text has {text.train:,} tokens to train on, but the longest run reads {MULTIPLES[-1] * least:,}, "
             f"which is more than {EPOCHS} times the text: give more text, or a `recipe` with smaller batches"
         )
-    tokens = (longest * math.sqrt(top / family.size(width)) for width in widths)
-    return Layout(widths, tuple(min(max(least, round(each / unit) * unit), most) for each in tokens))
+    wanted = (longest * math.sqrt(top / family.size(width)) for width in widths)
+    tokens = tuple(min(max(least, round(each / unit) * unit), most) for each in wanted)
+    return Layout(widths, tokens, tuple(map(machine.seconds_per_token, widths)))
 
 
 def filled(family: Family, layout: Layout, machine: Machine, text: Text) -> Layout:
     """Return the layout with as many tokens as the time allows, at most four times as many."""
     factors = [2 ** (step / 8) for step in range(17)]
-    layouts = [_layout(family, layout.widths, factor, text) for factor in factors]
-    return [layout, *(each for each in layouts if seconds_of(each, machine, text) <= machine.seconds)][-1]
+    layouts = [_layout(family, layout.widths, factor, machine, text) for factor in factors]
+    return [layouts[0], *(each for each in layouts if seconds_of(each, machine, text) <= machine.seconds)][-1]
 
 
 def affine_times(sizes: Sequence[float], seconds: Sequence[float]) -> Callable[[float], float]:
@@ -267,6 +275,7 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
         return None
     settings: dict[str, Any] = read_json(path, "choose another `out`")
     needed: dict[str, Any] = {"budget": (int, float), "recipe": dict, "vocabulary": int, "widths": list, "tokens": list}
+    needed["seconds_per_token"] = list
     sound = all(isinstance(settings.get(name), kind) for name, kind in needed.items())
     train = settings["recipe"].get("train", {}) if sound else {}
     if not sound or settings.get("format") != 1 or not {"device", "dtype"} <= train.keys():

@@ -92,7 +92,7 @@ def prepare(asked: Asked, out: Path) -> Work:
         held_out_tokens = sum(map(len, held_out)) * split["encoded_tokens"] / split["bytes"]
         layout = _measured_layout(asked, family, dataset, Text(split["tokens"], held_out_tokens))
     else:
-        layout = Layout(tuple(earlier["widths"]), tuple(earlier["tokens"]))
+        layout = Layout(*(tuple(earlier[name]) for name in ("widths", "tokens", "seconds_per_token")))
     settings = settings_of(asked.seconds, family.recipe, layout, asked.source.split_rule, held_out)
     if earlier is not None:
         check_settings(out, earlier, settings)

@@ -87,17 +87,20 @@ class Work:
         return 6 * self.family.size(run.width) * run.tokens
 
     def left(self, run: ScaleRun) -> float:
-        """Return the FLOPs that a run still has to train; for one that will branch off, those of its decay."""
+        """Return the seconds of the plan that a run still has to train."""
         if self.result(run) is not None:
             return 0.0
         log = self.run(run) / "metrics.jsonl"
         records = read_metrics(log) if log.exists() else []
         share = 1 - records[-1]["tokens"] / run.tokens if records else 1.0
-        return min(self.flops(run) * max(share, 0.0), self.work(run))
+        return min(self._seconds(run) * max(share, 0.0), self.seconds(run))
 
-    def work(self, run: ScaleRun) -> float:
-        """Return the FLOPs that a run trains: all, or those of the decay if it branches off a longer run."""
-        return self.flops(run) * (DECAY_SHARE if self.branches(run) else 1.0)
+    def seconds(self, run: ScaleRun) -> float:
+        """Return the seconds of the plan that a run trains; if it branches off a longer run, those of its decay."""
+        return self._seconds(run) * (DECAY_SHARE if self.branches(run) else 1.0)
+
+    def _seconds(self, run: ScaleRun) -> float:
+        return self.layout.seconds_per_token[self.layout.widths.index(run.width)] * run.tokens
 
 
 def finish(work: Work, run: ScaleRun) -> bool:

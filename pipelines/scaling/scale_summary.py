@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lm.metrics.intervals import interval
-from lm.metrics.scaling_law import ScalingLaw, bootstrap, fit
+from lm.metrics.scaling_law import DRAWS, ScalingLaw, bootstrap, fit
 from pipelines.cli.display import quantity
 
 Result = Mapping[str, Any]
@@ -113,11 +113,11 @@ class ScaleSummary:
 class Laws:
     """The law fitted to runs, and the laws of the bootstrap."""
 
-    def __init__(self, results: Sequence[Result]) -> None:
+    def __init__(self, results: Sequence[Result], draws: int) -> None:
         names = ("size", "tokens", "bits_per_byte")
         sizes, tokens, losses = ([float(result[name]) for result in results] for name in names)
         self.law = fit(sizes, tokens, losses)
-        self.draws = bootstrap(sizes, tokens, losses)
+        self.draws = bootstrap(sizes, tokens, losses, draws)
         errors = np.array([loss - self.law.loss(n, d) for n, d, loss in zip(sizes, tokens, losses, strict=True)])
         freedom = max(1, len(results) - len(PARAMETERS))
         self.errors = errors * math.sqrt(len(results) / freedom)
@@ -141,14 +141,18 @@ def _fitted(value: float, drawn: np.ndarray) -> Fitted:
     return Fitted(value=ends[0], low=ends[1], high=ends[2])
 
 
-def summarize(results: Sequence[Result], seeds: Sequence[Result], search: Sequence[Result]) -> ScaleSummary:
+def summarize(
+    results: Sequence[Result], seeds: Sequence[Result], search: Sequence[Result], draws: int = DRAWS
+) -> ScaleSummary:
     """Return the summary of the runs `results`, of which the one with the most FLOPs is predicted from the others.
 
     `seeds`: results of one point that differ in the seed; `search`: those that differ in the learning rate.
+    `draws`: samples of the bootstrap.
     """
     largest = max(results, key=lambda result: result["flops"])
     points = [*results, *(result for result in seeds if result not in results)]
-    laws, earlier = Laws(points), Laws([result for result in points if result is not largest])
+    laws = Laws(points, draws)
+    earlier = Laws([result for result in points if result is not largest], draws)
     runs = [_scaled(result, laws.law) for result in points]
     law = {name: laws.number(attrgetter(name)) for name in PARAMETERS}
     text_tokens = round(largest["tokens"] / largest["epochs"])

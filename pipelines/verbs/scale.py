@@ -129,8 +129,8 @@ def _train(work: "Work", workers: int) -> float:
     from pipelines.cli.display import Bar
 
     runs = work.runs(1.0)
-    with Bar("training", sum(map(work.work, {*runs, *work.search()})), "FLOP") as bar:
-        bar.begin_at(sum(work.work(run) - work.left(run) for run in {*runs, *work.search()}))
+    with Bar("training", sum(map(work.seconds, {*runs, *work.search()})), "s of the plan") as bar:
+        bar.begin_at(sum(work.seconds(run) - work.left(run) for run in {*runs, *work.search()}))
         rate = _search(work, workers, bar)
         longest = [run for run in work.runs(rate) if not work.branches(run)]
         for phase in (longest, [run for run in work.runs(rate) if work.branches(run)]):
@@ -164,7 +164,7 @@ def _finish(work: "Work", runs: "list[ScaleRun]", workers: int, bar: "Bar", ever
     note = ""
 
     def show() -> None:
-        total, left = sum(map(work.work, everything)), sum(map(work.left, everything))
+        total, left = sum(map(work.seconds, everything)), sum(map(work.left, everything))
         bar.update(total - left, total, note=note)
 
     def done(run: "ScaleRun") -> None:
