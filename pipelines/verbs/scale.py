@@ -184,7 +184,8 @@ def _summary(work: "Work", rate: float) -> "ScaleSummary":
     doing("fitting the law")
     grid = [run for width in work.layout.widths for run in work.grid(width, rate)]
     groups = grid, work.seeds(rate), work.finished_search()
-    return summarize(*([work.result(run) or {} for run in runs] for runs in groups))
+    results, seeds, search = ([work.result(run) or {} for run in runs] for runs in groups)
+    return summarize(results, seeds, search)
 
 
 def _show(summary: "ScaleSummary", out: Path) -> None:
