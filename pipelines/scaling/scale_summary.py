@@ -19,6 +19,8 @@ Interval = tuple[float, float]
 BUDGETS = (1 / 16, 1 / 4, 1, 10, 100)
 # An interval of E as wide as this share of the lowest loss says little.
 WIDE = 0.25
+# An error of the law of as many standard deviations over seeds is not noise.
+MISFIT = 4.0
 PARAMETERS = {
     "entropy": ("E", "bits per byte"),
     "size_factor": ("A", ""),
@@ -275,6 +277,11 @@ def sentences(summary: ScaleSummary) -> list[str]:
         f"byte, measured {measured:.3f}, {'inside' if inside else 'outside'} the 95 % interval",
         _entropy_sentence(summary),
     ]
+    if summary.error > MISFIT * summary.deviation > 0:
+        lines.append(
+            f"the error is {summary.error / summary.deviation:.0f} times that of seeds, so the law does not describe "
+            "these runs: a larger `budget` gives runs that are past the first plateau of the loss"
+        )
     names = {name: symbol for name, (symbol, _) in PARAMETERS.items()}
     if others := [names[name] for name in summary.at_bounds if name != "entropy"]:
         lines.append(

@@ -311,3 +311,13 @@ def test_the_end_of_a_search_is_said():
     found, seeds = made_results(LAW)
     search = [{**found[0], "rate": rate, "bits_per_byte": 3 - rate} for rate in (0.5, 1.0)]
     assert "The highest rate tried is the best" in str(summarize(found, seeds, search, draws=40))
+
+
+def test_a_law_that_does_not_describe_the_runs_is_said():
+    found, seeds = made_results(LAW, [0.1 * (-1) ** i for i in range(15)])
+    seeds = [{**seed, "bits_per_byte": seed["bits_per_byte"] + 0.001 * seed["seed"]} for seed in seeds]
+    summary = summarize(found, seeds, found[:1], draws=10)
+    assert "so the law does not describe these runs" in str(summary)
+    exact, seeds = made_results(LAW)
+    seeds = [{**seed, "bits_per_byte": seed["bits_per_byte"] + 0.001 * seed["seed"]} for seed in seeds]
+    assert "does not describe" not in str(summarize(exact, seeds, exact[:1], draws=10))
