@@ -200,7 +200,7 @@ def seconds_of(layout: Layout, machine: Machine, text: Text) -> float:
 
 
 def lay_out(family: Family, machine: Machine, text: Text, budget: str) -> Layout:
-    """Return the layout of the largest models that the time allows.
+    """Return the layout of the largest models for which time and text suffice.
 
     Raises ValueError, with a `budget` that is enough, if the time allows none.
     """
@@ -214,9 +214,9 @@ def lay_out(family: Family, machine: Machine, text: Text, budget: str) -> Layout
             if (taken := seconds_of(layout, machine, text)) > machine.seconds:
                 break
             best = layout
+            if TOKENS_PER_PARAMETER * family.size(width) > EPOCHS * text.train:
+                break  # larger models would have too little text
         width += family.unit * max(1, width // (8 * family.unit))
-        if width > 2**16:  # whatever the budget
-            break
     if best is None:
         raise ValueError(
             f"`budget` is {budget}, which leaves {duration(max(0.0, machine.seconds))} for the runs, but the smallest "

@@ -191,6 +191,13 @@ def test_more_time_gives_larger_models_and_more_tokens():
     assert len(set(largest)) == 3
 
 
+def test_a_short_text_gets_small_models_whatever_the_time():
+    family, text = family_of(), Text(200_000, 1e4)
+    hours, days = (lay_out(family, machine_of(seconds, 2, family), text, "") for seconds in (1e4, 1e6))
+    assert hours == days
+    assert family.size(days.widths[-1]) < 2 * EPOCHS * text.train / 8
+
+
 @pytest.mark.parametrize("seconds", [-5.0, 20.0])
 def test_a_budget_that_is_too_small_is_refused_with_one_that_fits(seconds):
     family, text = family_of(), Text(10**8, 1e5)
