@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from pipelines.verbs.pretrain import pretrain
     from pipelines.verbs.report import report
     from pipelines.verbs.runs import runs
+    from pipelines.verbs.scale import scale
     from pipelines.verbs.score import score
     from pipelines.verbs.serve import serve
     from pipelines.verbs.sweep_vocabulary import sweep_vocabulary
@@ -120,6 +121,7 @@ __all__ = [
     "rank_choices",
     "report",
     "runs",
+    "scale",
     "score",
     "score_pairs",
     "score_questions",

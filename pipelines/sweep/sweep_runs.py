@@ -1,26 +1,18 @@
 """The runs of a sweep: train a model, measure the held-out text, keep the result, and remove the model.
 
-Several processes train one run after another, each in one thread. Ctrl-C lets every process save a checkpoint.
+`pipelines.training.run_processes` trains several runs at a time, each in one thread.
 """
 
 import math
-import multiprocessing
-import os
 import shutil
-import signal
-from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 
 from lm.metrics.units import NATS_PER_BIT
 from lm.model import LanguageModel
-from pipelines.cli import process
 from pipelines.dataset.reader import TokenDataset, TokenStream
 from pipelines.evaluation.planning import objective_of, window_of
 from pipelines.evaluation.windows import Objective, WindowSettings, windows_over
@@ -89,24 +81,14 @@ def finish(work: Work, run: SweepRun) -> bool:
 def measure(work: Work, run: SweepRun) -> dict[str, Any]:
     """Return the result of a trained run: its size, its training, and the code length of the held-out text."""
     budget, size = work.budget, work.budget.size(run.vocabulary.size)
-    folder = Run(work.run(run))
-    trained, tok = load_trained(folder, budget.recipe.train.device), folder.tokenizer()
-    length = window_of(folder.recipe)
-    stream = stream_of(work.held_out, tok, length)
-    nats = code_length(trained.model, stream, objective_of(folder, length, tok))
-    held_out_bytes = sum(map(len, work.held_out))
+    held_out = measure_held_out(work.run(run), budget.recipe.train.device, work.held_out)
     train_split = TokenDataset(work.vocabulary(run)).info["splits"]["train"]
     tokens = budget.tokens(run.vocabulary.size)
     return {
         "kind": run.vocabulary.kind,
         "size": run.vocabulary.size,
         "seed": run.seed,
-        "bits_per_byte": nats / NATS_PER_BIT / held_out_bytes,
-        "nats": nats,
-        "held_out_bytes": held_out_bytes,
-        "held_out_tokens": stream.tokens - 1,
-        "held_out_sha256": fingerprint(work.held_out),
-        "bytes_per_token": held_out_bytes / (stream.tokens - 1),
+        **held_out,
         "tokens": tokens,
         "steps": tokens // budget.step_tokens,
         "epochs": tokens / train_split["tokens"],
@@ -114,6 +96,24 @@ def measure(work: Work, run: SweepRun) -> dict[str, Any]:
         "flops": tokens * size.flops_per_token,
         "parameters": size.parameters,
         "embedding_parameters": size.embedding,
+    }
+
+
+def measure_held_out(run: Path, device: str, documents: list[bytes]) -> dict[str, Any]:
+    """Return the code length of held-out documents by the model of a run, and the code and machine that measured it."""
+    folder = Run(run)
+    trained, tok = load_trained(folder, device), folder.tokenizer()
+    length = window_of(folder.recipe)
+    stream = stream_of(documents, tok, length)
+    nats = code_length(trained.model, stream, objective_of(folder, length, tok))
+    size = sum(map(len, documents))
+    return {
+        "bits_per_byte": nats / NATS_PER_BIT / size,
+        "nats": nats,
+        "held_out_bytes": size,
+        "held_out_tokens": stream.tokens - 1,
+        "held_out_sha256": fingerprint(documents),
+        "bytes_per_token": size / (stream.tokens - 1),
         **provenance(trained.machine.device),
     }
 
@@ -128,95 +128,3 @@ def code_length(model: LanguageModel, stream: TokenStream, objective: Objective)
     device = next(model.parameters()).device
     windows, _ = windows_over(stream, objective, WindowSettings(window, stride=window, min_context=1))
     return math.fsum(float(summed_loss(model, model, window.batch, device=device)) for window in windows)
-
-
-class _Trainer:
-    """A process that trains runs. It sends None when it is ready for a run, or the text of an error."""
-
-    def __init__(self, work: Work) -> None:
-        context = multiprocessing.get_context("spawn")  # a forked process would share torch's threads
-        self.pipe, theirs = context.Pipe()
-        self.run: SweepRun | None = None
-        self.process = context.Process(target=_serve, args=(theirs, work), daemon=True)
-        with process.handle(signal.SIGINT, signal.SIG_IGN):  # inherited until the process sets its own handler
-            self.process.start()
-        theirs.close()  # so that the end of the process ends the pipe
-
-    def start(self, run: SweepRun) -> None:
-        self.run = run
-        self.pipe.send(run)
-
-    def answered(self) -> SweepRun | None:
-        """Return the finished run, None before the first.
-
-        Raises ValueError if it failed, ChildProcessError if the process died.
-        """
-        try:
-            error = self.pipe.recv()
-        except EOFError:
-            self.process.join()
-            raise ChildProcessError(
-                f"a process of the sweep ended with status {self.process.exitcode}, perhaps out of memory: run "
-                "the same command again, with fewer `workers`"
-            ) from None
-        run, self.run = self.run, None
-        if error is not None:
-            raise ValueError(f"{run.name if run else 'sweep'}: {error}")
-        return run
-
-    def stop(self) -> None:
-        """Ask the process to end; if it is training, after it has saved a checkpoint."""
-        self.pipe.close()
-        if self.process.is_alive():
-            os.kill(self.process.pid or 0, signal.SIGINT if self.run else signal.SIGTERM)
-
-
-def train_all(work: Work, runs: Sequence[SweepRun], workers: int, done: Callable[[SweepRun], None]) -> None:
-    """Train `runs`, `workers` at a time in this order; call `done` after each.
-
-    After Ctrl-C, SIGTERM or an error, the runs in training save a checkpoint first.
-    """
-    waiting = list(reversed(runs))
-    trainers: list[_Trainer] = []
-    with process.handle(signal.SIGTERM, process.interrupt):
-        try:
-            for _ in range(min(workers, len(runs))):
-                trainers.append(_Trainer(work))
-            open_pipes: dict[Any, _Trainer] = {trainer.pipe: trainer for trainer in trainers}
-            while open_pipes:
-                for pipe in wait(list(open_pipes)):
-                    trainer = open_pipes[pipe]
-                    if run := trainer.answered():
-                        done(run)
-                    if waiting:
-                        trainer.start(waiting.pop())
-                    else:
-                        del open_pipes[pipe]
-        finally:
-            for started in trainers:
-                started.stop()
-            for started in trainers:
-                started.process.join()
-
-
-def _serve(pipe: Connection, work: Work) -> None:
-    """Train the runs that arrive, until the pipe is closed, a signal arrives or the sweep is killed."""
-    process.end_with_parent()
-    stopped = process.interrupts  # a run that starts after the signal raises KeyboardInterrupt
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stopped.append(number)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    with suppress(EOFError, OSError, KeyboardInterrupt):
-        pipe.send(None)
-        while not stopped:
-            run = pipe.recv()
-            try:
-                if not finish(work, run):
-                    return
-            except Exception as error:
-                pipe.send(str(error) or type(error).__name__)
-                return
-            pipe.send(None)

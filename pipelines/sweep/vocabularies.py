@@ -86,12 +86,12 @@ def stream_of(documents: Sequence[bytes], tokenizer: Tokenizer, context_length: 
 
 
 def train_vocabularies(
-    folder: Path, corpus: Corpus, wanted: Sequence[Vocabulary], strict: bool
+    folder: Path, corpus: Corpus, wanted: Sequence[Vocabulary], strict: bool, option: str = "sizes"
 ) -> dict[Vocabulary, Tokenizer]:
     """Train the tokenizers of the vocabularies that have no dataset in `folder` yet. Writes nothing.
 
     If a vocabulary is too small for the alphabet or too large for the text, raises ValueError if `strict`; otherwise
-    leaves it out with a message.
+    leaves it out with a message. The error names the `option` that gave the size.
     """
     missing = [vocabulary for vocabulary in wanted if not _is_made(folder, vocabulary)]
     trained: dict[Vocabulary, Tokenizer] = {}
@@ -105,7 +105,7 @@ def train_vocabularies(
             except ValueError as error:
                 why = str(error).partition(":")[0]  # the remedies after it are options of train-tokenizer
                 if strict:
-                    raise ValueError(f"`sizes={vocabulary.size}` for {kind}: {why}") from None
+                    raise ValueError(f"`{option}={vocabulary.size}` for {kind}: {why}") from None
                 say(f"left out {vocabulary.name}: {why}")
     if not trained and len(missing) == len(wanted):
         raise ValueError(f"none of the default sizes suits {corpus.name}: give some with `sizes`")

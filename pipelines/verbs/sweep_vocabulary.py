@@ -8,6 +8,7 @@ Examples:
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
@@ -236,7 +237,8 @@ def _train(work: "Work", made: "list[Vocabulary]", seeds: int, workers: int) -> 
     """Train the runs that are not finished. The first seed of all vocabularies comes first."""
     from pipelines.cli.display import Bar, say
     from pipelines.sweep.plan import SweepRun
-    from pipelines.sweep.sweep_runs import train_all
+    from pipelines.sweep.sweep_runs import finish
+    from pipelines.training.run_processes import train_all
 
     runs = [SweepRun(vocabulary, seed) for seed in range(seeds) for vocabulary in made]
     todo = [run for run in runs if work.result(run) is None]
@@ -253,7 +255,7 @@ def _train(work: "Work", made: "list[Vocabulary]", seeds: int, workers: int) -> 
             result = work.result(run) or {}
             bar.update(len(finished), note=f"{run.name}: {result['bits_per_byte']:.4f} bits per byte")
 
-        train_all(work, todo, workers, done)
+        train_all(partial(finish, work), todo, workers, done)
 
 
 def _summary(work: "Work", made: "list[Vocabulary]", seeds: int) -> "SweepSummary":

@@ -23,7 +23,7 @@ TEXT = "\n".join([README, *DOCS])
 COMMANDS = re.findall(r"^bytelm .*$", "\n".join(re.findall(r"```sh\n(.*?)```", TEXT, re.S)), re.M)
 DOCUMENTS = 15  # of 10 kB
 INSTALLED = 3  # commands that start a process; each start costs seconds
-LONG = ("entropy", "evaluate", "report", "sweep-vocabulary")  # in docs/, only the slow test runs them
+LONG = ("entropy", "evaluate", "report", "scale", "sweep-vocabulary")  # in docs/, only the slow test runs them
 PYTHON = re.findall(r"```python\n(.*?)```", TEXT, re.S)
 
 

@@ -79,6 +79,7 @@ def test_help_imports_no_verb():
         "score",
         "params",
         "sweep-vocabulary",
+        "scale",
         "finetune",
         "predict",
         "embed",

@@ -126,6 +126,7 @@ REQUIRED = {
     "pretrain": ["gpt-tiny", "--data", "d", "--out", "o", "--dry-run"],
     "report": ["o"],
     "runs": [],
+    "scale": ["c", "--budget", "2h", "--out", "o", "--dry-run"],
     "score": ["o", "text"],
     "serve": ["o"],
     "sweep-vocabulary": ["c", "--out", "o", "--dry-run"],

@@ -94,6 +94,11 @@ sweep-vocabulary TEXT --out FILE
 sweep-vocabulary TEXT --out FILE/x
 sweep-vocabulary TEXT --out DATA
 sweep-vocabulary FOLDER --out OUT --suffix .nothing
+scale NONE --budget 2h --out OUT
+scale TEXT --budget 2x --out OUT
+scale TEXT --budget 1h --out OUT --recipe bert-tiny
+scale TEXT --budget 1h --out FILE
+scale TEXT --budget 1h --out DATA
 finetune NONE --data LABELLED --out OUT
 finetune BERT --data NONE --out OUT
 finetune BERT --data TEXT --out OUT

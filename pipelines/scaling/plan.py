@@ -1,0 +1,326 @@
+"""The plan of `bytelm scale`: sizes, tokens and recipes of the runs within a time, and scale.json.
+
+Sizes differ in width only. Each size has runs of D, 2D and 4D tokens with one learning rate up to a linear decay over
+the last fifth. The runs of D and 2D tokens branch off the run of 4D, so all three take 4.6 D instead of 7 D (Hägele et
+al. 2024). The size N of a model is its FLOPs per token / 6: the weights as they are applied, with attention's products.
+The learning rate is proportional to 1 / width.
+"""
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lm.config import ModelConfig
+from lm.config_costs import flops_per_token
+from pipelines.cli.display import duration
+from pipelines.files import read_json, write_json
+from pipelines.recipes.config import Device, Dtype
+from pipelines.recipes.recipe import Recipe
+from pipelines.sweep.plan import fingerprint
+from pipelines.sweep.sweep_summary import tao_size
+
+SETTINGS = "scale.json"
+SIZES = 5
+# N of the largest model over that of the smallest: the most, and the least that shows an exponent.
+MOST_SPAN, LEAST_SPAN = 16.0, 4.0
+MULTIPLES = (1, 2, 4)
+DECAY_SHARE = 0.2
+# Tokens of the longest run for each parameter of the largest model. D is proportional to N^-1/2, so smaller models see
+# more tokens for each parameter, and the best ratio, about 20, lies between the sizes.
+TOKENS_PER_PARAMETER = 8
+EPOCHS = 4  # text repeated more often helps less than new text (Muennighoff et al. 2023)
+SEEDS = 3  # at the smallest size with D tokens
+RATES = (1.0, 2.0, 0.5)  # of the learning rate, tried at the smallest size with D tokens
+MOST_RATES = 5  # the search goes on in steps of 2 while its best is at an end
+LEAST_STEPS = 50  # of D
+STEPS_UNIT = 5  # of D, so that a fifth of it is whole steps
+FORWARD_SHARE = 1 / 3  # of the time of training on a token
+VOCABULARIES = (512, 32_768)
+
+
+class ScaleRun(NamedTuple):
+    """A size and the training of a run."""
+
+    width: int
+    tokens: int
+    rate: float = 1.0
+    """Multiple of the recipe's learning rate at the recipe's width"""
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"width-{self.width}-tokens-{self.tokens}-rate-{self.rate:g}-seed-{self.seed}"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The widths of the models, smallest first, and the tokens D of the shortest run of each."""
+
+    widths: tuple[int, ...]
+    tokens: tuple[int, ...]
+    seconds_per_token: tuple[float, ...]
+    """Measured training times, for the progress"""
+
+    @property
+    def largest(self) -> tuple[int, int]:
+        """The width and tokens of the run with the most FLOPs."""
+        return self.widths[-1], MULTIPLES[-1] * self.tokens[-1]
+
+
+@dataclass(frozen=True)
+class Family:
+    """The models and recipes of all sizes."""
+
+    recipe: Recipe
+    """Recipe of a decoder with the size of the vocabulary"""
+
+    def __post_init__(self) -> None:
+        train = self.recipe.train
+        if self.recipe.objective != "next-token":
+            raise ValueError(
+                f"`recipe` has the objective {self.recipe.objective}, which has no bits per byte: choose a recipe of a "
+                "decoder, such as gpt-tiny"
+            )
+        if train.batch_tokens_start or train.weight_decay_schedule != "constant":
+            field = "batch_tokens_start" if train.batch_tokens_start else "weight_decay_schedule"
+            raise ValueError(
+                f"`recipe` has train.{field}, whose changes depend on the length of the run, but shorter runs branch "
+                f"off longer ones: remove train.{field}"
+            )
+
+    @property
+    def unit(self) -> int:
+        """The step between widths: rotary positions need heads of an even width."""
+        return 4 * self.recipe.model.heads
+
+    def model(self, width: int) -> ModelConfig:
+        """Return the model of a width."""
+        base = self.recipe.model
+        return replace(base, width=width, mlp_width=base.mlp_width * width // base.width)  # 0 stays 0
+
+    def size(self, width: int) -> float:
+        """Return the parameters of a width as applied: FLOPs per token / 6."""
+        return _flops(self.model(width)) / 6
+
+    def widths(self, largest: int) -> tuple[int, ...]:
+        """Return at most SIZES widths up to `largest` whose sizes are about a geometric series."""
+        top = self.size(largest)
+        span = min(MOST_SPAN, top / self.size(self.unit))
+        ladder = range(self.unit, largest + 1, self.unit)
+        found = {largest}
+        for step in range(1, SIZES):
+            target = top / span ** (step / (SIZES - 1))
+            above = bisect_left(ladder, target, key=self.size)
+            near = ladder[max(0, above - 1) : above + 1]
+            found.add(min(near, key=lambda width, target=target: abs(math.log(self.size(width) / target))))  # type: ignore[misc]
+        return tuple(sorted(found))
+
+    def recipe_of(self, run: ScaleRun, shortest: int) -> Recipe:
+        """Return the recipe of a run of a size whose shortest run has `shortest` tokens.
+
+        Runs of one size differ only in `tokens`, which a run may change when it resumes.
+        """
+        train, scale = self.recipe.train, run.rate * self.recipe.model.width / run.width
+        fifth = shortest // 5
+        return replace(
+            self.recipe,
+            model=self.model(run.width),
+            train=replace(
+                train,
+                tokens=run.tokens,
+                lr=train.lr * scale,
+                muon_lr=train.muon_lr * scale,
+                # The recipe's share of the middle run, but over before the decay of the shortest.
+                warmup_tokens=round(min(2 * shortest * train.warmup_tokens / train.tokens, 2 * fifth)),
+                schedule="trapezoid",
+                decay_share=DECAY_SHARE,
+                min_lr_ratio=0.0,
+                seed=run.seed,
+                threads=1 if train.device == "cpu" else train.threads,
+                validate_every_tokens=run.tokens,
+                validation_tokens=self.recipe.model.context_length,  # little: the finished run is measured
+                checkpoint_every_tokens=fifth,
+                keep_every_tokens=4 * fifth,  # where the decays of D and 2D begin
+                keep_checkpoints=1,
+                keep_best=False,
+                patience=0,
+            ),
+        )
+
+
+@cache
+def _flops(model: ModelConfig) -> float:
+    return flops_per_token(model)
+
+
+def vocabulary_for(flops: float, recipe: Recipe) -> int:
+    """Return the number of entries for runs of `flops` in all: a power of two near that of Tao et al. 2024."""
+    largest = math.sqrt(flops / 150)  # what `lay_out` comes to
+    width = math.sqrt(largest / (12 * recipe.model.layers))
+    power: int = 2 ** round(math.log2(max(1.0, tao_size(round(largest), round(width)))))
+    return min(max(power, VOCABULARIES[0]), VOCABULARIES[1])
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The time that the runs have, and the time that they take."""
+
+    seconds: float
+    """Time for all runs"""
+    preparation: float
+    """Time of the budget that the runs do not have"""
+    seconds_per_token: Callable[[int], float]
+    """Training time of a token by width, in one process"""
+    workers: int
+    """Runs that train at a time"""
+
+
+@dataclass(frozen=True)
+class Text:
+    """The tokens of the text."""
+
+    train: int
+    held_out: float
+
+
+def seconds_of(layout: Layout, machine: Machine, text: Text) -> float:
+    """Return about how long all runs take."""
+    each = layout.seconds_per_token
+    branches = sum(MULTIPLES) * DECAY_SHARE + (1 - DECAY_SHARE) * MULTIPLES[-1]
+    work = sum(branches * time * tokens for time, tokens in zip(each, layout.tokens, strict=True))
+    more = MOST_RATES - 1 + SEEDS - 1
+    measured = sum(each) * len(MULTIPLES) + more * each[0]
+    work += more * each[0] * layout.tokens[0] + measured * text.held_out * FORWARD_SHARE
+    return max(work / machine.workers, MULTIPLES[-1] * layout.tokens[-1] * each[-1])
+
+
+def lay_out(family: Family, machine: Machine, text: Text, budget: str) -> Layout:
+    """Return the layout of the largest models for which time and text suffice.
+
+    Raises ValueError, with a `budget` that is enough, if the time allows none.
+    """
+    best = None
+    width = 2 * family.unit
+    while True:
+        widths = family.widths(width)
+        span = family.size(widths[-1]) / family.size(widths[0])
+        if len(widths) == SIZES and span >= LEAST_SPAN:
+            layout = _layout(family, widths, 1.0, machine, text)
+            if (taken := seconds_of(layout, machine, text)) > machine.seconds:
+                break
+            best = layout
+            if TOKENS_PER_PARAMETER * family.size(width) > EPOCHS * text.train:
+                break  # larger models would have too little text
+        width += family.unit * max(1, width // (8 * family.unit))
+    if best is None:
+        raise ValueError(
+            f"`budget` is {budget}, which leaves {duration(max(0.0, machine.seconds))} for the runs, but the smallest "
+            f"plan ({SIZES} sizes from {family.size(layout.widths[0]):,.0f} to {family.size(layout.widths[-1]):,.0f} "
+            f"parameters as applied) takes about {duration(taken)} on this machine: give at least "
+            f"`budget='{_enough(taken + machine.preparation)}'`, or a smaller `recipe`"
+        )
+    return best
+
+
+def _enough(seconds: float) -> str:
+    """Return a budget of at least `seconds`, with a reserve."""
+    return f"{math.ceil(seconds * 1.2 / 60)}m" if seconds > 60 else f"{math.ceil(seconds * 1.2)}s"
+
+
+def _layout(family: Family, widths: tuple[int, ...], factor: float, machine: Machine, text: Text) -> Layout:
+    top = family.size(widths[-1])
+    longest = factor * TOKENS_PER_PARAMETER / MULTIPLES[-1] * top
+    unit = STEPS_UNIT * family.recipe.step_tokens
+    least = LEAST_STEPS * family.recipe.step_tokens
+    most = text.train * EPOCHS // MULTIPLES[-1] // unit * unit
+    if most < least:
+        raise ValueError(
+            f"the text has {text.train:,} tokens to train on, but the longest run reads {MULTIPLES[-1] * least:,}, "
+            f"which is more than {EPOCHS} times the text: give more text, or a `recipe` with smaller batches"
+        )
+    wanted = (longest * math.sqrt(top / family.size(width)) for width in widths)
+    tokens = tuple(min(max(least, round(each / unit) * unit), most) for each in wanted)
+    return Layout(widths, tokens, tuple(map(machine.seconds_per_token, widths)))
+
+
+def filled(family: Family, layout: Layout, machine: Machine, text: Text) -> Layout:
+    """Return the layout with as many tokens as the time allows, at most four times as many."""
+    factors = [2 ** (step / 8) for step in range(17)]
+    layouts = [_layout(family, layout.widths, factor, machine, text) for factor in factors]
+    return [layouts[0], *(each for each in layouts if seconds_of(each, machine, text) <= machine.seconds)][-1]
+
+
+def affine_times(sizes: Sequence[float], seconds: Sequence[float]) -> Callable[[float], float]:
+    """Return the time per token by size: a line through two measurements, not falling and not below 0 at size 0."""
+    (small, large), (fast, slow) = sizes, seconds
+    slope = max(0.0, (slow - fast) / (large - small))
+    slope = min(slope, slow / large)
+    return lambda size: max(fast - slope * small, 0.0) + slope * size
+
+
+def read_settings(folder: Path) -> dict[str, Any] | None:
+    """Return the settings in scale.json, with its plan; None for a new folder. ValueError for anything else."""
+    path = folder / SETTINGS
+    if folder.is_file():
+        raise ValueError(f"`out` is {folder}, which is a file, not a folder: choose another `out`")
+    if not path.exists():
+        others = [inside.name for inside in folder.iterdir()] if folder.exists() else []
+        if set(others) - {".lock", "vocabularies"}:  # an interrupted start has only a vocabulary
+            raise ValueError(f"{folder} is not empty and holds no scaling runs: choose another `out`")
+        return None
+    settings: dict[str, Any] = read_json(path, "choose another `out`")
+    needed: dict[str, Any] = {"budget": (int, float), "recipe": dict, "vocabulary": int, "widths": list, "tokens": list}
+    needed["seconds_per_token"] = list
+    sound = all(isinstance(settings.get(name), kind) for name, kind in needed.items())
+    train = settings["recipe"].get("train", {}) if sound else {}
+    if not sound or settings.get("format") != 1 or not {"device", "dtype"} <= train.keys():
+        raise ValueError(f"{path} is damaged, or from another version of bytelm: choose another `out`")
+    return settings
+
+
+def settings_of(
+    budget: float, recipe: Recipe, layout: Layout, split_rule: str, held_out: list[bytes]
+) -> dict[str, Any]:
+    """Return the settings that all runs have in common, in the types of JSON."""
+    facts = {
+        "format": 1,
+        "budget": budget,
+        "recipe": asdict(recipe),
+        "vocabulary": recipe.model.vocab_size,
+        "split_rule": split_rule,
+        "held_out_bytes": sum(map(len, held_out)),
+        "held_out_sha256": fingerprint(held_out),
+        **asdict(layout),
+    }
+    settings: dict[str, Any] = json.loads(json.dumps(facts))
+    return settings
+
+
+def check_settings(folder: Path, earlier: dict[str, Any], settings: dict[str, Any]) -> None:
+    """Raise ValueError if the runs in `folder` have other settings."""
+    remedies = {
+        "budget": f"give `budget='{earlier['budget']:g}s'`",
+        "vocabulary": f"give `vocab_size={earlier['vocabulary']}`",
+        "recipe": "give the same `recipe`",
+        "split_rule": "give the same `split`",
+        "held_out_sha256": "give the same corpus and reading options",
+    }
+    for name, remedy in remedies.items():
+        if earlier.get(name) != settings[name]:
+            raise ValueError(f"{folder} holds scaling runs with another {name}: {remedy}, or choose another `out`")
+
+
+def record_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Write scale.json."""
+    write_json(folder / SETTINGS, settings)
+
+
+def on_device(recipe: Recipe, entries: int, device: Device, dtype: Dtype) -> Recipe:
+    """Return the recipe with a vocabulary, a device and a dtype."""
+    train = replace(recipe.train, device=device, dtype=dtype)
+    return replace(recipe, model=replace(recipe.model, vocab_size=entries), train=train)
