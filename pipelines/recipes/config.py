@@ -17,10 +17,10 @@ Device = Literal["auto", "cpu", "cuda", "mps"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 
 # Fields that may change when a run resumes. Except for rounding, they change neither the data order nor the objective.
-# `tokens` may only grow: the schedules then span the new total.
+# `tokens` and `minutes` may only grow: the schedules then span the new total.
 CHANGEABLE = (
     *("batch_tokens", "batch_tokens_start", "batch_warmup_tokens", "micro_batch"),
-    *("tokens", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile"),
+    *("tokens", "minutes", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile"),
     *("cuda_graphs", "activation_checkpointing", "whole_gradients"),
     *("validate_every_tokens", "validation_tokens", "checkpoint_every_tokens", "log_every_steps", "tensorboard"),
     *("keep_checkpoints", "keep_best", "keep_every_tokens", "nonfinite", "max_rollbacks", "patience"),
@@ -33,7 +33,10 @@ MOST_THREADS = 1024
 
 # Fields by subject for command-line help: common ones, then rare ones.
 SUBJECTS = {
-    "length and batches": ("tokens batch_tokens micro_batch seed", "batch_tokens_start batch_warmup_tokens sampling"),
+    "length and batches": (
+        "tokens batch_tokens micro_batch seed",
+        "minutes batch_tokens_start batch_warmup_tokens sampling",
+    ),
     "optimizer": (
         "lr warmup_tokens optimizer weight_decay",
         "layer_decay schedule min_lr_ratio decay_share muon_lr muon_momentum weight_decay_schedule weight_decay_ratio "
@@ -61,6 +64,10 @@ class TrainConfig:
     # Length and batches
     tokens: int = 10_000_000
     """Tokens to train on. Resume with a larger value to extend a run; the schedules then span the new total."""
+    minutes: float = 0.0
+    """Minutes of training, without validation and checkpoints, after which a run ends; 0: it ends after tokens. The
+    schedules and intervals then follow the time, so that the learning rate reaches its end on a machine of any speed:
+    a share of the minutes counts as that share of tokens."""
     batch_tokens: int = 16_384
     """Tokens of an optimizer step. Rounded to whole blocks; for pairs, the maximum of both sides with padding."""
     batch_tokens_start: int = 0
@@ -182,7 +189,7 @@ class TrainConfig:
         _require_positive(self, "keep_checkpoints")
         _require_not_negative(self, "micro_batch", "batch_tokens_start", "batch_warmup_tokens", "warmup_tokens")
         _require_not_negative(self, "weight_decay", "weight_decay_ratio", "muon_lr", "grad_clip", "z_loss", "threads")
-        _require_not_negative(self, "keep_every_tokens", "patience")
+        _require_not_negative(self, "keep_every_tokens", "patience", "minutes")
         _require(self, ("layer_decay",), lambda value: 0 < value <= 1, "be above 0 and at most 1")
         _require(
             self,
@@ -220,8 +227,22 @@ class TrainConfig:
         """Whether the training loss is a plain cross-entropy, so that its exponential is the perplexity."""
         return not (self.label_smoothing or self.z_loss)
 
-    def lr_multiplier(self, done: int, batch_tokens: int, total: int | None = None) -> float:
-        """Return the share of the peak learning rate at a step of `batch_tokens` tokens, after `done` tokens.
+    def position(self, tokens: int, seconds: float) -> float:
+        """Return the position in the run after `tokens` tokens and `seconds` seconds of training, from 0 to `tokens`.
+
+        With `minutes`, it is the elapsed share of the time, in tokens.
+        """
+        return self.tokens * seconds / (60 * self.minutes) if self.minutes else tokens
+
+    def expected_tokens(self, tokens: int, seconds: float) -> float:
+        """Return the tokens at the end of a run that has trained on `tokens` tokens in `seconds` seconds.
+
+        With `minutes`, these follow from its speed so far.
+        """
+        return max(tokens, tokens * 60 * self.minutes / seconds) if self.minutes and seconds else self.tokens
+
+    def lr_multiplier(self, done: float, batch_tokens: int, total: int | None = None) -> float:
+        """Return the share of the peak learning rate at a step of `batch_tokens` tokens, at the position `done`.
 
         `total` replaces `tokens` as the end of the schedule.
         """
@@ -253,8 +274,8 @@ class TrainConfig:
             )
         return found
 
-    def weight_decay_multiplier(self, done: int) -> float:
-        """Return the multiple of `weight_decay` after `done` tokens."""
+    def weight_decay_multiplier(self, done: float) -> float:
+        """Return the multiple of `weight_decay` at the position `done`."""
         kind, final = self.weight_decay_schedule, self.weight_decay_ratio
         return weight_decay_multiplier(kind, done, total=self.tokens, final=final)
 

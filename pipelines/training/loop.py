@@ -49,7 +49,7 @@ class Step:
 
 
 class Trainer:
-    """Trains `model` until `config.tokens`, or until a signal.
+    """Trains `model` until `config.tokens` or `config.minutes`, or until a signal.
 
     Without a run nothing is logged or saved. With several processes only rank 0 has the run, `data` holds each rank's
     rows, and all ranks take the same decisions at the same step. Weights and gradients are float32.
@@ -123,7 +123,7 @@ class Trainer:
         resumed = self.parallel.broadcast(bool(self._folder and checkpoint_folders(self._folder)))
         log_state = self._restore() if resumed else None
         if resumed:
-            say(f"resuming from step {self.at.step:,}, {self.at.share_of(self.config.tokens)}")
+            say(f"resuming from step {self.at.step:,}, {self.at.share_of(self.config)}")
         # Without a checkpoint even the validation before the first step is repeated.
         self.log.open(self.at.step if resumed else -1, log_state)
         frozen = gc.get_freeze_count() > 0
@@ -152,7 +152,7 @@ class Trainer:
 
     def _loop(self, bar: Bar, frozen: bool) -> None:
         """Train to the end or a signal. `frozen`: the caller has frozen objects, so this loop freezes none."""
-        while self.at.tokens < self.config.tokens and not self._is_stopped() and not self._out_of_patience():
+        while self._position() < self.config.tokens and not self._is_stopped() and not self._out_of_patience():
             try:
                 self._advance(bar)
             except NotFiniteError as error:
@@ -174,14 +174,15 @@ class Trainer:
 
     def _advance(self, bar: Bar) -> None:
         """Take one step, then log, validate and save if it is time."""
-        before = self.at.tokens
+        before = self._position()
         step = self.step()
         self.writer.check()
         if self.at.skipped == 0 and not math.isnan(step.loss):
             self.log.watch(step.loss)
         note = self.at.training_line(step.lr, self.config.loss_is_cross_entropy)
-        bar.update(min(self.at.tokens, self.config.tokens), note=note)
-        last = self.at.tokens >= self.config.tokens
+        goal = self.config.expected_tokens(self.at.tokens, self.at.seconds)
+        bar.update(min(self.at.tokens, goal), goal, note)
+        last = self._position() >= self.config.tokens
         if self.at.unlogged and (last or self._due_to_log(step.batch_tokens)):
             self._log_training(step)
         improved = False
@@ -237,6 +238,8 @@ class Trainer:
         self.at.tokens += tokens
         self.at.consumed += examples
         self.at.seconds += time.perf_counter() - started
+        if self.config.minutes:  # all ranks must end at the same step
+            self.at.seconds = self.parallel.broadcast(self.at.seconds)
         if finite:
             self.at.skipped, self.at.grad_norm = 0, norm if weight else self.at.grad_norm
         elif overflowed:
@@ -253,8 +256,8 @@ class Trainer:
 
     def _schedule(self, batch_tokens: int) -> tuple[float, float]:
         """Set the learning rate and weight decay of a step on `batch_tokens` tokens; return them."""
-        lr = self.config.lr_multiplier(self.at.tokens, batch_tokens)
-        decay = self.config.weight_decay_multiplier(self.at.tokens)
+        lr = self.config.lr_multiplier(self._position(), batch_tokens)
+        decay = self.config.weight_decay_multiplier(self._position())
         self.optimizers.schedule(lr, decay)
         return lr * self.config.lr, decay * self.config.weight_decay
 
@@ -318,16 +321,20 @@ class Trainer:
             stacklevel=2,
         )
 
-    def _due(self, every_tokens: int, before: int) -> bool:
-        """Return whether the step from `before` tokens on crossed a multiple of `every_tokens`."""
-        return self.at.tokens // every_tokens > before // every_tokens
+    def _position(self) -> float:
+        """Return how far the run is, from 0 to `config.tokens`."""
+        return self.config.position(self.at.tokens, self.at.seconds)
+
+    def _due(self, every_tokens: int, before: float) -> bool:
+        """Return whether the step from the position `before` on crossed a multiple of `every_tokens`."""
+        return self._position() // every_tokens > before // every_tokens
 
     def _due_to_log(self, batch_tokens: int) -> bool:
         """Return whether to write a line about training after a step of `batch_tokens` tokens.
 
         The mean of a few steps is noise: an interval of less than half of `log_every_steps` joins its neighbour.
         """
-        every, left = self.config.log_every_steps, math.ceil((self.config.tokens - self.at.tokens) / batch_tokens)
+        every, left = self.config.log_every_steps, math.ceil((self.config.tokens - self._position()) / batch_tokens)
         return self.at.step % every == 0 and 2 * min(left, len(self.at.unlogged)) >= every
 
     def _checkpoint(self) -> None:
