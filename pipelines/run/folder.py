@@ -283,7 +283,8 @@ def _changes(run: Run, recipe: Recipe, facts: dict[str, Any]) -> list[tuple[str,
                 f"{run.folder} ends after {recipe.train.minutes:g} minutes, so `train.tokens` does not extend it: give "
                 "more `train.minutes`"
             )
-        if name in run.settings or (name in ("train.tokens", "train.minutes") and now < was):
+        shorter = (name == "train.tokens" and now < was) or (name == "train.minutes" and 0 < now < was)
+        if name in run.settings or shorter:
             own = "" if recipe.task else f": bytelm pretrain --out {run.folder}"
             raise ValueError(
                 f"{run.folder} holds another run: its {name} is {was!r}, not {now!r}; choose another `out`, or resume "
