@@ -3,12 +3,11 @@
 `docs/training.md` has the measurements behind the numbers.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pipelines.first_model.fit import best_weights
+from pipelines.first_model.fit import best_weights, reducible_loss
 from pipelines.first_model.text_facts import TextFacts
 from pipelines.recipes.recipe import Recipe, load_recipe
 
@@ -108,13 +107,21 @@ def check_enough(text: TextFacts, name: str) -> None:
 
 
 def choose(text: TextFacts, budget: Budget) -> Choice:
-    """Return the choice for a text: the model whose size suits the tokens for which budget and text are enough."""
-    return min((choice_of(text, budget, size) for size in SIZES), key=lambda choice: abs(excess(choice, text, budget)))
+    """Return the choice for a text: the model with the lowest loss after the tokens of the budget.
+
+    If the text or a number of tokens ends the training, time is left, and the largest model that suits the tokens is
+    chosen: a larger one overfits.
+    """
+    smallest, *larger = (choice_of(text, budget, size) for size in SIZES)
+    suitable = [choice for choice in larger if _suits(choice, text, budget)]
+    return min([smallest, *suitable], key=lambda each: reducible_loss(each.parameters, _tokens(each, text, budget)))
 
 
-def excess(choice: Choice, text: TextFacts, budget: Budget) -> float:
-    """Return the logarithm of a model's size as a multiple of the best size for its tokens."""
-    return math.log(choice.parameters / best_weights(_tokens(choice, text, budget)))
+def _suits(choice: Choice, text: TextFacts, budget: Budget) -> bool:
+    """Return whether a model is limited by time or FLOPs, or is small enough for the tokens that limit it."""
+    tokens = _tokens(choice, text, budget)
+    limited = budget.tokens is not None or tokens < budget.tokens_of(choice.size, choice.vocab_size)
+    return not limited or choice.parameters <= best_weights(tokens)
 
 
 def tokens_for(choice: Choice, text: TextFacts, budget: Budget) -> float:

@@ -1,13 +1,27 @@
-"""The best size of a model for a number of training tokens: a power law whose two numbers come from measured runs."""
+"""What weights and training tokens are worth: a scaling law whose numbers come from measured runs.
 
-# Source: Besiroglu et al. 2024 (Chinchilla's runs, fitted again). Weights w and tokens d reduce the loss by A / w^ALPHA
-# and B / d^BETA. At equal compute, proportional to w d, the sum is least where ALPHA A / w^ALPHA = BETA B / d^BETA.
+With w weights and d tokens, the loss above the entropy of the text is A / w^ALPHA + B / d^BETA (Hoffmann et al. 2022,
+equation 2). Only the ratio of A and B matters for a choice. It follows from one pair of weights and tokens that suit
+each other.
+"""
+
+# Besiroglu et al. 2024: the runs of Hoffmann et al., fitted again.
 ALPHA, BETA = 0.348, 0.366
 # Weights that suit `AT_TOKENS` tokens. docs/training.md has the runs.
 AT_WEIGHTS, AT_TOKENS = 1.4e6, 7e6
 
 
+def reducible_loss(weights: float, tokens: float) -> float:
+    """Return the loss above the entropy of the text, in units of B / AT_TOKENS^BETA.
+
+    `weights` are those applied to each token. At equal compute, proportional to weights x tokens, the loss is least
+    where ALPHA A / w^ALPHA = BETA B / d^BETA.
+    """
+    total: float = BETA / ALPHA * (AT_WEIGHTS / weights) ** ALPHA + (AT_TOKENS / tokens) ** BETA
+    return total
+
+
 def best_weights(tokens: float) -> float:
-    """Return the number of weights, applied to each token, of the best model that trains on `tokens` tokens."""
+    """Return the weights that suit `tokens` tokens: at equal compute, no other model has a lower loss."""
     best: float = AT_WEIGHTS * (tokens / AT_TOKENS) ** (BETA / ALPHA)
     return best

@@ -25,7 +25,6 @@ from pipelines.first_model.choices import (
     check_enough,
     choice_of,
     choose,
-    excess,
     recipe_for,
     recipe_name,
     with_length,
@@ -115,7 +114,7 @@ def _step(title: str, alone: str) -> None:
 def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
     """Return the budget of each model.
 
-    For a time, the speed of training is measured from the smallest model to the first that is too large.
+    For a time, the speed of training is measured from the smallest model to the first that is not chosen.
     """
     minutes = max(job.minutes_of(record.models.get(kind)) for kind in job.kinds)
     flops = training_flops(choose_machine(half=True))
@@ -128,7 +127,7 @@ def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
         recipe = replace(recipe, model=replace(recipe.model, vocab_size=choice.vocab_size))
         rate = 6 * choice.parameters * speed_without_data(recipe).tokens_per_second
         budget = replace(budget, measured={**budget.measured, size: rate}, flops_per_second=rate)  # of larger sizes
-        if excess(choice_of(text, budget, size), text, budget) > 0:
+        if choose(text, budget).size != size:
             break
     return budget
 

@@ -25,7 +25,7 @@ from pipelines.first_model.choices import (
     tokens_for,
     with_length,
 )
-from pipelines.first_model.fit import best_weights
+from pipelines.first_model.fit import best_weights, reducible_loss
 from pipelines.first_model.steps import pretrain_command
 from pipelines.first_model.text_facts import TextFacts, facts_of
 from pipelines.recipes.recipe import Recipe
@@ -118,15 +118,10 @@ def test_a_machine_that_trains_large_models_as_fast_gets_a_larger_one():
 
 
 def test_the_best_size_balances_what_weights_and_tokens_reduce():
-    from pipelines.first_model.fit import ALPHA, AT_TOKENS, AT_WEIGHTS, BETA
-
-    def loss(weights, tokens):  # in units of B / AT_TOKENS^BETA; Hoffmann et al. 2022, equation 2, without E
-        return BETA / ALPHA * (weights / AT_WEIGHTS) ** -ALPHA + (tokens / AT_TOKENS) ** -BETA
-
     for tokens in (1e5, 1e7, 1e9):
         best = best_weights(tokens)
-        others = [loss(best * share, tokens / share) for share in (0.5, 0.9, 1.1, 2.0)]  # at equal compute
-        assert loss(best, tokens) < min(others)
+        others = [reducible_loss(best * share, tokens / share) for share in (0.5, 0.9, 1.1, 2.0)]  # at equal compute
+        assert reducible_loss(best, tokens) < min(others)
 
 
 def test_short_documents_get_a_short_context():
