@@ -4,9 +4,9 @@
 
 Each contestant trains on the same passages (benchmarks/budget_texts.py) with the same number of threads, in a process
 of its own, one after the other. Each peer first tries its four settings (benchmarks/budget_peers.py) for 5 minutes on
-books. The setting that is best on the validation passages trains all rows of the peer. The minutes are those of training
-steps. Vocabularies, encoding, validation, checkpoints and scoring are timed apart. A finished run scores the test
-passages once. The schedules of peers follow the elapsed share of the minutes, as ours do. Every result is added to
+books. The setting that is best on the validation passages trains all rows of the peer. The minutes are those of
+training steps. Vocabularies, encoding, validation, checkpoints and scoring are timed apart. A finished run scores the
+test passages once. The schedules of peers follow the elapsed share of the minutes, as ours do. Every result is added to
 budget.json at once, so the same command resumes after an interruption. budget.md shows all results so far.
 """
 

@@ -1,9 +1,9 @@
 """The texts of benchmarks.budget: passages in three splits, decided by a hash of each passage.
 
-A document is cut at line ends into passages of up to 20,000 characters. The 8-byte BLAKE2b hash of a passage, as a share
-of its range, decides the split: test below 4 %, validation below 6 %, otherwise train. So equal passages are in one
-split. Validation chooses the settings of peers and judges our checkpoints. Only finished runs read the test passages,
-once.
+A document is cut at line ends into passages of up to 20,000 characters. The 8-byte BLAKE2b hash of a passage, as a
+share of its range, decides the split: test below 4 %, validation below 6 %, otherwise train. So equal passages are in
+one split. Validation chooses the settings of peers and judges our checkpoints. Only finished runs read the test
+passages, once.
 """
 
 import hashlib

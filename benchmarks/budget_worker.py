@@ -194,7 +194,7 @@ class OurTokens:
 def scored_run(job: dict[str, Any]) -> dict[str, Any]:
     """Score a run of `bytelm train` by its best checkpoint."""
     from lm.costs import count_parameters
-        from pipelines.run.folder import Run
+    from pipelines.run.folder import Run
     from pipelines.run.loaded_run import load_model
 
     run = Run(Path(job["run"]))
