@@ -95,7 +95,7 @@ def test_scripts_of_thousands_of_letters_get_twice_the_entries():
 def test_a_gpu_gets_a_larger_model_than_a_laptop():
     text = text_of(2_000_000_000)
     assert choose(text, LAPTOP).size in SIZES[:3]
-    assert choose(text, GPU).size == SIZES[-1]
+    assert choose(text, GPU).size in SIZES[-2:]
     too_short = text_of(500_000)
     assert choose(too_short, GPU).size == choose(too_short, replace(GPU, tokens=10**9)).size == SIZES[0]
 
