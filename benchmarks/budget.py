@@ -67,8 +67,6 @@ class Benchmark:
     def text(self, name: str) -> Text:
         """Return a text; SystemExit if the results are of another one."""
         corpus = {"books": self.options.books, "multilingual": self.options.multilingual}.get(name, "stdlib")
-        if corpus is None:
-            raise SystemExit(f"give --{name} FILE, or rows without this text")
         text = written(name, [str(corpus)], self.folder / "texts")
         found = text.fingerprint() | {"corpus": Path(corpus).name}
         if self.result["texts"].setdefault(name, found) != found:
@@ -298,6 +296,8 @@ def _options(arguments: list[str]) -> argparse.Namespace:
             parser.error(f"--{name} {path}: there is no such file or folder")
     if options.books is None:
         parser.error(f"--books is missing: the search of the peers trains on {SEARCH_TEXT}")
+    if options.multilingual is None and any(row.startswith("multilingual") for row in options.rows):
+        parser.error("--multilingual is missing: give it, or --rows without this text")
     return options
 
 

@@ -114,21 +114,21 @@ def _step(title: str, alone: str) -> None:
 def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
     """Return the budget of each model.
 
-    For a time, the speed of training is measured from the smallest model to the first that is not chosen.
+    For a time, the speed of training is measured: of the smallest model, then of each that seems best at these speeds.
     """
     minutes = max(job.minutes_of(record.models.get(kind)) for kind in job.kinds)
     flops = training_flops(choose_machine(half=True))
     budget = Budget(seconds=60 * minutes, flops_per_second=flops, tokens=job.tokens, flops=job.flops)
     if job.tokens or job.flops or any((job.out / kind / "config.toml").exists() for kind in job.kinds):
         return budget
-    for size in SIZES:
+    size = SIZES[0]
+    while size not in budget.measured:
         choice = choice_of(text, budget, size)
         recipe = recipe_for("gpt", choice)
         recipe = replace(recipe, model=replace(recipe.model, vocab_size=choice.vocab_size))
         rate = 6 * choice.parameters * speed_without_data(recipe).tokens_per_second
         budget = replace(budget, measured={**budget.measured, size: rate}, flops_per_second=rate)  # of larger sizes
-        if choose(text, budget).size != size:
-            break
+        size = choose(text, budget).size
     return budget
 
 

@@ -154,6 +154,7 @@ def test_wrong_arguments_are_one_sentence(capsys, tmp_path):
     for arguments, complaint in (
         ([], "--books is missing"),
         (["--books", str(tmp_path / "absent.txt")], "there is no such file"),
+        (["--books", str(tmp_path)], "--multilingual is missing"),
         (["--books", str(tmp_path), "--minute-seconds", "1"], "only for trying: give another --out"),
     ):
         with pytest.raises(SystemExit):
