@@ -164,7 +164,7 @@ def test_wrong_arguments_are_one_sentence(capsys, tmp_path):
 
 @pytest.mark.slow
 def test_all_contestants_are_trained_once_and_not_again(tmp_path, capsys):
-    (tmp_path / "text.txt").write_text("".join(f"line {i} of a text, {i * i}\n" for i in range(40_000)))
+    (tmp_path / "text.txt").write_text("".join(f"line {i} of a text, {i * i}\n" for i in range(60_000)))
     arguments = [
         "--books",
         str(tmp_path / "text.txt"),
