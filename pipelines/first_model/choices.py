@@ -3,9 +3,11 @@
 `docs/training.md` has the measurements behind the numbers.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from pipelines.first_model.fit import best_weights, reducible_loss
 from pipelines.first_model.text_facts import TextFacts
 from pipelines.recipes.recipe import Recipe, load_recipe
 
@@ -15,8 +17,6 @@ Kind = Literal["gpt", "bert"]
 LEAST_BYTES = 10_000
 # Passes over the text within which a model without dropout does not overfit much.
 EPOCHS = 6
-# With fewer tokens of training for each parameter, a smaller model does better in the same time.
-TOKENS_PER_PARAMETER = 2
 BYTE_VOCABULARY = 256 + 5  # with the special tokens
 # Entries of a vocabulary, and the fewest bytes of text that the training reads with it.
 VOCABULARIES = (
@@ -53,22 +53,29 @@ class Size:
 
 SIZES = (
     Size(gpt="gpt-tiny", bert="bert-tiny", layers=2, width=128, heads=2, context=256),
+    Size(gpt="gpt-tiny", bert="bert-tiny", layers=3, width=192, heads=3, context=256),
     Size(gpt="gpt-tiny", bert="bert-tiny", layers=4, width=256, heads=4, context=256),
     Size(gpt="gpt-small", bert="bert-tiny", layers=6, width=384, heads=6, context=512),
+    Size(gpt="gpt-small", bert="bert-tiny", layers=8, width=512, heads=8, context=512),
 )
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The training of one model on a machine: a time, unless a number of tokens is given."""
+    """The training of one model on a machine: a time, unless a number of tokens or of FLOPs is given."""
 
     seconds: float
     flops_per_second: float
+    """About the speed of trainings that are not measured"""
     tokens: int | None = None
+    flops: float | None = None
+    measured: Mapping[Size, float] = field(default_factory=dict)
+    """FLOP/s of trainings whose speed is measured"""
 
-    def tokens_of(self, parameters: int) -> float:
-        """Return about how many tokens a model trains on."""
-        return self.tokens or self.seconds * self.flops_per_second / (6 * parameters)
+    def tokens_of(self, size: Size, vocab_size: int) -> float:
+        """Return about how many tokens a model of this size trains on."""
+        flops = self.flops or self.seconds * self.measured.get(size, self.flops_per_second)
+        return self.tokens or flops / (6 * size.parameters(vocab_size))
 
 
 @dataclass(frozen=True)
@@ -100,20 +107,33 @@ def check_enough(text: TextFacts, name: str) -> None:
 
 
 def choose(text: TextFacts, budget: Budget) -> Choice:
-    """Return the choice for a text: the largest model for which budget and text have enough tokens."""
-    smallest, *larger = (_choice(text, budget, size) for size in SIZES)
-    enough = [choice for choice in larger if _tokens(choice, text, budget) >= TOKENS_PER_PARAMETER * choice.parameters]
-    return [smallest, *enough][-1]
+    """Return the choice for a text: the model with the lowest loss after the tokens of the budget.
+
+    If the text or a number of tokens ends the training, time is left, and the largest model that suits the tokens is
+    chosen: a larger one overfits.
+    """
+    smallest, *larger = (choice_of(text, budget, size) for size in SIZES)
+    suitable = [choice for choice in larger if _suits(choice, text, budget)]
+    return min([smallest, *suitable], key=lambda each: reducible_loss(each.parameters, _tokens(each, text, budget)))
+
+
+def _suits(choice: Choice, text: TextFacts, budget: Budget) -> bool:
+    """Return whether a model is limited by time or FLOPs, or is small enough for the tokens that limit it."""
+    tokens = _tokens(choice, text, budget)
+    limited = budget.tokens is not None or tokens < budget.tokens_of(choice.size, choice.vocab_size)
+    return not limited or choice.parameters <= best_weights(tokens)
 
 
 def tokens_for(choice: Choice, text: TextFacts, budget: Budget) -> float:
-    """Return about how many tokens a model trains on: the number asked for, or what time and `EPOCHS` allow."""
+    """Return about how many tokens a model trains on: the number asked for, or what the budget and `EPOCHS` allow."""
     return budget.tokens or _tokens(choice, text, budget)
 
 
 def _tokens(choice: Choice, text: TextFacts, budget: Budget) -> float:
     """Return about how many tokens a model trains on within the budget and `EPOCHS` epochs."""
-    return min(budget.tokens_of(choice.parameters), EPOCHS * text.train_bytes / bytes_per_token(choice.vocab_size))
+    return min(
+        budget.tokens_of(choice.size, choice.vocab_size), EPOCHS * text.train_bytes / bytes_per_token(choice.vocab_size)
+    )
 
 
 def bytes_per_token(vocab_size: int) -> float:
@@ -121,7 +141,7 @@ def bytes_per_token(vocab_size: int) -> float:
     return 1.0 if vocab_size <= BYTE_VOCABULARY else 1.0 + 0.25 * (vocab_size // 256).bit_length() ** 1.4
 
 
-def _choice(text: TextFacts, budget: Budget, size: Size) -> Choice:
+def choice_of(text: TextFacts, budget: Budget, size: Size) -> Choice:
     """Return the choice with a model of one size.
 
     The more text the training reads, the more entries are seen often enough.
@@ -130,7 +150,7 @@ def _choice(text: TextFacts, budget: Budget, size: Size) -> Choice:
     large = sum(text.scripts.get(name, 0.0) for name in LARGE_SCRIPTS) > 0.3
     for entries, least in VOCABULARIES:
         entries *= 2 if large else 1
-        seen = min(text.train_bytes, budget.tokens_of(size.parameters(entries)) * bytes_per_token(entries))
+        seen = min(text.train_bytes, budget.tokens_of(size, entries) * bytes_per_token(entries))
         if seen < least:
             break
         vocab_size, read = entries, round(seen)
@@ -154,7 +174,7 @@ def recipe_name(kind: Kind, choice: Choice) -> str:
 
 
 def recipe_for(kind: Kind, choice: Choice) -> Recipe:
-    """Return the recipe of a kind of model; `with_tokens` then sets its length."""
+    """Return the recipe of a kind of model; `with_length` then sets its length."""
     base, size = load_recipe(recipe_name(kind, choice)), choice.size
     context = choice.context_length + (2 if kind == "bert" else 0)  # an encoder reads two tokens around a block
     model = replace(
@@ -168,12 +188,16 @@ def recipe_for(kind: Kind, choice: Choice) -> Recipe:
     return replace(base, model=model)
 
 
-def with_tokens(recipe: Recipe, tokens: int) -> Recipe:
-    """Return `recipe` for `tokens` tokens, at least two steps. The best checkpoint of ten validations is kept."""
+def with_length(recipe: Recipe, tokens: int, minutes: float = 0.0) -> Recipe:
+    """Return `recipe` for `tokens` tokens, at least two steps, or for `minutes` in which it trains on about as many.
+
+    The best checkpoint of ten validations is kept.
+    """
     tokens = max(tokens, 2 * recipe.train.batch_tokens)
     train = replace(
         recipe.train,
         tokens=tokens,
+        minutes=minutes,
         warmup_tokens=tokens // 20,
         validate_every_tokens=tokens // 10,
         checkpoint_every_tokens=tokens // 5,

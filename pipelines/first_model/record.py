@@ -16,10 +16,13 @@ NAME = "train.json"
 
 @dataclass(frozen=True)
 class Asked:
-    """The training of a model: its time in minutes, None if only tokens were given, and its tokens."""
+    """The training of a model."""
 
     minutes: float | None
+    """Its time, None if tokens or FLOPs were given"""
     tokens: int
+    flops: float | None = None
+    """The floating-point operations that were given"""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,9 @@ class Record:
             changes = "; ".join(self.text.changes(text))
             raise ValueError(f"{out} was made from another text ({changes}): choose another `out`, or undo the change")
 
-    def check_budget(self, out: Path, kind: Kind, minutes: float | None, tokens: int | None) -> None:
+    def check_budget(
+        self, out: Path, kind: Kind, minutes: float | None, tokens: int | None, flops: float | None
+    ) -> None:
         """Raise ValueError if the call asks for less training than before."""
         before = self.models.get(kind)
         if before is None:
@@ -99,6 +104,8 @@ class Record:
             less, more = f"`tokens={tokens}`", f"{before.tokens:,} tokens"
         elif minutes and before.minutes and minutes < before.minutes:
             less, more = f"`minutes={minutes:g}`", f"{before.minutes:g} minutes"
+        elif flops and before.flops and flops < before.flops:
+            less, more = f"`flops={flops:g}`", f"{before.flops:g} FLOPs"
         else:
             return
         raise ValueError(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from corpora import Corpus
+from lm.costs import flops_per_token, meta_model
 from pipelines.cli.corpus_arguments import left_out_is_said, say_left_out
 from pipelines.cli.display import Bar, say
 from pipelines.cli.process import resumable
@@ -17,18 +18,20 @@ from pipelines.evaluation.planning import EvaluationOptions, plan
 from pipelines.evaluation.results import Evaluation, SplitEvaluation
 from pipelines.first_model.choices import (
     EPOCHS,
+    SIZES,
     Budget,
     Choice,
     Kind,
     check_enough,
+    choice_of,
     choose,
     recipe_for,
     recipe_name,
-    with_tokens,
+    with_length,
 )
 from pipelines.first_model.record import Asked, Record, Source
 from pipelines.first_model.summary import MOST_COMPRESSED_BYTES, print_choice, print_results
-from pipelines.first_model.text_facts import facts_of
+from pipelines.first_model.text_facts import TextFacts, facts_of
 from pipelines.machine import choose_machine
 from pipelines.recipes.recipe import Recipe, load_recipe
 from pipelines.reporting.page import write_page
@@ -37,7 +40,7 @@ from pipelines.run.folder import Run
 from pipelines.run.manifest import flat
 from pipelines.run.retention import best_checkpoint
 from pipelines.training.mixture import Mixture, fit_to_data
-from pipelines.training.timing import training_flops, training_speed
+from pipelines.training.timing import speed_without_data, training_flops, training_speed
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.train_tokenizer import train_tokenizer
@@ -56,6 +59,8 @@ class Job:
     kinds: Sequence[Kind]
     minutes: float | None
     tokens: int | None
+    flops: float | None
+    seed: int | None
     reading: Mapping[str, Any]
     """Options of `corpora.open_corpus`, such as `split`"""
 
@@ -75,9 +80,9 @@ def run(job: Job, source: Corpus, dry_run: bool = False) -> dict[str, Evaluation
     described = Source.of(job.corpus, job.reading, text)
     record.check_text(job.out, described)
     for kind in job.kinds:
-        record.check_budget(job.out, kind, job.minutes, job.tokens)
-    budget = _budget(job, record)
-    choice = _with_existing(job.out, choose(text, budget))
+        record.check_budget(job.out, kind, job.minutes, job.tokens, job.flops)
+    budget = _budget(job, record, text)
+    choice = _with_existing(job, choose(text, budget))
     print_choice(source.name, text, choice, budget, job.kinds)
     if dry_run:
         return {}
@@ -86,14 +91,15 @@ def run(job: Job, source: Corpus, dry_run: bool = False) -> dict[str, Evaluation
     with resumable(job.out, "steps"), left_out_is_said():
         _make_tokenizer(job, choice)
         dataset = _make_dataset(job, choice)
-        for kind in job.kinds:
-            _train(job, kind, choice, record, dataset)
+        trained = sum(_train(job, kind, choice, record, dataset) for kind in job.kinds)
         compressors = text.bytes <= MOST_COMPRESSED_BYTES
         evaluations: dict[str, Evaluation] = {
             kind: _evaluate(job.out / kind, compressors and kind == "gpt") for kind in job.kinds
         }
         _report(job, evaluations)
-    say(f"\n{job.out / 'report.html'} has the plots; everything is in {job.out}/ ({time.monotonic() - started:.0f} s)")
+    other = time.monotonic() - started - trained
+    say(f"\n{job.out / 'report.html'} has the plots; everything is in {job.out}/")
+    say(f"{trained:.0f} s of training, {other:.0f} s of other work: setup, vocabulary, dataset, validation, report")
     return evaluations
 
 
@@ -105,15 +111,36 @@ def _step(title: str, alone: str) -> None:
     say(f"$ {alone}")
 
 
-def _budget(job: Job, record: Record) -> Budget:
-    """Return the budget of each model."""
+def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
+    """Return the budget of each model.
+
+    For a time, the speed of training is measured: of the smallest model, then of each that seems best at these speeds.
+    """
     minutes = max(job.minutes_of(record.models.get(kind)) for kind in job.kinds)
     flops = training_flops(choose_machine(half=True))
-    return Budget(seconds=60 * minutes, flops_per_second=flops, tokens=job.tokens)
+    budget = Budget(seconds=60 * minutes, flops_per_second=flops, tokens=job.tokens, flops=job.flops)
+    if job.tokens or job.flops or any((job.out / kind / "config.toml").exists() for kind in job.kinds):
+        return budget
+    size = SIZES[0]
+    while size not in budget.measured:
+        choice = choice_of(text, budget, size)
+        recipe = recipe_for("gpt", choice)
+        recipe = replace(recipe, model=replace(recipe.model, vocab_size=choice.vocab_size))
+        rate = 6 * choice.parameters * speed_without_data(recipe).tokens_per_second
+        budget = replace(budget, measured={**budget.measured, size: rate}, flops_per_second=rate)  # of larger sizes
+        size = choose(text, budget).size
+    return budget
 
 
-def _with_existing(out: Path, choice: Choice) -> Choice:
-    """Return the choice with the vocabulary and context of finished steps."""
+def _with_existing(job: Job, choice: Choice) -> Choice:
+    """Return the choice with the size, vocabulary and context of finished steps."""
+    out = job.out
+    for kind in job.kinds:
+        if (out / kind / "config.toml").exists():
+            model = Run(out / kind).recipe.model
+            sizes = [size for size in SIZES if (size.layers, size.width) == (model.layers, model.width)]
+            choice = replace(choice, size=(sizes or [choice.size])[0])
+            break
     if (out / "tokenizer" / "tokenizer.json").exists():
         choice = replace(choice, vocab_size=Tokenizer.load(out / "tokenizer").vocab_size)
     if (out / "data" / "dataset.json").exists():
@@ -142,22 +169,36 @@ def _make_dataset(job: Job, choice: Choice) -> TokenDataset:
     return TokenDataset(folder)
 
 
-def _train(job: Job, kind: Kind, choice: Choice, record: Record, dataset: TokenDataset) -> None:
-    """Train a model, or resume or extend its run; raise KeyboardInterrupt if a signal stops it."""
+def _train(job: Job, kind: Kind, choice: Choice, record: Record, dataset: TokenDataset) -> float:
+    """Train a model, or resume or extend its run; return the seconds of training.
+
+    Raises KeyboardInterrupt if a signal stops it.
+    """
     folder, before = job.out / kind, record.models.get(kind)
+    seed: dict[str, Any] = {} if job.seed is None else {"seed": job.seed}
     name = recipe_name(kind, choice)
     if (folder / "config.toml").exists():
         recipe = Run(folder).recipe
-        tokens = max(recipe.train.tokens, _tokens(job, before, recipe, dataset))
-        longer = with_tokens(recipe, tokens).train
-        recipe = replace(recipe, train=replace(longer, warmup_tokens=recipe.train.warmup_tokens))
+        tokens, minutes = _length(job, before, recipe, dataset)
+        longer = with_length(recipe, max(recipe.train.tokens, tokens), minutes).train
+        recipe = replace(recipe, train=replace(longer, warmup_tokens=recipe.train.warmup_tokens, **seed))
     else:
         recipe = recipe_for(kind, choice)
-        recipe = with_tokens(recipe, _tokens(job, before, recipe, dataset))
-    record.models[kind] = Asked(None if job.tokens else job.minutes_of(before), recipe.train.tokens)
+        recipe = replace(recipe, train=replace(recipe.train, **seed))
+        recipe = with_length(recipe, *_length(job, before, recipe, dataset))
+    asked_minutes = None if job.tokens or job.flops else job.minutes_of(before)
+    record.models[kind] = Asked(asked_minutes, recipe.train.tokens, job.flops or (before.flops if before else None))
     record.write(job.out)
     _step(f"{kind}: {PREDICTS[kind]}", pretrain_command(name, recipe, data=job.out / "data", out=folder))
+    before_now = _seconds(folder)
     pretrain(recipe, data=job.out / "data", out=folder)
+    return _seconds(folder) - before_now
+
+
+def _seconds(folder: Path) -> float:
+    """Return the seconds of training of a run so far; 0.0 if there is none."""
+    metrics = Run(folder).metrics() if (folder / "config.toml").exists() else []
+    return float(metrics[-1]["time_s"]) if metrics else 0.0
 
 
 def pretrain_command(name: str, recipe: Recipe, data: Path, out: Path) -> str:
@@ -167,15 +208,24 @@ def pretrain_command(name: str, recipe: Recipe, data: Path, out: Path) -> str:
     return command("pretrain", name, data=data, out=out, **changes)
 
 
-def _tokens(job: Job, before: Asked | None, recipe: Recipe, dataset: TokenDataset) -> int:
-    """Return the tokens to train on: those asked for, those of the last call, or as many as the time allows."""
-    if job.tokens:
-        return job.tokens
-    if before and job.minutes in (None, before.minutes):
-        return before.tokens
-    speed = training_speed(fit_to_data(recipe, dataset), Mixture([dataset])).tokens_per_second
+def _length(job: Job, before: Asked | None, recipe: Recipe, dataset: TokenDataset) -> tuple[int, float]:
+    """Return the tokens to train on and the minutes that end the training; 0 if the tokens do.
+
+    The tokens are those asked for, those of the last call, or as many as the time allows.
+    """
     most = EPOCHS * dataset.split("train").tokens
-    return round(min(60 * job.minutes_of(before) * speed, most))
+    if job.tokens:
+        return job.tokens, 0.0
+    fitted = fit_to_data(recipe, dataset)
+    if job.flops:
+        return round(min(job.flops / flops_per_token(meta_model(fitted.model)), most)), 0.0
+    minutes = job.minutes_of(before)
+    if before and job.minutes in (None, before.minutes):
+        tokens = before.tokens
+    else:
+        tokens = round(min(60 * minutes * training_speed(fitted, Mixture([dataset])).tokens_per_second, most))
+    timed = tokens < most and not (before and before.minutes is None and job.minutes is None)
+    return tokens, minutes if timed else 0.0
 
 
 def _evaluate(folder: Path, compressors: bool) -> Evaluation:

@@ -9,7 +9,7 @@ from pipelines.cli.console import messages, results
 from pipelines.cli.display import answer, count_text, duration, perplexity_text, quantity, rounded, table
 from pipelines.cli.dry_run import COUNTED_PER_SECOND, ENCODED_PER_SECOND
 from pipelines.cli.escapes import safe
-from pipelines.evaluation.numbers import value_of
+from pipelines.evaluation.numbers import value_of, with_interval
 from pipelines.evaluation.results import Evaluation, SplitEvaluation
 from pipelines.first_model.choices import EPOCHS, Budget, Choice, Kind, bytes_per_token, recipe_name, tokens_for
 from pipelines.first_model.text_facts import TextFacts
@@ -74,14 +74,19 @@ def _limit(text: TextFacts, choice: Choice, budget: Budget) -> str:
     """Return what limits the tokens of a training."""
     if budget.tokens:
         return "as asked"
-    if tokens_for(choice, text, budget) < budget.tokens_of(choice.parameters):
+    if tokens_for(choice, text, budget) < budget.tokens_of(choice.size, choice.vocab_size):
         return f"{EPOCHS} epochs of the text, because a model overfits after more"
-    return f"as many as this machine trains in {duration(budget.seconds)}"
+    return (
+        f"{quantity(budget.flops, 'FLOP')}, as asked"
+        if budget.flops
+        else (f"as many as this machine trains in {duration(budget.seconds)}")
+    )
 
 
 def seconds_of_steps(text: TextFacts, choice: Choice, budget: Budget, kinds: Sequence[Kind]) -> dict[str, float]:
     """Return about how many seconds each step takes on this machine."""
-    cores, per_token = os.cpu_count() or 1, 2 * choice.parameters / budget.flops_per_second
+    rate = budget.measured.get(choice.size, budget.flops_per_second)
+    cores, per_token = os.cpu_count() or 1, 2 * choice.parameters / rate
     seconds = {
         "vocabulary": START_SECONDS + text.train_bytes / COUNTED_PER_SECOND / cores,
         "dataset": START_SECONDS + text.bytes / ENCODED_PER_SECOND / cores,
@@ -108,6 +113,8 @@ def print_results(subjects: Sequence[Subject], evaluations: Mapping[str, Evaluat
     if "gpt" in evaluations:
         answer("")
         _print_next_token(evaluations["gpt"].validation)
+        bits = with_interval("bits_per_byte", evaluations["gpt"].validation)
+        answer(f"\nbits per byte of the validation text, with its 95 % interval: {bits}")
     if "bert" in evaluations:
         answer("")
         _print_masked(evaluations["bert"].validation)

@@ -1,4 +1,4 @@
-"""Settings of pretraining and fine-tuning. Imports no torch.
+"""Settings of training. Imports no torch.
 
 `TrainConfig` is flat, like its spellings in recipes and on the command line. Groups of settings would need a conversion
 between both. They would also slow down --help, by a tenth for seven groups, because tyro reads the source of each
@@ -19,10 +19,10 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 MaskedUnit = Literal["token", "word", "span"]
 
 # Fields that may change when a run resumes. Except for rounding, they change neither the data order nor the objective.
-# `tokens` may only grow: the schedules then span the new total.
+# `tokens` and `minutes` may only grow: the schedules then span the new total.
 CHANGEABLE = (
     *("batch_tokens", "batch_tokens_start", "batch_warmup_tokens", "micro_batch"),
-    *("tokens", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile"),
+    *("tokens", "minutes", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile"),
     *("cuda_graphs", "activation_checkpointing", "whole_gradients"),
     *("validate_every_tokens", "validation_tokens", "checkpoint_every_tokens", "log_every_steps", "tensorboard"),
     *("keep_checkpoints", "keep_best", "keep_every_tokens", "nonfinite", "max_rollbacks", "patience"),
@@ -37,7 +37,7 @@ MOST_THREADS = 1024
 SUBJECTS = {
     "length and batches": (
         "tokens batch_tokens micro_batch seed",
-        "batch_tokens_start batch_warmup_tokens length_start length_share sampling",
+        "minutes batch_tokens_start batch_warmup_tokens length_start length_share sampling",
     ),
     "masks": ("", "masked_rows masked_share masked_share_end masked_unit"),
     "optimizer": (
@@ -67,6 +67,10 @@ class TrainConfig:
     # Length and batches
     tokens: int = 10_000_000
     """Tokens to train on. Resume with a larger value to extend a run; the schedules then span the new total."""
+    minutes: float = 0.0
+    """Minutes of training, without validation and checkpoints, after which a run ends; 0: it ends after tokens. The
+    schedules and intervals then follow the time, so that the learning rate reaches its end on a machine of any speed:
+    a share of the minutes counts as that share of tokens."""
     batch_tokens: int = 16_384
     """Tokens of an optimizer step. Rounded to whole blocks; for pairs, the maximum of both sides with padding."""
     batch_tokens_start: int = 0
@@ -206,7 +210,7 @@ class TrainConfig:
         require_positive(self, "keep_checkpoints")
         require_not_negative(self, "micro_batch", "batch_tokens_start", "batch_warmup_tokens", "warmup_tokens")
         require_not_negative(self, "weight_decay", "weight_decay_ratio", "muon_lr", "grad_clip", "z_loss", "threads")
-        require_not_negative(self, "keep_every_tokens", "patience", "length_start")
+        require_not_negative(self, "keep_every_tokens", "patience", "length_start", "minutes")
         require(self, ("layer_decay",), lambda value: 0 < value <= 1, "be above 0 and at most 1")
         require(
             self,
@@ -247,8 +251,22 @@ class TrainConfig:
         """Whether the training loss is a plain cross-entropy, so that its exponential is the perplexity."""
         return not (self.label_smoothing or self.z_loss)
 
-    def lr_multiplier(self, done: int, batch_tokens: int, total: int | None = None) -> float:
-        """Return the share of the peak learning rate at a step of `batch_tokens` tokens, after `done` tokens.
+    def position(self, tokens: int, seconds: float) -> float:
+        """Return the position in the run after `tokens` tokens and `seconds` seconds of training, from 0 to `tokens`.
+
+        With `minutes`, it is the elapsed share of the time, in tokens.
+        """
+        return self.tokens * seconds / (60 * self.minutes) if self.minutes else tokens
+
+    def expected_tokens(self, tokens: int, seconds: float) -> float:
+        """Return the tokens at the end of a run that has trained on `tokens` tokens in `seconds` seconds.
+
+        With `minutes`, these follow from its speed so far.
+        """
+        return max(tokens, tokens * 60 * self.minutes / seconds) if self.minutes and seconds else self.tokens
+
+    def lr_multiplier(self, done: float, batch_tokens: int, total: int | None = None) -> float:
+        """Return the share of the peak learning rate at a step of `batch_tokens` tokens, at the position `done`.
 
         `total` replaces `tokens` as the end of the schedule.
         """
@@ -289,100 +307,7 @@ class TrainConfig:
             )
         return found
 
-    def weight_decay_multiplier(self, done: int) -> float:
-        """Return the multiple of `weight_decay` after `done` tokens."""
+    def weight_decay_multiplier(self, done: float) -> float:
+        """Return the multiple of `weight_decay` at the position `done`."""
         kind, final = self.weight_decay_schedule, self.weight_decay_ratio
         return weight_decay_multiplier(kind, done, total=self.tokens, final=final)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FinetuneConfig:
-    """Settings of fine-tuning. `train` converts them to a TrainConfig."""
-
-    epochs: int = 10
-    """Passes over the training examples. A higher number extends a run"""
-    batch_size: int = 16
-    """Examples per optimizer step"""
-    lr: float = 1e-3
-    """Peak learning rate for small models; a model of 100 M parameters needs 5e-5 or less"""
-    warmup: float = 0.1
-    """Share of the steps for warm-up. Then the learning rate falls to 0 as a cosine"""
-    weight_decay: float = 0.01
-    """Decoupled weight decay of matrices"""
-    dropout: float = 0.1
-    """Dropout probability in the model and before the output matrix; it replaces the dropout of the run"""
-    label_smoothing: float = 0.0
-    """Probability that is spread evenly over all labels in training targets"""
-    grad_clip: float = 1.0
-    """Maximum L2 norm of the whole gradient; 0: none"""
-    layer_decay: float = 1.0
-    """Factor of the learning rate from each block to the block below, such as 0.8; 1: none. The head has the full rate,
-    the embedding the lowest"""
-    freeze: int | Literal["all"] = 0
-    """Number of lowest blocks to freeze, with the embedding; 0: none; all: only the head trains"""
-    reinit: int = 0
-    """Number of highest blocks that start from random weights"""
-    patience: int = 0
-    """Epochs without improvement after which training stops; 0: none. The first number of the task must
-    improve. With patience, the run uses its best checkpoint, otherwise its last"""
-    seed: int = 0
-    """Seed of the new weights, the order of the examples and dropout"""
-    device: Device = "auto"
-    """Device. auto: a GPU if there is one"""
-    dtype: Dtype = "auto"
-    """Dtype of activations and products in training; weights and optimizer state are float32"""
-    micro_batch: int = 16
-    """Examples in one forward pass; gradients accumulate over a batch"""
-    tensorboard: bool = False
-    """Also write metrics.jsonl's numbers for TensorBoard, into the run's folder tensorboard/"""
-
-    def __post_init__(self) -> None:
-        check_fields(self, "")
-        require_positive(self, "epochs", "batch_size", "lr", "micro_batch", option=True)
-        require_not_negative(self, "weight_decay", "grad_clip", "seed", "reinit", "patience", option=True)
-        require(self, ("layer_decay",), lambda value: 0 < value <= 1, "be above 0 and at most 1", option=True)
-        if self.freeze != "all":
-            require_not_negative(self, "freeze", option=True)
-        require_seed(self.seed, "`seed`")
-        for name in ("warmup", "dropout", "label_smoothing"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"`{name}` is {getattr(self, name)}: give a share from 0 to below 1")
-
-    def unfinished_schedules(self, train: TrainConfig) -> list[str]:
-        """Return a sentence if the warm-up lasts until the end of `train`, made from these settings; otherwise none."""
-        if not ends_at_peak(warmup=train.warmup_tokens, total=train.tokens, stride=train.batch_tokens):
-            return []
-        return [
-            f"`warmup={self.warmup:g}` lasts until the last step, so the learning rate ends at its peak: lower "
-            "`warmup`, or raise `epochs`"
-        ]
-
-    def train(self, examples: int, tokens: int) -> TrainConfig:
-        """Return the settings for training on `examples` examples with `tokens` tokens.
-
-        AdamW's beta2 and eps are as in RoBERTa (Liu et al. 2019). Every epoch ends with a validation and a
-        checkpoint.
-        """
-        return TrainConfig(
-            tokens=self.epochs * tokens,
-            batch_tokens=max(1, round(self.batch_size * tokens / examples)),
-            micro_batch=self.micro_batch,
-            seed=self.seed,
-            lr=self.lr,
-            warmup_tokens=round(self.warmup * self.epochs * tokens),
-            min_lr_ratio=0.0,
-            weight_decay=self.weight_decay,
-            beta2=0.98,
-            eps=1e-6,
-            label_smoothing=self.label_smoothing,
-            grad_clip=self.grad_clip,
-            layer_decay=self.layer_decay,
-            patience=self.patience,
-            validate_every_tokens=tokens,
-            checkpoint_every_tokens=tokens,
-            keep_checkpoints=1,
-            keep_best=True,
-            tensorboard=self.tensorboard,
-            device=self.device,
-            dtype=self.dtype,
-        )

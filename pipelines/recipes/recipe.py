@@ -19,7 +19,8 @@ from lm.lora_config import LoraConfig
 from lm.values import check_fields, check_value
 from pipelines.cli.errors import did_you_mean
 from pipelines.files import read_toml, write_whole
-from pipelines.recipes.config import FinetuneConfig, TrainConfig
+from pipelines.recipes.config import TrainConfig
+from pipelines.recipes.finetune_config import FinetuneConfig
 from pipelines.tasks import task_class
 from pipelines.tasks.task import Task
 

@@ -278,7 +278,13 @@ def _changes(run: Run, recipe: Recipe, facts: dict[str, Any]) -> list[tuple[str,
                 f"{run.folder} has train.batch_tokens {was!r}, not {now!r}, and its pairs are sorted into batches of "
                 "that size: give the same value, or choose another `out`"
             )
-        if name in run.settings or (name == "train.tokens" and now < was):
+        if name == "train.tokens" and recipe.train.minutes == run.recipe.train.minutes > 0:
+            raise ValueError(
+                f"{run.folder} ends after {recipe.train.minutes:g} minutes, so `train.tokens` does not extend it: give "
+                "more `train.minutes`"
+            )
+        shorter = (name == "train.tokens" and now < was) or (name == "train.minutes" and 0 < now < was)
+        if name in run.settings or shorter:
             own = "" if recipe.task else f": bytelm pretrain --out {run.folder}"
             raise ValueError(
                 f"{run.folder} holds another run: its {name} is {was!r}, not {now!r}; choose another `out`, or resume "

@@ -115,6 +115,7 @@ class Budget:
             train=replace(
                 train,
                 tokens=tokens,
+                minutes=0.0,
                 warmup_tokens=round(tokens * min(1.0, train.warmup_tokens / train.tokens)),
                 seed=run.seed,
                 threads=1,

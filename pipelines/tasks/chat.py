@@ -16,7 +16,7 @@ from lm.position_checks import UNBOUNDED
 from lm.warn import warn
 from pipelines.evaluation.measurement import Result, number
 from pipelines.files import read_bytes
-from pipelines.recipes.config import FinetuneConfig
+from pipelines.recipes.finetune_config import FinetuneConfig
 from pipelines.tasks.examples import Encoded
 from pipelines.tasks.task import Adapted, Example, Task
 from pipelines.tasks.text_reader import TextReader

@@ -14,7 +14,7 @@ from lm.head_config import HeadLayers, usual_layers
 from lm.layer_groups import distinct_layers
 from lm.lora_config import LoraConfig
 from lm.warn import warn
-from pipelines.recipes.config import FinetuneConfig
+from pipelines.recipes.finetune_config import FinetuneConfig
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
 from pipelines.run.text_ids import ids_of

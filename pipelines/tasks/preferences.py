@@ -11,7 +11,7 @@ from corpora.rows import Row
 from lm.metrics.labels import share_interval
 from pipelines.cli.display import say
 from pipelines.evaluation.measurement import Result, number
-from pipelines.recipes.config import FinetuneConfig
+from pipelines.recipes.finetune_config import FinetuneConfig
 from pipelines.tasks.answer_pairs import AnswerPair, conversation_pair, encoded_pair
 from pipelines.tasks.examples import Encoded
 from pipelines.tasks.task import Adapted, Example, Learned, Task

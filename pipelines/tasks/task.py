@@ -16,7 +16,7 @@ from lm.config import ModelConfig
 from lm.head_config import HeadConfig
 from lm.values import check_fields
 from pipelines.evaluation.measurement import Result, number
-from pipelines.recipes.config import FinetuneConfig
+from pipelines.recipes.finetune_config import FinetuneConfig
 
 if TYPE_CHECKING:
     from torch import Tensor

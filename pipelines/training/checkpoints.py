@@ -256,3 +256,14 @@ def _write(path: Path, contents: bytes) -> str:
     """Write a file and return its SHA-256."""
     path.write_bytes(contents)
     return hashlib.sha256(contents).hexdigest()
+
+
+def writers_folder(folder: Path | None, parallel: OneProcess) -> Path | None:
+    """Return the run's folder on the ranks that write checkpoints: on all ranks if they are sharded.
+
+    `folder`: the run's folder on rank 0, None on the others.
+    """
+    if not parallel.is_sharded:
+        return folder
+    known = parallel.broadcast(str(folder.resolve()) if folder else "")
+    return Path(known) if known else None

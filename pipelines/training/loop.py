@@ -3,12 +3,10 @@
 import gc
 import math
 import time
-import warnings
 from collections import deque
 from contextlib import nullcontext
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,12 +25,12 @@ from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders
 from pipelines.training.batch import Batch
 from pipelines.training.batch_loss import LossFunction, summed_loss
-from pipelines.training.checkpoints import CheckpointWriter, take_snapshot
+from pipelines.training.checkpoints import CheckpointWriter, take_snapshot, writers_folder
 from pipelines.training.cuda_graphs import compile_to_graphs, own_gradients, uses_graphs
 from pipelines.training.data import BlockData, Prefetcher, TrainingData
 from pipelines.training.micro_batch import micro_batch_rows
 from pipelines.training.parallel import ONE_PROCESS, OneProcess
-from pipelines.training.progress import Progress, TrainingLog, stop_on_signals
+from pipelines.training.progress import Progress, TrainingLog, stop_on_signals, warn_of_no_target
 from pipelines.training.resuming import resume
 from pipelines.training.stability import LossScale, NotFiniteError, check_weights, skip_or_raise
 from pipelines.training.step import OnTheWay, Step
@@ -40,7 +38,7 @@ from pipelines.training.threads import with_threads
 
 
 class Trainer:
-    """Trains `model` until `config.tokens`, or until a signal.
+    """Trains `model` until `config.tokens` or `config.minutes`, or until a signal.
 
     Without a run nothing is logged or saved. With several processes only rank 0 has the run, `data` holds each rank's
     rows, and all ranks take the same decisions at the same step. Weights and gradients are float32.
@@ -104,7 +102,9 @@ class Trainer:
         self._folder = run.folder if run else None
         self._settings = run.settings if run else {}
         self._starts_from_run = run is not None and "init_from" in run.facts
-        self.writer = CheckpointWriter(self._writers_folder(), config, self._settings, self.parallel.checkpoint_group)
+        self.writer = CheckpointWriter(
+            writers_folder(self._folder, self.parallel), config, self._settings, self.parallel.checkpoint_group
+        )
         self.log = TrainingLog(self._folder, self.at, config.tensorboard)
         self._saved_step: int | None = None
         self._best_weights: dict[str, torch.Tensor] = {}
@@ -118,7 +118,7 @@ class Trainer:
         resumed = self.parallel.broadcast(bool(self._folder and checkpoint_folders(self._folder)))
         log_state = self._restore() if resumed else None
         if resumed:
-            say(f"resuming from step {self.at.step:,}, {self.at.share_of(self.config.tokens)}")
+            say(f"resuming from step {self.at.step:,}, {self.at.share_of(self.config)}")
         # Without a checkpoint even the validation before the first step is repeated.
         self.log.open(self.at.step if resumed else -1, log_state)
         frozen = gc.get_freeze_count() > 0
@@ -147,7 +147,7 @@ class Trainer:
 
     def _loop(self, bar: Bar, frozen: bool) -> None:
         """Train to the end or a signal. `frozen`: the caller has frozen objects, so this loop freezes none."""
-        while self.at.tokens < self.config.tokens and not self._is_stopped() and not self._out_of_patience():
+        while not (self._is_over() or self._is_stopped()) and not self._out_of_patience():
             try:
                 self._advance(bar)
             except NotFiniteError as error:
@@ -169,16 +169,19 @@ class Trainer:
 
     def _advance(self, bar: Bar) -> None:
         """Take one step, then log, validate and save if it is time."""
-        before = self.at.tokens
+        before = self._position()
         step = self.step()
         self.writer.check()
         note = self.at.training_line(step.lr, self.config.loss_is_cross_entropy)
-        bar.update(min(self.at.tokens, self.config.tokens), note=note)
-        last = self.at.tokens >= self.config.tokens
-        if last or self._due_to_log(step.batch_tokens):
+        goal = self.config.expected_tokens(self.at.tokens, self.at.seconds)
+        bar.update(min(self.at.tokens, goal), goal, note)
+        intervals = (self.config.validate_every_tokens, self.config.checkpoint_every_tokens)
+        to_log = self._due_to_log(step.batch_tokens)
+        if to_log or self._is_over() or any(self._due(interval, before) for interval in intervals):
             self._finish_steps()
-            if self.at.unlogged:
-                self._log_training(step)
+        last = self._is_over()
+        if self.at.unlogged and (last or to_log):
+            self._log_training(step)
         improved = False
         if last or self._due(self.config.validate_every_tokens, before):
             lowest = self.at.lowest_criterion
@@ -233,7 +236,13 @@ class Trainer:
         self._read_steps(self.steps_ahead)
         self.optimizers.zero_grad(keep=self._graphs)
         self.at.seconds += time.perf_counter() - started
+        self._share_seconds()
         return step
+
+    def _share_seconds(self) -> None:
+        """Give all ranks the time of rank 0 if the run ends by time, so that they end at the same step."""
+        if self.config.minutes:
+            self.at.seconds = self.parallel.broadcast(self.at.seconds)
 
     def _read_steps(self, ahead: int = 0) -> None:
         """Wait for the numbers of all queued steps but the newest `ahead`, and record them."""
@@ -242,9 +251,11 @@ class Trainer:
 
     def _finish_steps(self) -> None:
         """Record all queued steps; the wait is time of training."""
-        started = time.perf_counter()
-        self._read_steps()
-        self.at.seconds += time.perf_counter() - started
+        if self._queued:
+            started = time.perf_counter()
+            self._read_steps()
+            self.at.seconds += time.perf_counter() - started
+            self._share_seconds()
 
     def _record(self, step: Step) -> None:
         """Record the loss and gradient norm of a step. If they decide about the update, update the weights."""
@@ -270,8 +281,8 @@ class Trainer:
 
     def _schedule(self, batch_tokens: int) -> tuple[float, float]:
         """Set the learning rate and weight decay of a step on `batch_tokens` tokens; return them."""
-        lr = self.config.lr_multiplier(self.at.tokens, batch_tokens)
-        decay = self.config.weight_decay_multiplier(self.at.tokens)
+        lr = self.config.lr_multiplier(self._position(), batch_tokens)
+        decay = self.config.weight_decay_multiplier(self._position())
         self.optimizers.schedule(lr, decay)
         return lr * self.config.lr, decay * self.config.weight_decay
 
@@ -313,7 +324,7 @@ class Trainer:
             self.model.train()
         if empty := [source for source, (_, targets) in sums.items() if not targets]:
             if self.run:
-                self._warn_of_no_target(empty[0])
+                warn_of_no_target(empty[0], self.config.validation_tokens)
             return
         losses = {source: nats / targets for source, (nats, targets) in sums.items()}
         loss = sum(share * losses[source] for source, share in self.data.shares.items())
@@ -329,23 +340,23 @@ class Trainer:
             weight += float(batch.weights.sum())
         return self.parallel.sum(nats), self.parallel.sum(weight)
 
-    def _warn_of_no_target(self, source: str) -> None:
-        warnings.warn(
-            f"no target in the first {self.config.validation_tokens:,} tokens of the validation split of {source}, so "
-            "there is no validation loss: raise `train.validation_tokens`",
-            stacklevel=2,
-        )
+    def _position(self) -> float:
+        """Return how far the run is, from 0 to `config.tokens`."""
+        return self.config.position(self.at.tokens, self.at.seconds)
 
-    def _due(self, every_tokens: int, before: int) -> bool:
-        """Return whether the step from `before` tokens on crossed a multiple of `every_tokens`."""
-        return self.at.tokens // every_tokens > before // every_tokens
+    def _is_over(self) -> bool:
+        return self._position() >= self.config.tokens
+
+    def _due(self, every_tokens: int, before: float) -> bool:
+        """Return whether the step from the position `before` on crossed a multiple of `every_tokens`."""
+        return self._position() // every_tokens > before // every_tokens
 
     def _due_to_log(self, batch_tokens: int) -> bool:
         """Return whether to write a line about training after a step of `batch_tokens` tokens.
 
         The mean of a few steps is noise: an interval of less than half of `log_every_steps` joins its neighbour.
         """
-        every, left = self.config.log_every_steps, math.ceil((self.config.tokens - self.at.tokens) / batch_tokens)
+        every, left = self.config.log_every_steps, math.ceil((self.config.tokens - self._position()) / batch_tokens)
         return self.at.step % every == 0 and 2 * min(left, len(self.at.unlogged) + len(self._queued)) >= every
 
     def _checkpoint(self) -> None:
@@ -359,13 +370,6 @@ class Trainer:
         }
         self.writer.write(take_snapshot(self.model, self.optimizers, self.average, self.parallel), state)
         self._saved_step = self.at.step
-
-    def _writers_folder(self) -> Path | None:
-        """Return the run's folder on the ranks that write checkpoints: on all ranks if they are sharded."""
-        if not self.parallel.is_sharded:
-            return self._folder
-        folder = self.parallel.broadcast(str(self._folder.resolve()) if self._folder else "")
-        return Path(folder) if folder else None
 
     def _restore(self) -> dict[str, Any] | None:
         """Return to the run's newest whole checkpoint; return the state of metrics.jsonl in it."""

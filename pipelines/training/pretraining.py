@@ -82,7 +82,8 @@ def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | No
         f"({train.tokens / available:.3g} epochs of {quantity(available, 'tok')}), in batches of {batches(recipe)}"
     )
     speed = training_speed(recipe, mixture, start.facts)
-    answer(f"compute: {quantity(costs['flops_per_token'] * train.tokens, 'FLOP')}; {speed.time_of(train.tokens)}")
+    time = f"training ends after {train.minutes:g} minutes" if train.minutes else speed.time_of(train.tokens)
+    answer(f"compute: {quantity(costs['flops_per_token'] * train.tokens, 'FLOP')}; {time}")
     about = "less than" if train.activation_checkpointing else "about"
     answer(
         f"memory: {quantity(sum(memory[part] for part in ('weights', 'gradients', 'moments')), 'B')} for weights, "

@@ -3,14 +3,16 @@
 import math
 import signal
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipelines.cli.display import perplexity_text, quantity, say
+from pipelines.cli.display import duration, perplexity_text, quantity, say
 from pipelines.cli.process import raise_if_interrupted
+from pipelines.recipes.config import TrainConfig
 from pipelines.run.metrics_log import MetricsLog
 from pipelines.training.data import Score
 
@@ -80,7 +82,7 @@ class Progress:
     step: int = 0
     """Optimizer steps, including skipped ones."""
     tokens: int = 0
-    """Tokens trained on. Schedules and intervals count tokens, so steps may have any size."""
+    """Tokens trained on. Schedules and intervals count tokens or time, so steps may have any size."""
     consumed: int = 0
     """Blocks or pairs read, in the run's order."""
     seconds: float = 0.0
@@ -125,9 +127,11 @@ class Progress:
         else:
             self.lowest_criterion, self.unimproved = lowest, self.unimproved + (self.step > 0)
 
-    def share_of(self, tokens: int) -> str:
-        """Return the tokens so far and the goal `tokens` as text, such as "1.2 Mtok of 10 Mtok"."""
-        return f"{quantity(self.tokens, 'tok')} of {quantity(tokens, 'tok')}"
+    def share_of(self, train: TrainConfig) -> str:
+        """Return the training so far and its goal as text, such as "1.2 Mtok of 10 Mtok" or "0:40 of 5:00"."""
+        if train.minutes:
+            return f"{duration(self.seconds)} of {duration(60 * train.minutes)}"
+        return f"{quantity(self.tokens, 'tok')} of {quantity(train.tokens, 'tok')}"
 
     def validation_line(self) -> str:
         """Return the last validation loss as text; empty before the first validation."""
@@ -255,6 +259,15 @@ class TrainingLog:
             self._metrics.write(
                 step=at.step, tokens=at.tokens, split=split, loss=loss, **more, time_s=round(at.seconds, 3)
             )
+
+
+def warn_of_no_target(source: str, tokens: int) -> None:
+    """Warn that the first `tokens` tokens of a source's validation split have no target."""
+    warnings.warn(
+        f"no target in the first {tokens:,} tokens of the validation split of {source}, so there is no validation "
+        "loss: raise `train.validation_tokens`",
+        stacklevel=3,
+    )
 
 
 @contextmanager

@@ -1,10 +1,11 @@
 """The speed of a training on this machine, measured before the training begins."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from lm.costs import flops_per_token, meta_model
@@ -14,7 +15,9 @@ from pipelines.cli.display import duration, quantity
 from pipelines.cli.waiting import doing
 from pipelines.machine import Machine, choose_machine, measured_flops
 from pipelines.recipes.recipe import Recipe
-from pipelines.training.data import TrainingData, open_training_data
+from pipelines.training.batch import Batch
+from pipelines.training.batch_loss import summed_loss
+from pipelines.training.data import Score, TrainingData, open_training_data
 from pipelines.training.loop import Trainer
 from pipelines.training.mixture import Mixture
 from tokenizer import Tokenizer
@@ -62,8 +65,43 @@ def training_speed(recipe: Recipe, mixture: Mixture, facts: Mapping[str, Any] | 
     return measured_speed(recipe, lambda: LanguageModel(recipe.model, recipe.train.seed), data)
 
 
-def measured_speed(recipe: Recipe, build: Callable[[], TrainedModel], data: TrainingData) -> Speed:
-    """Return the speed of training the model that `build` makes on `data`, from a few steps."""
+class RandomBlocks:
+    """Blocks of random tokens for a decoder. A step on them takes as long as a step on text."""
+
+    unit = "blocks"
+    shares: dict[str, float] = {}  # noqa: RUF012 - nothing is validated
+    loss = staticmethod(summed_loss)
+    score: Callable[[TrainedModel], Score] | None = None
+
+    def __init__(self, recipe: Recipe) -> None:
+        length = recipe.model.context_length
+        self._size = recipe.step_tokens // length, length
+        self._vocab_size = recipe.model.vocab_size
+
+    def step(self, consumed: int, tokens: int) -> Batch:
+        rows, length = self._size
+        ids = np.random.default_rng(consumed).integers(self._vocab_size, size=(rows, length + 1))
+        return Batch(ids[:, :-1].copy(), ids[:, 1:].copy(), np.ones((rows, length), np.float32))
+
+    def size(self, consumed: int, tokens: int) -> tuple[int, int]:
+        return self._size[0], self._size[0] * self._size[1]
+
+    def flops_per_token(self, model: TrainedModel) -> float:
+        return flops_per_token(model, self._size[1])
+
+    def validation(self, source: str, tokens: int, rows: int) -> Iterator[Batch]:
+        return iter(())
+
+
+def speed_without_data(recipe: Recipe) -> Speed:
+    """Return the speed of training the decoder of `recipe`, from about a second of steps on random tokens."""
+    return measured_speed(recipe, lambda: LanguageModel(recipe.model, recipe.train.seed), RandomBlocks(recipe), 1.0)
+
+
+def measured_speed(
+    recipe: Recipe, build: Callable[[], TrainedModel], data: TrainingData, seconds: float = MEASURED_SECONDS
+) -> Speed:
+    """Return the speed of training the model that `build` makes on `data`, from a few steps in about `seconds`."""
     doing("measuring the speed of training")
     train = replace(recipe.train, compile=False)  # compilation takes longer than the steps
     machine = choose_machine(train.device, train.dtype, half=True)
@@ -76,7 +114,7 @@ def measured_speed(recipe: Recipe, build: Callable[[], TrainedModel], data: Trai
         started, warm = time.perf_counter(), trainer.at.tokens
         for _ in range(MEASURED_STEPS):
             trainer.step()
-            if time.perf_counter() - started > MEASURED_SECONDS:
+            if time.perf_counter() - started > seconds:
                 break
         return Speed((trainer.at.tokens - warm) / (time.perf_counter() - started), measured=True)
     finally:

@@ -11,9 +11,10 @@ import torch
 
 from lm.costs import count_parameters
 from lm.task_model import TrainedModel
-from pipelines.cli.display import quantity, say
+from pipelines.cli.display import duration, quantity, say
 from pipelines.cli.waiting import doing
 from pipelines.machine import Machine, choose_machine, is_available, precision, precision_line, with_peaks
+from pipelines.recipes.config import TrainConfig
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run, lock, open_or_create
 from pipelines.run.metrics_log import require_tensorboard
@@ -57,18 +58,18 @@ def run_training(training: Training, out: Path, parallel: OneProcess) -> int:
         model = model.to(machine.device)
     facts = {**provenance(machine.device), **training.facts}
     with lock(out) if parallel.is_main else nullcontext(), precision(recipe.train):
-        tokens_before = _token_budget(out) if parallel.is_main else 0
+        before = Run(out).recipe.train if parallel.is_main and (out / "config.toml").exists() else None
         run = open_or_create(out, recipe, facts, tok) if parallel.is_main else None
         doing("measuring the machine")
         machine = with_peaks(machine) if parallel.is_main else machine
         trainer = Trainer(run, model, training.data, recipe.train, machine, parallel)
-        _announce(out, trainer, machine, recipe, tokens_before)
+        _announce(out, trainer, machine, recipe, before)
         for line in training.lines:
             say(line)
         with _explain_compilation_errors():
             at = trainer.train()
-    if at.signal and at.tokens < recipe.train.tokens:
-        saved = f"saved at step {at.step:,}, {at.share_of(recipe.train.tokens)}"
+    if at.signal and recipe.train.position(at.tokens, at.seconds) < recipe.train.tokens:
+        saved = f"saved at step {at.step:,}, {at.share_of(recipe.train)}"
         say(f"{out}: {saved}; {resume_command(recipe, out)} resumes it")
         return 128 + at.signal if parallel.is_main else 0
     say(f"{out}: {at.summary()}")
@@ -87,11 +88,6 @@ def batches(recipe: Recipe) -> str:
 def resume_command(recipe: Recipe, out: Path) -> str:
     """Return the command that resumes the run in `out`."""
     return "the same command" if recipe.task else f"bytelm pretrain --out {shlex.quote(str(out))}"
-
-
-def _token_budget(out: Path) -> int:
-    """Return the token budget of the run in `out`; 0 for a new run."""
-    return Run(out).recipe.train.tokens if (out / "config.toml").exists() else 0
 
 
 def _machine(recipe: Recipe, out: Path, parallel: OneProcess) -> Machine:
@@ -131,30 +127,36 @@ def _check_fsdp(recipe: Recipe, out: Path, parallel: OneProcess, machine: Machin
         raise ValueError(f"{out} was begun on another device: give `train.device='{parallel.device}'`")
 
 
-def _announce(out: Path, trainer: Trainer, machine: Machine, recipe: Recipe, tokens_before: int) -> None:
-    """Print the size of the training and its settings. `tokens_before`: token budget of a resumed run so far."""
+def _announce(out: Path, trainer: Trainer, machine: Machine, recipe: Recipe, before: TrainConfig | None) -> None:
+    """Print the size of the training and its settings. `before`: the settings of a run that resumes, so far."""
     parameters = quantity(count_parameters(trainer.model), "")
     trained = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
     frozen = "" if trained == count_parameters(trainer.model) else f" ({quantity(trained, '')} of them train)"
-    tokens = f"{quantity(recipe.train.tokens, 'tok')} in batches of {batches(recipe)}"
+    tokens = f"{_length(recipe.train)} in batches of {batches(recipe)}"
     workers = f"; {trainer.parallel.workers}" if trainer.parallel.workers else ""
     say(f"{out.resolve().name}: {parameters} parameters{frozen}, {tokens}{workers}")
     say(precision_line(machine, recipe.model, recipe.train))
-    if tokens_before and tokens_before < recipe.train.tokens:
-        say(_extension(recipe, tokens_before))
+    if before and (before.tokens, before.minutes) != (recipe.train.tokens, recipe.train.minutes):
+        say(_extension(recipe.train, before))
 
 
-def _extension(recipe: Recipe, before: int) -> str:
-    """Return a line about the learning rate of a run that is extended from `before` tokens."""
-    train = recipe.train
+def _length(train: TrainConfig) -> str:
+    """Return the length of a training as text."""
+    return duration(60 * train.minutes) if train.minutes else quantity(train.tokens, "tok")
+
+
+def _extension(train: TrainConfig, before: TrainConfig) -> str:
+    """Return a line about the learning rate of a run that had the settings `before` and is extended now."""
+    old, new = _length(before), _length(train)
+    if train.minutes:
+        return f"extended from {old} to {new}: the {train.schedule} schedule spans all {new}"
 
     def rate(total: int) -> str:
-        return f"{train.lr_multiplier(before, train.batch_tokens, total) * train.lr:.3g}"
+        return f"{train.lr_multiplier(before.tokens, train.batch_tokens, total) * train.lr:.3g}"
 
-    old, new = quantity(before, "tok"), quantity(train.tokens, "tok")
     return (
         f"extended from {old} to {new}: the {train.schedule} schedule spans all {new}, and the learning rate at {old} "
-        f"is {rate(train.tokens)} instead of {rate(before)}"
+        f"is {rate(train.tokens)} instead of {rate(before.tokens)}"
     )
 
 

@@ -91,8 +91,8 @@ def evaluate(
             the same tokenizer also get the divergence; others are compared in bits per byte, masked models in bits per
             byte of masked text. Tables show the difference by class of text and the strings with the largest gaps.
         splits: Splits of the dataset or corpus to score.
-        without: Parts of a decoder or an encoder to delete: layers.3, attention.3, mlp.3 or heads.3.1 (layer and head
-            from 0). The result is not saved, and has no comparison with other runs.
+        without: Parts to delete, counted from 0: layers.3, attention.3, mlp.3 or heads.3.1 (layer 3, head 1). The
+            result is not saved, and has no comparison with other runs.
         ablation: What the output of a deleted part becomes: its mean over the training split, or zero.
         context: Tokens that the model reads at once; default: as in its training.
         rotary_scaling: Change of the frequencies of rotary positions for a longer context: linear divides all of them,

@@ -21,7 +21,7 @@ from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.shell import command
 from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import is_first_process
-from pipelines.recipes.config import FinetuneConfig
+from pipelines.recipes.finetune_config import FinetuneConfig
 from pipelines.recipes.recipe import with_fields
 from pipelines.run.folder import opened
 from pipelines.tasks import task_class, tasks

@@ -102,9 +102,9 @@ def describe(folder: Path) -> ListedRun:
     lock = folder / ".lock"
     training = lock.exists() and _is_locked(lock)
     saved = _saved_state(run)
-    tokens = max((line["tokens"] for line in metrics), default=0)
+    tokens, seconds = max(((line["tokens"], line["time_s"]) for line in metrics), default=(0, 0.0))
     if not training:  # progress after the newest checkpoint is lost
-        tokens = saved.get("tokens", 0)
+        tokens, seconds = saved.get("tokens", 0), saved.get("seconds", 0.0)
     last = {line["split"]: line for line in metrics if line["tokens"] <= tokens}
     return ListedRun(
         run=str(folder),
@@ -112,7 +112,7 @@ def describe(folder: Path) -> ListedRun:
         state="training" if training else _state(run),
         objective=run.recipe.trained_for,
         tokens=tokens,
-        of=run.recipe.train.tokens,
+        of=round(run.recipe.train.expected_tokens(tokens, seconds)),
         loss=last.get("train", {}).get("loss"),
         validation_loss=last.get("validation", {}).get("loss"),
         tokens_per_s=last.get("train", {}).get("tokens_per_s"),
@@ -134,7 +134,8 @@ def _state(run: Run) -> State:
         return "imported"
     saved, train = _saved_state(run), run.recipe.train
     early = 0 < train.patience <= saved.get("unimproved", 0)
-    return "finished" if early or saved.get("tokens", 0) >= train.tokens else "stopped"
+    position = train.position(saved.get("tokens", 0), saved.get("seconds", 0.0))
+    return "finished" if early or position >= train.tokens else "stopped"
 
 
 def _saved_state(run: Run) -> dict[str, Any]:

@@ -26,7 +26,7 @@ OUT_OF_MEMORY = "lower `max_document`"
 HELP = {
     "Text": ("corpus split", ""),
     "Reading files": READING,
-    "Training": ("kind minutes tokens", ""),
+    "Training": ("kind minutes flops tokens seed", ""),
     "Output": ("out dry_run", ""),
 }
 
@@ -38,7 +38,9 @@ def train(
     out: Path = Path("my"),
     kind: tuple[Literal["gpt", "bert"], ...] = ("gpt",),
     minutes: float | None = None,
+    flops: float | None = None,
     tokens: int | None = None,
+    seed: int | None = None,
     split: SplitRule = None,
     dry_run: DryRun = False,
     **reading: Unpack[ReadingOptions],
@@ -49,21 +51,28 @@ def train(
     Returns the evaluation of each model by its kind: `train("my-text")["gpt"].validation.bits_per_byte`.
 
     Prints what it chooses, how long each step takes, and the command that does each step alone. The same command
-    resumes after an interruption. With more minutes or tokens it trains the models longer.
+    resumes after an interruption. With more minutes, FLOPs or tokens it trains the models longer.
 
     Args:
         out: Folder for the vocabulary, the dataset, the models and report.html.
         kind: Models to train. gpt predicts the next token, bert masked tokens.
-        minutes: Training time of each model; 10 by default. Training ends earlier after 6 epochs of the text.
+        minutes: Training time of each model; 10 by default. It does not include the other steps. Training ends
+            earlier after 6 epochs of the text.
+        flops: Floating-point operations of the training of each model, such as 1e13, instead of a time.
         tokens: Tokens to train each model on, instead of a time.
+        seed: Seed of the initial weights and the order of the text; 0 by default.
     """
     if not kind:
         raise ValueError("`kind` names no model: leave it out, or give gpt, bert or both")
-    if minutes is not None and tokens is not None:
-        raise UsageError("`minutes` and `tokens` both say how long to train: give one of them")
-    for option, value in (("`minutes`", minutes), ("`tokens`", tokens)):
-        if value is not None and not 0 < value < float("inf"):
+    lengths = {"`minutes`": minutes, "`flops`": flops, "`tokens`": tokens}
+    given = {option: value for option, value in lengths.items() if value is not None}
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join([*given][:2])} both say how long to train: give one of them")
+    for option, value in given.items():
+        if not 0 < value < float("inf"):
             raise ValueError(f"{option} is {value:g}, but must be above 0")
+    if seed is not None and not 0 <= seed < 2**63:
+        raise ValueError(f"`seed` is {seed}, but must be between 0 and 2^63")
     if (out / "config.toml").exists():
         raise ValueError(f"`out='{out}'` is a run: give a folder for runs, such as {out.parent}")
     need_validation(split, "the evaluation")
@@ -74,7 +83,9 @@ def train(
     from pipelines.first_model.steps import Job, run  # imports PyTorch, which takes seconds
 
     kinds = tuple(dict.fromkeys(kind))
-    job = Job(corpus=corpus, out=out, kinds=kinds, minutes=minutes, tokens=tokens, reading=options)
+    job = Job(
+        corpus=corpus, out=out, kinds=kinds, minutes=minutes, tokens=tokens, flops=flops, seed=seed, reading=options
+    )
     return run(job, source, dry_run)
 
 

@@ -11,6 +11,7 @@ import time
 import pytest
 
 import bytelm
+from lm.costs import flops_per_token, meta_model
 from pipelines.dataset.reader import TokenDataset
 from pipelines.run.folder import Run
 from tests.conftest import BYTELM
@@ -99,6 +100,20 @@ def test_more_tokens_extend_the_training(copied, in_process):
     assert evaluation["checkpoint"] > "step-0000004"
 
 
+def test_flops_are_those_of_the_steps_and_may_only_grow(copied, in_process):
+    shutil.rmtree(copied / "my" / "gpt")
+    (copied / "my" / "train.json").unlink()
+    done = in_process("train", "my text", "--flops", "2e10", "--seed", "3", cwd=copied)
+    assert done.returncode == 0, done.stderr
+    recipe = Run(copied / "my" / "gpt").recipe
+    assert recipe.train.tokens * flops_per_token(meta_model(recipe.model)) == pytest.approx(2e10, rel=1e-3)
+    assert recipe.train.seed == 3 and recipe.train.minutes == 0
+    assert re.search(r"^bits per byte of the validation text, .*: [\d.]+", done.stdout, re.M)
+    assert "its train.seed is 3, not 7" in in_process("train", "my text", "--seed", "7", cwd=copied).stderr
+    less = in_process("train", "my text", "--flops", "1e10", cwd=copied)
+    assert "my/gpt is a training of 2e+10 FLOPs, which --flops 1e+10 would shorten" in less.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
@@ -106,6 +121,7 @@ def test_more_tokens_extend_the_training(copied, in_process):
         (["--split", "tail:0.2"], "my was made from another text (--split was left out, and is tail:0.2 now)"),
         (["--out", "my/gpt"], "--out my/gpt is a run: give a folder for runs, such as my"),
         (["--minutes", "1", "--tokens", "5k"], "--minutes and --tokens both say how long to train"),
+        (["--flops", "1e9", "--tokens", "5k"], "--flops and --tokens both say how long to train"),
         (["--minutes", "0"], "--minutes is 0, but must be above 0"),
         (["--split", "none"], "--split none leaves no validation text"),
         (["--kind"], "--kind"),

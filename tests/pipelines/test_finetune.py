@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import bytelm
-from pipelines.recipes.config import FinetuneConfig
+from pipelines.recipes.finetune_config import FinetuneConfig
 from pipelines.recipes.recipe import save_config
 from pipelines.run.checkpoint_reader import load_weights
 from pipelines.run.folder import Run

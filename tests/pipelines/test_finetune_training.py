@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import bytelm as package
-from pipelines.recipes.config import FinetuneConfig
+from pipelines.recipes.finetune_config import FinetuneConfig
 from pipelines.run.folder import Run
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.tasks.classes import Classes

@@ -21,7 +21,8 @@ import bytelm
 from lm.config import ModelConfig
 from pipelines.cli.dispatch import main, verbs
 from pipelines.cli.escapes import as_options
-from pipelines.recipes.config import FinetuneConfig, TrainConfig
+from pipelines.recipes.config import TrainConfig
+from pipelines.recipes.finetune_config import FinetuneConfig
 from pipelines.recipes.recipe import Recipe
 
 ROOT = Path(__file__).parents[2]

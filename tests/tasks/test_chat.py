@@ -13,7 +13,7 @@ from lm.new_entries import with_new_entries
 from pipelines.chat.messages import Message, fitting
 from pipelines.chat.template import CHATML
 from pipelines.evaluation.results import Evaluation
-from pipelines.recipes.config import FinetuneConfig
+from pipelines.recipes.finetune_config import FinetuneConfig
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_model, load_run
 from pipelines.run.task_outputs import task_outputs

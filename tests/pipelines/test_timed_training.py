@@ -1,0 +1,76 @@
+"""A run with `train.minutes` ends on time, at the end of its schedules, however fast the machine is."""
+
+import itertools
+
+import pytest
+
+from lm.optim.schedules import multiplier
+from pipelines.run.folder import Run
+from pipelines.verbs.pretrain import pretrain
+from pipelines.verbs.runs import describe
+from tests.pipelines.training_cases import stop_after, with_train
+
+MINUTES = 0.03
+SECONDS = 60 * MINUTES
+
+
+def timed(recipe, tokens=None):
+    """Return `recipe` for `MINUTES` minutes, planned as `tokens` tokens, with a line for every step."""
+    tokens = tokens or recipe.train.tokens
+    every = {"validate_every_tokens": tokens // 5, "checkpoint_every_tokens": tokens // 5}
+    return with_train(recipe, minutes=MINUTES, tokens=tokens, warmup_tokens=tokens // 10, log_every_steps=1, **every)
+
+
+def steps_of(run):
+    return [line for line in Run(run).metrics() if line["split"] == "train"]
+
+
+@pytest.mark.parametrize("tokens", [2_560, 2_560_000], ids=["planned too slow", "planned too fast"])
+def test_a_timed_run_ends_on_time_with_its_whole_schedule(tmp_path, small_recipe, dataset_folder, tokens):
+    recipe = timed(small_recipe, tokens)
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt")
+    *_, before, last = steps = steps_of(tmp_path / "gpt")
+    assert before["time_s"] < SECONDS <= last["time_s"]  # one step beyond the time at most
+    train = recipe.train
+    for earlier, step in itertools.pairwise(steps):
+        share = earlier["time_s"] / SECONDS
+        options = {"warmup": train.warmup_tokens, "total": tokens, "stride": 256, "final": train.min_lr_ratio}
+        assert step["lr"] == pytest.approx(train.lr * multiplier("cosine", share * tokens, **options), rel=0.02)
+    assert max(step["lr"] for step in steps) > 0.5 * train.lr > 2 * last["lr"]
+    assert Run(tmp_path / "gpt").metrics()[-1]["split"] == "validation"
+
+
+def test_an_interrupted_timed_run_resumes_at_its_place_in_the_schedule(tmp_path, small_recipe, dataset_folder):
+    out, recipe = tmp_path / "gpt", timed(small_recipe)
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(5, patch)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(recipe, data=dataset_folder, out=out)
+    listed = describe(out)
+    assert listed.state == "stopped" and listed.of > listed.tokens == 5 * 256
+    pretrain(recipe, data=dataset_folder, out=out)
+    steps = steps_of(out)
+    assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
+    times = [step["time_s"] for step in steps]
+    assert times == sorted(times) and times[-2] < SECONDS <= times[-1]
+    finished = describe(out)
+    assert finished.state == "finished" and finished.tokens == steps[-1]["tokens"]
+    assert finished.of == finished.tokens
+
+
+def test_minutes_extend_a_timed_run_and_tokens_do_not(tmp_path, small_recipe, dataset_folder, printed):
+    out, recipe = tmp_path / "gpt", timed(small_recipe)
+    pretrain(recipe, data=dataset_folder, out=out)
+    with pytest.raises(ValueError, match=r"ends after 0.03 minutes, so `train.tokens` does not .*more `train.minutes`"):
+        pretrain(with_train(recipe, tokens=50_000), data=dataset_folder, out=out)
+    with pytest.raises(ValueError, match=r"its train.minutes is 0.03, not 0.01"):
+        pretrain(with_train(recipe, minutes=0.01), data=dataset_folder, out=out)
+    pretrain(with_train(recipe, minutes=2 * MINUTES), data=dataset_folder, out=out)
+    assert steps_of(out)[-1]["time_s"] >= 2 * SECONDS
+    assert Run(out).recipe.train.minutes == 2 * MINUTES
+    assert "extended from 0:02 to 0:04: the cosine schedule spans all 0:04" in printed.readouterr().out
+
+
+def test_minutes_may_not_be_negative(small_recipe):
+    with pytest.raises(ValueError, match=r"train.minutes is -1.0, but must not be negative"):
+        with_train(small_recipe, minutes=-1.0)
