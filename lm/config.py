@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lm.layer_groups import check_layer_groups
-from lm.norm_places import NORM_PLACES, NormPlaces, NormPosition
+from lm.norm_places import NORM_PLACES, NormPlaces, NormPosition, check_norms
 from lm.position_checks import check_pattern, check_positions, fitting_width
 from lm.values import check_fields
 
@@ -272,7 +272,7 @@ class ModelConfig:
                 )
         if self.residual == "parallel":
             self._check_parallel_residual()
-        self._check_norms()
+        check_norms(self)
 
     def _check_parallel_residual(self) -> None:
         for field, needed in (("mlp", True), ("mlp_norm", True), ("norm_position", "pre")):
@@ -286,22 +286,6 @@ class ModelConfig:
             raise ValueError(
                 "model.residual is 'parallel', but model.architecture='encoder-decoder', whose decoder has "
                 "cross-attention: give model.residual=sequential"
-            )
-
-    def _check_norms(self) -> None:
-        if not self.mlp_norm and not (self.mlp and any(NORM_PLACES[self.norm_position])):
-            without = "model.mlp=false" if not self.mlp else f"model.norm_position={self.norm_position!r}"
-            raise ValueError(f"model.mlp_norm is false, but {without} has no norm of the MLP: leave it out")
-        if self.norm_position == "deepnorm" and self.initialization != "xavier":
-            raise ValueError(
-                f"model.norm_position is 'deepnorm', but model.initialization is {self.initialization!r}: give "
-                "model.initialization=xavier, whose values DeepNorm scales"
-            )
-        if self.residual == "none" and (self.norm_position in ("deepnorm", "rezero") or self.stochastic_depth):
-            field = "stochastic_depth" if self.stochastic_depth else "norm_position"
-            raise ValueError(
-                f"model.residual is 'none', but model.{field}={getattr(self, field)!r} needs residual connections: "
-                f"give model.{field}={getattr(type(self), field)!r}, or model.residual=sequential"
             )
 
     def _check_initialization(self) -> None:

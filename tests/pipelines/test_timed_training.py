@@ -12,6 +12,7 @@ from tests.pipelines.training_cases import stop_after, with_train
 
 MINUTES = 0.03
 SECONDS = 60 * MINUTES
+ROUNDING = 1e-3  # seconds: `time_s` has three decimals
 
 
 def timed(recipe, tokens=None):
@@ -30,12 +31,14 @@ def test_a_timed_run_ends_on_time_with_its_whole_schedule(tmp_path, small_recipe
     recipe = timed(small_recipe, tokens)
     pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt")
     *_, before, last = steps = steps_of(tmp_path / "gpt")
-    assert before["time_s"] < SECONDS <= last["time_s"]  # one step beyond the time at most
+    assert before["time_s"] - ROUNDING < SECONDS <= last["time_s"] + ROUNDING  # one step beyond the time at most
     train = recipe.train
     for earlier, step in itertools.pairwise(steps):
         share = earlier["time_s"] / SECONDS
         options = {"warmup": train.warmup_tokens, "total": tokens, "stride": 256, "final": train.min_lr_ratio}
-        assert step["lr"] == pytest.approx(train.lr * multiplier("cosine", share * tokens, **options), rel=0.02)
+        expected = train.lr * multiplier("cosine", share * tokens, **options)
+        rounding = train.lr * ROUNDING / (0.1 * SECONDS)  # at the slope of the warm-up
+        assert step["lr"] == pytest.approx(expected, abs=2 * rounding)
     assert max(step["lr"] for step in steps) > 0.5 * train.lr > 2 * last["lr"]
     assert Run(tmp_path / "gpt").metrics()[-1]["split"] == "validation"
 
@@ -52,7 +55,7 @@ def test_an_interrupted_timed_run_resumes_at_its_place_in_the_schedule(tmp_path,
     steps = steps_of(out)
     assert [step["step"] for step in steps] == list(range(1, len(steps) + 1))
     times = [step["time_s"] for step in steps]
-    assert times == sorted(times) and times[-2] < SECONDS <= times[-1]
+    assert times == sorted(times) and times[-2] - ROUNDING < SECONDS <= times[-1] + ROUNDING
     finished = describe(out)
     assert finished.state == "finished" and finished.tokens == steps[-1]["tokens"]
     assert finished.of == finished.tokens
@@ -66,7 +69,7 @@ def test_minutes_extend_a_timed_run_and_tokens_do_not(tmp_path, small_recipe, da
     with pytest.raises(ValueError, match=r"its train.minutes is 0.03, not 0.01"):
         pretrain(with_train(recipe, minutes=0.01), data=dataset_folder, out=out)
     pretrain(with_train(recipe, minutes=2 * MINUTES), data=dataset_folder, out=out)
-    assert steps_of(out)[-1]["time_s"] >= 2 * SECONDS
+    assert steps_of(out)[-1]["time_s"] + ROUNDING >= 2 * SECONDS
     assert Run(out).recipe.train.minutes == 2 * MINUTES
     assert "extended from 0:02 to 0:04: the cosine schedule spans all 0:04" in printed.readouterr().out
 
