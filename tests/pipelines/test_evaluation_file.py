@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from pipelines.evaluation.numbers import numbers, results
 from pipelines.evaluation.results import Evaluation
 from pipelines.run.folder import Run
 from pipelines.verbs.evaluate import evaluate
@@ -30,6 +31,13 @@ def evaluated(tmp_path_factory, trained_gpt):
 
 def saved(run):
     return json.loads((run / "evaluation.json").read_text())
+
+
+def test_a_number_and_another_entry_have_different_names():
+    """Otherwise the table of numbers would show the entry, such as a list of texts, in the row of the number."""
+    named = [kind for kind in results() if not kind.key]
+    others = {name for kind in named for name in kind.__dataclass_fields__ if name not in kind.numbers()}
+    assert not others & set(numbers())
 
 
 def test_an_evaluation_with_other_settings_keeps_the_earlier_one(run):

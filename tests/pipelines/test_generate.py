@@ -161,8 +161,9 @@ def test_a_text_with_masks_that_is_too_long_is_refused(trained_bert):
 
 def test_evaluate_passes_beams_and_length_penalty_to_the_search(trained_translator):
     def found(**options):
-        examples = evaluate(trained_translator, device="cpu", **options).to_json()["splits"]["validation"]["examples"]
-        return [example["hypothesis"] for example in examples], [example["source"] for example in examples]
+        evaluation = evaluate(trained_translator, device="cpu", **options).to_json()
+        pairs = evaluation["splits"]["validation"]["translations"]
+        return [pair["hypothesis"] for pair in pairs], [pair["source"] for pair in pairs]
 
     hypotheses, sources = found(beams=4)
     assert hypotheses == generate(trained_translator, prompt=sources, beams=4, tokens=32)

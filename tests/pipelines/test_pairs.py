@@ -305,7 +305,7 @@ def test_the_model_learns_to_reverse_words(run):
     assert numbers["bleu"] is not None
     assert numbers["accuracy"] > 0.95
     assert numbers["cross_entropy_bits"] < 0.5 < numbers["bigram_cross_entropy_bits"]
-    first = numbers["examples"][0]
+    first = numbers["translations"][0]
     assert first["reference"] == first["source"][::-1]
     assert "tok:13a" in numbers["bleu_signature"]
 

@@ -54,13 +54,13 @@ class Translations(Result):
     exact_match: float = number(
         "exact match", "Share of targets from beam search that equal the reference byte for byte.", 4
     )
-    examples: tuple[Example, ...]
+    translations: tuple[Example, ...]
 
     def sentences(self, tokens: int) -> list[str]:
         return [f"BLEU: {self.bleu_signature}"] if self.bleu_signature else []
 
     def parts(self) -> list[Table | str]:
-        rows = [(example.source, [example.reference, example.hypothesis]) for example in self.examples]
+        rows = [(example.source, [example.reference, example.hypothesis]) for example in self.translations]
         return [Table(f"beam search with {self.beams} beams", "source", ["reference", "found"], rows, text=True)]
 
 
@@ -130,7 +130,7 @@ def translations(
         bleu=score,
         bleu_signature=signature,
         exact_match=same / len(pairs),
-        examples=tuple(examples),
+        translations=tuple(examples),
     )
 
 
