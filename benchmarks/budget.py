@@ -183,10 +183,9 @@ def page(result: dict[str, Any], command: str) -> str:
         *heading("Bits per byte after equal minutes of training", command, facts),
         "Bits per byte of the test passages, which a finished run scores once: the mean over seeds, with the range. "
         "Only training steps count as minutes. `other s` is the rest: setup, vocabulary and encoding, and for bytelm "
-        "also validation, checkpoints, evaluation and report. `ratio` is bytelm's mean divided by that of the best "
-        f"peer. bytelm wins a row if the ratio is at most {GOAL} and the 95 % interval of the difference is below 0. "
-        "The interval is over passages and seeds. The peers are `GPT2LMHeadModel` with the settings of "
-        "benchmarks/budget_peers.py.",
+        "also validation, checkpoints, evaluation and report. bytelm wins a row if its `ratio` to the best peer is at "
+        f"most {GOAL} and the 95 % interval of the difference, over passages and seeds, is below 0. The peers are "
+        "`GPT2LMHeadModel` with the settings of benchmarks/budget_peers.py.",
         "",
         *table(
             ("text", "minutes", "seeds", "bytelm", *(peer.name for peer in PEERS), "ratio", "difference", "verdict"),
