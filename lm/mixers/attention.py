@@ -62,7 +62,7 @@ class Attention(Mixer):
         """Make the projections.
 
         `residual_writes` and `gain`, of values and outputs: see `Initializer.matrix`; `value_embedding`: whether to add
-        one; `cross`: whether keys are of another sequence, whose positions are unrelated.
+        one; `cross`: whether keys come from another sequence, whose positions are unrelated.
         """
         super().__init__(config)
         self.config = config

@@ -114,7 +114,8 @@ def _step(title: str, alone: str) -> None:
 def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
     """Return the budget of each model.
 
-    For a time, the speed of training is measured: of the smallest model, then of each that seems best at these speeds.
+    If a time limits the training, speeds are measured: first of the smallest model, then of the best model by the
+    speeds so far, until the best model is a measured one.
     """
     minutes = max(job.minutes_of(record.models.get(kind)) for kind in job.kinds)
     flops = training_flops(choose_machine(half=True))
@@ -209,8 +210,7 @@ def pretrain_command(name: str, recipe: Recipe, data: Path, out: Path) -> str:
 
 
 def _length(job: Job, before: Asked | None, recipe: Recipe, dataset: TokenDataset) -> tuple[int, float]:
-    """Return the tokens to train on and the minutes that end the training; 0 if the tokens do.
-
+    """Return the tokens to train on and the minutes that end the training; 0 minutes if the tokens end it.
     The tokens are those asked for, those of the last call, or as many as the time allows.
     """
     most = EPOCHS * dataset.split("train").tokens

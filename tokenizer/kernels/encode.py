@@ -75,10 +75,10 @@ BATCH_RECORD = np.dtype(
 
 @inlined
 def _piece_end(data, start, end, coarse_end, cuts):
-    """Return the end of the first piece of data[start:end]. Merging the pieces gives the ids of the whole, and pieces
-    recur more often.
+    """Return the end of the first piece of data[start:end], and the new `coarse_end`.
 
-    coarse_end: end of the last coarse piece that is too long for the caches. Return also the new one.
+    Merging the pieces gives the ids of the whole, and pieces recur more often. Coarse pieces that are too long for the
+    caches are cut further. `coarse_end`: end of the last such coarse piece.
     """
     limit = min(end, start + SCRATCH + 1)
     place = start
