@@ -166,9 +166,9 @@ class Attention(Mixer):
         return partial(attend, mask=mask, scale=self.scale, dropout=dropout)
 
     def attend_source(self, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None) -> Tensor:
-        """Return cross-attention (B, H, T, D) of q (B, H, T, D) to cached k and v (B, G, S, D), in the dtype of q.
+        """Return cross-attention (B, H, T, D) of q (B, H, T, D) to cached k and v (B, G, S, D).
 
-        `added` to the scores: None or (B, 1, 1, S).
+        `added` to the scores: None or (B, 1, 1, S). The result has the dtype of q.
         """
         return attend_all(q, k, v, added, self.scale)
 

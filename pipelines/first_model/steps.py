@@ -128,7 +128,8 @@ def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
         recipe = recipe_for("gpt", choice)
         recipe = replace(recipe, model=replace(recipe.model, vocab_size=choice.vocab_size))
         rate = 6 * choice.parameters * speed_without_data(recipe).tokens_per_second
-        budget = replace(budget, measured={**budget.measured, size: rate}, flops_per_second=rate)  # of larger sizes
+        # A size without a measurement counts as fast as the last size measured.
+        budget = replace(budget, measured={**budget.measured, size: rate}, flops_per_second=rate)
         size = choose(text, budget).size
     return budget
 

@@ -26,7 +26,7 @@ from pipelines.sweep.sweep_summary import tao_size
 
 SETTINGS = "scale.json"
 SIZES = 5
-# N of the largest model divided by N of the smallest: at most, and at least, so that the runs show an exponent.
+# Largest and smallest ratio of N of the largest model to N of the smallest. A smaller ratio would show no exponent.
 MOST_SPAN, LEAST_SPAN = 16.0, 4.0
 MULTIPLES = (1, 2, 4)
 DECAY_SHARE = 0.2

@@ -2,7 +2,8 @@
 
 An objective of a token stream reads blocks of `length` tokens. `positions` is the number of positions of a row in the
 stack that predicts, `source_positions` in the encoder of an encoder-decoder (0 without one). Each row's random choices
-are seeded by its row of `draws` (B, 3) int64: seed, epoch, block number.
+are seeded by its row of `draws` (B, 3) int64: seed, epoch, block number. A row that is a part of a block has a fourth
+number, which differs for each part.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,9 +1,9 @@
 """Cuts: places in a pretoken that no merge crosses.
 
 The first merge across a place joins a part that ends there to a part that starts there. The context of a merge is the
-last WIDTH bytes of its left part and the first WIDTH bytes of its right part, or fewer if a part is shorter. The two
-numbers of bytes are the shape of the context. A place is a cut if the text around it is the context of no merge. All
-contexts are in a Bloom filter, whose false positives hide some cuts, which changes no ids.
+last WIDTH bytes of its left part and the first WIDTH bytes of its right part. A shorter part is in the context whole.
+The two numbers of bytes are the shape of the context. A place is a cut if the text around it is the context of no
+merge. All contexts are in a Bloom filter, whose false positives hide some cuts. This changes no ids.
 """
 
 from __future__ import annotations

@@ -299,8 +299,8 @@ def encode(
 
     Ids go to out[state[OUT]:], uint32; id_offsets[d] is the start of document d. ends: int64 scratch memory;
     ends[state[FIRST]:state[LAST]] is encoded before more text is scanned. scratch: one BATCH_RECORD. The rest are the
-    pattern's arguments of `scan`, then `Merges`, `Cuts`, `Tokens`, `Pieces` and `Caches` array by array, because numba
-    takes longer to unpack tuples than to encode a short text.
+    pattern's arguments of `scan`, then the arrays of `Merges`, `Cuts`, `Tokens`, `Pieces` and `Caches`. They are not
+    in tuples, because numba takes longer to unpack tuples than to encode a short text.
 
     Return DONE; MORE after `chunks` chunks; GROW if `out` needs state[NEEDED] more places; LONG if a piece of more than
     SCRATCH bytes starts at state[START], in the pretoken that ends at ends[state[FIRST]].
