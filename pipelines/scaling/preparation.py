@@ -167,7 +167,7 @@ def print_plan(asked: Asked, out: Path) -> None:
         ],
     )
     answer(
-        f"estimated for {count_text(workers, 'run')} at a time, each at {quantity(speed, 'FLOP/s')}; without the dry "
-        "run the speed is measured, and small models are slower"
+        f"estimated for {count_text(workers, 'run')} at a time, each at {quantity(speed, 'FLOP/s')}; a real run "
+        "measures the speed first, and small models are slower"
     )
     answer(f"would write the folder {out}")
