@@ -212,7 +212,7 @@ def check_runs(sizes: Sequence[float] | Floats, tokens: Sequence[float] | Floats
     if runs < FEWEST_RUNS or min(different) < FEWEST_VALUES:
         raise ValueError(
             f"a scaling law needs {FEWEST_RUNS} runs of {FEWEST_VALUES} sizes and {FEWEST_VALUES} numbers of tokens, "
-            f"but there are {runs} of {different[0]} and {different[1]}"
+            f"but there are {runs} runs of {different[0]} sizes and {different[1]} numbers of tokens"
         )
 
 
