@@ -2,12 +2,13 @@
 
     python -m benchmarks.budget --books FILE --multilingual FILE --gpt2 FOLDER [--minutes-limit 5] [--rows books:1]
 
-Each contestant trains on the same passages (benchmarks/budget_texts.py) with the same number of threads, in a process
-of its own, one after the other. Each peer first tries its four settings (benchmarks/budget_peers.py) for 5 minutes on
-books. The setting that is best on the validation passages trains all rows of the peer. The minutes are those of
-training steps. Vocabularies, encoding, validation, checkpoints and scoring are timed apart. A finished run scores the
-test passages once. The schedules of peers follow the elapsed share of the minutes, as ours do. Every result is added to
-budget.json at once, so the same command resumes after an interruption. budget.md shows all results so far.
+Contestants train one after the other, each in its own process, on the same passages (benchmarks/budget_texts.py) with
+the same number of threads. Each peer first tries its four settings (benchmarks/budget_peers.py) for 5 minutes on books.
+The setting with the fewest bits per byte on the validation passages then trains all rows of the peer. Only training
+steps count as minutes. Setup, vocabulary, encoding, validation and checkpoints are timed separately. A finished run
+scores the test passages once, which is not timed. The schedules of peers follow the elapsed share of the minutes, as
+ours do. Each result is written to budget.json at once, so the same command resumes after an interruption. budget.md
+shows all results so far.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from benchmarks.budget_texts import Text, written
 from benchmarks.harness import RESULTS, Worker, command_line, heading, machine, record, run_command, say, table
 
 OURS = "bytelm"
-# Minutes with the number of seeds; all rows of 20 minutes are on books.
+# SEEDS: number of seeds by minutes of training. The only row of 20 minutes is on books.
 TEXTS, SEEDS = ("books", "code", "multilingual"), {1: 3, 5: 3, 20: 1}
 SEARCH_MINUTES, SEARCH_TEXT = 5, "books"
 GOAL = 0.97
@@ -52,7 +53,7 @@ ROWS = tuple(Row(text, minutes) for minutes in SEEDS for text in TEXTS if minute
 
 
 class Benchmark:
-    """The runs so far, and the means to add more."""
+    """The results so far, and the methods that add more."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder
@@ -65,16 +66,19 @@ class Benchmark:
                 raise SystemExit(f"{self._file} was measured with another {changed[0]}: choose another --out")
 
     def text(self, name: str) -> Text:
-        """Return a text; SystemExit if the results are of another one."""
+        """Return a text. Raises SystemExit if the recorded results are for other passages."""
         corpus = {"books": self.options.books, "multilingual": self.options.multilingual}.get(name, "stdlib")
         text = written(name, [str(corpus)], self.folder / "texts")
         found = text.fingerprint() | {"corpus": Path(corpus).name}
         if self.result["texts"].setdefault(name, found) != found:
-            raise SystemExit(f"{self._file} has results of another text {name}: choose another --out")
+            raise SystemExit(f"{self._file} has results for other passages of {name}: choose another --out")
         return text
 
     def run(self, kind: str, contestant: str, setting: str, row: Row, seed: int) -> None:
-        """Train and record, unless it is recorded. `kind` is search, which scores validation passages, or row."""
+        """Train and record a run, unless its result is recorded.
+
+        `kind`: "search" scores the validation passages, "row" the test passages.
+        """
         key = {"kind": kind, "contestant": contestant, "text": row.text, "minutes": row.minutes, "seed": seed}
         if contestant != OURS:
             key["setting"] = setting
@@ -123,7 +127,7 @@ class Benchmark:
         return {"OMP_NUM_THREADS": str(self.options.threads)}
 
     def best_setting(self, peer: str) -> str:
-        """Return the setting of a peer with the fewest bits per byte of the validation passages."""
+        """Return the setting of a peer with the fewest bits per byte on the validation passages."""
         tried = [run for run in self.result["runs"] if (run["kind"], run["contestant"]) == ("search", peer)]
         found = {run["setting"]: run["bits_per_byte"] for run in tried if "error" not in run}
         if not found:
@@ -137,7 +141,7 @@ class Benchmark:
 
 
 def measure(bench: Benchmark) -> None:
-    """Do all that is left of the search and the chosen rows, the shortest first."""
+    """Run the missing trainings: the search first, then the chosen rows, the shortest first."""
     rows = [row for row in ROWS if str(row) in bench.options.rows and row.minutes <= bench.options.minutes_limit]
     search = Row(SEARCH_TEXT, SEARCH_MINUTES)
     for number in range(len(PEERS[0].settings)):
@@ -153,7 +157,8 @@ def measure(bench: Benchmark) -> None:
 def difference(ours: Sequence[Run], theirs: Sequence[Run]) -> tuple[float, float, float]:
     """Return our bits per byte minus theirs, and its 95 % interval.
 
-    A bootstrap draws passages, the same for both, and seeds if there are several (Efron and Tibshirani 1993, 13.3).
+    Each bootstrap sample draws passages, the same for both sides, and seeds for each side (Efron and Tibshirani 1993,
+    13.3).
     """
     draw = np.random.default_rng(0)
     sizes = np.array(ours[0]["bytes"], float)
@@ -176,11 +181,11 @@ def page(result: dict[str, Any], command: str) -> str:
     search = [run for run in result["runs"] if run["kind"] == "search"]
     lines = [
         *heading("Bits per byte after equal minutes of training", command, facts),
-        "Bits per byte of test passages that a finished run scores once; mean of the seeds, with their range. Only "
-        "training steps count as time. `other` is the rest: vocabulary, encoding, validation, checkpoints, and our "
-        f"evaluation and report. A row is won if ours is at most {GOAL} of the best peer and the 95 % interval of the "
-        "difference, over passages and seeds, is below 0. The peers are `GPT2LMHeadModel` with the settings of "
-        "benchmarks/budget_peers.py.",
+        "Bits per byte of the test passages, which a finished run scores once: the mean over seeds, with the range. "
+        "Only training steps count as minutes. `other s` is the rest: setup, vocabulary and encoding, and for bytelm "
+        "also validation, checkpoints, evaluation and report. bytelm wins a row if its `ratio` to the best peer is at "
+        f"most {GOAL} and the 95 % interval of the difference, over passages and seeds, is below 0. The peers are "
+        "`GPT2LMHeadModel` with the settings of benchmarks/budget_peers.py.",
         "",
         *table(
             ("text", "minutes", "seeds", "bytelm", *(peer.name for peer in PEERS), "ratio", "difference", "verdict"),
@@ -225,14 +230,14 @@ def page(result: dict[str, Any], command: str) -> str:
             ),
         ),
         "",
-        "SHA-256 of the passages in each split, first 16 digits.",
+        "First 16 hexadecimal digits of the SHA-256 of each split.",
         "",
     ]
     return "\n".join(lines)
 
 
 def _verdicts(runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
-    """Yield a row of the first table for each text and time with a run of each contestant."""
+    """Yield a row of the first table for each text and time that every contestant has a result for."""
     for row in ROWS:
         of: dict[str, list[Run]] = {}
         for run in runs:
@@ -277,19 +282,19 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--multilingual", type=Path, help="corpus in many languages")
     parser.add_argument("--gpt2", type=Path, help="folder with GPT-2's encoder.json and vocab.bpe")
     parser.add_argument("--rows", nargs="+", choices=[*map(str, ROWS)], default=[*map(str, ROWS)], help="default: all")
-    parser.add_argument("--minutes-limit", type=int, default=max(SEEDS), help="longest training of a row")
+    parser.add_argument("--minutes-limit", type=int, default=max(SEEDS), help="leave out longer rows; default: 20")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of a training")
     parser.add_argument(
         "--minute-seconds",
         type=float,
         default=60.0,
-        help="length of a minute, to try the benchmark; needs its own --out",
+        help="seconds that count as a minute, for a trial of the benchmark; needs another --out",
     )
     parser.add_argument("--folder", type=Path, help="folder of the passages; default: a temporary one")
     parser.add_argument("--out", type=Path, default=RESULTS, help="results folder")
     options = parser.parse_args(arguments)
     if options.minute_seconds != 60 and options.out == RESULTS:
-        parser.error("--minute-seconds is only for trying: give another --out")
+        parser.error("--minute-seconds is only for trials: give another --out")
     for name in ("books", "multilingual", "gpt2"):
         path = getattr(options, name)
         if path is not None and not path.exists():

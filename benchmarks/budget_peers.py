@@ -1,9 +1,10 @@
 """The peers of benchmarks.budget: nanoGPT's and transformers' recipes, four settings each.
 
-nanoGPT is not on PyPI, so both train `GPT2LMHeadModel` of transformers. It differs from nanoGPT's model in its biases.
-nanoGPT's settings follow the CPU command of its README, with the defaults of train.py and the context of
-config/train_shakespeare_char.py. Those of transformers follow chapter 7.6 of the Hugging Face course, with the defaults
-of `Trainer`. Published warm-ups in steps are shares of the training here.
+nanoGPT is not on PyPI, so both peers train `GPT2LMHeadModel` of transformers. Unlike nanoGPT's model, it has biases and
+the tanh approximation of GELU. nanoGPT's settings follow the CPU command of its README, which changes
+config/train_shakespeare_char.py; the context of 256 is that file's. The settings of transformers follow chapter 7.6 of
+the Hugging Face course, with the defaults of `Trainer`. Warm-up takes 5 % of the training. nanoGPT's command also has
+5 % (100 of 2,000 steps); the course has 1.5 % (1,000 of about 65,000 steps).
 """
 
 from collections.abc import Sequence
@@ -15,33 +16,33 @@ import numpy as np
 
 Vocabulary = Literal["characters", "gpt2", "bpe"]
 END = "<|endoftext|>"
-UNICODE_BITS = float(np.log2(0x110000 - 0x800))  # of a character, if all are equally likely
+UNICODE_BITS = float(np.log2(0x110000 - 0x800))  # of a Unicode character, if all are equally likely
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A model and its training by a peer's recipe."""
+    """A model and its training, by a peer's recipe."""
 
     name: str
     vocabulary: Vocabulary
     entries: int = 0
-    """Size of a trained vocabulary"""
+    """Entries of a vocabulary that is trained on the text"""
     layers: int
     width: int
     heads: int
     context: int
     batch: int
-    """Sequences of a step"""
+    """Sequences per step"""
     lr: float
     final: float
-    """Last learning rate as a share of the peak, after half a cosine"""
+    """Final learning rate as a share of the peak; the decay is half a cosine"""
     warmup: float = 0.05
     """Share of the training"""
     weight_decay: float = 0.1
     betas: tuple[float, float] = (0.9, 0.999)
     dropout: float = 0.0
     crops: bool = False
-    """Whether batches are random crops of the stream, as in nanoGPT, or blocks in random order"""
+    """True: batches of random crops of the stream, as in nanoGPT. False: each block once per epoch, in random order"""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def _nano(name: str, **changes: Any) -> Setting:
 
 
 def _hugging_face(name: str, **changes: Any) -> Setting:
-    """Return a GPT-2 with a byte-level BPE, blocks of 256 tokens and no dropout."""
+    """Return a GPT-2 with a byte-level BPE; by default with blocks of 256 tokens and no dropout."""
     shape = {"vocabulary": "bpe", "entries": 4096, "layers": 4, "width": 128, "heads": 2, "context": 256, "batch": 8}
     return Setting(name=name, **shape | {"lr": 2e-3, "final": 0.0} | changes)
 
@@ -81,7 +82,7 @@ PEERS = (
     Peer(
         "transformers",
         (
-            # Published, but for 124M parameters, 50,000 entries and batches of 256, with which minutes hold few steps.
+            # The course has 124M parameters, 50,000 entries and batches of 256: too few steps in a few minutes.
             _hugging_face(
                 "course as published, in small",
                 entries=8192,
@@ -106,7 +107,7 @@ class Tokens(Protocol):
 
     size: int
     start: int
-    """Token between passages, and before the first token of a scored passage"""
+    """Token before each passage, in training and scoring"""
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the ids of each text, without the start token."""
@@ -115,13 +116,13 @@ class Tokens(Protocol):
         """Return the text of ids."""
 
     def extra_bits(self, text: str) -> float:
-        """Return the bits that the ids of a text leave out."""
+        """Return the bits that restoring a text takes in addition to its ids."""
 
 
 class Characters:
     """The characters of the training text, as in nanoGPT's data/shakespeare_char, and an id for all others.
 
-    Each other character costs UNICODE_BITS in addition to its id, since its id does not say which one it is.
+    A character that the training text lacks costs UNICODE_BITS in addition to the id, which all such characters share.
     """
 
     def __init__(self, texts: Sequence[str]) -> None:
@@ -141,7 +142,7 @@ class Characters:
 
 
 class ByteLevel:
-    """A byte-level BPE of `tokenizers`: GPT-2's, or trained on the text. It leaves nothing out."""
+    """A byte-level BPE of `tokenizers`: GPT-2's, or trained on the text. Its ids restore every text."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer

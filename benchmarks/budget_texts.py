@@ -32,7 +32,7 @@ class Text:
         return str(self.folder / f"{self.name}.*.jsonl")
 
     def path(self, split: str) -> Path:
-        # The test passages are where no glob for training finds them.
+        # The test passages are in a folder that no glob for training matches.
         place = f"test/{self.name}.jsonl" if split == "test" else f"{self.name}.{split}.jsonl"
         return self.folder / place
 
@@ -53,7 +53,7 @@ def split_of(passage: str) -> str:
 
 
 def written(name: str, corpus: Sequence[str], folder: Path) -> Text:
-    """Return the text made of a corpus, written into the folder if it is not there yet."""
+    """Return the text made of a corpus. Write its splits into the folder unless they exist."""
     text = Text(name, folder)
     if text.path("test").exists():
         return text
@@ -65,6 +65,6 @@ def written(name: str, corpus: Sequence[str], folder: Path) -> Text:
     if empty := [split for split, found in lines.items() if not found]:
         raise SystemExit(f"{' '.join(corpus)} gives no {empty[0]} passages: give more text, about 1 MB at least")
     text.path("test").parent.mkdir(parents=True, exist_ok=True)
-    for split in SPLITS:  # the test file last: it marks the text as whole
+    for split in SPLITS:  # the test file is last: if it exists, the other two are complete
         text.path(split).write_text("".join(lines[split]), encoding="utf-8")
     return text

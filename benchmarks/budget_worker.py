@@ -1,8 +1,8 @@
-"""A contestant of benchmarks.budget: train one setting of a peer for a time, or take a run of bytelm, and score a text.
+"""A contestant of benchmarks.budget: train one setting of a peer for a time, or load a run of bytelm, and score a text.
 
-The job is a JSON object. The answer has the bits of each passage. All contestants are scored alike, in float32: windows
-of the context that the model was trained with, half a context apart, so that each token but those of the first window
-has at least half a context before it. The first token of a passage follows the start token.
+The job is a JSON object. The answer has the bits of each passage. All contestants are scored alike, in float32 and in
+windows of the training context. Windows are half a context apart, so every token after the first window has at least
+half a context before it. The first token of a passage follows the start token.
 """
 
 import json
@@ -24,7 +24,7 @@ from benchmarks.harness import answers
 from lm.optim.optimizers import partition
 from lm.optim.schedules import warmup_cosine
 
-CLIP = 1.0  # of nanoGPT and Trainer
+CLIP = 1.0  # largest gradient norm, the default of nanoGPT and Trainer
 TIMED_STEPS = 5
 SCORED_ROWS = 16
 Logits = Callable[[Tensor], Tensor]
@@ -42,7 +42,7 @@ def windows(targets: int, context: int) -> Iterator[tuple[int, int]]:
 
 @torch.no_grad()
 def nats_of(logits: Logits, stream: Sequence[int], context: int) -> float:
-    """Return the nats of all tokens of a stream but its first."""
+    """Return the total loss in nats of a stream's tokens after the first."""
     ids = torch.tensor(stream)
     places, nats = list(windows(len(ids) - 1, context)), 0.0
     length = min(context, len(ids) - 1)
@@ -58,9 +58,9 @@ def nats_of(logits: Logits, stream: Sequence[int], context: int) -> float:
 
 
 def scored(logits: Logits, tokens: Tokens, texts: Sequence[str], context: int) -> dict[str, Any]:
-    """Return the bits of each passage, its bytes, and an audit of the tokens.
+    """Return the bits and bytes of each passage, the total of the extra bits, and the bits per byte.
 
-    Raises ValueError if the ids of a passage do not decode to its text, except for characters that cost extra bits.
+    Raises ValueError if the ids of a passage without extra bits do not decode to its text.
     """
     bits, extra = [], []
     for text, ids in zip(texts, tokens.encode(texts), strict=True):
@@ -96,7 +96,10 @@ class Training:
         self.dtype = self._faster_dtype()
 
     def step(self, share: float, expected: float) -> int:
-        """Train on one batch at a share of the budget, of which a step takes `expected`; return its tokens."""
+        """Train on one batch and return its number of tokens.
+
+        `share`: elapsed share of the budget. `expected`: share of the budget that a step takes.
+        """
         rate = warmup_cosine(share, warmup=self.setting.warmup, total=1.0, stride=expected, final=self.setting.final)
         for group in self._optimizer.param_groups:
             group["lr"] = rate * self.setting.lr
@@ -112,7 +115,7 @@ class Training:
             F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten()).backward()
 
     def _faster_dtype(self) -> torch.dtype:
-        """Return float32 or bfloat16, whichever trains faster; both before the time counts."""
+        """Return float32 or bfloat16, whichever is faster. The measurement is not part of the budget."""
         seconds = {}
         for dtype in (torch.float32, torch.bfloat16):
             times = []
@@ -139,14 +142,14 @@ class Training:
         return torch.from_numpy(self._stream[places].astype(np.int64))
 
     def _order(self) -> Iterator[int]:
-        """Yield the starts of blocks, each once an epoch in random order."""
+        """Yield the starts of blocks, each once per epoch, in random order."""
         while True:
             count = (len(self._stream) - 1) // self.setting.context
             yield from (self._draw.permutation(count) * self.setting.context).tolist()
 
 
 def trained_peer(job: dict[str, Any]) -> dict[str, Any]:
-    """Train a setting for `seconds` of steps, and score the passages of `scored`."""
+    """Train a setting for `seconds` of steps, and score the passages of the file `scored`."""
     started = time.perf_counter()
     peer = next(peer for peer in PEERS if peer.name == job["contestant"])
     setting, texts = peer.setting(job["setting"]), passages(Path(job["train"]))

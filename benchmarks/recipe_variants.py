@@ -67,7 +67,7 @@ _SETTINGS = ("optimizer", "lr", "muon_lr", "beta2", "schedule", "min_lr_ratio", 
 
 
 def _of_recipe(recipe: Fields, **train: Any) -> Variant:
-    """Return the variant of a recipe's table whose training differs by `train`."""
+    """Return a variant with the settings of a recipe's table; `train` replaces some of the training."""
     return Variant(
         {name: value for name, value in recipe["model"].items() if name not in SHAPES["tiny"]} | ENCODER,
         {name: value for name, value in recipe["train"].items() if name in _SETTINGS} | {"batch_tokens": 1024} | train,

@@ -1,8 +1,8 @@
 """A contestant of benchmarks.pretrain. It reads one command per line from standard input and prints one answer each.
 
 `train N` takes N optimizer steps, and `profile N` takes N more under the profiler. `queue N` takes N of our steps and
-fails if the host waits for all work of the GPU. `rest` gives unused GPU memory back. Other output to
-standard output, such as a library's banner, goes to standard error.
+fails if the host waits for all work of the GPU. `rest` gives unused GPU memory back. Other output to standard output,
+such as a library's banner, goes to standard error.
 """
 
 import json
@@ -64,7 +64,7 @@ def batch_of(case: Case, tokens: np.ndarray, number: int) -> tuple[np.ndarray, n
 def no_waits() -> Iterator[None]:
     """Raise RuntimeError at the end of the context if the host has waited for all work of the GPU.
 
-    A wait for an event, such as the end of an earlier step, is none.
+    A wait for an event, such as the end of an earlier step, does not count.
     """
     torch.cuda.set_sync_debug_mode("warn")
     try:
@@ -120,7 +120,7 @@ class OurSteps:
         return self._trainer.step().numbers.values[0]
 
     def queue(self) -> None:
-        """Take a step. On a GPU, raises RuntimeError if the host waits for more than the end of the step before."""
+        """Take a step. On a GPU, raises RuntimeError if the host waits for more than the end of an earlier step."""
         with no_waits() if self._on_gpu else nullcontext():
             self._trainer.step()
 

@@ -122,8 +122,9 @@ def block_backward(block: Block, x: Tensor, rotary: Rotary, mask: Mask, upstream
     supported = supported and mlp is not None and block.cross_attention is None
     if not (supported and places.before and not places.branch and block.residual == "sequential"):
         raise ValueError(
-            "the block is not attention and an MLP in sequence, each after its norm: take a decoder or encoder with "
-            "model.norm_position='pre', model.residual='sequential' and model.mlp, and without relative keys"
+            "the block is not attention and an MLP in sequence, each after its norm, without relative keys: take a "
+            "decoder or encoder with model.norm_position='pre', model.residual='sequential' and model.mlp=true, and "
+            "without model.positions='relative-keys'"
         )
     assert isinstance(attention, Attention) and mlp is not None
     attention_norm, mlp_norm = block.mixer_norm, cast("Norm", block.get_submodule("mlp_norm"))

@@ -73,7 +73,7 @@ class Block(Component):
         residual_writes: int = 1,
         normalized: bool = False,
     ) -> None:
-        """`causal`: whether positions read earlier ones only. `index`: of the block in its stack.
+        """`causal`: whether positions read no later ones. `index`: position of the block in its stack.
 
         `skip`: the probability that a sequence skips a sub-layer in training.
 

@@ -80,7 +80,7 @@ class ModelConfig:
     decoder_layers: int = 0
     """Blocks of an encoder-decoder's decoder; 0: as in the encoder"""
     layer_groups: int = 0
-    """Groups of consecutive blocks that share their weights (ALBERT); 0: no block shares"""
+    """Number of groups of consecutive blocks with shared weights (ALBERT); 0: no sharing"""
     width: int = 256
     """Features of a hidden state"""
     heads: int = 4

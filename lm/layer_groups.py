@@ -12,13 +12,16 @@ if TYPE_CHECKING:
 
 
 def first_of_group(config: ModelConfig, layer: int, layers: int) -> int:
-    """Return the first block in the group of block `layer` of a stack of `layers`: the one whose weights are saved."""
+    """Return the index of the first block in the group of block `layer`, in a stack of `layers` blocks.
+
+    The weights of a group are saved under the name of this block.
+    """
     size = layers // (config.layer_groups or layers)
     return layer - layer % size
 
 
 def distinct_layers(config: ModelConfig, layers: int) -> range:
-    """Return the first blocks of the groups of a stack of `layers`: their weights are those of the whole stack."""
+    """Return the index of the first block of each group in a stack of `layers` blocks. Other blocks add no weights."""
     return range(0, layers, layers // (config.layer_groups or layers))
 
 

@@ -38,7 +38,7 @@ class Component(nn.Module):
         with torch.no_grad():
             for module in self.modules():
                 own = set(module.parameters(recurse=False))
-                if own and own <= filled:  # shared with a module before
+                if own and own <= filled:  # shared with an earlier module
                     continue
                 filled |= own
                 if isinstance(module, Component):

@@ -26,7 +26,7 @@ class Mask:
     causal: bool = False
     """Hide later positions."""
     causal_rows: Tensor | None = None
-    """(B,) bool: hide later positions in these sequences"""
+    """(B,) bool: hide later positions in sequences where it is True."""
     window: int = 0
     """Hide keys at this distance or farther; 0: none."""
     segments: Tensor | None = None

@@ -1,4 +1,4 @@
-"""Where a block has norms. Imports no torch."""
+"""Where a block has norms, and checks of their fields in a model's configuration. Imports no torch."""
 
 from __future__ import annotations
 

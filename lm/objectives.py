@@ -18,8 +18,8 @@ REPLACED = 0.10  # share of the selected positions that get a random token; the 
 NOISE = 0.15  # share of a block removed in spans (Raffel et al. 2020, 3.1.4)
 MEAN_SPAN = 3.0  # tokens of a span
 INFILLED = 0.30  # share of a block that text infilling removes (Lewis et al. 2020, 3.2 and 5)
-LONGEST_UNIT = 10  # tokens that are selected together, and words of a span, at most (Joshi et al. 2020, 3.1)
-SPAN_STOP = 0.2  # probability that a span ends after each word (the same)
+LONGEST_UNIT = 10  # most tokens that are selected together, and most words of a span (Joshi et al. 2020, 3.1)
+SPAN_STOP = 0.2  # probability that a span ends after a word (Joshi et al. 2020, 3.1)
 
 
 def next_token(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -50,8 +50,9 @@ def masked_token(
     non-special ids (perhaps the same), 10 % stay. Their weights are 1. A short block may have no selected position:
     its weights are all 0 and it adds nothing to the loss. Each row draws from its own generator.
 
-    `starts` (B, T) bool, True where a unit begins, such as a word: all tokens of a unit, at most 10, are selected
-    together, and become masks, random tokens or themselves together. By default every token is a unit.
+    `starts` (B, T) bool is True where a unit begins, such as a word. All tokens of a unit are selected together, and
+    together they become masks, become random tokens, or stay. Units of more than 10 tokens are cut. By default every
+    token is a unit.
     """
     blocks = _rows(blocks, generators)
     targets = np.empty((len(blocks), blocks.shape[1] + 2), np.int64)
@@ -75,8 +76,8 @@ def masked_next_token(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Blocks (B, T + 1) to inputs, targets and weights, each (B, T), as in GPT-BERT (Charpentier and Samuel 2024, 2).
 
-    Tokens are masked as by `masked_token`, without edges. The position before a selected token predicts it, as in
-    `next_token`, and has weight 1. So the first token of a block is never a target.
+    Tokens are masked as by `masked_token`, but without `cls` and `sep`. The position before a selected token predicts
+    it, as in `next_token`, and has weight 1. So the first token of a block is never a target.
     """
     blocks = _rows(blocks, generators).astype(np.int64)
     _, targets, weights = next_token(blocks)
@@ -95,7 +96,7 @@ def _masked(
     share: float,
     starts: np.ndarray | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens (B, P) after masking, and which were selected, (B, P) bool; those that are `special` never are."""
+    """Return tokens (B, P) after masking, and which were selected, (B, P) bool. `special` tokens are never selected."""
     specials = np.unique(np.asarray(special_ids, dtype=np.int64))
     if len(specials) >= vocab_size:
         raise ValueError(f"all {vocab_size} ids are special: there is no token left to mask")

@@ -21,14 +21,14 @@ _OWN_FIELDS = {
     "relative_distance": ("relative", "relative-keys"),
     "position_offset": ("learned",),
 }
-"""Fields that only some kinds of positions have, with these kinds."""
+"""Fields that only some kinds of positions use, with the names of these kinds."""
 _MOST_DISTANCE = 10**6  # of relative keys, which have a row for each distance
 
 
 def relative_rows(config: ModelConfig) -> int:
-    """Return the number of relative keys: one for each distance back, and in bidirectional stacks also ahead.
+    """Return the number of relative keys: one for each distance back and for 0; outside decoders, also for each ahead.
 
-    The decoder of an encoder-decoder has as many as its encoder, and reads those back only.
+    The decoder of an encoder-decoder has as many keys as its encoder, but never uses those for positions ahead.
     """
     return config.relative_distance * (1 if config.architecture == "decoder" else 2) + 1
 

@@ -28,14 +28,14 @@ def share_weights(stack: Stack) -> None:
 
 
 def save_once(stack: Stack) -> None:
-    """Leave the other blocks of a group out of the stack's state dicts, for saving and for loading."""
+    """Keep only the first block of each group in the stack's state dicts. Loading fills the other blocks in."""
     if any(True for _ in _copies(stack)):
         stack.register_state_dict_post_hook(_without_copies)  # type: ignore[no-untyped-call]
         stack.register_load_state_dict_pre_hook(_with_copies)  # type: ignore[no-untyped-call]
 
 
 def _copies(stack: Stack) -> Iterator[tuple[int, int]]:
-    """Yield each block that has the weights of an earlier one, and that one."""
+    """Yield the index of each block that shares weights with an earlier one, and the index of the earlier one."""
     for layer in range(len(stack.blocks)):
         first = first_of_group(stack.config, layer, len(stack.blocks))
         if first != layer:

@@ -69,7 +69,7 @@ def packed(chosen: Format, config: ModelConfig, weights: Mapping[str, Tensor]) -
 
 
 def with_copies(config: ModelConfig, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a `state_dict` with the weights of every layer, also of layers that share them with an earlier one."""
+    """Return a `state_dict` with the weights of every layer, including layers that share those of an earlier one."""
     copied = dict(weights)
     for name, tensor in weights.items():
         if found := _IN_BLOCK.fullmatch(name):

@@ -39,7 +39,8 @@ def check_parts(model: LanguageModel, parts: Sequence[str]) -> None:
     """Raise ValueError for a part that a model lacks, and for an encoder-decoder."""
     if model.config.architecture == "encoder-decoder":
         raise ValueError(
-            "model.architecture is 'encoder-decoder', and a part such as layers.0 cannot name one of its stacks"
+            "model.architecture is 'encoder-decoder', and a part such as layers.0 cannot name one of its stacks: give "
+            "a decoder or an encoder"
         )
     known = all_parts(model)
     for part in parts:

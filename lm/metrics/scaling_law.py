@@ -1,9 +1,9 @@
 """Fit the loss of models by their size and training tokens: L(N, D) = E + A / N^alpha + B / D^beta. numpy only.
 
 The form is that of Hoffmann et al. 2022, equation 2. The fit minimises the sum of squared errors of the loss by
-variable projection (Golub & Pereyra 1973): for given exponents, non-negative least squares gives E, A and B, so that a
-search in two dimensions remains. A grid gives its start, and Gauss-Newton steps lead to its end. Data without noise are
-recovered to rounding errors.
+variable projection (Golub & Pereyra 1973): for given exponents, non-negative least squares gives E, A and B. Only the
+two exponents are searched, from the best point of a grid by damped Gauss-Newton steps. The parameters of data without
+noise are recovered up to rounding errors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SUBSETS = [list(subset) for size in (3, 2, 1) for subset in combinations(range(3
 FEWEST_RUNS = 6
 """One more than the law has parameters"""
 FEWEST_VALUES = 3
-"""Different sizes and different numbers of tokens that a law with a curve in both needs"""
+"""Fewest different sizes, and fewest different numbers of tokens, that determine both curves"""
 MOST_STEPS = 200
 DRAWS = 500
 # A relative change of the exponents that ends the search.
@@ -146,7 +146,7 @@ class _Data:
 
 
 def _errors(gram: Floats, right: Floats) -> Floats:
-    """Return the sums of squared errors of non-negative least squares, without the part of the losses alone.
+    """Return the sums of squared errors of non-negative least squares, minus the sum of squared losses.
 
     `gram`: products of the columns (..., 3, 3); `right`: products with the losses (..., 3). Result: (...).
     """
@@ -161,7 +161,10 @@ def _errors(gram: Floats, right: Floats) -> Floats:
 
 
 def _polish(data: _Data, exponents: Floats) -> tuple[Floats, _Projection]:
-    """Return the exponents of the least error near a start, by damped Gauss-Newton steps, and their projection."""
+    """Return the exponents with the smallest error near a start, and their projection.
+
+    The search takes damped Gauss-Newton steps (Levenberg-Marquardt).
+    """
     now, damping = data.project(exponents), 1e-3
     for _ in range(MOST_STEPS):
         normal, gradient = now.jacobian.T @ now.jacobian, now.jacobian.T @ now.residuals
@@ -209,7 +212,7 @@ def check_runs(sizes: Sequence[float] | Floats, tokens: Sequence[float] | Floats
     if runs < FEWEST_RUNS or min(different) < FEWEST_VALUES:
         raise ValueError(
             f"a scaling law needs {FEWEST_RUNS} runs of {FEWEST_VALUES} sizes and {FEWEST_VALUES} numbers of tokens, "
-            f"but there are {runs} of {different[0]} and {different[1]}"
+            f"but there are {runs} runs of {different[0]} sizes and {different[1]} numbers of tokens"
         )
 
 

@@ -9,10 +9,10 @@ from lm.mixers.mixer_costs import Shape
 
 
 class AdditiveAttentionCosts(AttentionCosts):
-    """Costs of attention, with a vector that scores the hyperbolic tangents of each query and key.
+    """Costs of attention whose scores are products of a vector with tanh(query + key).
 
-    The products with this vector take the FLOPs of a product of queries and keys. Other sums and functions of single
-    numbers are not counted, as elsewhere.
+    These products take as many FLOPs as products of queries and keys. Element-wise operations are not counted, as
+    elsewhere.
     """
 
     def parameters(self, value_embedding: bool = False) -> Iterator[Shape]:
@@ -20,9 +20,10 @@ class AdditiveAttentionCosts(AttentionCosts):
         yield (self.query_width,)
 
     def cross_saved_bytes(self, length: int, keys: int, itemsize: int) -> int:
-        """As `AttentionCosts.cross_saved_bytes`, without fused attention: each query saves numbers for each key.
+        """As `AttentionCosts.cross_saved_bytes`, but without fused attention: each pair of query and key saves numbers.
 
-        These are the tangents, of which several heads need a copy in another order, and the weights.
+        These are the tangents and the weights. With several heads, a copy of the tangents in another order is saved
+        too.
         """
         config, q, kv = self.config, self.query_width, self.kv_width
         queries = config.width + q + self._norm_numbers(q, config.heads)

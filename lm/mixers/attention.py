@@ -62,7 +62,7 @@ class Attention(Mixer):
         """Make the projections.
 
         `residual_writes` and `gain`, of values and outputs: see `Initializer.matrix`; `value_embedding`: whether to add
-        one; `cross`: whether keys are of another sequence, whose positions are unrelated.
+        one; `cross`: whether keys come from another sequence, whose positions are unrelated.
         """
         super().__init__(config)
         self.config = config
@@ -166,9 +166,9 @@ class Attention(Mixer):
         return partial(attend, mask=mask, scale=self.scale, dropout=dropout)
 
     def attend_source(self, q: Tensor, k: Tensor, v: Tensor, added: Tensor | None) -> Tensor:
-        """Return cross-attention (B, H, T, D) of q (B, H, T, D) to cached k and v (B, G, S, D), in the dtype of q.
+        """Return cross-attention (B, H, T, D) of q (B, H, T, D) to cached k and v (B, G, S, D).
 
-        `added` to the scores: None or (B, 1, 1, S).
+        `added` to the scores: None or (B, 1, 1, S). The result has the dtype of q.
         """
         return attend_all(q, k, v, added, self.scale)
 

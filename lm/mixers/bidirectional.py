@@ -18,8 +18,8 @@ from lm.positions import Rotary
 class Bidirectional(Mixer):
     """y = f(x) + reverse(g(reverse(x))) with two mixers f and g of one kind.
 
-    Each has its own output matrix. Their sum is one matrix times both concatenated states, which are the annotations
-    of Bahdanau et al. (2015, 3.2). Padding is no part of a text: the second mixer starts at its last token.
+    Each has its own output matrix. Their sum equals one matrix times both concatenated states, the annotations of
+    Bahdanau et al. (2015, 3.2). The second mixer starts at the last token of a text, without its padding.
     """
 
     bidirectional = True
@@ -72,7 +72,10 @@ def _reorder(x: Tensor, order: Tensor | None) -> Tensor:
 
 
 def _places(rows: Tensor, x: Tensor, back: Tensor | None) -> Tensor:
-    """Return where the rows (N,) of x (B, T, width) are in the reversed texts, from the order `back` that undoes it."""
+    """Return the places of the rows (N,) of x (B, T, width) in the reversed texts.
+
+    `back`: the order that undoes the reversal; None: texts without padding.
+    """
     batch, length = x.shape[:2]
     if back is None:
         return rows + length - 1 - 2 * (rows % length)
@@ -88,7 +91,10 @@ def build_mixer(
     value_embedding: bool = False,
     gain: float = 1.0,
 ) -> Mixer:
-    """Return the mixer of a block of a stack, causal in decoders; the other arguments as in `Mixer`."""
+    """Return the mixer of a block. In a stack that is not `causal`, recurrent mixers read in both directions.
+
+    The other arguments are as in `Mixer`.
+    """
     kind = mixer_class(config.mixer_of(block))
     if not causal and issubclass(kind, RecurrentMixer):
         return Bidirectional(kind, config, residual_writes, gain)

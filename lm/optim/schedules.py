@@ -95,10 +95,10 @@ def batch_size(done: float, *, start: float, full: float, warmup: float) -> floa
 
 
 def sequence_length(done: float, *, shortest: int, full: int, warmup: float) -> int:
-    """Return the length of sequences: short first (Devlin et al. 2019, A.2; Li et al. 2022), at last `full`.
+    """Return the length of sequences: short at first (Devlin et al. 2019, A.2; Li et al. 2022), then `full`.
 
-    The first length is `full`, halved as often as it stays whole and at least `shortest`. It doubles in equal parts of
-    `warmup`. 0 as `shortest` halves nothing.
+    The first length is `full`, halved as often as the result is whole and at least `shortest`. The length doubles in
+    equal intervals of `warmup`. With `shortest` = 0 it is always `full`.
     """
     halvings = 0
     while shortest and (full >> halvings) % 2 == 0 and full >> halvings >= 2 * shortest:

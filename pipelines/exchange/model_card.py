@@ -24,7 +24,7 @@ HEADS = {
     "span": "question-answering",
     "choice": "multiple-choice",
 }
-WITHOUT_MASKS = "it predicts next tokens, and its training on masked tokens has no counterpart in this format"
+WITHOUT_MASKS = "the exported model predicts next tokens only"
 OBJECTIVES = {
     "next-token": "to predict the next token",
     "masked-token": "to predict masked tokens",
@@ -72,7 +72,7 @@ def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading:
             f"{train.batch_tokens:,} tokens, {train.dtype} activations, seed {train.seed}."
         )
         if train.masked_rows:
-            parts[-1] += f" {100 * train.masked_rows:g} % of the blocks trained masked tokens; {WITHOUT_MASKS}."
+            parts[-1] += f" {100 * train.masked_rows:g} % of the blocks trained masked tokens, but {WITHOUT_MASKS}."
     if head is None:
         lines = possible_exports(model, tok, run.facts.get("model_type"))
         parts.append("## Formats\n\n" + "\n".join(f"- {line}" for line in lines))

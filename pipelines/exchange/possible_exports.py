@@ -40,7 +40,7 @@ def possible_exports(config: ModelConfig, tok: Tokenizer, model_type: str | None
 
 
 def check_onnx(config: ModelConfig) -> None:
-    """Raise ValueError for a model whose export is not tested, by field, and a model specialised to one length."""
+    """Raise ValueError, which names the field, for a model whose export is not tested or that is tied to one length."""
     require_attention(config, "export-onnx")
     if config.cross != "dot":
         raise ValueError(f"model.cross is {config.cross!r}, but export-onnx needs a model with model.cross='dot'")

@@ -66,11 +66,11 @@ class Budget:
 
     seconds: float
     flops_per_second: float
-    """About the speed of trainings that are not measured"""
+    """Estimated speed of models that `measured` lacks"""
     tokens: int | None = None
     flops: float | None = None
     measured: Mapping[Size, float] = field(default_factory=dict)
-    """FLOP/s of trainings whose speed is measured"""
+    """Measured training speed by model, in FLOP/s"""
 
     def tokens_of(self, size: Size, vocab_size: int) -> float:
         """Return about how many tokens a model of this size trains on."""
@@ -109,8 +109,8 @@ def check_enough(text: TextFacts, name: str) -> None:
 def choose(text: TextFacts, budget: Budget) -> Choice:
     """Return the choice for a text: the model with the lowest loss after the tokens of the budget.
 
-    If the text or a number of tokens ends the training, time is left, and the largest model that suits the tokens is
-    chosen: a larger one overfits.
+    If the text or a number of tokens limits the training, only models that suit the tokens are considered, because
+    larger ones overfit.
     """
     smallest, *larger = (choice_of(text, budget, size) for size in SIZES)
     suitable = [choice for choice in larger if _suits(choice, text, budget)]
@@ -189,8 +189,9 @@ def recipe_for(kind: Kind, choice: Choice) -> Recipe:
 
 
 def with_length(recipe: Recipe, tokens: int, minutes: float = 0.0) -> Recipe:
-    """Return `recipe` for `tokens` tokens, at least two steps, or for `minutes` in which it trains on about as many.
+    """Return `recipe` for `tokens` tokens, at least two steps.
 
+    With `minutes` the training ends by time, in which it reads about `tokens` tokens.
     The best checkpoint of ten validations is kept.
     """
     tokens = max(tokens, 2 * recipe.train.batch_tokens)

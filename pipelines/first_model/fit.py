@@ -1,5 +1,4 @@
-"""What weights and training tokens are worth: a scaling law whose numbers come from measured runs.
-
+"""The loss by weights and training tokens: a scaling law whose numbers come from measured runs.
 With w weights and d tokens, the loss above the entropy of the text is A / w^ALPHA + B / d^BETA (Hoffmann et al. 2022,
 equation 2). Only the ratio of A and B matters for a choice. It follows from one pair of weights and tokens that suit
 each other.

@@ -19,10 +19,10 @@ class Asked:
     """The training of a model."""
 
     minutes: float | None
-    """Its time, None if tokens or FLOPs were given"""
+    """The minutes asked for; None if tokens or FLOPs were given"""
     tokens: int
     flops: float | None = None
-    """The floating-point operations that were given"""
+    """The floating-point operations asked for"""
 
 
 @dataclass(frozen=True)

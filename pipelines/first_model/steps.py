@@ -114,7 +114,8 @@ def _step(title: str, alone: str) -> None:
 def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
     """Return the budget of each model.
 
-    For a time, the speed of training is measured: of the smallest model, then of each that seems best at these speeds.
+    If a time limits the training, speeds are measured: first of the smallest model, then of the best model by the
+    speeds so far, until the best model is a measured one.
     """
     minutes = max(job.minutes_of(record.models.get(kind)) for kind in job.kinds)
     flops = training_flops(choose_machine(half=True))
@@ -127,7 +128,8 @@ def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
         recipe = recipe_for("gpt", choice)
         recipe = replace(recipe, model=replace(recipe.model, vocab_size=choice.vocab_size))
         rate = 6 * choice.parameters * speed_without_data(recipe).tokens_per_second
-        budget = replace(budget, measured={**budget.measured, size: rate}, flops_per_second=rate)  # of larger sizes
+        # A size without a measurement counts as fast as the last size measured.
+        budget = replace(budget, measured={**budget.measured, size: rate}, flops_per_second=rate)
         size = choose(text, budget).size
     return budget
 
@@ -209,8 +211,7 @@ def pretrain_command(name: str, recipe: Recipe, data: Path, out: Path) -> str:
 
 
 def _length(job: Job, before: Asked | None, recipe: Recipe, dataset: TokenDataset) -> tuple[int, float]:
-    """Return the tokens to train on and the minutes that end the training; 0 if the tokens do.
-
+    """Return the tokens to train on and the minutes that end the training; 0 minutes if the tokens end it.
     The tokens are those asked for, those of the last call, or as many as the time allows.
     """
     most = EPOCHS * dataset.split("train").tokens

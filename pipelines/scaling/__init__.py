@@ -1,1 +1,1 @@
-"""Scaling laws of a text: the plan of the runs, the runs, the summary of the fitted law, and its picture."""
+"""Scaling laws of a text: the plan, the runs, the summary of the fitted law, and its picture."""

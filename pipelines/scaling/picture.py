@@ -17,7 +17,7 @@ from tokenizer.formats.whole_files import whole_file
 SIZE = (11.0, 6.2)  # inches
 RESOLUTION = 150  # dots per inch
 POINTS = 60  # of a curve
-WIDE = 1000  # a range of the x axis with enough powers of ten
+WIDE = 1000  # largest x / smallest x from which powers of ten are labels enough
 
 
 def draw(summary: ScaleSummary, title: str, path: Path) -> None:
@@ -45,7 +45,7 @@ def figure_of(summary: ScaleSummary, title: str) -> Figure:
 
 
 def _label_decades(axes: Axes) -> None:
-    """Label powers of ten on the x axis, and if it has few of them, also twice and five times as much."""
+    """Label powers of ten on the x axis; on a short axis, also 2 and 5 times each power."""
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > WIDE else (1.0, 2.0, 5.0)))

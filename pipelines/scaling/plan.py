@@ -1,9 +1,9 @@
-"""The plan of `bytelm scale`: sizes, tokens and recipes of the runs within a time, and scale.json.
+"""The plan of `bytelm scale`: sizes, tokens and recipes of the runs that fit a time, and scale.json.
 
-Sizes differ in width only. Each size has runs of D, 2D and 4D tokens with one learning rate up to a linear decay over
-the last fifth. The runs of D and 2D tokens branch off the run of 4D, so all three take 4.6 D instead of 7 D (Hägele et
-al. 2024). The size N of a model is its FLOPs per token / 6: the weights as they are applied, with attention's products.
-The learning rate is proportional to 1 / width.
+Sizes differ in width only. Each size has runs of D, 2D and 4D tokens. The learning rate is constant, then decays
+linearly over the last fifth. The runs of D and 2D tokens branch off the run of 4D, so all three take 4.6 D instead of
+7 D (Hägele et al. 2024). The size N of a model is its FLOPs per token / 6: weights as applied, and attention's
+products. The learning rate is proportional to 1 / width.
 """
 
 import json
@@ -26,20 +26,20 @@ from pipelines.sweep.sweep_summary import tao_size
 
 SETTINGS = "scale.json"
 SIZES = 5
-# N of the largest model over that of the smallest: the most, and the least that shows an exponent.
+# Largest and smallest ratio of N of the largest model to N of the smallest. A smaller ratio would show no exponent.
 MOST_SPAN, LEAST_SPAN = 16.0, 4.0
 MULTIPLES = (1, 2, 4)
 DECAY_SHARE = 0.2
-# Tokens of the longest run for each parameter of the largest model. D is proportional to N^-1/2, so smaller models see
-# more tokens for each parameter, and the best ratio, about 20, lies between the sizes.
+# Tokens per parameter in the longest run of the largest model. D is proportional to N^-1/2, so smaller models read more
+# tokens per parameter. The best ratio, about 20, lies between the sizes.
 TOKENS_PER_PARAMETER = 8
 EPOCHS = 4  # text repeated more often helps less than new text (Muennighoff et al. 2023)
 SEEDS = 3  # at the smallest size with D tokens
 RATES = (1.0, 2.0, 0.5)  # of the learning rate, tried at the smallest size with D tokens
-MOST_RATES = 5  # the search goes on in steps of 2 while its best is at an end
+MOST_RATES = 5  # the search doubles or halves its best rate while that is the highest or lowest tried
 LEAST_STEPS = 50  # of D
 STEPS_UNIT = 5  # of D, so that a fifth of it is whole steps
-FORWARD_SHARE = 1 / 3  # of the time of training on a token
+FORWARD_SHARE = 1 / 3  # of the training time of a token
 VOCABULARIES = (512, 32_768)
 
 
@@ -64,7 +64,7 @@ class Layout:
     widths: tuple[int, ...]
     tokens: tuple[int, ...]
     seconds_per_token: tuple[float, ...]
-    """Measured training times, for the progress"""
+    """Measured training time of a token by width, in one process"""
 
     @property
     def largest(self) -> tuple[int, int]:
@@ -89,8 +89,8 @@ class Family:
         if train.batch_tokens_start or train.weight_decay_schedule != "constant":
             field = "batch_tokens_start" if train.batch_tokens_start else "weight_decay_schedule"
             raise ValueError(
-                f"`recipe` has train.{field}, whose changes depend on the length of the run, but shorter runs branch "
-                f"off longer ones: remove train.{field}"
+                f"`recipe` has train.{field}, which changes with the share of the run, but shorter runs branch off "
+                f"longer ones: remove train.{field}"
             )
 
     @property
@@ -104,11 +104,11 @@ class Family:
         return replace(base, width=width, mlp_width=base.mlp_width * width // base.width)  # 0 stays 0
 
     def size(self, width: int) -> float:
-        """Return the parameters of a width as applied: FLOPs per token / 6."""
+        """Return the size N of a width: parameters as applied, FLOPs per token / 6."""
         return _flops(self.model(width)) / 6
 
     def widths(self, largest: int) -> tuple[int, ...]:
-        """Return at most SIZES widths up to `largest` whose sizes are about a geometric series."""
+        """Return at most SIZES widths up to `largest`, whose sizes form about a geometric series."""
         top = self.size(largest)
         span = min(MOST_SPAN, top / self.size(self.unit))
         ladder = range(self.unit, largest + 1, self.unit)
@@ -123,7 +123,7 @@ class Family:
     def recipe_of(self, run: ScaleRun, shortest: int) -> Recipe:
         """Return the recipe of a run of a size whose shortest run has `shortest` tokens.
 
-        Runs of one size differ only in `tokens`, which a run may change when it resumes.
+        Recipes of one width, rate and seed differ only in settings that a run may change when it resumes.
         """
         train, scale = self.recipe.train, run.rate * self.recipe.model.width / run.width
         fifth = shortest // 5
@@ -135,7 +135,7 @@ class Family:
                 tokens=run.tokens,
                 lr=train.lr * scale,
                 muon_lr=train.muon_lr * scale,
-                # The recipe's share of the middle run, but over before the decay of the shortest.
+                # The recipe's share of the run of 2D, but at most 0.4 D, so that it ends before any decay begins.
                 warmup_tokens=round(min(2 * shortest * train.warmup_tokens / train.tokens, 2 * fifth)),
                 schedule="trapezoid",
                 decay_share=DECAY_SHARE,
@@ -143,7 +143,7 @@ class Family:
                 seed=run.seed,
                 threads=1 if train.device == "cpu" else train.threads,
                 validate_every_tokens=run.tokens,
-                validation_tokens=self.recipe.model.context_length,  # little: the finished run is measured
+                validation_tokens=self.recipe.model.context_length,  # one block: the finished run is measured
                 checkpoint_every_tokens=fifth,
                 keep_every_tokens=4 * fifth,  # where the decays of D and 2D begin
                 keep_checkpoints=1,
@@ -159,8 +159,8 @@ def _flops(model: ModelConfig) -> float:
 
 
 def vocabulary_for(flops: float, recipe: Recipe) -> int:
-    """Return the number of entries for runs of `flops` in all: a power of two near that of Tao et al. 2024."""
-    largest = math.sqrt(flops / 150)  # what `lay_out` comes to
+    """Return the vocabulary size for runs of `flops` in total: the power of two nearest to that of Tao et al. 2024."""
+    largest = math.sqrt(flops / 150)  # about the largest size of `lay_out`
     width = math.sqrt(largest / (12 * recipe.model.layers))
     power: int = 2 ** round(math.log2(max(1.0, tao_size(round(largest), round(width)))))
     return min(max(power, VOCABULARIES[0]), VOCABULARIES[1])
@@ -168,12 +168,12 @@ def vocabulary_for(flops: float, recipe: Recipe) -> int:
 
 @dataclass(frozen=True)
 class Machine:
-    """The time that the runs have, and the time that they take."""
+    """The time for the runs, and the speed of training."""
 
     seconds: float
     """Time for all runs"""
     preparation: float
-    """Time of the budget that the runs do not have"""
+    """Rest of the budget: preparation, starts and reserve"""
     seconds_per_token: Callable[[int], float]
     """Training time of a token by width, in one process"""
     workers: int
@@ -189,7 +189,7 @@ class Text:
 
 
 def seconds_of(layout: Layout, machine: Machine, text: Text) -> float:
-    """Return about how long all runs take."""
+    """Return about how many seconds all runs take."""
     each = layout.seconds_per_token
     branches = sum(MULTIPLES) * DECAY_SHARE + (1 - DECAY_SHARE) * MULTIPLES[-1]
     work = sum(branches * time * tokens for time, tokens in zip(each, layout.tokens, strict=True))
@@ -200,9 +200,9 @@ def seconds_of(layout: Layout, machine: Machine, text: Text) -> float:
 
 
 def lay_out(family: Family, machine: Machine, text: Text, budget: str) -> Layout:
-    """Return the layout of the largest models for which time and text suffice.
+    """Return the layout of the largest models for which time and text are enough.
 
-    Raises ValueError, with a `budget` that is enough, if the time allows none.
+    Raises ValueError if the time is too short for any layout. The message suggests a `budget` that is enough.
     """
     best = None
     width = 2 * family.unit
@@ -249,14 +249,17 @@ def _layout(family: Family, widths: tuple[int, ...], factor: float, machine: Mac
 
 
 def filled(family: Family, layout: Layout, machine: Machine, text: Text) -> Layout:
-    """Return the layout with as many tokens as the time allows, at most four times as many."""
+    """Return the layout with more tokens, as the time allows: up to four times as many."""
     factors = [2 ** (step / 8) for step in range(17)]
     layouts = [_layout(family, layout.widths, factor, machine, text) for factor in factors]
     return [layouts[0], *(each for each in layouts if seconds_of(each, machine, text) <= machine.seconds)][-1]
 
 
 def affine_times(sizes: Sequence[float], seconds: Sequence[float]) -> Callable[[float], float]:
-    """Return the time per token by size: a line through two measurements, not falling and not below 0 at size 0."""
+    """Return a function from sizes to times per token: a line through two measurements.
+
+    The line does not fall, and is not below 0 at size 0.
+    """
     (small, large), (fast, slow) = sizes, seconds
     slope = max(0.0, (slow - fast) / (large - small))
     slope = min(slope, slow / large)
@@ -264,7 +267,7 @@ def affine_times(sizes: Sequence[float], seconds: Sequence[float]) -> Callable[[
 
 
 def read_settings(folder: Path) -> dict[str, Any] | None:
-    """Return the settings in scale.json, with its plan; None for a new folder. ValueError for anything else."""
+    """Return the settings in scale.json, with the layout; None for a new folder. Raises ValueError otherwise."""
     path = folder / SETTINGS
     if folder.is_file():
         raise ValueError(f"`out` is {folder}, which is a file, not a folder: choose another `out`")
@@ -286,7 +289,7 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
 def settings_of(
     budget: float, recipe: Recipe, layout: Layout, split_rule: str, held_out: list[bytes]
 ) -> dict[str, Any]:
-    """Return the settings that all runs have in common, in the types of JSON."""
+    """Return the settings that all runs share, as JSON types."""
     facts = {
         "format": 1,
         "budget": budget,

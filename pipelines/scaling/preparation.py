@@ -1,4 +1,4 @@
-"""Before the runs of `bytelm scale`: the vocabulary, the dataset, the speed of this machine and the layout."""
+"""The preparation of `bytelm scale`: the vocabulary, the dataset, the speed of this machine and the layout."""
 
 import time
 from collections.abc import Callable
@@ -36,10 +36,10 @@ from pipelines.training.mixture import Mixture
 from pipelines.training.timing import training_flops, training_speed
 from tokenizer.workers import thread_count
 
-# Share of the time that the runs may take: a run also starts, saves and validates.
+# Share of the remaining time for training and measuring. Validation and checkpoints take the rest.
 RUNS_SHARE = 0.9
-START_SECONDS = 1.0  # of a run, without its training
-RUNS = 21  # at most
+START_SECONDS = 1.0  # of a run, before its training
+RUNS = 21  # at most: 15 for the law, 2 more seeds and 4 more learning rates
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Asked:
     seconds: float
     """The budget in seconds"""
     started: float
-    """Time of the monotonic clock at which the budget began"""
+    """`time.monotonic()` when the budget began"""
     vocab_size: int | None
     workers: int | None
 
@@ -63,15 +63,14 @@ class Asked:
         return self.workers
 
     def machine(self, seconds_per_token: Callable[[int], float], workers: int) -> Machine:
-        """Return the machine with the time that is left for training and measuring."""
+        """Return the machine with the remaining time for training and measuring."""
         left = self.seconds - (time.monotonic() - self.started)
         seconds = RUNS_SHARE * (left - START_SECONDS * RUNS)
         return Machine(seconds, self.seconds - seconds, seconds_per_token, workers)
 
 
 def prepare(asked: Asked, out: Path) -> Work:
-    """Return the work on the runs in `out`: the vocabulary, dataset and layout are those of an earlier call, or new.
-
+    """Return the work on the runs in `out`. Vocabulary, dataset and layout of an earlier call are used again.
     Raises ValueError if the earlier call had other arguments, or if the budget or the text is too small.
     """
     earlier = read_settings(out)
@@ -135,8 +134,8 @@ def _lines(family: Family, layout: Layout, machine: Machine, text: Text) -> list
     tokens = [quantity(each, "") for each in layout.tokens]
     longest = max(layout.tokens) * MULTIPLES[-1]
     lines = [
-        f"{len(sizes)} sizes of {', '.join(sizes)} parameters as applied, on {', '.join(tokens)} tokens and 2 and 4 "
-        f"times as many",
+        f"{len(sizes)} sizes of {', '.join(sizes)} parameters as applied; their shortest runs train on "
+        f"{', '.join(tokens)} tokens, the others on 2 and 4 times as many",
         f"training and measuring take about {duration(seconds_of(layout, machine, text))}, with "
         f"{count_text(machine.workers, 'run')} at a time",
     ]
@@ -149,7 +148,7 @@ def _lines(family: Family, layout: Layout, machine: Machine, text: Text) -> list
 
 
 def print_plan(asked: Asked, out: Path) -> None:
-    """Print the plan with the speed that large matrix products suggest; it needs no vocabulary and no dataset."""
+    """Print the plan at the speed of large matrix products. No vocabulary and no dataset are made."""
     family = _family(asked)
     speed = training_flops(choose_machine(family.recipe.train.device, family.recipe.train.dtype, half=True))
     workers = asked.processes(family.recipe)
@@ -168,7 +167,7 @@ def print_plan(asked: Asked, out: Path) -> None:
         ],
     )
     answer(
-        f"estimated at {quantity(speed, 'FLOP/s')} for each of {count_text(workers, 'run')} at a time; the command "
+        f"estimated for {count_text(workers, 'run')} at a time, each at {quantity(speed, 'FLOP/s')}; a real run "
         "measures the speed first, and small models are slower"
     )
     answer(f"would write the folder {out}")

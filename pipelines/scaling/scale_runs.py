@@ -1,4 +1,4 @@
-"""The runs of `bytelm scale`: train a run or cool it down from a longer one, and measure the held-out text.
+"""The runs of `bytelm scale`: train a run, or branch it off a longer one, and measure the held-out text.
 
 The folders of finished runs are kept.
 """
@@ -23,7 +23,7 @@ NUMBERS = ("bits_per_byte", "size", "tokens", "flops", "epochs")
 
 @dataclass(frozen=True)
 class Work:
-    """What the processes need: the folder, the models, the layout and the held-out text."""
+    """The input of the training processes: the folder, the models, the layout and the held-out text."""
 
     folder: Path
     family: Family
@@ -48,11 +48,11 @@ class Work:
         return [ScaleRun(width, multiple * shortest, rate) for multiple in reversed(MULTIPLES)]
 
     def seeds(self, rate: float) -> list[ScaleRun]:
-        """Return the runs of the smallest size that differ in the seed alone."""
+        """Return the shortest runs of the smallest size with each seed."""
         return [ScaleRun(self.layout.widths[0], self.layout.tokens[0], rate, seed) for seed in range(SEEDS)]
 
     def search(self, rates: Sequence[float] = RATES) -> list[ScaleRun]:
-        """Return the runs of the smallest size that differ in the learning rate alone."""
+        """Return the shortest runs of the smallest size with each learning rate."""
         return [ScaleRun(self.layout.widths[0], self.layout.tokens[0], rate) for rate in rates]
 
     def finished_search(self) -> list[ScaleRun]:
@@ -83,11 +83,11 @@ class Work:
         return result
 
     def flops(self, run: ScaleRun) -> float:
-        """Return the training FLOPs of a run, those before a branch included."""
+        """Return the training FLOPs of a run, including those before a branch."""
         return 6 * self.family.size(run.width) * run.tokens
 
     def left(self, run: ScaleRun) -> float:
-        """Return the seconds of the plan that a run still has to train."""
+        """Return the planned seconds of training that a run still needs."""
         if self.result(run) is not None:
             return 0.0
         log = self.run(run) / "metrics.jsonl"
@@ -96,7 +96,7 @@ class Work:
         return min(self._seconds(run) * max(share, 0.0), self.seconds(run))
 
     def seconds(self, run: ScaleRun) -> float:
-        """Return the seconds of the plan that a run trains; if it branches off a longer run, those of its decay."""
+        """Return the planned seconds of training of a run; of a run that branches off a longer one, only its decay."""
         return self._seconds(run) * (DECAY_SHARE if self.branches(run) else 1.0)
 
     def _seconds(self, run: ScaleRun) -> float:
@@ -126,9 +126,9 @@ def finish(work: Work, run: ScaleRun) -> bool:
 
 
 def branch(work: Work, run: ScaleRun) -> None:
-    """Make the folder of a run from the checkpoint of the longest run of its size where the decay of `run` begins.
+    """Make the folder of a run from a checkpoint of the longest run of its size, at the step where its decay begins.
 
-    The learning rate was the same until there, so the run ends with the weights of one that trained alone.
+    Up to this step both runs have the same learning rate. So the run ends with the weights of a run from scratch.
     """
     trunk = work.run(run._replace(tokens=MULTIPLES[-1] * work.shortest(run.width)))
     step = round((1 - DECAY_SHARE) * run.tokens) // work.family.recipe.step_tokens

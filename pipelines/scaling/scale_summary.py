@@ -1,4 +1,4 @@
-"""The summary of `bytelm scale`: the fitted law, its intervals, the run that it predicts, and what follows from it."""
+"""The summary of `bytelm scale`: the fitted law, its intervals, a predicted run, the best models, and conclusions."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +15,11 @@ from pipelines.cli.display import quantity
 Result = Mapping[str, Any]
 """The result of a run, see `pipelines.scaling.scale_runs.finish`"""
 Interval = tuple[float, float]
-# Budgets as multiples of the FLOPs of the longest run of the largest model. Those above 1 are extrapolated.
+# Budgets as multiples of the FLOPs of the longest run of the largest model. Multiples above 1 are extrapolated.
 BUDGETS = (1 / 16, 1 / 4, 1, 10, 100)
-# An interval of E as wide as this share of the lowest loss says little.
+# E is not identified if its interval is as wide as this share of the lowest loss.
 WIDE = 0.25
-# An error of the law of as many standard deviations over seeds is not noise.
+# The law does not describe the runs if its error is more than this many standard deviations over seeds.
 MISFIT = 4.0
 PARAMETERS = {
     "entropy": ("E", "bits per byte"),
@@ -49,7 +49,7 @@ class ScaledRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """A number that follows from the law, and the middle 95 % of the bootstrap over runs."""
+    """A number that follows from the law, with its interval: the middle 95 % of a bootstrap over runs."""
 
     value: float | None
     """None if the law has no finite value"""
@@ -59,11 +59,11 @@ class Fitted:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutRun:
-    """The run with the most FLOPs, and what the law of the other runs predicts for it."""
+    """The run with the most FLOPs, and its loss as the law of the other runs predicts it."""
 
     run: ScaledRun
     predicted: Fitted
-    """Bits per byte. The interval also has the errors of single runs."""
+    """Bits per byte. The interval includes the errors of single runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,19 +90,19 @@ class ScaleSummary:
     entropy_is_identified: bool
     """Whether the interval of E excludes 0 and is narrower than a quarter of the lowest loss"""
     error: float
-    """Root mean square of the errors of the law, by its degrees of freedom"""
+    """Root mean square error of the law, corrected for its degrees of freedom, in bits per byte"""
     deviation: float
-    """Standard deviation over seeds"""
+    """Standard deviation of bits per byte over seeds"""
     held_out: HeldOutRun
     best: list[BestModel]
     text_tokens: int
     """Tokens of the text to train on"""
     doubling: Fitted
-    """Bits per byte that twice the text takes off at every size, with each text read once"""
+    """Bits per byte by which the loss falls, at every size, if the text doubles and is read once"""
     rates: dict[str, float]
     """Bits per byte at the smallest size by multiple of the recipe's learning rate"""
     rate: float
-    """The multiple that all runs have"""
+    """The multiple in the runs that the law is fitted to"""
 
     def to_json(self) -> dict[str, Any]:
         """Return the contents of results.json."""
@@ -126,7 +126,7 @@ class Laws:
         self.error = float(np.sqrt(np.mean(self.errors**2)))
 
     def number(self, of: Callable[[ScalingLaw], float]) -> Fitted:
-        """Return a function of the law with its interval."""
+        """Return the value of a function of the law, with its interval."""
         return _fitted(of(self.law), np.array([of(law) for law in self.draws]))
 
     def prediction(self, size: float, tokens: float) -> Fitted:
@@ -279,23 +279,23 @@ def sentences(summary: ScaleSummary) -> list[str]:
     ]
     if summary.error > MISFIT * summary.deviation > 0:
         lines.append(
-            f"the error is {summary.error / summary.deviation:.0f} times that of seeds, so the law does not describe "
-            "these runs: a larger `budget` gives runs that are past the first plateau of the loss"
+            f"the error is {summary.error / summary.deviation:.0f} times the deviation over seeds, so the law does not "
+            "describe these runs: a larger `budget` gives runs past the first plateau of the loss"
         )
     names = {name: symbol for name, (symbol, _) in PARAMETERS.items()}
     if others := [names[name] for name in summary.at_bounds if name != "entropy"]:
         lines.append(
-            f"{' and '.join(others)} at a bound of the fit: these runs do not show how the loss depends on "
-            "it, so read no best size from the law"
+            f"{' and '.join(others)} at a bound of the fit: these runs do not determine the law, so read no best size "
+            "from it"
         )
     lines.append(
-        f"doubling the text from {quantity(summary.text_tokens, 'tok')}, with both texts read once, takes "
-        f"{_loss(summary.doubling.value)} ({_range(summary.doubling, _loss)}) bits per byte off at every size"
+        f"doubling the text from {quantity(summary.text_tokens, 'tok')}, with both texts read once, lowers the loss of "
+        f"every size by {_loss(summary.doubling.value)} ({_range(summary.doubling, _loss)}) bits per byte"
     )
     rates = ", ".join(f"{loss:.3f} at {rate}x" for rate, loss in summary.rates.items())
     lines.append(
-        f"learning rate: {summary.rate:g}x the recipe's, by 1 / width; the smallest size has {rates}"
-        f"{_rate_end(summary)}"
+        f"learning rate: {summary.rate:g}x the recipe's, proportional to 1 / width; bits per byte of the smallest "
+        f"size: {rates}{_rate_end(summary)}"
     )
     lines.append(
         "parameters are counted as applied (FLOPs per token / 6): with the output matrix and attention's products, "
@@ -306,7 +306,7 @@ def sentences(summary: ScaleSummary) -> list[str]:
 
 def _entropy_sentence(summary: ScaleSummary) -> str:
     entropy = summary.law["entropy"]
-    found = f"E, the loss of endless models and text of this kind, is {_loss(entropy.value)} ({_range(entropy, _loss)})"
+    found = f"E, the loss in the limit of size and text, is {_loss(entropy.value)} ({_range(entropy, _loss)})"
     if summary.entropy_is_identified:
         return f"{found} by this law. It is an extrapolation, not a measured entropy of the text"
     return f"{found}: these runs do not identify it, so do not read it as the entropy of the text"

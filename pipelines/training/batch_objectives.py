@@ -2,7 +2,8 @@
 
 An objective of a token stream reads blocks of `length` tokens. `positions` is the number of positions of a row in the
 stack that predicts, `source_positions` in the encoder of an encoder-decoder (0 without one). Each row's random choices
-are seeded by its row of `draws` (B, 3) int64: seed, epoch, block number.
+are seeded by its row of `draws` (B, 3) int64: seed, epoch, block number. A row that is a part of a block has a fourth
+number, which differs for each part.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -125,7 +126,7 @@ class NextOrMaskedToken:
         separator: int | None = None,
         masking: Masking = STANDARD,
     ) -> None:
-        """Arguments as of `MaskedToken`; `masking.rows` is the probability of a masked row."""
+        """The arguments are as in `MaskedToken`; `masking.rows` is the probability that a row is masked."""
         require_special_tokens("train.masked_rows", (MASK,), special)
         self.length = self.positions = context_length
         self._causal = NextToken(context_length, separator)
@@ -310,8 +311,8 @@ def make_objective(
     """Return the objective `name` for blocks of `length` tokens, or for pairs of at most `length` positions a side.
 
     With `document_mask`, batches number the documents of each row. `facts` is the table [run] of a run's config.toml,
-    which holds the special ids of an imported model or a published tokenizer. `masking` is that of training; the
-    default is for all measurements. Raises ValueError if a special token is missing.
+    which holds the special ids of an imported model or a published tokenizer. `masking` is for training; measurements
+    use the default. Raises ValueError if a special token is missing.
     """
     facts = facts or {}
     special, separator = tokenizer.special_tokens | facts.get("roles", {}), None

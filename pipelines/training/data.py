@@ -82,7 +82,7 @@ class BlockLoader:
     def batch(self, numbers: Array, objective: StreamObjective | None = None) -> Batch:
         """Return the blocks with these numbers (B,) in the order of training.
 
-        With an `objective` of shorter sequences, each block is cut into sequences, which follow one another.
+        If `objective` has shorter sequences than the blocks, each block becomes several consecutive rows.
         """
         objective = objective or self.objective
         if self._crops:
@@ -98,7 +98,7 @@ class BlockLoader:
         if (parts := self.objective.length // objective.length) > 1:
             within = np.tile(np.arange(parts), len(starts))
             starts = np.repeat(starts, parts) + within * objective.length
-            # The fourth numbers of the draws of all lengths differ, and none is that of a crop.
+            # The fourth number of a draw is 1 for the start of a crop, 2 or 3 for halves, 4 to 7 for quarters.
             draws = np.column_stack([np.repeat(draws, parts, axis=0), parts + within])
         return objective.batch(self.stream, starts, draws)
 
@@ -189,7 +189,7 @@ class BlockData:
         config: TrainConfig,
         shard: Shard = ALL_ROWS,
     ) -> None:
-        """`objective` is that of validation, `schedule` that of training."""
+        """`objective` is for validation, `schedule` for training."""
         self.objective, self.shard, self.shares = objective, shard, mixture.shares
         self._schedule = schedule
         self._validation = dict(zip(mixture.names, mixture.splits("validation"), strict=True))

@@ -51,7 +51,7 @@ class FullySharded(Replicas):
         for block in [module for module in model.modules() if isinstance(module, Block)]:
             if compiled:
                 block.compile()  # inside the gathering of its weights, which Dynamo does not trace
-            if model.config.layer_groups:  # FSDP gathers a weight for one block only
+            if model.config.layer_groups:  # FSDP cannot gather one weight for several blocks
                 continue
             for module in _called_from_outside(block):
                 fully_shard(module, mesh=mesh, mp_policy=policy)

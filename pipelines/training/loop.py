@@ -201,10 +201,10 @@ class Trainer:
     def step(self) -> Step:
         """Take one optimizer step on the next batch.
 
-        The host queues all work of a step before it waits for the device. So a GPU works on the update meanwhile, and
-        on the next step with `steps_ahead`. If the recipe skips steps whose loss or gradient is not finite, or float16
-        overflowed, such a step leaves the weights unchanged. Otherwise NotFiniteError is raised once its numbers are
-        read, and the weights are no longer usable.
+        The host queues all work of a step before it waits for the device, so a GPU works on the update meanwhile. With
+        `steps_ahead` the GPU also begins the next step. A step whose loss or gradient is not finite leaves the weights
+        unchanged if the recipe skips such steps or if float16 overflowed. Otherwise reading its numbers raises
+        NotFiniteError, and the weights are no longer usable.
         """
         started = time.perf_counter()
         batch = self.batches.step(self.at.consumed, self.at.tokens)
@@ -250,7 +250,7 @@ class Trainer:
             self._record(self._queued.popleft())
 
     def _finish_steps(self) -> None:
-        """Record all queued steps; the wait is time of training."""
+        """Record all queued steps. The wait for them counts as training time."""
         if self._queued:
             started = time.perf_counter()
             self._read_steps()
@@ -348,7 +348,7 @@ class Trainer:
         return self._position() >= self.config.tokens
 
     def _due(self, every_tokens: int, before: float) -> bool:
-        """Return whether the step from the position `before` on crossed a multiple of `every_tokens`."""
+        """Return whether the step that began at the position `before` crossed a multiple of `every_tokens`."""
         return self._position() // every_tokens > before // every_tokens
 
     def _due_to_log(self, batch_tokens: int) -> bool:

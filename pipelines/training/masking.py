@@ -1,4 +1,4 @@
-"""The masks of training: which share of the tokens, and whether single tokens, whole words or spans of words."""
+"""The masks of training: their share of the tokens, and their unit: single tokens, whole words or spans of words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +16,9 @@ from tokenizer import Tokenizer
 class WordStarts:
     """Finds the tokens that begin a word.
 
-    The tokenizer's mark decides where it has one, such as BERT's `##`, which continues a word. Otherwise a token
-    continues a word if it begins with a letter or digit and the token before it ends with one. Combining marks, and
-    bytes that are a part of a character, count as letters. So `don't` is three words, and punctuation is no part of a
-    word.
+    If the tokenizer marks tokens that continue a word, such as BERT's `##`, the mark decides. Otherwise a token
+    continues a word if it begins with a letter or digit and the token before it ends with one. Combining marks and
+    parts of a character count as letters. So `don't` is three words, and punctuation begins a word of its own.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -49,7 +48,7 @@ def _letters_at_ends(spelling: bytes) -> tuple[bool, bool]:
 
 @dataclass(frozen=True)
 class Masking:
-    """How training selects tokens. By default the rule by which every model is validated and evaluated."""
+    """How training selects tokens. The default is the rule that validates and evaluates every model."""
 
     share: float = SELECTED
     """Share of the tokens that is selected."""

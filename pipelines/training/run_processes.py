@@ -1,7 +1,4 @@
-"""Train several runs at a time, each in a process of its own.
-
-Ctrl-C lets every process save a checkpoint.
-"""
+"""Train several runs at a time, each in its own process. After Ctrl-C every process saves a checkpoint."""
 
 import multiprocessing
 import os
@@ -44,9 +41,9 @@ class _Trainer(Generic[R]):
         self.pipe.send(run)
 
     def answered(self) -> R | None:
-        """Return the finished run, None before the first.
+        """Return the finished run; None if the process has only started.
 
-        Raises ValueError if it failed, ChildProcessError if the process died.
+        Raises ValueError if the run failed, ChildProcessError if the process died.
         """
         try:
             error = self.pipe.recv()

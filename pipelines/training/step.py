@@ -1,4 +1,4 @@
-"""An optimizer step whose loss and gradient norm may still be on their way from a GPU."""
+"""An optimizer step, whose loss and gradient norm may still be on their way from a GPU."""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 class OnTheWay:
-    """Scalars of a device whose copies to the host are queued after the device's work so far."""
+    """Scalars of a device. Their copies to the host are queued after the device's work so far."""
 
     def __init__(self, *scalars: Tensor) -> None:
         # Only CUDA has an event to wait for.
@@ -19,7 +19,7 @@ class OnTheWay:
             self._copied.record()
 
     def read(self) -> list[float]:
-        """Return the numbers, after waiting for their copies but for no later work."""
+        """Return the numbers. Waits for their copies, but not for later work."""
         if self._copied is not None:
             self._copied.synchronize()
         return [float(value) for value in self.values]

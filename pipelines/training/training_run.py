@@ -128,7 +128,7 @@ def _check_fsdp(recipe: Recipe, out: Path, parallel: OneProcess, machine: Machin
 
 
 def _announce(out: Path, trainer: Trainer, machine: Machine, recipe: Recipe, before: TrainConfig | None) -> None:
-    """Print the size of the training and its settings. `before`: the settings of a run that resumes, so far."""
+    """Print the size of the training and its settings. `before`: earlier settings of a resumed run; None if new."""
     parameters = quantity(count_parameters(trainer.model), "")
     trained = sum(p.numel() for p in trainer.model.parameters() if p.requires_grad)
     frozen = "" if trained == count_parameters(trainer.model) else f" ({quantity(trained, '')} of them train)"
@@ -146,7 +146,7 @@ def _length(train: TrainConfig) -> str:
 
 
 def _extension(train: TrainConfig, before: TrainConfig) -> str:
-    """Return a line about the learning rate of a run that had the settings `before` and is extended now."""
+    """Return a line about the learning rate of a run that is extended from the settings `before`."""
     old, new = _length(before), _length(train)
     if train.minutes:
         return f"extended from {old} to {new}: the {train.schedule} schedule spans all {new}"

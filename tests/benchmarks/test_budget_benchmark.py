@@ -155,7 +155,7 @@ def test_wrong_arguments_are_one_sentence(capsys, tmp_path):
         ([], "--books is missing"),
         (["--books", str(tmp_path / "absent.txt")], "there is no such file"),
         (["--books", str(tmp_path)], "--multilingual is missing"),
-        (["--books", str(tmp_path), "--minute-seconds", "1"], "only for trying: give another --out"),
+        (["--books", str(tmp_path), "--minute-seconds", "1"], "only for trials: give another --out"),
     ):
         with pytest.raises(SystemExit):
             main(arguments)

@@ -202,7 +202,7 @@ def test_it_generates_and_is_exported_as_any_decoder(run, tmp_path):
     assert bytelm.generate(run, prompt="the", tokens=5, seed=0)
     out = bytelm.export_hf(run, out=tmp_path / "hf")
     card = (out / "README.md").read_text()
-    assert "50 % of the blocks trained masked tokens; it predicts next tokens" in card
+    assert "50 % of the blocks trained masked tokens, but the exported model predicts next tokens only" in card
     ours, ids = bytelm.load_run(run).model, torch.arange(5, 25)[None]
     theirs = transformers.AutoModelForCausalLM.from_pretrained(out)
     with torch.no_grad():

@@ -54,7 +54,7 @@ def made_by_rank(listed: np.ndarray, ranks: np.ndarray) -> np.ndarray | None:
 
 
 def cut_table(token_bytes: Sequence[bytes], listed: np.ndarray) -> Cuts:
-    """Return the contexts of all merges, int32 (n, 3), in 16 to 32 bits for each."""
+    """Return the contexts of the merges `listed`, int32 (n, 3). The Bloom filter has 16 to 32 bits for each merge."""
     ends = np.array([token[-WIDTH:].rjust(WIDTH, b"\0") for token in token_bytes], dtype=f"S{WIDTH}").view("<u4")
     begins = np.array([token[:WIDTH] for token in token_bytes], dtype=f"S{WIDTH}").view("<u4")
     lengths = np.array([min(len(token), WIDTH) for token in token_bytes])

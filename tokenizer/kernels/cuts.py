@@ -1,9 +1,9 @@
-"""Places in a pretoken that no merge crosses, because no merge joins parts like the text on both sides of the place.
+"""Cuts: places in a pretoken that no merge crosses.
 
 The first merge across a place joins a part that ends there to a part that starts there. The context of a merge is the
-last WIDTH bytes of its left part and the first WIDTH bytes of its right part, or fewer if a part is shorter. The
-numbers of these bytes are the shape of the context. All contexts are in a Bloom filter. So a place may not be a cut
-although no merge crosses it, which changes no ids.
+last WIDTH bytes of its left part and the first WIDTH bytes of its right part. A shorter part is in the context whole.
+The two numbers of bytes are the shape of the context. A place is a cut if the text around it is the context of no
+merge. All contexts are in a Bloom filter, whose false positives hide some cuts. This changes no ids.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tokenizer.kernels.tools import HASH_1, HASH_2, ONE, inlined, load_8, traili
 WIDTH = 4  # most bytes of a part in a context; a context fits in a word
 ALWAYS = np.uint64(1)  # bit of the shape of two single bytes, which need no look-up
 
-# The bytes of a word that belong to a context, by the number of its shape: WIDTH * (left bytes - 1) + right bytes - 1.
+# Masks of the bytes of a word that belong to a context, by the number of its shape: WIDTH * (left bytes - 1) + right
+# bytes - 1.
 _SIDES = [(left, right) for left in range(1, WIDTH + 1) for right in range(1, WIDTH + 1)]
 _MASKS = np.array([(1 << 8 * (WIDTH + right)) - (1 << 8 * (WIDTH - left)) for left, right in _SIDES], dtype=np.uint64)
 
@@ -33,7 +34,7 @@ class Cuts(NamedTuple):
 
 @inlined
 def word_and_bits(context, words):
-    """Return the index of a context's word among a number of words, and its bits in this word."""
+    """Return the index of a context's word in a filter of `words` words, and its three bits in this word."""
     h = context * HASH_1
     h ^= h >> np.uint64(32)
     h *= HASH_2
@@ -54,7 +55,7 @@ def next_cut(data, start, end, cuts):
 
 @inlined
 def next_fine_cut(data, start, end, cuts):
-    """Return the first place after `start` where the text is like the context of no merge, or `end`."""
+    """Return the first place after `start` where the text is the context of no merge, or `end`."""
     shapes = cuts.shapes
     contexts = cuts.contexts
     last = len(data) - WIDTH

@@ -75,10 +75,10 @@ BATCH_RECORD = np.dtype(
 
 @inlined
 def _piece_end(data, start, end, coarse_end, cuts):
-    """Return the end of the first piece of data[start:end]. Merging the pieces gives the ids of the whole, and pieces
-    recur more often.
+    """Return the end of the first piece of data[start:end], and the new `coarse_end`.
 
-    coarse_end: end of the last coarse piece that is too long for the caches. Return also the new one.
+    Merging the pieces gives the ids of the whole, and pieces recur more often. Coarse pieces that are too long for the
+    caches are cut further. `coarse_end`: end of the last such coarse piece.
     """
     limit = min(end, start + SCRATCH + 1)
     place = start
@@ -299,8 +299,8 @@ def encode(
 
     Ids go to out[state[OUT]:], uint32; id_offsets[d] is the start of document d. ends: int64 scratch memory;
     ends[state[FIRST]:state[LAST]] is encoded before more text is scanned. scratch: one BATCH_RECORD. The rest are the
-    pattern's arguments of `scan`, then `Merges`, `Cuts`, `Tokens`, `Pieces` and `Caches` array by array, because numba
-    takes longer to unpack tuples than to encode a short text.
+    pattern's arguments of `scan`, then the arrays of `Merges`, `Cuts`, `Tokens`, `Pieces` and `Caches`. They are not
+    in tuples, because numba takes longer to unpack tuples than to encode a short text.
 
     Return DONE; MORE after `chunks` chunks; GROW if `out` needs state[NEEDED] more places; LONG if a piece of more than
     SCRATCH bytes starts at state[START], in the pretoken that ends at ends[state[FIRST]].

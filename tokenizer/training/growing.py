@@ -202,7 +202,7 @@ def _rule_for_tokens(vocabulary: MergedVocabulary, options: Growth, apart: set[i
     if isinstance(vocabulary, IntegerVocabulary):
         longest = WIDTH * min(longest, LONGEST_TOKEN)
     words = options.superwords
-    # Some vocabularies of characters do not split a text into words, but none of their tokens joins words.
+    # If no token of a vocabulary of characters joins words, no new token does, even if texts are not split into words.
     in_words = isinstance(vocabulary, CharacterPairVocabulary) and not any(map(_joins_words, filter(None, tokens)))
 
     def is_refused(token: bytes) -> bool:
@@ -219,7 +219,10 @@ def _joins_words(token: bytes) -> bool:
 
 
 def _never_merged(vocabulary: MergedVocabulary) -> set[int]:
-    """Return the ids of unknown characters, of bytes that spell them, and of special tokens, if text can have them."""
+    """Return the ids that no merge joins: of unknown characters, of bytes that spell them, and of special tokens.
+
+    An empty set for bytes and integers, whose texts never have such ids.
+    """
     if not isinstance(vocabulary, CharacterPairVocabulary):
         return set()
     apart = {*vocabulary.special_ids, *(vocabulary.byte_ids or {}).values()}
