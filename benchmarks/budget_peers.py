@@ -3,8 +3,8 @@
 nanoGPT is not on PyPI, so both peers train `GPT2LMHeadModel` of transformers. Unlike nanoGPT's model, it has biases and
 the tanh approximation of GELU. nanoGPT's settings follow the CPU command of its README, which changes
 config/train_shakespeare_char.py; the context of 256 is that file's. The settings of transformers follow chapter 7.6 of
-the Hugging Face course, with the defaults of `Trainer`. Warm-up takes 5 % of the training. nanoGPT's command also has
-5 % (100 of 2,000 steps); the course has 1.5 % (1,000 of about 65,000 steps).
+the Hugging Face course, with the defaults of `Trainer`. Warm-up takes 5 % of the training, as in nanoGPT's command (100
+of 2,000 steps). The setting of the course has its 1.5 % (1,000 of about 65,000 steps).
 """
 
 from collections.abc import Sequence
@@ -92,6 +92,7 @@ PEERS = (
                 context=128,
                 batch=32,
                 lr=5e-4,
+                warmup=0.015,
                 dropout=0.1,
             ),
             _hugging_face("4 x 256, 8,192 entries, lr 1e-3", entries=8192, width=256, heads=4, lr=1e-3),

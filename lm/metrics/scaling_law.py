@@ -70,6 +70,11 @@ class ScalingLaw:
         logarithm = (math.log(by_size / by_tokens) + self.token_exponent * math.log(flops / 6)) / both
         return math.exp(logarithm) if logarithm < 700 else math.inf
 
+    def size_for(self, tokens: float) -> float:
+        """Return the size that suits `tokens` tokens: for the FLOPs of both, no other size has a lower loss."""
+        by_size, by_tokens = self.size_exponent * self.size_factor, self.token_exponent * self.token_factor
+        return float((by_size / by_tokens * tokens**self.token_exponent) ** (1 / self.size_exponent))
+
     def bounds(self) -> list[str]:
         """Return the names of the parameters that are at a bound, where the law has no unique best value."""
         zero = [name for name in ("entropy", "size_factor", "token_factor") if getattr(self, name) == 0]

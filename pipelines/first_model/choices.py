@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pipelines.first_model.fit import best_weights, reducible_loss
+from pipelines.first_model.fit import LAW
 from pipelines.first_model.text_facts import TextFacts
 from pipelines.recipes.recipe import Recipe, load_recipe
 
@@ -114,14 +114,14 @@ def choose(text: TextFacts, budget: Budget) -> Choice:
     """
     smallest, *larger = (choice_of(text, budget, size) for size in SIZES)
     suitable = [choice for choice in larger if _suits(choice, text, budget)]
-    return min([smallest, *suitable], key=lambda each: reducible_loss(each.parameters, _tokens(each, text, budget)))
+    return min([smallest, *suitable], key=lambda each: LAW.loss(each.parameters, _tokens(each, text, budget)))
 
 
 def _suits(choice: Choice, text: TextFacts, budget: Budget) -> bool:
     """Return whether a model is limited by time or FLOPs, or is small enough for the tokens that limit it."""
     tokens = _tokens(choice, text, budget)
     limited = budget.tokens is not None or tokens < budget.tokens_of(choice.size, choice.vocab_size)
-    return not limited or choice.parameters <= best_weights(tokens)
+    return not limited or choice.parameters <= LAW.size_for(tokens)
 
 
 def tokens_for(choice: Choice, text: TextFacts, budget: Budget) -> float:

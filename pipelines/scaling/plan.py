@@ -86,8 +86,13 @@ class Family:
                 f"`recipe` has the objective {self.recipe.objective}, which has no bits per byte: choose a recipe of a "
                 "decoder, such as gpt-tiny"
             )
-        if train.batch_tokens_start or train.weight_decay_schedule != "constant":
-            field = "batch_tokens_start" if train.batch_tokens_start else "weight_decay_schedule"
+        changing = {
+            "batch_tokens_start": train.batch_tokens_start > 0,
+            "weight_decay_schedule": train.weight_decay_schedule != "constant",
+            "length_start": train.length_start > 0,
+            "masked_share_end": train.masked_share_end > 0,
+        }
+        for field in (field for field, changes in changing.items() if changes):
             raise ValueError(
                 f"`recipe` has train.{field}, which changes with the share of the run, but shorter runs branch off "
                 f"longer ones: remove train.{field}"
@@ -133,6 +138,7 @@ class Family:
             train=replace(
                 train,
                 tokens=run.tokens,
+                minutes=0.0,
                 lr=train.lr * scale,
                 muon_lr=train.muon_lr * scale,
                 # The recipe's share of the run of 2D, but at most 0.4 D, so that it ends before any decay begins.

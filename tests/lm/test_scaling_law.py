@@ -90,6 +90,8 @@ def test_a_loss_that_ignores_the_size_or_the_tokens_has_no_best_size():
 def test_the_best_size_has_the_lowest_loss_at_its_compute(law, flops):
     best = minimize_scalar(lambda n: law.loss(np.exp(n), flops / 6 / np.exp(n)), bracket=(10, 25), tol=1e-12)
     assert law.best_size(flops) == pytest.approx(np.exp(best.x), rel=1e-4)
+    tokens = flops / 6 / law.best_size(flops)
+    assert law.size_for(tokens) == pytest.approx(law.best_size(flops))
 
 
 def test_chinchilla_is_about_as_large_as_its_refit_says():

@@ -8,7 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lm.attention.backends import BACKENDS
-from lm.config import Activation, Architecture, AttentionPattern, ModelConfig, Norm, NormPosition, Positions, Residual
+from lm.config import (
+    Activation,
+    Architecture,
+    AttentionPattern,
+    CrossKind,
+    ModelConfig,
+    Norm,
+    NormPosition,
+    Positions,
+    Residual,
+)
 from lm.model import LanguageModel
 from tests.lm.layer_groups import with_groups
 from tests.lm.textbook import logits
@@ -44,6 +54,8 @@ def configurations(draw):
     residual = draw(st.sampled_from(residuals))
     if mlp and norm_position != "rezero" and residual != "parallel":
         more["mlp_norm"] = draw(st.booleans())
+    if both:
+        more["cross"] = draw(st.sampled_from(get_args(CrossKind)))
     if norm_position == "deepnorm":
         more["initialization"] = "xavier"
     if positions == "rotary":

@@ -146,7 +146,12 @@ class Textbook:
             if turned:
                 queries, keys = (rotated(y, config) for y in (queries, keys))
             places = [[added(h, t, s, queries[t]) for s in range(len(k))] for t in range(len(q))]
-            scores = queries @ keys.T * scale + torch.tensor(places, dtype=torch.float64)
+            if f"{name}.score" in self.weights:  # Bahdanau et al. 2015
+                vector = self.weights[f"{name}.score"][own]
+                scores = torch.stack([torch.tanh(query + keys) @ vector for query in queries])
+            else:
+                scores = queries @ keys.T * scale
+            scores = scores + torch.tensor(places, dtype=torch.float64)
             exponentials = torch.exp(scores - scores.max(dim=1, keepdim=True).values)
             outputs.append(exponentials / exponentials.sum(dim=1, keepdim=True) @ v[:, shared])
         return self.linear(f"{name}.output", torch.cat(outputs, dim=1))

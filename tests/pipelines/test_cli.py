@@ -155,7 +155,7 @@ LONG = "/a/path/that/does/not/fit/into/a/line/of/eighty/columns/however/it/is/br
         ("params gpt2 --model.mixer round", "--model.mixer is round, but must be attention, hopfield, "),
         (
             "params gpt2 --model.layer 3",
-            "unknown option --model.layer (did you mean --model.layers?): `bytelm params gpt2 --help-all`",
+            "unknown option --model.layer (did you mean --model.layer-groups or --model.layers?): `bytelm params gpt2",
         ),
         ("params gpt2 --model.biases", "unknown option --model.biases (did you mean --model.bias?)"),
         ("params gpt2 --layers 3", "unknown option --layers (did you mean --model.layers or --model.decoder-layers?)"),

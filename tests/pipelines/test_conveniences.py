@@ -198,7 +198,7 @@ def test_a_shell_completes_verbs_and_options(bytelm, tmp_path):
     for words, position, answer in (
         ("pretr", 1, "pretrain"),
         ("pretrain gpt-tiny --train.tok", 3, "--train.tokens"),
-        ("params gpt2 --model.laye", 3, "--model.layers"),
+        ("params gpt2 --model.contex", 3, "--model.context-length"),
         ("generate x --qui", 3, "--quiet"),
         ("sweep-vocabulary x --reci", 3, "--recipe"),  # a name, while that of pretrain has fields
         ("train-tokenizer x --kin", 3, "--kind"),

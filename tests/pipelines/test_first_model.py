@@ -25,7 +25,6 @@ from pipelines.first_model.choices import (
     tokens_for,
     with_length,
 )
-from pipelines.first_model.fit import best_weights, reducible_loss
 from pipelines.first_model.steps import pretrain_command
 from pipelines.first_model.text_facts import TextFacts, facts_of
 from pipelines.recipes.recipe import Recipe
@@ -115,13 +114,6 @@ def test_a_machine_that_trains_large_models_as_fast_gets_a_larger_one():
     tokens = equal.tokens_of(sizes[0], 4096)
     as_fast = {size: 6 * size.parameters(4096) * tokens / equal.seconds for size in sizes}
     assert choose(text, replace(LAPTOP, measured=as_fast)).size.width > choose(text, equal).size.width
-
-
-def test_the_best_size_balances_what_weights_and_tokens_reduce():
-    for tokens in (1e5, 1e7, 1e9):
-        best = best_weights(tokens)
-        others = [reducible_loss(best * share, tokens / share) for share in (0.5, 0.9, 1.1, 2.0)]  # at equal compute
-        assert reducible_loss(best, tokens) < min(others)
 
 
 def test_short_documents_get_a_short_context():
