@@ -22,7 +22,7 @@ from lm.initialization import Initializer
 from lm.layer_groups import distinct_layers
 from lm.layers import Component, Embedding, build_norm
 from lm.masks import Mask
-from lm.mixers.attention import CrossAttend, KeysValues
+from lm.mixers.attention import Attention, CrossAttend, KeysValues
 from lm.mixers.mixer import Mix, check_mixers
 from lm.position_checks import IN_SCORES, UNBOUNDED
 from lm.positions import PositionalEmbedding, Rows, rotary_tables, score_bias
@@ -136,14 +136,18 @@ class Stack(Component):
         """Return the bias (1, H, T, S) on scores, if any: queries are at a slice or (T,) int64, keys at 0 to S - 1."""
         return None if self.relative is None else self.relative(queries, keys).to(dtype)
 
+    @property
+    def cross_attentions(self) -> list[Attention]:
+        """The cross-attention of each block; empty without an encoder."""
+        return [block.cross_attention for block in self.blocks if block.cross_attention is not None]
+
     def cross_keys_values(self, hidden: Tensor) -> list[KeysValues]:
         """Return keys and values of an encoder's hidden states (B, S, width) for each block's cross-attention."""
-        return [block.cross_attention.keys_values(hidden) for block in self.blocks if block.cross_attention is not None]
+        return [cross.keys_values(hidden) for cross in self.cross_attentions]
 
     def cross_attends(self, hidden: Tensor, mask: Mask) -> list[CrossAttend]:
         """Return each block's cross-attention to an encoder's hidden states (B, S, width) under `mask`."""
-        crosses = [block.cross_attention for block in self.blocks if block.cross_attention is not None]
-        return [cross.cross_attend(hidden, mask) for cross in crosses]
+        return [cross.cross_attend(hidden, mask) for cross in self.cross_attentions]
 
     def reset_parameters(self, initializer: Initializer) -> None:
         if self.config.embedding_skips:

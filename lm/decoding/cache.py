@@ -216,7 +216,7 @@ class CrossAttentionCache:
     def __init__(self, stack: Stack, hidden: Tensor, present: Tensor | None = None) -> None:
         """hidden (B, S, width) from the encoder; `present` (B, S) bool is False at padding."""
         stored = storage_dtype(hidden.dtype, hidden.device)
-        self.attentions = [block.cross_attention for block in stack.blocks if block.cross_attention is not None]
+        self.attentions = stack.cross_attentions
         self.keys_values: list[KeysValues] = [
             (keys.to(stored).contiguous(), values.to(stored).contiguous())
             for keys, values in stack.cross_keys_values(hidden)

@@ -55,8 +55,7 @@ def attention_maps(model: LanguageModel, ids: Tensor, source: Tensor | None = No
         assert model.encoder is not None and model.decoder is not None
         hidden, encoder = record(model, model.encoder, source)
         cross: list[Tensor] = []
-        attentions = [block.cross_attention for block in model.decoder.blocks if block.cross_attention is not None]
-        pairs = zip(attentions, model.decoder.cross_keys_values(hidden), strict=True)
+        pairs = zip(model.decoder.cross_attentions, model.decoder.cross_keys_values(hidden), strict=True)
         cross_attends = [partial(_record_cross, cross, attention, keys_values) for attention, keys_values in pairs]
         own = record(model, model.decoder, ids, cross_attends=cross_attends)[1]
         return AttentionMaps(own, encoder, torch.stack(cross))
