@@ -313,14 +313,14 @@ def settings_of(
 def check_settings(folder: Path, earlier: dict[str, Any], settings: dict[str, Any]) -> None:
     """Raise ValueError if the runs in `folder` have other settings."""
     remedies = {
-        "budget": f"give `budget='{earlier['budget']:g}s'`",
-        "vocabulary": f"give `vocab_size={earlier['vocabulary']}`",
-        "recipe": "give the same `recipe`",
-        "split_rule": "give the same `split`",
-        "held_out_sha256": "give the same corpus and reading options",
+        "budget": ("budget", f"give `budget='{earlier['budget']:g}s'`"),
+        "vocabulary": ("size of the vocabulary", f"give `vocab_size={earlier['vocabulary']}`"),
+        "recipe": ("recipe", "give the same `recipe`"),
+        "split_rule": ("split", "give the same `split`"),
+        "held_out_sha256": ("held-out text", "give the same corpus and reading options"),
     }
-    for name, remedy in remedies.items():
-        if earlier.get(name) != settings[name]:
+    for field, (name, remedy) in remedies.items():
+        if earlier.get(field) != settings[field]:
             raise ValueError(f"{folder} holds scaling runs with another {name}: {remedy}, or choose another `out`")
 
 
