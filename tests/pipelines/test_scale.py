@@ -128,8 +128,8 @@ def test_the_same_command_restores_a_lost_run_and_keeps_the_others(scaled, text_
     [
         ({"budget": "2m"}, "another budget: give `budget='60s'`"),
         ({"recipe": "gpt-tiny"}, "another recipe: give the same `recipe`"),
-        ({"vocab_size": 320}, "another vocabulary: give `vocab_size=300`"),
-        ({"split": "tail:0.2"}, "another split_rule: give the same `split`"),
+        ({"vocab_size": 320}, "another size of the vocabulary: give `vocab_size=300`"),
+        ({"split": "tail:0.2"}, "another split: give the same `split`"),
     ],
 )
 def test_other_settings_are_refused(scaled, text_folder, tiny, given, message):
