@@ -281,12 +281,12 @@ class TrainConfig:
             decay_share=self.decay_share,
         )
 
-    def length(self, done: int, full: int) -> int:
-        """Return the tokens of a sequence after `done` tokens, of blocks of `full` tokens."""
+    def length(self, done: float, full: int) -> int:
+        """Return the tokens of a sequence at the position `done`, of blocks of `full` tokens."""
         return sequence_length(done, shortest=self.length_start, full=full, warmup=self.length_share * self.tokens)
 
-    def share_of_masks(self, done: int) -> float:
-        """Return the share of the tokens that is selected after `done` tokens."""
+    def share_of_masks(self, done: float) -> float:
+        """Return the share of the tokens that is selected at the position `done`."""
         change = (self.masked_share_end or self.masked_share) - self.masked_share
         return self.masked_share + change * min(1.0, done / self.tokens)
 

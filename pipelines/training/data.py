@@ -47,10 +47,10 @@ class TrainingData(Protocol):
     score: Callable[[TrainedModel], Score] | None
     """Measures a model in evaluation mode; None: a run is judged by its validation loss"""
 
-    def step(self, consumed: int, tokens: int) -> Batch:
-        """Return the batch after `consumed` examples (blocks or pairs) and `tokens` tokens of training."""
+    def step(self, consumed: int, position: float) -> Batch:
+        """Return the batch after `consumed` examples (blocks or pairs), at a position of the run in tokens."""
 
-    def size(self, consumed: int, tokens: int) -> tuple[int, int]:
+    def size(self, consumed: int, position: float) -> tuple[int, int]:
         """Return the examples and tokens of that batch over all ranks.
 
         Tokens are those of the blocks, or of both sides of the pairs with their ends and without padding.
@@ -199,9 +199,9 @@ class BlockData:
         self._apportionment = Apportionment(mixture.weights)
         self._config = config
 
-    def step(self, consumed: int, tokens: int) -> Batch:
-        objective = self._schedule.at(tokens)
-        rows, belongs = self.shard.rows(self._blocks(tokens))
+    def step(self, consumed: int, position: float) -> Batch:
+        objective = self._schedule.at(position)
+        rows, belongs = self.shard.rows(self._blocks(position))
         sources, numbers = self._apportionment.locate(consumed + rows)
         places = [np.flatnonzero(sources == source) for source in range(len(self._loaders))]
         made = [
@@ -213,8 +213,8 @@ class BlockData:
         order = np.argsort(np.concatenate(places))[:, None] * len(parts) + parts
         return join(made, order.ravel()).weighing_only(np.repeat(belongs, len(parts)))
 
-    def size(self, consumed: int, tokens: int) -> tuple[int, int]:
-        return self._blocks(tokens), self._blocks(tokens) * self.objective.length
+    def size(self, consumed: int, position: float) -> tuple[int, int]:
+        return self._blocks(position), self._blocks(position) * self.objective.length
 
     def flops_per_token(self, model: TrainedModel) -> float:
         length, source = self.objective.positions, self.objective.source_positions
@@ -228,9 +228,9 @@ class BlockData:
         for first in range(0, blocks, rows):
             yield validation_batch(stream, self.objective, first, min(rows, blocks - first), self.shard)
 
-    def _blocks(self, tokens: int) -> int:
+    def _blocks(self, position: float) -> int:
         full, warmup = self._config.batch_tokens, self._config.batch_warmup_tokens
-        size = batch_size(tokens, start=self._config.batch_tokens_start, full=full, warmup=warmup)
+        size = batch_size(position, start=self._config.batch_tokens_start, full=full, warmup=warmup)
         return max(1, round(size / self.objective.length))
 
 
@@ -254,10 +254,10 @@ class PairData:
                 f"{cut:,} of {len(train):,} pairs are longer than {objective.positions} tokens, their end included: cut"
             )
 
-    def step(self, consumed: int, tokens: int) -> Batch:
+    def step(self, consumed: int, position: float) -> Batch:
         return self.loader.batch(consumed, self.shard)
 
-    def size(self, consumed: int, tokens: int) -> tuple[int, int]:
+    def size(self, consumed: int, position: float) -> tuple[int, int]:
         return self.loader.size(consumed)
 
     def flops_per_token(self, model: TrainedModel) -> float:
@@ -278,18 +278,18 @@ class Prefetcher:
     def __init__(self, data: TrainingData) -> None:
         self._data = data
         self._pool = ThreadPoolExecutor(1, "batches")
-        self._next: tuple[tuple[int, int], Future[Batch]] | None = None
+        self._next: tuple[tuple[int, float], Future[Batch]] | None = None
 
-    def step(self, consumed: int, tokens: int) -> Batch:
+    def step(self, consumed: int, position: float) -> Batch:
         """Return the batch of `data.step`."""
-        if self._next is None or self._next[0] != (consumed, tokens):
-            self.begin(consumed, tokens)
+        if self._next is None or self._next[0] != (consumed, position):
+            self.begin(consumed, position)
         assert self._next is not None
         return self._next[1].result()
 
-    def begin(self, consumed: int, tokens: int) -> None:
+    def begin(self, consumed: int, position: float) -> None:
         """Begin to make the batch of `data.step` in the thread."""
-        self._next = (consumed, tokens), self._pool.submit(self._data.step, consumed, tokens)
+        self._next = (consumed, position), self._pool.submit(self._data.step, consumed, position)
 
     def close(self) -> None:
         """Discard the prefetched batch."""

@@ -56,6 +56,7 @@ class Trainer:
         self.run, self.model, self.data, self.config, self.machine = run, model, data, config, machine
         self.parallel = with_threads(parallel, model, config)
         self.batches = Prefetcher(data)
+        self._next_batch: tuple[int, float] | None = None  # arguments of `data.step` for the next step
         # Compiled blocks have one shape, so they are compiled once; but a batch that grows has many.
         grows = config.batch_tokens_start or config.length_start
         self._one_shape = config.compile and isinstance(data, BlockData) and not grows
@@ -82,10 +83,9 @@ class Trainer:
             ),
             self.parallel.optimizer_shares(config.optimizer),
         )
-        # Walking through the modules takes a millisecond.
         if config.layer_decay < 1:
             self.optimizers.scale_rates(rate_factors(model, config.layer_decay))
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]  # a walk of 1 ms
         model.train()
         self.average = WeightAverage(model, config.average) if config.average else None
         self.loss_scale = LossScale(model.compute_dtype, self.device)
@@ -201,18 +201,19 @@ class Trainer:
     def step(self) -> Step:
         """Take one optimizer step on the next batch.
 
-        The host queues all work of a step before it waits for the device, so a GPU works on the update meanwhile. With
-        `steps_ahead` the GPU also begins the next step. A step whose loss or gradient is not finite leaves the weights
-        unchanged if the recipe skips such steps or if float16 overflowed. Otherwise reading its numbers raises
-        NotFiniteError, and the weights are no longer usable.
+        The host queues all work of a step before it waits for the device. With `steps_ahead` a GPU also begins the next
+        step. A step whose loss or gradient is not finite leaves the weights unchanged if the recipe skips such steps or
+        if float16 overflowed. Otherwise reading its numbers raises NotFiniteError, and the weights are unusable.
         """
         started = time.perf_counter()
-        batch = self.batches.step(self.at.consumed, self.at.tokens)
+        place = self._next_batch or (self.at.consumed, self._position())
+        batch = self.batches.step(*place)
         self.at.waited += time.perf_counter() - started
-        examples, tokens = self.data.size(self.at.consumed, self.at.tokens)
-        next_batch = self.at.consumed + examples, self.at.tokens + tokens
+        examples, tokens = self.data.size(*place)
+        # With `minutes`, the length and masks of a batch are those of the time at which the step before it began.
+        self._next_batch = self.at.consumed + examples, self.config.position(self.at.tokens + tokens, self.at.seconds)
         if self.device.type == "cpu":
-            self.batches.begin(*next_batch)
+            self.batches.begin(*self._next_batch)
         lr, weight_decay = self._schedule(tokens)
         weight = self.parallel.sum(float(batch.weights.sum()))
         if self._graphs:
@@ -227,7 +228,7 @@ class Trainer:
         if not self._may_skip:  # otherwise both scalars decide
             self._update()
         if self.device.type != "cpu":  # earlier, the thread and the launches of kernels would hold each other up
-            self.batches.begin(*next_batch)
+            self.batches.begin(*self._next_batch)
         self.at.step += 1
         self.at.tokens += tokens
         self.at.consumed += examples
@@ -376,7 +377,7 @@ class Trainer:
         state = resume(self._folder, self.model, self.optimizers, self._settings, self.average, self.parallel)
         self.at.restore(state)
         self.loss_scale.restore(state.get("loss_scale", {}))
-        self._saved_step = self.at.step
+        self._saved_step, self._next_batch = self.at.step, None
         return state.get("metrics")
 
     def _roll_back(self, error: NotFiniteError) -> None:

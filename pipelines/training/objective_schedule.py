@@ -12,7 +12,7 @@ from tokenizer import Tokenizer
 
 
 class ObjectiveSchedule:
-    """The objective of a recipe after a number of tokens of training."""
+    """The objective of a recipe at each position of the run."""
 
     def __init__(self, recipe: Recipe, length: int, tokenizer: Tokenizer, facts: Mapping[str, Any] | None) -> None:
         """`length`: tokens of a block. For `facts` see `make_objective`."""
@@ -22,10 +22,10 @@ class ObjectiveSchedule:
         self._masking = Masking(rows=train.masked_rows, unit=train.masked_unit, words=words)
         self._made = lru_cache(maxsize=2)(self._make)
 
-    def at(self, tokens: int) -> StreamObjective:
-        """Return the objective after `tokens` tokens of training."""
+    def at(self, position: float) -> StreamObjective:
+        """Return the objective at a position of `TrainConfig.position`."""
         train = self._recipe.train
-        return self._made(train.length(tokens, self._length), train.share_of_masks(tokens))
+        return self._made(train.length(position, self._length), train.share_of_masks(position))
 
     def _make(self, length: int, share: float) -> StreamObjective:
         model, masking = self._recipe.model, replace(self._masking, share=share)

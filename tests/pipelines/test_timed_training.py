@@ -15,11 +15,13 @@ SECONDS = 60 * MINUTES
 ROUNDING = 1e-3  # seconds: `time_s` has three decimals
 
 
-def timed(recipe, tokens=None):
+def timed(recipe, tokens=None, **train):
     """Return `recipe` for `MINUTES` minutes, planned as `tokens` tokens, with a line for every step."""
     tokens = tokens or recipe.train.tokens
     every = {"validate_every_tokens": tokens // 5, "checkpoint_every_tokens": tokens // 5}
-    return with_train(recipe, minutes=MINUTES, tokens=tokens, warmup_tokens=tokens // 10, log_every_steps=1, **every)
+    return with_train(
+        recipe, minutes=MINUTES, tokens=tokens, warmup_tokens=tokens // 10, log_every_steps=1, **every, **train
+    )
 
 
 def steps_of(run):
@@ -28,18 +30,24 @@ def steps_of(run):
 
 @pytest.mark.parametrize("tokens", [2_560, 2_560_000], ids=["planned too slow", "planned too fast"])
 def test_a_timed_run_ends_on_time_with_its_whole_schedule(tmp_path, small_recipe, dataset_folder, tokens):
-    recipe = timed(small_recipe, tokens)
+    recipe = timed(small_recipe, tokens, batch_tokens_start=64, batch_warmup_tokens=tokens // 2)
     pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt")
     *_, before, last = steps = steps_of(tmp_path / "gpt")
     assert before["time_s"] - ROUNDING < SECONDS <= last["time_s"] + ROUNDING  # one step beyond the time at most
     train = recipe.train
     for earlier, step in itertools.pairwise(steps):
         share = earlier["time_s"] / SECONDS
-        options = {"warmup": train.warmup_tokens, "total": tokens, "stride": 256, "final": train.min_lr_ratio}
+        options = {
+            "warmup": train.warmup_tokens,
+            "total": tokens,
+            "stride": step["batch_tokens"],
+            "final": train.min_lr_ratio,
+        }
         expected = train.lr * multiplier("cosine", share * tokens, **options)
         rounding = train.lr * ROUNDING / (0.1 * SECONDS)  # at the slope of the warm-up
         assert step["lr"] == pytest.approx(expected, abs=2 * rounding)
     assert max(step["lr"] for step in steps) > 0.5 * train.lr > 2 * last["lr"]
+    assert (steps[0]["batch_tokens"], last["batch_tokens"]) == (64, 256)
     assert Run(tmp_path / "gpt").metrics()[-1]["split"] == "validation"
 
 
