@@ -60,7 +60,7 @@ def speed_lines(result: dict) -> list[str]:
 
 def recall_lines(result: dict) -> list[str]:
     options, rows = result["options"], by_mixer(result["rows"])
-    cells = []
+    seeds, cells = max(map(len, rows.values())), []
     for mixer, jobs in rows.items():
         ends = [job["accuracy"] if "accuracy" in job else job["curve"][-1]["accuracy"] for job in jobs if job["curve"]]
         means = [f"{statistics.mean(end[str(pairs)] for end in ends):.1%}" if ends else "" for pairs in PAIRS]
@@ -69,7 +69,7 @@ def recall_lines(result: dict) -> list[str]:
         f"A text names 8 to 64 keys with their values, then asks for the values in another order. There are {KEYS} "
         f"keys and {VALUES} values, so chance is {1 / VALUES:.1%}. Models have {shape(RECALL)} and are trained on "
         f"{options['recall_tokens']:,} tokens, with all numbers of pairs in turns, and "
-        f"{options['recall_seeds']} seed{'s' * (options['recall_seeds'] > 1)}. Columns are the accuracy by number of "
+        f"{seeds} seed{'s' * (seeds > 1)}. Columns are the accuracy by number of "
         f"pairs, on new texts. The column `seconds` is the training time{on_cpu(result)}.",
         "",
         *table(("mixer", *(f"{pairs} pairs" for pairs in PAIRS), *COSTS), cells),

@@ -5,8 +5,9 @@
 
 All models have the parameters of the model with attention, to 1 %: the width of the MLP makes up for the mixer's. The
 benchmark ends after `--minutes` with what it has. Each part replaces the same part of an earlier run on this kind of
-device in `benchmarks/results/mixers.json` and `mixers.md`, except that runs of different mixers with the same options
-and machine add up. Processes take one training after the other, all mixers with seed 0 first.
+device in `benchmarks/results/mixers.json` and `mixers.md`, except that runs of different mixers or seeds with the same
+options and machine add up. So the same command continues: it repeats no training that has ended. Processes take one
+training after the other, all mixers with seed 0 first.
 """
 
 import json
@@ -17,7 +18,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 import tyro
@@ -33,8 +34,10 @@ HYBRIDS = ("mamba2 + attention", "gated-linear + attention")
 MIXERS = (*get_args(MixerKind), *HYBRIDS)
 TEXT_BYTES = 50_000_000  # of each split, at most
 SHARES = {"speed": 0.25, "recall": 0.4, "quality": 1.0}  # of the time that is left
-RUN_OPTIONS = ("mixers", "minutes", "parts", "out")  # do not change the rows of a mixer
+RUN_OPTIONS = ("mixers", "minutes", "parts", "out", "seeds", "recall_seeds")  # do not change a row
 Part = Literal["speed", "recall", "quality"]
+Result = dict[str, Any]
+"""The recorded result of a part, or one of its rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,44 +81,45 @@ def main(options: Options) -> None:
     for part in options.parts:
         now = time.monotonic()
         deadline = ends if part == options.parts[-1] else now + SHARES[part] * (ends - now)
-        with tempfile.TemporaryDirectory() as folder:
-            rows = measure(part, options, Path(folder), deadline)
-        results = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
-        new = {
+        new: Result = {
             "command": command_line("benchmarks.mixers", sys.argv[1:]),
             "machine": device_name(options.device),
             "torch": torch.__version__,
             "python": sys.version.split()[0],
-            "seconds": time.monotonic() - now,
             "options": asdict(options) | {"out": ""},
-            "rows": rows,
         }
         key = f"{part} {options.device}"
-        results[key] = joined(results.get(key), new)
+        results = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
+        earlier = results[key] if key in results and setting(results[key]) == setting(new) else None
+        ended = [row["job"] for row in earlier["rows"] if "error" not in row] if earlier and part != "speed" else []
+        with tempfile.TemporaryDirectory() as folder:
+            rows = measure(part, options, Path(folder), deadline, ended)
+        new |= {"seconds": time.monotonic() - now, "rows": rows}
+        results[key] = joined(earlier, new) if earlier else new
         record(options.out, "mixers", results, page(results))
     say(options.out / "mixers.md")
 
 
-def joined(earlier: dict | None, new: dict) -> dict:
-    """Return a part's result with the rows that an earlier run has of other mixers, if nothing else differs."""
-
-    def setting(result: dict) -> dict:
-        options = {name: value for name, value in result["options"].items() if name not in RUN_OPTIONS}
-        return json.loads(json.dumps({**options, "machine": result["machine"], "torch": result["torch"]}))
-
-    if earlier is None or setting(earlier) != setting(new):
-        return new
-    kept = [
-        row for row in earlier["rows"] if (row.get("mixer") or row["job"]["mixers"]) not in new["options"]["mixers"]
-    ]
-    if not kept:
-        return new
-    command, seconds = f"{earlier['command']}; {new['command']}", earlier["seconds"] + new["seconds"]
-    return {**new, "command": command, "seconds": seconds, "rows": kept + new["rows"]}
+def setting(result: Result) -> Result:
+    """Return what two results must share to add up."""
+    options = {name: value for name, value in result["options"].items() if name not in RUN_OPTIONS}
+    return json.loads(json.dumps({**options, "machine": result["machine"], "torch": result["torch"]}))
 
 
-def measure(part: Part, options: Options, folder: Path, deadline: float) -> list[dict]:
-    """Return the rows of a part: `speeds`, or a row for each training."""
+def joined(earlier: Result, new: Result) -> Result:
+    """Return a part's result with the rows of an earlier run that were not measured again."""
+
+    def identity(row: Result) -> tuple[Any, ...]:
+        return (row["mixer"], row["length"]) if "mixer" in row else (row["job"]["mixers"], row["job"]["seed"])
+
+    rows = {identity(row): row for row in (*earlier["rows"], *new["rows"])}
+    commands = earlier["command"].split("; ")
+    command = "; ".join(dict.fromkeys((*commands, new["command"])))
+    return {**new, "command": command, "seconds": earlier["seconds"] + new["seconds"], "rows": [*rows.values()]}
+
+
+def measure(part: Part, options: Options, folder: Path, deadline: float, ended: Sequence[dict]) -> list[Result]:
+    """Return the rows of a part: `speeds`, or a row for each training that is not in `ended`."""
     if part == "speed":
         return speeds(options.device, options.mixers, options.lengths, options.rounds, deadline)
     shared = {"device": options.device, "threads": options.threads}
@@ -128,7 +132,8 @@ def measure(part: Part, options: Options, folder: Path, deadline: float) -> list
         sizes |= {"test_tokens": options.test_tokens, "text": str(folder)}
     seeds = options.recall_seeds if part == "recall" else options.seeds
     jobs = [Job(mixers=mixers, seed=seed, **sizes, **shared) for seed in range(seeds) for mixers in options.mixers]
-    return trainings(jobs, options.processes, deadline)
+    missing = [job for job in jobs if asdict(replace(job, text="")) not in ended]
+    return trainings(missing, options.processes, deadline)
 
 
 def write_splits(text: str, folder: Path) -> None:

@@ -105,13 +105,13 @@ class OurSteps:
         self._case, self._tokens, self._on_gpu = case, tokens, job.device == "cuda"
         self._trainer = Trainer(None, model, self, config)
 
-    def step(self, consumed: int, tokens: int):
+    def step(self, consumed: int, position: float):
         """Return the batch after `consumed` sequences; the trainer's data interface."""
         from pipelines.training.batch import Batch
 
         return Batch(*batch_of(self._case, self._tokens, consumed // self._case.batch))
 
-    def size(self, consumed: int, tokens: int) -> tuple[int, int]:
+    def size(self, consumed: int, position: float) -> tuple[int, int]:
         """Return the number of sequences and tokens of that batch."""
         return self._case.batch, self._case.tokens
 

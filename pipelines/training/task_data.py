@@ -78,10 +78,10 @@ class TaskData:
         """Tokens of an epoch, without padding."""
         return int(self._tokens.sum())
 
-    def step(self, consumed: int, tokens: int) -> Batch:
+    def step(self, consumed: int, position: float) -> Batch:
         return self._batch(self._training, self._order.rows(consumed))
 
-    def size(self, consumed: int, tokens: int) -> tuple[int, int]:
+    def size(self, consumed: int, position: float) -> tuple[int, int]:
         rows = self._order.rows(consumed)
         return len(rows), int(self._tokens[rows].sum())
 

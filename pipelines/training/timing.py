@@ -78,12 +78,12 @@ class RandomBlocks:
         self._size = recipe.step_tokens // length, length
         self._vocab_size = recipe.model.vocab_size
 
-    def step(self, consumed: int, tokens: int) -> Batch:
+    def step(self, consumed: int, position: float) -> Batch:
         rows, length = self._size
         ids = np.random.default_rng(consumed).integers(self._vocab_size, size=(rows, length + 1))
         return Batch(ids[:, :-1].copy(), ids[:, 1:].copy(), np.ones((rows, length), np.float32))
 
-    def size(self, consumed: int, tokens: int) -> tuple[int, int]:
+    def size(self, consumed: int, position: float) -> tuple[int, int]:
         return self._size[0], self._size[0] * self._size[1]
 
     def flops_per_token(self, model: TrainedModel) -> float:

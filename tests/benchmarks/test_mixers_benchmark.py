@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.mixer_speed import CASES
 from benchmarks.mixer_training import KEYS, RECALL, TEXT, VALUES, fitted, parameters, recall
-from benchmarks.mixers import MIXERS, Options, joined, main
+from benchmarks.mixers import MIXERS, Options, main
 
 
 @pytest.mark.parametrize("mixers", MIXERS)
@@ -55,16 +55,18 @@ def test_the_benchmark_ends_in_time_with_what_it_has(tmp_path):
     assert "seed 0 stopped after" in (tmp_path / "mixers.md").read_text(encoding="utf-8")
 
 
-def test_runs_of_other_mixers_with_the_same_options_add_up():
-    def run(*mixers, lr=1e-3, found=1):
-        options, rows = (
-            {"mixers": mixers, "lr": lr, "minutes": found},
-            [{"mixer": mixer, "found": found} for mixer in mixers],
-        )
-        return {"options": options, "machine": "", "torch": "", "command": "", "seconds": 1, "rows": rows}
+def test_runs_of_other_mixers_add_up_and_no_training_is_repeated(tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_text("It was a dark and stormy night.\n" * 2_000)
 
-    assert joined(None, run("gru")) == run("gru")
-    both = joined(run("gru", "lstm"), run("lstm", "mamba2", found=2))
-    assert [(row["mixer"], row["found"]) for row in both["rows"]] == [("gru", 1), ("lstm", 2), ("mamba2", 2)]
-    assert both["seconds"] == 2
-    assert joined(run("gru"), run("lstm", lr=2e-3)) == run("lstm", lr=2e-3)
+    def seconds_by_training(lr, **options):
+        shared = {"out": tmp_path, "text": str(text), "test_tokens": 512, "tokens": 4096, "lr": lr}
+        main(Options(parts=("quality",), **shared, **options))
+        rows = json.loads((tmp_path / "mixers.json").read_text(encoding="utf-8"))["quality cpu"]["rows"]
+        return {(row["job"]["mixers"], row["job"]["seed"]): row["seconds"] for row in rows}
+
+    first = seconds_by_training(1e-3, mixers=("gru",), seeds=1)
+    second = seconds_by_training(1e-3, mixers=("gru", "average"), seeds=2)
+    assert list(second) == [("gru", 0), ("average", 0), ("gru", 1), ("average", 1)]
+    assert second[("gru", 0)] == first[("gru", 0)]
+    assert list(seconds_by_training(2e-3, mixers=("average",), seeds=1)) == [("average", 0)]

@@ -49,12 +49,12 @@ class RandomBlocks:
     def __init__(self, shape, rows):
         self.shape, self.rows = shape, rows
 
-    def step(self, consumed, tokens):
+    def step(self, consumed, position):
         generator = np.random.default_rng(consumed)
         ids = generator.integers(0, self.shape.vocab_size, (2, self.rows, self.shape.context_length))
         return Batch(ids[0], ids[1], np.ones(ids[0].shape, np.float32))
 
-    def size(self, consumed, tokens):
+    def size(self, consumed, position):
         return self.rows, self.rows * self.shape.context_length
 
 

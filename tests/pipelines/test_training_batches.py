@@ -148,25 +148,25 @@ def test_prefetched_batches_equal_batches_made_on_demand():
     class Data:
         made = Queue()
 
-        def step(self, consumed, tokens):
-            self.made.put((consumed, tokens))
-            return SimpleNamespace(number=(consumed, tokens))
+        def step(self, consumed, position):
+            self.made.put((consumed, position))
+            return SimpleNamespace(number=(consumed, position))
 
-        def size(self, consumed, tokens):
-            examples = 1 + (consumed + tokens) % 3
+        def size(self, consumed, position):
+            examples = 1 + (consumed + position) % 3
             return examples, 2 * examples
 
-    data, consumed, tokens = Data(), 5, 0
+    data, consumed, position = Data(), 5, 0
     batches = Prefetcher(data)
     for _ in range(20):
-        batch = batches.step(consumed, tokens)
-        assert batch.number == data.made.get(timeout=300) == (consumed, tokens)
-        examples, more = data.size(consumed, tokens)
-        consumed, tokens = consumed + examples, tokens + more
-        batches.begin(consumed, tokens)
+        batch = batches.step(consumed, position)
+        assert batch.number == data.made.get(timeout=300) == (consumed, position)
+        examples, more = data.size(consumed, position)
+        consumed, position = consumed + examples, position + more
+        batches.begin(consumed, position)
         # The next batch is prefetched before the trainer requests it.
-        assert data.made.get(timeout=300) == (consumed, tokens)
-        data.made.put((consumed, tokens))
+        assert data.made.get(timeout=300) == (consumed, position)
+        data.made.put((consumed, position))
     assert batches.step(2, 7).number == (2, 7)  # another position, as after resuming
     batches.close()
 
