@@ -26,6 +26,7 @@ import numpy as np
 from benchmarks.budget_peers import PEERS
 from benchmarks.budget_texts import Text, written
 from benchmarks.harness import RESULTS, Worker, command_line, heading, machine, record, run_command, say, table
+from lm.metrics.intervals import interval
 
 OURS = "bytelm"
 # SEEDS: number of seeds by minutes of training. The only row of 20 minutes is on books.
@@ -168,8 +169,7 @@ def difference(ours: Sequence[Run], theirs: Sequence[Run]) -> tuple[float, float
         counts = np.bincount(draw.integers(len(sizes), size=len(sizes)), minlength=len(sizes))
         means = [each[draw.integers(len(each), size=len(each))].mean(axis=0) for each in bits]
         found.append((means[0] - means[1]) @ counts / (sizes @ counts))
-    low, high = np.quantile(found, [0.025, 0.975])
-    return float((bits[0].mean(axis=0) - bits[1].mean(axis=0)).sum() / sizes.sum()), float(low), float(high)
+    return float((bits[0].mean(axis=0) - bits[1].mean(axis=0)).sum() / sizes.sum()), *interval(np.array(found))
 
 
 def page(result: dict[str, Any], command: str) -> str:

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pipelines.dataset.reader import TokenStream
 from pipelines.machine import Machine
 from pipelines.recipes.recipe import save_config
-from pipelines.run.folder import lock
+from pipelines.run.folder import Run, lock
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training.batch import Shard
 from pipelines.training.batch_objectives import NextToken
@@ -201,6 +201,18 @@ def test_all_ranks_start_from_the_weights_of_another_run(tmp_path, recipe, datas
     pretrain(recipe, data=dataset_folder, out=one, init_from=source)
     run(recipe, dataset_folder, two, kind, more=("--init-from", source))
     assert_same_to_rounding(one, two)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_all_ranks_of_a_timed_run_have_the_same_lengths_and_end_at_the_same_step(
+    tmp_path, recipe, dataset_folder, kind
+):
+    timed = with_train(recipe, minutes=0.05, length_start=8, batch_tokens_start=2 * 32, batch_warmup_tokens=7 * 32 * 10)
+    run(timed, dataset_folder, tmp_path / "timed", kind)  # ranks that disagree would wait for each other
+    *_, before, last = (line for line in Run(tmp_path / "timed").metrics() if line["split"] == "train")
+    assert before["time_s"] < 3.001 and last["time_s"] > 2.999
+    assert last["batch_tokens"] == 7 * 32
 
 
 def test_parallel_without_torchrun_is_a_clear_error(tmp_path, recipe, dataset_folder, monkeypatch):
