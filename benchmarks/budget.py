@@ -7,8 +7,9 @@ the same number of threads. Each peer first tries its four settings (benchmarks/
 The setting with the fewest bits per byte on the validation passages then trains all rows of the peer. Only training
 steps count as minutes. Setup, vocabulary, encoding, validation and checkpoints are timed separately. A finished run
 scores the test passages once, which is not timed. The schedules of peers follow the elapsed share of the minutes, as
-ours do. Each result is written to budget.json at once, so the same command resumes after an interruption. budget.md
-shows all results so far.
+ours do. Each result is written to budget.json at once, so the same command resumes after an interruption. On another
+machine it keeps the search and measures all rows anew, since equal minutes need equal machines. budget.md shows all
+results so far.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,7 @@ import numpy as np
 
 from benchmarks.budget_peers import PEERS
 from benchmarks.budget_texts import Text, written
-from benchmarks.harness import RESULTS, Worker, command_line, heading, machine, record, run_command, say, table
+from benchmarks.harness import RESULTS, Worker, command_line, device_name, heading, record, run_command, say, table
 from lm.metrics.intervals import interval
 
 OURS = "bytelm"
@@ -59,7 +61,8 @@ class Benchmark:
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder
         self._file = options.out / "budget.json"
-        made_with = {"machine": machine(), "threads": options.threads, "minute_seconds": options.minute_seconds}
+        self._machine = device_name("cpu")
+        made_with = {"threads": options.threads, "minute_seconds": options.minute_seconds}
         self.result: dict[str, Any] = {**made_with, "texts": {}, "runs": []}
         if self._file.exists():
             self.result = json.loads(self._file.read_text())
@@ -83,6 +86,8 @@ class Benchmark:
         key = {"kind": kind, "contestant": contestant, "text": row.text, "minutes": row.minutes, "seed": seed}
         if contestant != OURS:
             key["setting"] = setting
+        if kind == "row":
+            key["machine"] = self._machine
         runs: list[Run] = self.result["runs"]
         earlier = [run for run in runs if key.items() <= run.items()]
         if any("error" not in run for run in earlier):
@@ -96,7 +101,7 @@ class Benchmark:
             gpt2 = str(self.options.gpt2 or "")
             job |= {"contestant": contestant, "setting": setting, "train": str(text.path("train")), "gpt2": gpt2}
             found = self._worker(job | {"seconds": seconds, "seed": seed})
-        self.result["runs"] = [run for run in runs if run not in earlier] + [key | found]
+        self.result["runs"] = [run for run in runs if run not in earlier] + [key | found | {"machine": self._machine}]
         self.write()
         if "error" in found:
             say(f"failed: {found['error']}")
@@ -172,10 +177,16 @@ def difference(ours: Sequence[Run], theirs: Sequence[Run]) -> tuple[float, float
     return float((bits[0].mean(axis=0) - bits[1].mean(axis=0)).sum() / sizes.sum()), *interval(np.array(found))
 
 
+VERDICT = ("text", "minutes", "seeds", "ratio", "difference", "verdict", "machine")
+RUN = (
+    *("text", "minutes", "contestant", "setting", "seed", "bits per byte", "tokens", "parameters", "s", "other s"),
+    "machine",
+)
+
+
 def page(result: dict[str, Any], command: str) -> str:
     """Return budget.md."""
-    here = result["machine"]
-    facts = f"{here['processor']}, {here['cores']} cores, {result['threads']} threads for each training, one at a time."
+    facts = f"the machines below, with {result['threads']} threads for each training, one at a time."
     if result["minute_seconds"] != 60:
         facts += f" A trial of the benchmark: a minute has {result['minute_seconds']:g} seconds."
     search = [run for run in result["runs"] if run["kind"] == "search"]
@@ -188,34 +199,20 @@ def page(result: dict[str, Any], command: str) -> str:
         "`GPT2LMHeadModel` with the settings of benchmarks/budget_peers.py.",
         "",
         *table(
-            ("text", "minutes", "seeds", "bytelm", *(peer.name for peer in PEERS), "ratio", "difference", "verdict"),
+            (*VERDICT[:3], OURS, *(peer.name for peer in PEERS), *VERDICT[3:]),
             _verdicts(result["runs"]),
         ),
         "",
         "## Runs",
         "",
-        *table(
-            (
-                "text",
-                "minutes",
-                "contestant",
-                "setting",
-                "seed",
-                "bits per byte",
-                "tokens",
-                "parameters",
-                "s",
-                "other s",
-            ),
-            (_cells(run) for run in result["runs"] if run["kind"] == "row"),
-        ),
+        *table(RUN, (_cells(run) for run in result["runs"] if run["kind"] == "row")),
         "",
         f"## Search: {SEARCH_MINUTES} minutes on {SEARCH_TEXT}, bits per byte of the validation passages",
         "",
         *table(
-            ("peer", "setting", "bits per byte", "tokens", "parameters", "dtype"),
+            ("peer", "setting", "bits per byte", "tokens", "parameters", "dtype", "machine"),
             (
-                (run["contestant"], run["setting"], *_reached(run), run.get("dtype", ""))
+                (run["contestant"], run["setting"], *_reached(run), run.get("dtype", ""), run["machine"])
                 for run in sorted(search, key=lambda run: (run["contestant"], run.get("bits_per_byte", 99.0)))
             ),
         ),
@@ -237,11 +234,12 @@ def page(result: dict[str, Any], command: str) -> str:
 
 
 def _verdicts(runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
-    """Yield a row of the first table for each text and time that every contestant has a result for."""
-    for row in ROWS:
+    """Yield a row of the first table for each text, time and machine that has results of every contestant."""
+    for row, machine in product(ROWS, dict.fromkeys(run["machine"] for run in runs)):
         of: dict[str, list[Run]] = {}
         for run in runs:
-            if (run["kind"], run["text"], run["minutes"]) == ("row", row.text, row.minutes) and "error" not in run:
+            where = run["kind"], run["text"], run["minutes"], run["machine"]
+            if where == ("row", row.text, row.minutes, machine) and "error" not in run:
                 of.setdefault(run["contestant"], []).append(run)
         if len(of) <= len(PEERS):
             continue
@@ -254,7 +252,7 @@ def _verdicts(runs: Sequence[Run]) -> Iterator[tuple[str, ...]]:
         whole = "" if seeds == SEEDS[row.minutes] else " so far"
         verdict = ("won" if ratio <= GOAL and high < 0 else "**lost**") + whole
         shown = f"{change:+.3f} ({low:+.3f} to {high:+.3f})"
-        yield (row.text, f"{row.minutes}", f"{seeds}", *cells, f"{ratio:.3f} of {best}", shown, verdict)
+        yield (row.text, f"{row.minutes}", f"{seeds}", *cells, f"{ratio:.3f} of {best}", shown, verdict, machine)
 
 
 def _mean_and_range(bits: Sequence[float]) -> str:
@@ -271,7 +269,7 @@ def _reached(run: Run) -> tuple[str, ...]:
 def _cells(run: Run) -> tuple[str, ...]:
     times = (f"{run[name]:.1f}" if name in run else "" for name in ("seconds", "setup_seconds"))
     names = run["text"], f"{run['minutes']}", run["contestant"], run.get("setting", ""), f"{run['seed']}"
-    return *names, *_reached(run), *times
+    return *names, *_reached(run), *times, run["machine"]
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:

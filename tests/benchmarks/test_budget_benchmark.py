@@ -121,11 +121,12 @@ def test_rows_are_those_of_the_plan():
     assert SEEDS == {1: 3, 5: 3, 20: 1} and GOAL == 0.97
 
 
-def run(contestant, seed, level, sizes, minutes=1):
+def run(contestant, seed, level, sizes, minutes=1, machine="p"):
     """Return a recorded run with about `level` bits per byte."""
     bits = [size * (level + 0.01 * seed + 0.1 * np.sin(i)) for i, size in enumerate(sizes)]
     key = {"kind": "row", "contestant": contestant, "text": "books", "minutes": minutes, "seed": seed, "setting": "s"}
     more = {"tokens": 1, "parameters": 1, "seconds": 60.0, "bits_per_byte": sum(bits) / sum(sizes)}
+    more["machine"] = machine
     return key | more | {"bits": bits, "bytes": sizes}
 
 
@@ -145,9 +146,11 @@ def test_a_row_is_won_only_at_97_percent_of_the_best_peer(level, verdict):
     runs = [
         run(name, 0, bits, sizes, 20) for name, bits in (("bytelm", level), ("nanoGPT", 2.0), ("transformers", 1.7))
     ]
-    made_with = {"machine": {"processor": "p", "cores": 2}, "threads": 2, "minute_seconds": 60, "texts": {}}
-    line = next(line for line in page({**made_with, "runs": runs}, "c").split("\n") if line.startswith("| books | 20 "))
-    assert line.endswith(f"| {verdict} |") and "of transformers" in line
+    faster = [run(name, 0, 1.0, sizes, 20, machine="q") for name in ("bytelm", "nanoGPT")]  # not all contestants yet
+    made_with = {"threads": 2, "minute_seconds": 60, "texts": {}}
+    lines = page({**made_with, "runs": [*faster, *runs]}, "c").split("\n")
+    line = next(line for line in lines if line.startswith("| books | 20 "))
+    assert line.endswith(f"| {verdict} | p |") and "of transformers" in line
 
 
 def test_wrong_arguments_are_one_sentence(capsys, tmp_path):
