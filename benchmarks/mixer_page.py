@@ -64,13 +64,13 @@ def recall_lines(result: dict) -> list[str]:
     for mixer, jobs in rows.items():
         ends = [job["accuracy"] if "accuracy" in job else job["curve"][-1]["accuracy"] for job in jobs if job["curve"]]
         means = [f"{statistics.mean(end[str(pairs)] for end in ends):.1%}" if ends else "" for pairs in PAIRS]
-        cells.append((mixer, *means, *costs(jobs)))
+        cells.append((mixer, *means, *costs(jobs, result["machine"])))
     return [
         f"A text names 8 to 64 keys with their values, then asks for the values in another order. There are {KEYS} "
         f"keys and {VALUES} values, so chance is {1 / VALUES:.1%}. Models have {shape(RECALL)} and are trained on "
         f"{options['recall_tokens']:,} tokens, with all numbers of pairs in turns, and "
         f"{seeds} seed{'s' * (seeds > 1)}. Columns are the accuracy by number of "
-        f"pairs, on new texts. The column `seconds` is the training time{on_cpu(result)}.",
+        f"pairs, on new texts. The column `seconds` is the training time on this machine{on_cpu(result)}.",
         "",
         *table(("mixer", *(f"{pairs} pairs" for pairs in PAIRS), *COSTS), cells),
     ]
@@ -84,7 +84,10 @@ def quality_lines(result: dict) -> list[str]:
         bits = [job["bits"] for job in jobs if "bits" in job]
         curve = [f"{mean:.3f}" if (mean := mean_point(jobs, point)) else "" for point in SHOWN]
         cells.append(
-            (statistics.mean(bits) if bits else math.inf, (mixer, *interval_cells(bits), *curve, *costs(jobs)))
+            (
+                statistics.mean(bits) if bits else math.inf,
+                (mixer, *interval_cells(bits), *curve, *costs(jobs, result["machine"])),
+            )
         )
     cells.sort(key=lambda row: row[0])
     head = ("mixer", "bits per byte", "± 95 %", "seeds", *(f"at {point / POINTS:.0%}" for point in SHOWN))
@@ -93,7 +96,8 @@ def quality_lines(result: dict) -> list[str]:
         f"{options['batch_tokens']:,}, with AdamW at {options['lr']}, warm-up and a cosine. Bits per byte are of "
         f"held-out text, in blocks of {TEXT.context_length}; the interval is over seeds. The columns after that are "
         "points of the learning curve, on a part of the held-out text: all models have the same batches and rates "
-        f"there. The column `seconds` is the training time{on_cpu(result)}, of {options['processes']} at a time.",
+        f"there. The column `seconds` is the training time on this machine{on_cpu(result)}, with "
+        f"{options['processes']} trainings at a time.",
         "",
         *table((*head, *COSTS), (row for _, row in cells)),
     ]
@@ -102,8 +106,8 @@ def quality_lines(result: dict) -> list[str]:
 COSTS = ("parameters", "MFLOP/token", "seconds", "remarks")
 
 
-def costs(jobs: Sequence[dict]) -> tuple[str, ...]:
-    """Return the cells of COSTS."""
+def costs(jobs: Sequence[dict], machine: str) -> tuple[str, ...]:
+    """Return the cells of COSTS, with the mean seconds of the trainings on one machine."""
     done = [job for job in jobs if "seconds" in job]
     stopped = (
         (job["job"]["seed"], job["curve"][-1]["tokens"] if job["curve"] else 0) for job in jobs if "error" in job
@@ -111,8 +115,9 @@ def costs(jobs: Sequence[dict]) -> tuple[str, ...]:
     remarks = "; ".join(f"seed {seed} stopped after {tokens:,} tokens" for seed, tokens in stopped)
     if not done:
         return "", "", "", remarks
-    seconds = statistics.mean(job["seconds"] for job in done)
-    return f"{done[0]['parameters']:,}", f"{done[0]['flops_per_token'] / 1e6:.2f}", f"{seconds:.0f}", remarks
+    timed = [job["seconds"] for job in done if job["machine"] == machine]
+    seconds = f"{statistics.mean(timed):.0f}" if timed else ""
+    return f"{done[0]['parameters']:,}", f"{done[0]['flops_per_token'] / 1e6:.2f}", seconds, remarks
 
 
 def by_mixer(rows: Sequence[dict]) -> dict[str, list[dict]]:

@@ -6,8 +6,8 @@
 All models have the parameters of the model with attention, to 1 %: the width of the MLP makes up for the mixer's. The
 benchmark ends after `--minutes` with what it has. Each part replaces the same part of an earlier run on this kind of
 device in `benchmarks/results/mixers.json` and `mixers.md`, except that runs of different mixers or seeds with the same
-options and machine add up. So the same command continues: it repeats no training that has ended. Processes take one
-training after the other, all mixers with seed 0 first.
+options add up. So the same command continues, also on another machine: it repeats no training that has ended. Speeds
+add up on one machine only. Processes take one training after the other, all mixers with seed 0 first.
 """
 
 import json
@@ -90,20 +90,21 @@ def main(options: Options) -> None:
         }
         key = f"{part} {options.device}"
         results = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
-        earlier = results[key] if key in results and setting(results[key]) == setting(new) else None
+        earlier = results[key] if key in results and setting(results[key], part) == setting(new, part) else None
         ended = [row["job"] for row in earlier["rows"] if "error" not in row] if earlier and part != "speed" else []
         with tempfile.TemporaryDirectory() as folder:
             rows = measure(part, options, Path(folder), deadline, ended)
-        new |= {"seconds": time.monotonic() - now, "rows": rows}
+        new |= {"seconds": time.monotonic() - now, "rows": [row | {"machine": new["machine"]} for row in rows]}
         results[key] = joined(earlier, new) if earlier else new
         record(options.out, "mixers", results, page(results))
     say(options.out / "mixers.md")
 
 
-def setting(result: Result) -> Result:
+def setting(result: Result, part: Part) -> Result:
     """Return what two results must share to add up."""
     options = {name: value for name, value in result["options"].items() if name not in RUN_OPTIONS}
-    return json.loads(json.dumps({**options, "machine": result["machine"], "torch": result["torch"]}))
+    machine = result["machine"] if part == "speed" else ""
+    return json.loads(json.dumps({**options, "machine": machine, "torch": result["torch"]}))
 
 
 def joined(earlier: Result, new: Result) -> Result:
