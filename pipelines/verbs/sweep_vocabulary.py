@@ -162,7 +162,7 @@ def _check(kinds: tuple[SweptKind, ...], sizes: tuple[int, ...], seeds: int, wor
 
 
 def _warn_of_schedules(budget: "Budget", wanted: "list[Vocabulary]") -> None:
-    """Warn of the first run whose warm-up lasts until its end."""
+    """Warn of the first run in which the warm-up or the growth of the batches lasts until the end."""
     from pipelines.sweep.plan import SweepRun
 
     for run in (SweepRun(vocabulary, 0) for vocabulary in wanted):
