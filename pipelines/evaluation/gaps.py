@@ -190,9 +190,9 @@ def gaps_of(
     Args:
         documents: The text.
         scores: Scores of the run and of the other run; places are in the joined documents.
-        cuts: First bytes of all tokens of each run.
+        cuts: Index of the first byte of each token, for each run.
         units: Number of units of the bootstrap.
-        block: Units of a block that it draws, None for single units.
+        block: Units in a block that the bootstrap draws; None if it draws single units.
         names: The runs.
     """
     text = b"".join(documents)

@@ -213,7 +213,7 @@ def show_measured(measured: MeasuredRuns, chosen: Sequence[Measurement] = (), ex
 
 
 def _show(measured: MeasuredRuns, explain: bool) -> None:
-    """Print a line for each split of each run, a table with a column for each, and the names of the files."""
+    """Print a line for each split of each run, a table with a column for each split, and the names of the files."""
     from pipelines.cli.display import answer, say, table
     from pipelines.evaluation.numbers import (
         OVERFLOW,

@@ -1,4 +1,4 @@
-"""Measurement: fit a scaling law to models of several sizes, trained on your text in a given time.
+"""Measurement: fit a scaling law to models of several sizes, trained on your text.
 
 Examples:
     bytelm scale my-text/ --budget 2h --out scale --dry-run
