@@ -1,4 +1,4 @@
-"""What the bootstrap of 95 % intervals draws from a split: its documents (see `lm.metrics.intervals`).
+"""The units that the bootstrap of 95 % intervals draws from a split: its documents (see `lm.metrics.intervals`).
 
 Below 30 documents the text is cut into segments of one context, and blocks of consecutive segments are drawn. A text of
 fewer than 20 segments has no interval.

@@ -52,7 +52,7 @@ class CorpusText:
                 if split not in corpus.split_names:
                     raise ValueError(f"{corpus.name} has no split {split!r}; it has {', '.join(corpus.split_names)}")
         else:
-            # All documents are in train, in corpus order: so small a fraction of the hashes is none.
+            # Without a split rule, all documents are in train, in corpus order.
             corpus = open_corpus(list(specs), split="none", **reading)
         tok = run.tokenizer()
         self.source = ", ".join(specs)

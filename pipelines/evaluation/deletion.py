@@ -1,4 +1,4 @@
-"""Deleting parts of a run's model while it is scored."""
+"""Delete parts of a run's model while it is scored."""
 
 from collections.abc import Iterator, Sequence
 
@@ -22,7 +22,7 @@ SEED = 0
 def part_means(model: LanguageModel, parts: Sequence[str], plan: Plan, zero: bool) -> Means | None:
     """Return what `deletions` of `parts` needs: means over about MEAN_TOKENS tokens of the training split of a plan.
 
-    None with `zero`. An encoder reads masked blocks, as in training. Raises ValueError for a part that the model lacks,
+    None if `zero`. An encoder reads masked blocks, as in training. Raises ValueError for a part that the model lacks,
     for means without training data, and for an encoder-decoder.
     """
     check_parts(model, parts)

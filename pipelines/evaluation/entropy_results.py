@@ -35,11 +35,11 @@ class Information(MutualInformation):
 
 @dataclass(frozen=True, kw_only=True)
 class EntropyRate:
-    """Bits per byte of an endless text, estimated on a sample and its beginnings."""
+    """Bits per byte of an endless text, estimated on a sample and its prefixes."""
 
     sample_bytes: int
     sizes: list[int]
-    """Bytes of the beginnings, up to the whole sample"""
+    """Bytes of the prefixes, up to the whole sample"""
     bits_per_byte: dict[str, list[float | None]]
     """By estimate, one number for each size"""
     true: float | None

@@ -72,7 +72,7 @@ class ClassGap:
     difference: float
     """In the unit of the difference; the differences of all classes add up to it"""
     low: float | None
-    """The 95 % interval of the difference; None for a text that is too short, as `high`"""
+    """Low end of the 95 % interval of the difference; both ends are None for a text that is too short"""
     high: float | None
 
 
@@ -86,7 +86,7 @@ class StringGap:
     run_bits: float
     other_bits: float
     low: float | None
-    """The 95 % interval of `run_bits` minus `other_bits`; None for a text that is too short, as `high`"""
+    """Low end of the 95 % interval of `run_bits` minus `other_bits`; both ends are None for a text that is too short"""
     high: float | None
 
     @property
@@ -95,7 +95,7 @@ class StringGap:
         return self.run_bits - self.other_bits
 
     def row(self) -> tuple[str, list[str]]:
-        """Return the row of a table: the string, its number, bits of both runs for each, and the gap."""
+        """Return the row of a table: the string, its count, the mean bits of both runs, and the gap."""
         bounds = "" if self.low is None else f" ({self.low:,.1f} to {self.high:,.1f})"
         each = (f"{total / self.count:.2f}" for total in (self.run_bits, self.other_bits))
         return self.text, [f"{self.count:,}", *each, f"{self.gap:+,.1f}{bounds}"]
@@ -190,9 +190,9 @@ def gaps_of(
     Args:
         documents: The text.
         scores: Scores of the run and of the other run; places are in the joined documents.
-        cuts: First bytes of all tokens of each run.
+        cuts: Index of the first byte of each token, for each run.
         units: Number of units of the bootstrap.
-        block: Units of a block that it draws, None for single units.
+        block: Units in a block that the bootstrap draws; None if it draws single units.
         names: The runs.
     """
     text = b"".join(documents)

@@ -47,7 +47,7 @@ class Groups:
         self.nats, self.sizes, self.per_byte, self.original = nats, sizes, per_byte, original
 
     def of(self, groups: np.ndarray, count: int) -> list[Group | None]:
-        """Return each of `count` groups, None without tokens; `groups` (N,) are their numbers."""
+        """Return each of `count` groups, None if it has no tokens. `groups` (N,): the number of each token's group."""
         tokens = np.bincount(groups, minlength=count).tolist()
         nats = np.bincount(groups, self.nats, minlength=count).tolist()
         sizes = [None] * count
@@ -57,7 +57,7 @@ class Groups:
         return [group_of(*row, total, self.per_byte, self.original) if row[0] else None for row in rows]
 
     def rows(self, groups: np.ndarray, names: Sequence[str]) -> list[NamedGroup]:
-        """Return the groups with tokens; `groups` (N,) are indices of `names`."""
+        """Return the groups with tokens. `groups` (N,): the index in `names` of each token's group."""
         named = zip(names, self.of(groups, len(names)), strict=True)
         return [NamedGroup(name=name, **vars(group)) for name, group in named if group is not None]
 

@@ -45,7 +45,7 @@ def measure(*plans: Plan) -> tuple[Evaluation, list[ValueError]]:
 
 
 def _splits(plan: Plan, opened: Iterable[Any]) -> Iterator[Split]:
-    """Yield the splits of a plan with the model that scores them; `opened` are datasets that may be trained on."""
+    """Yield the splits of a plan with the model that scores them. `opened`: datasets that are already open."""
     run, options, tokenizer = plan.run, plan.options, plan.run.tokenizer()
     trained = load_trained(run, options.device, options.dtype, options.checkpoint, needs="float64")
     others: Iterator[Split | None] = _splits(plan.other, [plan.other.dataset]) if plan.other else repeat(None)

@@ -72,7 +72,10 @@ def sentences_of(evaluation: "SplitEvaluation", above: bool | None = None) -> li
 
 
 def by_sentence(sentences: Mapping[str, list[str]]) -> list[str]:
-    """Return the sentences about texts, by the name of the text. Sentences that do not hold for all name theirs."""
+    """Return the different sentences about texts, from those of each text by its name.
+
+    A sentence that does not hold for all texts begins with the names of its texts.
+    """
     names: dict[str, list[str]] = {}
     for name, of_name in sentences.items():
         for sentence in of_name:

@@ -33,7 +33,7 @@ class PlacedScores(NamedTuple):
     nats: np.ndarray
     """float64 (N,)"""
     units: np.ndarray
-    """int (N,): number of the unit of each token that the bootstrap draws"""
+    """int (N,): number of each token's unit of the bootstrap"""
     written: np.ndarray
     """bool (N,): whether the token has bytes in the text"""
 

@@ -121,7 +121,9 @@ def plan(run: Run, options: EvaluationOptions, data: AnyPath | None = None, agai
     for measurement in with_changed_options(options.measuring or {}):
         measurement.check(run, options)
     if options.without and run.recipe.model.architecture == "encoder-decoder":
-        raise ValueError(f"{run.folder} is an encoder-decoder, and a part in `without` cannot name one of its stacks")
+        raise ValueError(
+            f"{run.folder} is an encoder-decoder, and a part in `without` cannot name one of its stacks: leave it out"
+        )
     dataset: Dataset | CorpusText
     training: Dataset | None
     splits: Mapping[str, Stream]

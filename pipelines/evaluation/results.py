@@ -153,7 +153,7 @@ class Evaluation:
     earlier: tuple[SplitEvaluation, ...] = ()
     """Evaluations with other settings, the newest first"""
     asked: tuple[str, ...] = field(default=(), compare=False)
-    """The splits that the call measured which returned this; none if it was read from a file"""
+    """Splits measured by the call that returned this; empty if it was read from a file"""
 
     @classmethod
     def read(cls, folder: Path) -> "Evaluation | None":

@@ -60,7 +60,7 @@ def score(
 
 
 class _Forecast:
-    """The time of a long pass, which it says once, as soon as the speed is known."""
+    """The time of a long pass, printed once, as soon as the speed is known."""
 
     def __init__(self, task: str, total: float) -> None:
         self._task, self._total = task, total

@@ -1,4 +1,4 @@
-"""What a measurement is given: a split, the logits of the model while it scores the split, and the scored split."""
+"""The input of a measurement: a split, the logits of the model while it scores the split, and the scored split."""
 
 from __future__ import annotations
 
@@ -128,5 +128,5 @@ class ScoredSplit(Split):
 
     @property
     def is_code(self) -> bool:
-        """Whether the loss is a code length, so that the split has bits per byte."""
+        """Whether the loss divided by the bytes is bits per byte of the text or of the original."""
         return self.sizes is not None and not isinstance(self.objective, MaskedToken)

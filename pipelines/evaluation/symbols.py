@@ -118,7 +118,7 @@ def _sample(batches: Iterator[pa.Array], size: int, column_type: pa.DataType) ->
 
 
 def sample_of(text: SymbolText, size: int) -> Array:
-    """Return at most `size` bytes of documents in random order, uint8. The seed is fixed, and the last one is cut."""
+    """Return at most `size` bytes of documents in random order, uint8. The seed is fixed; the last document is cut."""
     if len(text.text) <= size and len(text.text_offsets) == 2:
         return text.text
     order = np.random.default_rng(SAMPLE_SEED).permutation(len(text.text_offsets) - 1)

@@ -114,7 +114,7 @@ def _information(text: SymbolText, source: MarkovSource | None, threads: int, pr
 
 
 def _rates(text: SymbolText, source: MarkovSource | None, sample: int, threads: int, progress: Progress) -> EntropyRate:
-    """Return the prefix sizes of the sample, and the bits per byte of each prefix by each estimate."""
+    """Return the sizes of the prefixes of a sample, and the bits per byte of each prefix by each estimate."""
     data = sample_of(text, sample)
     whole = data.tobytes()
     sizes = [*(size for size in (SMALLEST_SAMPLE * 4**power for power in range(32)) if size < len(whole)), len(whole)]
@@ -211,8 +211,8 @@ DEFINITIONS = {
     "within documents": "Mutual information after shuffling the symbols of each document. The part above the bias "
     "comes from differences between documents, such as topic and language, not from order.",
     "order": "Mutual information of the text minus that of the text shuffled within documents.",
-    "entropy rate": "Bits per byte of an endless text, estimated on the bytes of a sample for every unit. The curve "
-    "over sample size shows whether an estimate still falls.",
+    "entropy rate": "Bits per byte of an endless text, estimated on the bytes of a sample, whatever the unit. The "
+    "curve over sample size shows whether an estimate still falls.",
     SLOPE: "1 / slope of the mean match length against log2 of the length of the past, for pasts from 256 bytes up to "
     "the size. A match length is the length of the shortest string that did not begin in the past. The estimate "
     "is within 2 % for known sources from a million symbols on. In natural text the mean match length is not linear in "

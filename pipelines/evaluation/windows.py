@@ -26,7 +26,7 @@ from pipelines.training.batch_objectives import (
 
 # Limits of a batch, so that long windows do not fill memory.
 BATCH_WINDOWS, BATCH_POSITIONS = 16, 16_384
-SMALL_BATCH = 4096  # positions of a batch of short windows: smaller ones wait for Python
+SMALL_BATCH = 4096  # positions of a batch of short windows; in smaller batches, Python is the bottleneck
 
 Stream = TokenStream | Pairs
 """The examples of a split."""
@@ -72,7 +72,7 @@ class Windows:
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Scores of N tokens, 34 bytes each."""
+    """Scores of N tokens, 33 bytes each."""
 
     targets: np.ndarray
     """int32 (N,): ids of the scored tokens"""
@@ -162,7 +162,10 @@ def encoder_windows(stream: TokenStream, objective: MaskedToken) -> Iterator[Win
 def lone_mask_windows(
     stream: TokenStream, objective: MaskedToken, starts: np.ndarray, columns: np.ndarray, ends: np.ndarray | None = None
 ) -> Iterator[Windows]:
-    """Yield a block from each of `starts` (N,) of a stream, scored at its token `columns` (N,); see `alone`."""
+    """Yield a block from each of `starts` (N,) of a stream, scored at its token `columns` (N,).
+
+    See `MaskedToken.alone`.
+    """
     rows = windows_per_batch(objective.positions)
     for first in range(0, len(starts), rows):
         part = slice(first, first + rows)
@@ -212,5 +215,5 @@ def sequence_windows(
 
 
 def windows_per_batch(positions: int) -> int:
-    """Return how many windows of that many positions fit in a batch."""
+    """Return the number of windows of `positions` positions in a batch."""
     return max(1, min(max(BATCH_WINDOWS, SMALL_BATCH // positions), BATCH_POSITIONS // positions))

@@ -57,4 +57,4 @@ def _show_questions(scores: QuestionScores, tok: Tokenizer) -> None:
     start = f"after {tok.decode(list(scores.start_ids))}" if scores.start_ids else "without a start token"
     answer(f"{count_text(scores.shots, 'example')} before each question{drawn}; read {start}")
     if scores.cut:
-        answer(f"{count_text(scores.cut, 'question')} cut at the beginning, because the model reads no longer texts")
+        answer(f"{count_text(scores.cut, 'question')} cut at the beginning to fit the context")

@@ -111,8 +111,8 @@ def _continuations(
             )
         if read.is_cut:
             warn(
-                f"the text and {which} have more tokens than the {run.config.model.context_length:,} that the model "
-                "reads at most: the beginning of the text was cut off"
+                f"the text and {which} are longer than the context of {run.config.model.context_length:,} tokens: the "
+                "beginning of the text was cut off"
             )
         sequences.append((read.ids, read.first))
     return sequences

@@ -13,7 +13,7 @@ from pipelines.training.batch import Array
 
 @dataclass(frozen=True)
 class Continuation:
-    """The ids that a decoder reads, of which it scores the last ones."""
+    """The ids that a model reads. It scores those of the ending."""
 
     ids: Array
     """int64 (T,): start ids, context and ending"""

@@ -232,7 +232,7 @@ def _word_totals(score: TextScore, words: Words) -> str:
     if len(known) < len(each):
         return f"{line} without the first word, which has a token that is not scored"
     if not words.end:
-        return f"{line}, as many as the tokens"
+        return f"{line}, the same total as the tokens"
     end = bits(-words.end)
     return f"{line}: {-score.log_probability_bits:.4f} of the tokens, and {end:.4f} because the last word ends"
 

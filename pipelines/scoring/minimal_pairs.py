@@ -43,7 +43,7 @@ class Text(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """A row of a file, with one comparison of two texts, or two."""
+    """A row of a file: one or two comparisons of two texts."""
 
     place: str
     paradigm: str

@@ -1,4 +1,4 @@
-"""Which options of a score go with which model. Imports no torch."""
+"""Check the options of `bytelm score` against the model of a run. Imports no torch."""
 
 from typing import Literal
 

@@ -30,7 +30,7 @@ class Predictions:
     top_log_probabilities: Array
     """(N, K) float64"""
     group_log_probabilities: Array
-    """(N,) float64: ln of the predicted probability of all tokens in `group`; NaN without a group"""
+    """(N,) float64: ln of the total probability of the tokens in `group`; NaN without a group"""
 
     @classmethod
     def unknown(cls, count: int, top: int) -> "Predictions":
@@ -71,7 +71,7 @@ def predict(
         first: Index of the first of these tokens in `Windows.indices`.
         top: Number of likeliest tokens to return for each prediction.
         group: (V,) bool: tokens whose total probability to return.
-        total: Number of windows, for the progress bar; one batch of windows shows none.
+        total: Number of windows, for the progress bar. A single batch shows no bar.
     """
     made = Predictions.unknown(count, min(top, model.config.vocab_size))
     at_once = windows_per_batch(model.config.context_length)

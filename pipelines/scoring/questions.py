@@ -53,7 +53,7 @@ class QuestionScores:
     log_probabilities: tuple[Array, ...]
     """ln p of the choices (C,) of each question, in nats"""
     cut: int
-    """Questions whose examples were cut off at the beginning, because the model reads no longer texts"""
+    """Questions cut at the beginning to fit the context: first their examples, then their own text"""
 
     @property
     def answers(self) -> Array:
@@ -158,7 +158,7 @@ def score_questions(
         made = iter(predict_endings(run, [(choice.ids, choice.first) for of_one in read for choice in of_one]))
         scores += [np.array([math.fsum(next(made).log_probabilities) for _ in of_one]) for of_one in read]
     if cut:
-        warn(f"{cut:,} of {len(questions):,} questions were cut at the beginning: the model reads no longer texts")
+        warn(f"{cut:,} of {len(questions):,} questions were cut at the beginning to fit the context")
     return QuestionScores(shots, tuple(before), tuple(questions), tuple(examples), tuple(scores), cut)
 
 

@@ -248,7 +248,7 @@ def _target_score(run: LoadedRun, text: str, target: str, top: int, words: bool)
     windows = sequence_windows([target_sequence(run, ids, "`target` with its end token")], source)
     group = _word_beginnings(run) if words else None
     made = predict(run.model, windows, len(ids), first=1, top=top, group=group)
-    # A word is certain to end after the end token, so the last border is never read.
+    # A word certainly ends after the end token, so the last border is never read.
     borders = np.append(made.group_log_probabilities, np.nan) if words else None
     return text_result(run, ids, made, words, borders, target)
 

@@ -202,7 +202,8 @@ def _deduplicate(source: "Corpus", method: Literal["exact", "near"], folder: Pat
     count, size = f"{len(found.documents):,} of {found.corpus_documents:,}", quantity(found.removed_bytes, "B")
     say(f"duplicates: {count} documents, {size} of text")
     if found.uncompared:
-        say(f"stopped comparing a document after too many different candidates: {count_text(found.uncompared, 'time')}")
+        times = count_text(found.uncompared, "time")
+        say(f"a document was compared with only some of its candidates, because too many differed from it: {times}")
     return source.without(found.marks, found.removed_bytes)
 
 

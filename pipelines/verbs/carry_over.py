@@ -39,16 +39,16 @@ def carry_over(
     as_json: AsJson = False,
     **reading: Unpack[ReadingOptions],
 ) -> Tokenizer:
-    """Write a run with the weights of another one and another vocabulary; return the tokenizer.
+    """Write a copy of a run with another vocabulary; return the tokenizer.
 
     The rows of tokens that both vocabularies have are copied. The rows of other tokens are the mean of all rows, the
-    mean of the rows of their pieces, or half of each, whichever has the least loss on training text. To train the run
+    mean of the rows of their pieces, or half of each, whichever has the lowest loss on training text. To train the run
     further, give it to pretrain as `init_from`.
 
     Args:
         out: Folder of the new run.
         steps: Optimizer steps that train the changed decoder on the training split, with the settings and the batch
-            size of its run. The old model trains for as many steps for comparison, and is not saved. For runs only.
+            size of its run. The old model trains for as many steps for comparison, and is not saved.
         as_json: Print the summary as JSON, and nothing else.
     """
     changing, new = (
@@ -64,7 +64,7 @@ def carry_over(
 
 
 def _after(batches: Batches, tok: Tokenizer) -> Tokenizer:
-    """Return the tokenizer after reading the text, of which the measurement keeps a part."""
+    """Read the text, of which `VocabularyChange` keeps a sample, and return the tokenizer."""
     for _ in batches:
         pass
     return tok

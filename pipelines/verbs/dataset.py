@@ -27,7 +27,7 @@ def verify_dataset(
 ) -> dict[str, Any]:
     """Check every file of a dataset against its manifest, and return the problem of each bad file by name.
 
-    Prints each file that is altered, truncated, missing or extra. The exit status is 1 if there is one.
+    Prints each file that is altered, truncated, missing or extra. The exit status is 1 if there is such a file.
 
     Args:
         as_json: Print one JSON object.

@@ -65,8 +65,8 @@ def entropy(
     Args:
         unit: Symbols to count: bytes, characters, or the tokens of `tokenizer`.
         against: Corpus to compare with: KL and Jensen-Shannon divergence.
-        sample_bytes: Bytes of text to measure, from whole documents in random order; by default the whole corpus, and
-            16M of it for the entropy rate. A sample limits memory and time.
+        sample_bytes: Bytes of text to measure, from a random sample of documents; by default the whole corpus, and 16M
+            of it for the entropy rate. A sample limits memory and time.
         threads: Number of threads; all cores by default.
         out: HTML page to write, with plots and definitions.
         explain: Print the definition of each number.

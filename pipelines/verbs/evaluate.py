@@ -96,7 +96,7 @@ def evaluate(
         ablation: What the output of a deleted part becomes: its mean over the training split, or zero.
         context: Tokens that the model reads at once; default: as in its training.
         rotary_scaling: Change of the frequencies of rotary positions for a longer context: linear divides all of them,
-            ntk the slow ones by a larger base, and yarn the slow ones only.
+            ntk raises their base, and yarn divides only the slow ones.
         stride: Tokens between the starts of two windows; default: the window, so that windows do not overlap.
         min_context: Score only tokens with at least this many tokens before them in the window.
         explain: Print the definition of each number.
@@ -164,7 +164,7 @@ def next_step(given: Mapping[str, Any], _: Any) -> str:
 
 
 def _check_deletion(without: Sequence[str], against: object, measuring: Mapping[str, Any]) -> None:
-    """Raise ValueError for measurements that would need the whole model beside the one `without` its parts."""
+    """Raise ValueError for measurements that need the whole model beside the one `without` its parts."""
     if not without:
         return
     unfit = [name for name in ("memorisation", "entropy_calibration") if measuring.get(name)]
@@ -213,7 +213,7 @@ def show_measured(measured: MeasuredRuns, chosen: Sequence[Measurement] = (), ex
 
 
 def _show(measured: MeasuredRuns, explain: bool) -> None:
-    """Print a line for each split of each run, a table with a column for each, and the names of the files."""
+    """Print a line for each split of each run, a table with a column for each split, and the names of the files."""
     from pipelines.cli.display import answer, say, table
     from pipelines.evaluation.numbers import (
         OVERFLOW,

@@ -37,7 +37,7 @@ def export_gguf(
     Args:
         out: File to write, such as model.gguf.
         dtype: Dtype of matrices. q8_0 has 8 bits for each number and a scale for each 32. Vectors are f32.
-        approximate: Also write a tokenizer, such as o200k, that llama.cpp applies differently to some texts.
+        approximate: Allow a tokenizer, such as o200k, that llama.cpp applies differently to some texts.
         overwrite: Replace an existing file.
     """
     if find_spec("gguf") is None:

@@ -18,7 +18,8 @@ PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 
 @verb
 def export_onnx(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "auto", overwrite: bool = False) -> Path:
-    """Write the model of a run as an ONNX file and compare it with the model in onnxruntime; return its path.
+    """Write the model of a run as an ONNX file and compare its logits in onnxruntime with the model's; return the
+    path.
 
     Inputs are int64, of any batch size and any length up to the context. A decoder takes input_ids. An encoder also
     takes attention_mask, 0 at padding, and token_type_ids if it has token types. An encoder-decoder takes input_ids and
@@ -44,5 +45,5 @@ def export_onnx(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "auto", o
     from pipelines.exchange.onnx_export import write_onnx
 
     error = write_onnx(found, checkpoint, out)
-    say(f"{out}: its logits in onnxruntime differ by at most {error:.2g} of the largest from the model's")
+    say(f"{out}: its logits in onnxruntime differ from the model's by at most {error:.2g} of the largest")
     return out

@@ -133,7 +133,7 @@ def _finetune(
 def _check(config: FinetuneConfig, lora: LoraConfig, parallel: "Kind", from_scratch: bool, seeds: int) -> None:
     """Raise ValueError for options that exclude each other."""
     if seeds < 1:
-        raise ValueError(f"`seeds` is {seeds}, but must be above 0")
+        raise ValueError(f"`seeds` is {seeds}, but must be at least 1")
     if config.patience and parallel in ("fsdp", "hsdp"):
         raise ValueError(f"`patience` needs the whole model in each process, but `parallel` is {parallel!r}: use 'ddp'")
     for name, given in (("lora.rank", lora.rank), ("freeze", config.freeze), ("reinit", config.reinit)):

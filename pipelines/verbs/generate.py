@@ -93,10 +93,10 @@ def generate(
     search_options = ["`beams`"] * bool(beams) + ["`length_penalty`"] * (length_penalty is not None)
     if search_options and architecture != "encoder-decoder":
         raise ValueError(
-            f"{search_options[0]} is for an encoder-decoder, and this run's model is of architecture {architecture}"
+            f"{search_options[0]} is for an encoder-decoder, and this run's architecture is {architecture}"
         )
     if steps > 1 and architecture != "encoder":
-        raise ValueError(f"`steps` is for an encoder, but this run's model is of architecture {architecture}")
+        raise ValueError(f"`steps` is for an encoder, and this run's architecture is {architecture}")
     if sinks:
         check_sinks(found.recipe.model, sinks, found.recipe.model.context_length)
     if architecture == "encoder":

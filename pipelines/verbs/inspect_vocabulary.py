@@ -54,8 +54,8 @@ def inspect_vocabulary(
 ) -> dict[str, Any]:
     """Describe the tokens of a vocabulary; return the numbers and ids.
 
-    Tokens of byte-level BPE that its merges never make, tokens that the split pattern cuts, tokens that the training
-    split of a corpus uses never or rarely, the longest tokens, and the oddest: those that change most often between
+    Lists the tokens of byte-level BPE that its merges never make, tokens that the split pattern cuts, tokens that the
+    training split of a corpus uses never or rarely, the longest tokens, and the oddest, which change most often between
     letters of a script, digits, punctuation and white space. Many such tokens do not make a model worse: compare bits
     per byte.
 

@@ -61,5 +61,5 @@ def report(
 
 
 def _runs_in(run: "AnyRun") -> "Sequence[AnyRun]":
-    """Return the runs in a folder, or the run itself; a folder without runs is left for others to refuse."""
+    """Return the runs in a folder, or the run itself. A folder without runs is returned too, and refused later."""
     return (isinstance(run, Path) and run.is_dir() and run_folders(run)) or [run]

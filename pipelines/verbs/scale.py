@@ -1,4 +1,4 @@
-"""Measurement: fit a scaling law to models of several sizes trained on a text within a time.
+"""Measurement: fit a scaling law to models of several sizes, trained on your text.
 
 Examples:
     bytelm scale my-text/ --budget 2h --out scale --dry-run
@@ -141,7 +141,7 @@ def _train(work: "Work", workers: int) -> float:
 def _search(work: "Work", workers: int, bar: "Bar") -> float:
     """Return the multiple of the recipe's learning rate with the lowest loss at the smallest size.
 
-    While the best is the highest or the lowest of those tried, one more is tried beyond it.
+    While the best rate is the highest or the lowest tried, the search tries one beyond it, up to MOST_RATES rates.
     """
     from pipelines.scaling.plan import MOST_RATES, RATES
 

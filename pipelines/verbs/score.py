@@ -175,7 +175,7 @@ def _check(
 
 
 def _check_files(pairs: Sequence[Path], questions: Sequence[Path], others: Mapping[str, bool]) -> None:
-    """Raise ValueError for files beside `others`, the options with a text that are given."""
+    """Raise ValueError for files with another option that gives a text. `others`: whether each is given, by name."""
     given = [name for name, files in (("`pairs`", pairs), ("`questions`", questions)) if files]
     if given and (unfit := [*given[1:], *(name for name, is_given in others.items() if is_given)]):
         raise ValueError(f"{given[0]} reads texts from files: leave {unfit[0]} out")

@@ -78,8 +78,8 @@ def sweep_vocabulary(
             unigram at white space; words are letters and digits, or other visible characters.
         sizes: Numbers of entries; default: powers of two from 512 to 65536 that suit the text.
         seeds: Number of runs per vocabulary, with the seeds 0, 1 and so on. One seed gives no intervals and no test.
-        flops: FLOPs of each run, by default as many as in the sweep in `out`; all runs of a new sweep take about an
-            hour on 2 cores.
+        flops: FLOPs of each run; by default those of the sweep in `out`. In a new sweep, all runs together take about
+            an hour on 2 cores.
         recipe: Recipe of a decoder, by name or .toml file. It decides the model, batches and learning rate.
         workers: Number of runs to train at a time, each in one thread; default: one per core.
         as_json: Print the summary as JSON, and nothing else.
@@ -162,7 +162,7 @@ def _check(kinds: tuple[SweptKind, ...], sizes: tuple[int, ...], seeds: int, wor
 
 
 def _warn_of_schedules(budget: "Budget", wanted: "list[Vocabulary]") -> None:
-    """Warn of the first run whose warm-up lasts until its end."""
+    """Warn of the first run in which the warm-up or the growth of the batches lasts until the end."""
     from pipelines.sweep.plan import SweepRun
 
     for run in (SweepRun(vocabulary, 0) for vocabulary in wanted):

@@ -126,7 +126,7 @@ def train_tokenizer(
         superwords: Let the last tokens hold several words; bpe only. SuperBPE (Liu et al. 2025), which reads the text
             twice.
         transition: Share of the entries that are made before `superwords` begins.
-        superword_words: Most words in a token with `superwords`.
+        superword_words: Maximum number of words in a token with `superwords`.
         parity: Treat languages equally: a file of parallel sentences, or a ratio for each language. CORPUS then names
             a language for each corpus, as in en=books/ de=articles.jsonl. A line of the file has a sentence in all
             languages: {"en": "a house", "de": "ein Haus"}. A merge serves the language with most tokens there; with
@@ -136,8 +136,8 @@ def train_tokenizer(
             limit. For three languages or more.
         merge_by: Pair that is merged next: the most frequent one, or the one with the largest count(ab) / (count(a)
             count(b)); wordpiece only.
-        min_frequency: Least count of a pair to merge; by default 2, with `merge_by='likelihood'` the largest that fills
-            the vocabulary. For characters and words: their least count, by default 1. Not for unigram.
+        min_frequency: Minimum count of a pair to merge; by default 2, with `merge_by='likelihood'` the largest that
+            fills the vocabulary. For characters and words: their minimum count, by default 1. Not for unigram.
         max_token_length: Maximum length of a token in bytes or integers; bpe and integers only.
         limit_alphabet: Number of most frequent characters to keep; all by default. wordpiece and character-bpe only.
         base: Number of integers, which are their own ids; by default the largest one plus 1. integers only.

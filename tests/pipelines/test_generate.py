@@ -211,7 +211,7 @@ def test_a_lower_length_penalty_prefers_shorter_targets(trained_translator):
         ({"beams": 3, "temperature": 0.8}, "`beams` searches for the likeliest text, without `temp"),
         ({"greedy": True, "temperature": 0.8}, "`greedy` always takes the likeliest token, without `temp"),
         ({"greedy": True, "top_p": 0.8}, "`greedy` always takes the likeliest token, without `top_p`"),
-        ({"beams": 3}, "`beams` is for an encoder-decoder, and this run's model is of architecture decoder"),
+        ({"beams": 3}, "`beams` is for an encoder-decoder, and this run's architecture is decoder"),
         ({"length_penalty": 0.6}, "`length_penalty` is for an encoder-decoder"),
         ({"length_penalty": 36.0}, "`length_penalty` is 36.0, but must be from -35 to 35"),
         ({"tokens": 0}, "`tokens` is 0"),

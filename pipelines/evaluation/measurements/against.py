@@ -38,7 +38,7 @@ class Gap:
     unit: str
     value: float
     low: float | None
-    """None for a text that is too short for an interval, as `high`"""
+    """Low end of the 95 % interval; both ends are None for a text that is too short"""
     high: float | None
     documents: int | None
 
@@ -60,8 +60,9 @@ class Comparison(Result):
     above = True
     section = Section(
         "Where the runs differ",
-        "Both runs are summed over spans of text at whose ends both begin a token. A span belongs to the class of most "
-        "of its bytes. A word is rare if it occurs once in the text. The differences of the classes add up.",
+        "The bits of both runs are summed over spans of text. A span begins where both runs begin a token and a "
+        "character begins. It belongs to the class of most of its bytes. A word is rare if it occurs once in the text. "
+        "The differences of the classes add up to the whole difference.",
     )
 
     kl_bits: float | None = number(

@@ -70,7 +70,7 @@ class Counts:
     repeated_scores: int
     """Scores of tokens that were scored before"""
     end_tokens: int
-    """Tokens between documents"""
+    """Tokens that stand before each document"""
     end_tokens_scored: int
     end_token_bits: float
     other_special_tokens: int
@@ -89,7 +89,7 @@ class Audit(Result):
     section = Section(
         "Audit of the bytes",
         "The text and its scored tokens are counted again, from the decoded documents. Bits per byte are comparable "
-        "between tokenizers if no check fails.",
+        "between tokenizers if every check passes. A – marks a check that does not apply, or an unknown original.",
     )
 
     checks: tuple[Check, ...]
@@ -288,7 +288,7 @@ def _notes(split: ScoredSplit, counts: Counts) -> Iterator[str]:
         yield (
             f"The first token of a document is predicted from {end} and {seen}."
             if end
-            else "No token separates documents: the first token of one is predicted from the end of the one before it."
+            else "No token separates documents: the first token of each is predicted from the end of the previous one."
         )
         cost, total = counts.end_token_bits, bits(float(scores.nats.sum()))
         if end and total:

@@ -117,8 +117,8 @@ def compressed_text(
 ) -> CompressedText:
     """Return the bits per byte of a split's text for each compressor.
 
-    `given_train` is (C(train + split) - C(train)) * 8 / bytes of the split, with C the compressed size in bytes. Runs
-    one compressor per core, with both texts in memory.
+    `given_train` is (C(train + split) - C(train)) * 8 / bytes of the split, with C the compressed size in bytes. The
+    compressors run in parallel threads, with both texts in memory.
     """
     held_out, train = (stream_text(dataset.split(name), tokenizer) for name in (split, "train"))
     texts = (train + held_out, train, held_out)

@@ -73,8 +73,7 @@ class CalibratedEntropy(Result):
         "Entropy calibration: the model generates texts at temperature 1, each from the first token of a window of the "
         'split. "Generated text" is the mean entropy of its predictions on these texts, "real text" its mean loss on '
         "the windows themselves. The two are equal for a calibrated model. The interval is from a bootstrap over "
-        "texts. "
-        "All values are bits per token, by position.",
+        "texts. All values are bits per token, by position.",
     )
 
     texts: int

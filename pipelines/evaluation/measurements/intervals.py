@@ -20,7 +20,7 @@ class Intervals(Result):
     """None for a text that is too short for intervals"""
     documents: int
     contexts: int | None
-    """None if the bootstrap drew documents, as `contexts_per_block`"""
+    """None if the bootstrap drew documents; so is `contexts_per_block`"""
     contexts_per_block: int | None
     draws: int
     seed: int

@@ -1,4 +1,4 @@
-"""The loss of a decoder at masked tokens, if a share of its training predicted them (GPT-BERT)."""
+"""The loss at masked tokens of a decoder that was also trained to predict masked tokens (GPT-BERT)."""
 
 from dataclasses import dataclass
 
@@ -45,7 +45,10 @@ class MaskedRows(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class OfMaskedRows(Measurement):
-    """The loss at masked tokens. It is always measured for runs with `train.masked_rows`."""
+    """The loss at masked tokens, for runs with `train.masked_rows`.
+
+    It is not measured if parts of the model are deleted, or if no token is masked.
+    """
 
     result = MaskedRows
 

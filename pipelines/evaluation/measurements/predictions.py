@@ -135,7 +135,8 @@ class Numbers(Result):
     def mean(cls, shares: Sequence[float], results: Sequence[Self]) -> Self:
         """Return the numbers of a mixture of texts.
 
-        Tokens and bytes are totals. Bits per byte are the mean bits of a token divided by its mean bytes. Other
+        Tokens and bytes are totals. Cross-entropy, entropy and accuracy are means weighted by `shares`. Perplexity is
+        exp of the mean cross-entropy. Bits per byte are the mean bits of a token divided by its mean bytes. Other
         numbers are left out.
         """
 

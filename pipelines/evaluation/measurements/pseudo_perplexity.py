@@ -69,8 +69,8 @@ def pseudo_perplexity(
 ) -> PseudoPerplexity:
     """Return the pseudo-perplexity of a masked model (Salazar et al., 2020), and that of the unigram.
 
-    It is exp of the mean nats of `PSEUDO_POSITIONS` tokens, each masked alone in its block. They are drawn with seed 0
-    from the tokens of the split that are not special.
+    It is exp of the mean nats of up to `PSEUDO_POSITIONS` tokens, each masked alone in its block. They are drawn with
+    seed 0 from the tokens of the split that are not special.
     """
     special = np.isin(stream.read(0, stream.tokens), sorted(tokenizer.special_tokens.values()))
     ordinary = np.flatnonzero(~special)

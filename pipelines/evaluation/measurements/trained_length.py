@@ -98,7 +98,7 @@ class BeyondTrainedLength(Result):
     def _verdict(self, name: str, difference: Estimate) -> str:
         mean, low, high = difference
         length = f"{self.trained_length:,} tokens"
-        words = "is worse than" if low > 0 else "is better than" if high < 0 else "does not differ surely from"
+        words = "is worse than" if low > 0 else "is better than" if high < 0 else "is not clearly different from"
         return (
             f"Beyond {length}, reading {name} {words} reading in windows of {length}: {mean:+.3f} bits per token "
             f"(95 %: {low:+.3f} to {high:+.3f})."
@@ -135,7 +135,7 @@ class OfLongWindows(Measurement):
         assert isinstance(split.stream, TokenStream)
         count = (split.stream.tokens - 1) // window
         if count < 2:
-            why = f"{split.stream.tokens:,} tokens of the split are fewer than two texts of {window:,} tokens"
+            why = f"the split has {split.stream.tokens:,} tokens, too few for two texts of {window:,} tokens"
             return BeyondTrainedLength(0, trained, left_out=f"No loss beyond the trained length: {why}.")
         with Bar("reading long texts", min(count, TEXTS) * window, "tok") as bar:
             losses = losses_of_texts(split, trained, self.sinks, bar.update)

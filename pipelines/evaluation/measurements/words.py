@@ -89,8 +89,8 @@ def per_word(
 ) -> tuple[Words, dict[str, Interval]]:
     """Return the numbers of a split per word, and their 95 % intervals.
 
-    All tokens of the stream but the first are scored. The
-    numbers have no interval if `sampling` is None or a sample has no words.
+    All tokens of the stream but the first are scored. The numbers have no interval if `sampling` is None or a sample
+    has no words.
     """
     nats = scores.nats.sum()
     words, line_ends = words_and_line_ends(stream_text(stream, tokenizer), text)
