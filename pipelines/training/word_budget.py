@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from pipelines.cli.display import quantity
 from pipelines.cli.waiting import doing
 from pipelines.dataset.reader import TokenDataset, TokenStream
+from pipelines.recipes.config import TrainConfig
 from pipelines.recipes.recipe import Recipe
 from pipelines.training.mixture import Mixture
 from tokenizer import Tokenizer
@@ -32,6 +34,14 @@ def in_tokens(recipe: Recipe, mixture: Mixture) -> Recipe:
     if not per_token:
         raise ValueError(f"{first.place} has no words to count: give `train.tokens` instead of `train.words`")
     return replace(recipe, train=replace(recipe.train, tokens=max(1, round(words / per_token))))
+
+
+def word_lines(train: TrainConfig) -> list[str]:
+    """Return a line about the words of a training; none if tokens decide."""
+    if not train.words:
+        return []
+    mean = train.tokens / train.words
+    return [f"{quantity(train.words, '')} words are {quantity(train.tokens, 'tok')}, {mean:.4g} tokens a word"]
 
 
 def count_words(stream: TokenStream, tokenizer: Tokenizer, separator: int | None) -> int:

@@ -1,5 +1,7 @@
 """`train.words` trains on a number of words and keeps checkpoints by words; exports of them score every token."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -127,5 +129,6 @@ def test_the_command_line_takes_numbers_with_units(in_process, dataset_folder, t
     shape = ["--model.context-length", "32", "--model.width", "32", "--model.layers", "1"]
     done = in_process("pretrain", "gpt-tiny", "--data", str(dataset_folder), "--out", "gpt", *words, *shape)
     assert done.returncode == 0, done.stderr
+    assert re.search(r"1 k words are [\d.]+ ktok, [\d.]+ tokens a word", done.stderr + done.stdout)
     train = Run(tmp_path / "gpt").recipe.train
     assert (train.words, train.keep_words) == (1_000, (500, 1_000))
