@@ -118,7 +118,7 @@ class Inspections:
 
         def refuse_if_late(*_: object) -> None:
             if left.is_set() or time.monotonic() > ends:
-                advice = "shorten the text, or let `quick` estimate the effects of patching"
+                advice = "shorten the text, or for patching set `quick`"
                 raise ValueError(f"the model reads for more than {self._seconds:g} s: {advice}")
 
         for block in other.model.stack.blocks:
