@@ -45,8 +45,6 @@ def _of_steps(recipe: Recipe, steps: int) -> Recipe:
     changed = replace(
         recipe.train,
         tokens=tokens,
-        words=0,
-        keep_words=(),
         batch_tokens_start=0,
         batch_warmup_tokens=0,
         warmup_tokens=min(recipe.train.warmup_tokens, round(WARMUP_SHARE * tokens)),

@@ -12,7 +12,6 @@ from pipelines.evaluation.results import Evaluation
 from pipelines.exchange.possible_exports import possible_exports
 from pipelines.files import parse_json
 from pipelines.run.folder import Run
-from pipelines.run.retention import checkpoint_folders, find_checkpoint, readable_state
 from pipelines.run.text_ids import text_ids
 from pipelines.tasks.task import Task
 from tokenizer import Tokenizer
@@ -39,21 +38,10 @@ SCORING = (
 )
 
 
-def model_card(
-    run: Run,
-    tok: Tokenizer,
-    parameters: int,
-    library: str,
-    loading: str,
-    scoring: str = "",
-    *,
-    checkpoint: str = "auto",
-    adds_start: bool = False,
-) -> str:
-    """Return the card of a checkpoint of `run` in Markdown, with front matter for the hub.
+def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading: str, scoring: str = "") -> str:
+    """Return the card of `run` in Markdown, with front matter for the hub.
 
-    `loading` is Python code. `scoring` is code that continues it with the log-probability of a text. `adds_start`: the
-    exported tokenizer of a decoder puts the start token before a text.
+    `loading` is Python code. `scoring` is code that continues it with the log-probability of a text.
     """
     model, train = run.recipe.model, run.recipe.train
     heads = count_text(model.heads, "head") if model.attention_only else f"mixer {model.mixer_names}"
@@ -64,8 +52,7 @@ def model_card(
     origin = f"imported from {imported}" if imported else f"trained {learned}"
     if "init_from" in run.facts:
         origin += f" from the weights of {Path(run.facts['init_from']).name}"
-    trained = checkpoint_folders(run.folder)
-    tokens = readable_state(find_checkpoint(run.folder, checkpoint)).get("tokens") if trained else None
+    tokens = max((line["tokens"] for line in run.metrics()), default=0)
     use = HEADS[head.kind] if head else TASKS[model.architecture]
     parts = [
         f"---\nlibrary_name: {library}\npipeline_tag: {use}\ntags:\n- bytelm\n---",
@@ -77,7 +64,7 @@ def model_card(
         *([f"## How to score a text\n\n{SCORING}\n\n```python\n{scoring}\n```"] if scoring else []),
         f"## Data\n\n{_data(run)}" + (f" The model saw {tokens:,} tokens." if tokens else ""),
         f"## Tokenizer\n\n{kind_named(tok.kind).title} with {tok.vocab_size:,} entries; pattern `{tok.pattern}`; "
-        f"fingerprint `{tok.fingerprint}`.{_start(run, tok, adds_start)}",
+        f"fingerprint `{tok.fingerprint}`.{_start(run, tok)}",
     ]
     if not imported:
         parts.append(
@@ -104,13 +91,12 @@ def _task(task: Task) -> str:
     return "\n\n".join(parts)
 
 
-def _start(run: Run, tok: Tokenizer, added: bool) -> str:
-    """Return a sentence about the ids that a decoder reads before a text. `added`: its tokenizer adds them."""
-    is_decoder = run.recipe.model.architecture == "decoder" and run.recipe.head is None
-    before = text_ids(run, tok).before if is_decoder else ()
+def _start(run: Run, tok: Tokenizer) -> str:
+    """Return a sentence about the ids that a decoder reads before a text, which no exported tokenizer adds."""
+    adds_none = run.recipe.model.architecture == "decoder" and run.recipe.head is None
+    before = text_ids(run, tok).before if adds_none else ()
     named = " and ".join(f"`{tok.decode([i])}` (id {i})" for i in before)
-    adds = "the tokenizer adds it" if added else "the tokenizer does not add it"
-    return f" The model reads {named} before a text; {adds}." if named else ""
+    return f" The model reads {named} before a text; the tokenizer does not add it." if named else ""
 
 
 def _data(run: Run) -> str:

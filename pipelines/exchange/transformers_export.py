@@ -1,7 +1,6 @@
 """A run as a folder that `transformers` opens."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ TEXT, TARGET = "It was a dark and stormy night.", "Es war eine dunkle Nacht."
 SCORING = {
     "decoder": """import torch
 
-start = {start}  # read before a text
+start = {start}  # read before a text; the tokenizer does not add it
 ids = tokenizer("{text}", add_special_tokens=False)["input_ids"]
 read = torch.tensor([start + ids])
 with torch.no_grad():
@@ -63,19 +62,11 @@ nats = log_p.gather(1, target[0, :, None]).sum()""",
 REMEDIES = {"encoder": ": the recipe bert-tiny has the architecture of ModernBERT, which can be exported"}
 
 
-def write_transformers_folder(
-    run: Run, checkpoint: str, out: Path, replaceable: Callable[[Path], bool], start_token: bool = False
-) -> str:
-    """Write a run to `out`, and return a line about the result.
-
-    With `start_token`, the tokenizer of a decoder adds its start token. Raises ValueError for a model without one.
-    """
+def write_transformers_folder(run: Run, checkpoint: str, out: Path, replaceable: Callable[[Path], bool]) -> str:
+    """Write a run to `out`, and return a line about the result."""
     tok = run.tokenizer()
-    start = _start_token(run, tok) if start_token else ()
     ids = _special_ids(run, tok)
     parts = (_language_parts if run.recipe.head is None else task_parts)(run, checkpoint, tok, ids, out.name)
-    if start:
-        parts = replace(parts, edges=Edges(start))
     with whole_folder(out, replaceable) as partial:
         # Ids that are None are written too: otherwise transformers would use its defaults. `settings` come last:
         # RoBERTa's have the padding id that its positions are numbered from.
@@ -84,8 +75,7 @@ def write_transformers_folder(
             write_json(partial / "generation_config.json", {name: i for name, i in parts.ids.items() if i is not None})
         save_tensors(partial / "model.safetensors", parts.tensors, metadata={"format": "pt"})
         _write_tokenizer(partial, run, tok, parts)
-        texts = "transformers", parts.loading, parts.scoring
-        card = model_card(run, tok, parts.parameters, *texts, checkpoint=checkpoint, adds_start=start_token)
+        card = model_card(run, tok, parts.parameters, "transformers", parts.loading, parts.scoring)
         write_whole(partial / "README.md", card)
     without = f"; {WITHOUT_MASKS}" if run.recipe.train.masked_rows else ""
     return f"{out}: {quantity(parts.parameters, '')} parameters in the format of {parts.title}{without}"
@@ -127,15 +117,6 @@ def _edges(run: Run, tok: Tokenizer) -> Edges | None:
         return Edges((), around.after[:1], around.after[:1])
     first, last = (tuple(around.special[name] for name in (role,) if name in around.special) for role in (CLS, SEP))
     return Edges(first, last * (2 if run.facts.get("model_type") == "roberta" else 1), last)
-
-
-def _start_token(run: Run, tok: Tokenizer) -> tuple[int, ...]:
-    """Return the ids that a decoder reads before a text. Raises ValueError if it reads none."""
-    if run.recipe.model.architecture != "decoder" or run.recipe.head is not None:
-        raise ValueError("`start_token` is for a decoder that predicts text: leave it out")
-    if not (before := text_ids(run, tok).before):
-        raise ValueError(f"{run.folder} was trained without a start token: leave `start_token` out")
-    return before
 
 
 def write_adapter_folder(run: Run, checkpoint: str, out: Path, replaceable: Callable[[Path], bool]) -> str:

@@ -19,13 +19,13 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 MaskedUnit = Literal["token", "word", "span"]
 
 # Fields that may change when a run resumes. Except for rounding, they change neither the data order nor the objective.
-# `tokens`, `minutes` and `words` may only grow: the schedules then span the new total.
+# `tokens` and `minutes` may only grow: the schedules then span the new total.
 CHANGEABLE = (
     *("batch_tokens", "batch_tokens_start", "batch_warmup_tokens", "micro_batch"),
-    *("tokens", "minutes", "words", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile"),
+    *("tokens", "minutes", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile"),
     *("cuda_graphs", "activation_checkpointing", "whole_gradients"),
     *("validate_every_tokens", "validation_tokens", "checkpoint_every_tokens", "log_every_steps", "tensorboard"),
-    *("keep_checkpoints", "keep_best", "keep_every_tokens", "keep_words", "nonfinite", "max_rollbacks", "patience"),
+    *("keep_checkpoints", "keep_best", "keep_every_tokens", "nonfinite", "max_rollbacks", "patience"),
 )
 
 # The same of fine-tuning.
@@ -37,7 +37,7 @@ MOST_THREADS = 1024
 SUBJECTS = {
     "length and batches": (
         "tokens batch_tokens micro_batch seed",
-        "minutes words batch_tokens_start batch_warmup_tokens length_start length_share sampling",
+        "minutes batch_tokens_start batch_warmup_tokens length_start length_share sampling",
     ),
     "masks": ("", "masked_rows masked_share masked_share_end masked_unit"),
     "optimizer": (
@@ -48,8 +48,7 @@ SUBJECTS = {
     "stability": ("", "grad_clip nonfinite max_rollbacks"),
     "validation and checkpoints": (
         "validate_every_tokens checkpoint_every_tokens",
-        "patience validation_tokens keep_checkpoints keep_best keep_every_tokens keep_words log_every_steps "
-        "tensorboard",
+        "patience validation_tokens keep_checkpoints keep_best keep_every_tokens log_every_steps tensorboard",
     ),
     "device": (
         "device dtype compile",
@@ -72,9 +71,6 @@ class TrainConfig:
     """Minutes of training, without validation and checkpoints, after which a run ends; 0: it ends after tokens. The
     schedules and intervals then follow the time, so that the learning rate reaches its end on a machine of any speed:
     a share of the minutes counts as that share of tokens."""
-    words: int = 0
-    """Words of text to train on, such as 10M, instead of tokens; 0: tokens decide. A word is text between white space.
-    They become tokens by the mean of the training split"""
     batch_tokens: int = 16_384
     """Tokens of an optimizer step. Rounded to whole blocks; for pairs, the maximum of both sides with padding."""
     batch_tokens_start: int = 0
@@ -171,9 +167,6 @@ class TrainConfig:
     """Also keep the checkpoint with the lowest validation loss"""
     keep_every_tokens: int = 0
     """Also keep the first checkpoint past each multiple of this many tokens; 0: none"""
-    keep_words: tuple[int, ...] = ()
-    """With words, also keep the checkpoint of the first step that reaches each of these numbers of words, such as 1M
-    2M"""
     log_every_steps: int = 10
     """Optimizer steps between two lines of metrics.jsonl. An interval of less than half as many steps is merged with
     the interval next to it."""
@@ -217,7 +210,7 @@ class TrainConfig:
         require_positive(self, "keep_checkpoints")
         require_not_negative(self, "micro_batch", "batch_tokens_start", "batch_warmup_tokens", "warmup_tokens")
         require_not_negative(self, "weight_decay", "weight_decay_ratio", "muon_lr", "grad_clip", "z_loss", "threads")
-        require_not_negative(self, "keep_every_tokens", "patience", "length_start", "minutes", "words")
+        require_not_negative(self, "keep_every_tokens", "patience", "length_start", "minutes")
         require(self, ("layer_decay",), lambda value: 0 < value <= 1, "be above 0 and at most 1")
         require(
             self,
@@ -247,19 +240,6 @@ class TrainConfig:
                 f"train.batch_tokens_start is {self.batch_tokens_start} and train.batch_warmup_tokens is "
                 f"{self.batch_warmup_tokens}: a batch that grows needs both, one that does not needs neither"
             )
-
-        if self.words and self.minutes:
-            raise ValueError("train.words and train.minutes both end the run: leave one of them out")
-        if self.keep_words and not 0 < min(self.keep_words) <= max(self.keep_words) <= self.words:
-            raise ValueError(
-                f"train.keep_words is {' '.join(map(str, self.keep_words))}, but must be above 0 and at most "
-                f"train.words, {self.words}"
-            )
-
-    @property
-    def kept_tokens(self) -> dict[int, float]:
-        """The tokens of each number of words in `keep_words`, ascending."""
-        return {words: words * self.tokens / self.words for words in sorted(self.keep_words)}
 
     @property
     def keeps_best(self) -> bool:

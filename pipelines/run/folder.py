@@ -272,8 +272,7 @@ def _changes(run: Run, recipe: Recipe, facts: dict[str, Any]) -> list[tuple[str,
             "it was altered, or choose another `out`"
         )
     changes = [(name, old.get(name), value) for name, value in new.items() if value != old.get(name)]
-    # Words decide the tokens: the error names the cause.
-    for name, was, now in sorted(changes, key=lambda change: change[0] != "train.words"):
+    for name, was, now in changes:
         if name == "train.batch_tokens" and name in run.settings:
             raise ValueError(
                 f"{run.folder} has train.batch_tokens {was!r}, not {now!r}, and its pairs are sorted into batches of "
@@ -284,7 +283,7 @@ def _changes(run: Run, recipe: Recipe, facts: dict[str, Any]) -> list[tuple[str,
                 f"{run.folder} ends after {recipe.train.minutes:g} minutes, so `train.tokens` does not extend it: give "
                 "more `train.minutes`"
             )
-        shorter = name in ("train.tokens", "train.minutes", "train.words") and 0 < now < was
+        shorter = (name == "train.tokens" and now < was) or (name == "train.minutes" and 0 < now < was)
         if name in run.settings or shorter:
             own = "" if recipe.task else f": bytelm pretrain --out {run.folder}"
             raise ValueError(

@@ -1,6 +1,6 @@
 """Which checkpoints a run has, and which of them it keeps. Imports no torch."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ def checkpoints_to_keep(run: Path, newest: Path, config: TrainConfig) -> set[Pat
     losses = criteria(folders)
     if config.keeps_best and losses:
         keep.add(min(losses, key=losses.__getitem__))
-    keep.update(checkpoints_of_words(folders, config).values())
     reached = 0
     for folder in folders:
         tokens = readable_state(folder).get("tokens", 0)
@@ -30,16 +29,6 @@ def checkpoints_to_keep(run: Path, newest: Path, config: TrainConfig) -> set[Pat
             reached = tokens // config.keep_every_tokens
             keep.add(folder)
     return keep
-
-
-def checkpoints_of_words(folders: Sequence[Path], config: TrainConfig) -> dict[int, Path]:
-    """Return the first checkpoint that reached each number of words in `train.keep_words`, if there is one.
-
-    `folders` are the checkpoints, oldest first.
-    """
-    at = {folder: readable_state(folder).get("tokens", 0) for folder in folders}
-    reached = {words: [f for f in folders if at[f] >= tokens] for words, tokens in config.kept_tokens.items()}
-    return {words: later[0] for words, later in reached.items() if later}
 
 
 def checkpoint_folders(run: Path) -> list[Path]:

@@ -138,8 +138,6 @@ class Family:
             train=replace(
                 train,
                 tokens=run.tokens,
-                words=0,
-                keep_words=(),
                 minutes=0.0,
                 lr=train.lr * scale,
                 muon_lr=train.muon_lr * scale,

@@ -115,8 +115,6 @@ class Budget:
             train=replace(
                 train,
                 tokens=tokens,
-                words=0,
-                keep_words=(),
                 minutes=0.0,
                 warmup_tokens=round(tokens * min(1.0, train.warmup_tokens / train.tokens)),
                 seed=run.seed,

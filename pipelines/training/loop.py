@@ -172,23 +172,25 @@ class Trainer:
         before = self._position()
         step = self.step()
         self.writer.check()
+        note = self.at.training_line(step.lr, self.config.loss_is_cross_entropy)
         goal = self.config.expected_tokens(self.at.tokens, self.at.seconds)
-        bar.update(min(self.at.tokens, goal), goal, self.at.training_line(step.lr, self.config.loss_is_cross_entropy))
-        to_log, to_validate = self._due_to_log(step.batch_tokens), self.config.validate_every_tokens
-        if to_log or self._is_over() or self._due(to_validate, before) or self._due_to_save(before):
+        bar.update(min(self.at.tokens, goal), goal, note)
+        intervals = (self.config.validate_every_tokens, self.config.checkpoint_every_tokens)
+        to_log = self._due_to_log(step.batch_tokens)
+        if to_log or self._is_over() or any(self._due(interval, before) for interval in intervals):
             self._finish_steps()
         last = self._is_over()
         if self.at.unlogged and (last or to_log):
             self._log_training(step)
         improved = False
-        if last or self._due(to_validate, before):
+        if last or self._due(self.config.validate_every_tokens, before):
             lowest = self.at.lowest_criterion
             self.validate()
             improved = self.at.lowest_criterion != lowest
             if self._out_of_patience():
                 say(f"step {self.at.step:,}: no improvement in {self.config.patience} validations ends the training")
         save = (self.config.keeps_best and improved) or self._out_of_patience()
-        if last or save or self._due_to_save(before):
+        if last or save or self._due(self.config.checkpoint_every_tokens, before):
             self._checkpoint()
         if improved and self.config.patience and self.parallel.is_main and self.run is None:
             self._best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
@@ -227,7 +229,9 @@ class Trainer:
             self._update()
         if self.device.type != "cpu":  # earlier, the thread and the launches of kernels would hold each other up
             self.batches.begin(*self._next_batch)
-        self.at.add_step(examples, tokens)
+        self.at.step += 1
+        self.at.tokens += tokens
+        self.at.consumed += examples
         step = Step(self.at.step, lr, weight_decay, tokens, weight, OnTheWay(total, total_norm))
         self._queued.append(step)
         self._read_steps(self.steps_ahead)
@@ -347,10 +351,6 @@ class Trainer:
     def _due(self, every_tokens: int, before: float) -> bool:
         """Return whether the step that began at the position `before` crossed a multiple of `every_tokens`."""
         return self._position() // every_tokens > before // every_tokens
-
-    def _due_to_save(self, before: float) -> bool:
-        reached = any(before < tokens <= self.at.tokens for tokens in self.config.kept_tokens.values())
-        return reached or self._due(self.config.checkpoint_every_tokens, before)
 
     def _due_to_log(self, batch_tokens: int) -> bool:
         """Return whether to write a line about training after a step of `batch_tokens` tokens.

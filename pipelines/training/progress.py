@@ -117,9 +117,6 @@ class Progress:
     of_tokens: bool = True
     """Whether losses are of tokens, so that their exponentials are perplexities; not part of a checkpoint."""
 
-    def add_step(self, examples: int, tokens: int) -> None:
-        self.step, self.consumed, self.tokens = self.step + 1, self.consumed + examples, self.tokens + tokens
-
     def add_validation(self, loss: float, tokens: int, criterion: float | None) -> None:
         """Record the validation of the current weights on about `tokens` tokens; a `criterion` of None is no gain."""
         lowest = self.lowest_criterion if tokens == self.validated_tokens else None

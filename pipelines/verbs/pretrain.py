@@ -90,7 +90,7 @@ def _pretrain(
     recipe: Recipe, sources: Sources, out: Path, init_from: Path | None, parallel: "Kind", dry_run: bool = False
 ) -> int:
     """Return 0, or 128 + the signal that stopped the training after it saved a checkpoint (0 on ranks other than 0)."""
-    recipe = _check(recipe, sources, out, init_from)
+    _check(recipe, sources, out, init_from)
     from pipelines.training.pretraining import print_plan, train  # imports PyTorch, which takes seconds
 
     for sentence in recipe.train.unfinished_schedules() if is_first_process() else ():
@@ -101,11 +101,10 @@ def _pretrain(
     return train(recipe, sources, out, parallel, init_from)
 
 
-def _check(recipe: Recipe, sources: Sources, out: Path, init_from: Path | None) -> Recipe:
-    """Return the recipe with its words in tokens. Raises ValueError for a mistake that can be found without torch."""
+def _check(recipe: Recipe, sources: Sources, out: Path, init_from: Path | None) -> None:
+    """Raise ValueError for a mistake that can be found without torch."""
     from pipelines.run.folder import opened
     from pipelines.training.mixture import fit_to_data, open_sources
-    from pipelines.training.word_budget import in_tokens
 
     if init_from is not None and not (out / "config.toml").exists():
         opened(init_from)
@@ -113,10 +112,9 @@ def _check(recipe: Recipe, sources: Sources, out: Path, init_from: Path | None) 
         raise ValueError(
             "`lora.rank` is given without `init_from`, but random weights must train: give a trained run to start from"
         )
-    mixture = open_sources(sources, recipe.objective)
+    first = open_sources(sources, recipe.objective).first
     if init_from is None and not (out / "config.toml").exists():  # else the other run has its own vocabulary
-        fit_to_data(recipe, mixture.first)
-    return in_tokens(recipe, mixture)
+        fit_to_data(recipe, first)
 
 
 def next_step(given: Mapping[str, Any], status: int) -> str:
