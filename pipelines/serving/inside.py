@@ -103,14 +103,18 @@ class Inspections:
         """Return what an instrument finds. Raises ValueError if this takes too long, or once `left` is set."""
         one = instrument(name, given)
         one.check(run.config.model)
-        section = section_of(name, [one.look(self._copy(run, left), text)])
+        advice = "shorten the text, or set `quick`" if hasattr(one, "quick") else "shorten the text"
+        section = section_of(name, [one.look(self._copy(run, left, advice), text)])
         (found,) = section["results"]
         pictures = [{"title": plot.title, "text": plot.text, "svg": as_image(plot.svg)} for plot in found["plots"]]
         parts = [part if isinstance(part, str) else part._asdict() for part in found["parts"]]
         return {"heading": section["heading"], "note": section["note"], "pictures": pictures, "parts": parts}
 
-    def _copy(self, run: LoadedRun, left: threading.Event) -> LoadedRun:
-        """Return a run whose model shares the weights and has hooks of its own. Its layers run until a deadline."""
+    def _copy(self, run: LoadedRun, left: threading.Event, advice: str) -> LoadedRun:
+        """Return a run whose model shares the weights and has hooks of its own.
+
+        Its layers run until a deadline. `advice` says how to meet it.
+        """
         model, ends = run.model, time.monotonic() + self._seconds
         shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
         other = copy(run)
@@ -118,7 +122,6 @@ class Inspections:
 
         def refuse_if_late(*_: object) -> None:
             if left.is_set() or time.monotonic() > ends:
-                advice = "shorten the text, or for patching set `quick`"
                 raise ValueError(f"the model reads for more than {self._seconds:g} s: {advice}")
 
         for block in other.model.stack.blocks:

@@ -128,14 +128,21 @@ def inspections(gpt):
             yield made, client
 
 
-def test_an_instrument_that_reads_for_too_long_is_ended_with_an_error(inspections):
-    response = inspections[1].post("/api/inspect", json={"instrument": "lens", "text": TEXT})
+@pytest.mark.parametrize(
+    ("instrument", "more", "advice"),
+    [
+        ("lens", {}, "shorten the text"),
+        ("patching", {"corrupt": TEXT, "target": "m", "against": "r"}, "shorten the text, or set `quick`"),
+    ],
+)
+def test_an_instrument_that_reads_for_too_long_is_ended_with_an_error(inspections, instrument, more, advice):
+    response = inspections[1].post("/api/inspect", json={"instrument": instrument, "text": TEXT, **more})
     assert response.status_code == 400
-    assert "the model reads for more than 0 s: shorten the text" in response.json()["error"]["message"]
+    assert response.json()["error"]["message"].endswith(f"the model reads for more than 0 s: {advice}")
 
 
 def test_the_copy_that_is_read_shares_the_weights_and_leaves_the_served_model_without_hooks(inspections, gpt):
-    copy = inspections[0]._copy(gpt, threading.Event())
+    copy = inspections[0]._copy(gpt, threading.Event(), "")
     pairs = zip(copy.model.parameters(), gpt.model.parameters(), strict=True)
     assert all(own is other for own, other in pairs) and copy.model is not gpt.model
     with torch.no_grad(), copy.edit({"blocks.0.hook_resid_post": torch.zeros(())}) as edited:
