@@ -28,12 +28,12 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.budget_fit_page import LITERATURE, Row, law_runs, measured, page, predicted
+from benchmarks.budget_fit_page import EXPONENTS, Row, law_runs, measured, page, predicted
 from benchmarks.budget_texts import Text, written
 from benchmarks.harness import RESULTS, command_line, device_name, say
 from lm.costs import flops_per_token, meta_model
 from pipelines.dataset.reader import TokenDataset
-from pipelines.first_model.choices import Choice, Size, recipe_for, with_length
+from pipelines.first_model.choices import Choice, Size, recipe_for, with_length, with_rates
 from pipelines.machine import choose_machine
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
@@ -73,7 +73,7 @@ class Setting:
         """Return the recipe of `bytelm train` with these settings, validated once, at the end."""
         base = recipe_for("gpt", Choice(self.vocab_size, CONTEXT, self.size, 0))
         per_token = flops_per_token(meta_model(replace(base.model, vocab_size=self.vocab_size)))
-        recipe = with_length(base, round(self.tflop * 1e12 / per_token))
+        recipe = with_rates(with_length(base, round(self.tflop * 1e12 / per_token)), self.size.gpt)
         train, never = recipe.train, 2 * recipe.train.tokens
         rates = {} if self.rate is None else {"muon_lr": self.rate, "lr": self.rate * train.lr / train.muon_lr}
         batch = {} if self.batch_tokens is None else {"batch_tokens": self.batch_tokens}
@@ -132,17 +132,17 @@ class Measurement:
             return
         say(" ".join(f"{name}={value}" for name, value in key.items()))
         run = self.folder / "runs" / "-".join(map(str, key.values()))
-        started = time.process_time()
+        resumed, started = run.exists(), time.process_time()
         pretrain(recipe, data=dataset.folder, out=run)
         last = Run(run).metrics()[-1]  # the last line is a validation
         result = {
             "bytes_per_token": held_out["bytes"] / held_out["tokens"],
             "bits_per_byte": last["loss"] * held_out["tokens"] / held_out["bytes"] / math.log(2),
             "seconds": last["time_s"],
-            "processor_seconds": time.process_time() - started,
+            "processor_seconds": None if resumed else time.process_time() - started,
         }
         self.record(key | setting.size_and_tokens(recipe) | result)
-        say(f"{result['bits_per_byte']:.4f} bits per byte, {result['processor_seconds']:.0f} CPU seconds")
+        say(f"{result['bits_per_byte']:.4f} bits per byte")
         shutil.rmtree(run)
 
     def predict(self, setting: Setting) -> None:
@@ -151,7 +151,7 @@ class Measurement:
         if any(key.items() <= row.items() for row in self.rows):
             return
         sized = setting.size_and_tokens(recipe)
-        found, low, high = predicted(law_runs(self.rows), sized["weights"], sized["tokens"], LITERATURE)
+        found, low, high = predicted(law_runs(self.rows), sized["weights"], sized["tokens"], EXPONENTS)
         self.record(key | sized | {"predicted": found, "low": low, "high": high})
 
     def record(self, row: Row) -> None:

@@ -16,8 +16,12 @@ Row = dict[str, Any]
 """The settings of one training with its result, or with a prediction of the result."""
 
 FITTED: Row = {"text": "books", "entries": 4096, "batch_tokens": 1024, "seed": 0}
+# Shorter runs have a few hundred steps, and the law does not hold for them.
+LEAST_TFLOP = 4
 # Alpha and beta of Besiroglu et al. 2024: the runs of Hoffmann et al. 2022, fitted again.
 LITERATURE = (0.348, 0.366)
+# Those of the law of `bytelm train`. None: fitted.
+EXPONENTS: tuple[float, float] | None = None
 
 
 class BestRate(NamedTuple):
@@ -58,15 +62,31 @@ def best_rates(rows: Sequence[Row]) -> list[BestRate]:
     return found
 
 
-def rate_law(best: Sequence[BestRate]) -> tuple[float, float, float]:
-    """Return the exponent of the best rate by width, by least squares of the logarithms, and its 95 % interval.
+class RateLaw(NamedTuple):
+    """The law rate = factor * width^a * tokens^b, or the same without the width."""
 
-    The interval is infinite for fewer than three rates.
+    factor: float
+    exponents: dict[str, tuple[float, float, float]]
+    """The exponent of each field, and the ends of its 95 % interval"""
+
+
+def rate_law(best: Sequence[BestRate], fields: Sequence[str] = ("width", "tokens")) -> RateLaw:
+    """Return the law with the least squares of the logarithms of the best rates.
+
+    Rates at an end of the range tried are left out. Raises ValueError if the others do not determine the law.
     """
-    line = stats.linregress(np.log([each.row["width"] for each in best]), np.log([each.rate for each in best]))
-    freedom = len(best) - 2
-    half = stats.t.ppf(0.975, freedom) * line.stderr if freedom > 0 else np.inf
-    return float(line.slope), float(line.slope - half), float(line.slope + half)
+    inside = [each for each in best if not each.at_end]
+    freedom = len(inside) - 1 - len(fields)
+    if freedom < 1:
+        raise ValueError(f"a law of rates needs {len(fields) + 2} of them, but there are {len(inside)}")
+    logarithms = np.log([[each.rate, *(each.row[name] for name in fields)] for each in inside])
+    columns = np.column_stack([np.ones(len(inside)), logarithms[:, 1:]])
+    found, *_ = np.linalg.lstsq(columns, logarithms[:, 0], rcond=None)
+    error = logarithms[:, 0] - columns @ found
+    variances = np.diag(np.linalg.inv(columns.T @ columns)) * (error @ error) / freedom
+    halves = stats.t.ppf(0.975, freedom) * np.sqrt(variances)
+    ends = [(float(x), float(x - half), float(x + half)) for x, half in zip(found, halves, strict=True)]
+    return RateLaw(float(np.exp(found[0])), dict(zip(fields, ends[1:], strict=True)))
 
 
 def _fitted(rows: Sequence[Row]) -> list[Row]:
@@ -75,7 +95,8 @@ def _fitted(rows: Sequence[Row]) -> list[Row]:
 
 def law_runs(rows: Sequence[Row]) -> list[Row]:
     """Return the runs that the law is fitted to: the best rate of each shape and FLOPs."""
-    same = groups(_fitted(rows), "tflop", "width", "layers").values()
+    long = [row for row in _fitted(rows) if row["tflop"] >= LEAST_TFLOP]
+    same = groups(long, "tflop", "width", "layers").values()
     return [min(each, key=lambda row: row["bits_per_byte"]) for each in same]
 
 
@@ -141,30 +162,31 @@ def _cells(row: Row) -> tuple[str, ...]:
     return (
         *(_shape(row), f"{row['weights']:,}", f"{row['entries']:,}", f"{row['batch_tokens']:,}"),
         *(f"{row['muon_lr']:g}", f"{row['seed']}", f"{row['tokens']:,}"),
-        *(f"{row['bits_per_byte']:.4f}", f"{row['processor_seconds']:.0f}"),
+        *(f"{row['bits_per_byte']:.4f}", f"{row['processor_seconds']:.0f}" if row["processor_seconds"] else "-"),
     )
 
 
 def _rate_lines(rows: Sequence[Row]) -> list[str]:
     best = best_rates(rows)
     lines = ["## Best learning rate", ""]
-    if len(best) < 2:
-        return [*lines, "This needs three rates at two widths.", ""]
     cells = [
         (
-            *(_shape(each.row), f"{each.row['tflop']:g}", f"{each.row['muon_lr']:g}"),
+            *(_shape(each.row), f"{each.row['tflop']:g}", f"{each.row['tokens']:,}", f"{each.row['muon_lr']:g}"),
             f"{each.rate:.4f}" + (" (end of the range)" if each.at_end else ""),
         )
         for each in best
     ]
-    exponent, low, high = rate_law(best)
-    return [
-        *lines,
-        *table(("layers x width", "TFLOP", "best rate tried", "minimum of a parabola"), cells),
-        "",
-        f"The best rate is proportional to width^{exponent:.2f} (95 % interval {low:.2f} to {high:.2f}).",
-        "",
-    ]
+    head = ("layers x width", "TFLOP", "tokens", "best rate tried", "minimum of a parabola")
+    lines += [*table(head, cells), ""]
+    if sum(not each.at_end for each in best) < 4:
+        return lines
+    for fields in (("width", "tokens"), ("width",), ("tokens",)):
+        law = rate_law(best, fields)
+        powers = [
+            f"{name}^{x:.2f} (95 % interval {low:.2f} to {high:.2f})" for name, (x, low, high) in law.exponents.items()
+        ]
+        lines.append(f"- The best rate by {' and '.join(fields)}: {law.factor:.3g} x {' x '.join(powers)}.")
+    return [*lines, ""]
 
 
 def _law_lines(rows: Sequence[Row]) -> list[str]:
@@ -180,7 +202,7 @@ def _law_lines(rows: Sequence[Row]) -> list[str]:
             f"{law.token_factor:.2f} / D^{law.token_exponent:.3f}. The largest residual is {worst:.4f}. The law of the "
             f"other runs misses the longest run by {held_out_error(runs, exponents):+.4f}."
         )
-    law = law_of(runs, LITERATURE)
+    law = law_of(runs, EXPONENTS)
     cells = [
         (
             *(_shape(row), f"{row['tflop']:g}", f"{row['weights']:,}", f"{row['tokens']:,}"),
