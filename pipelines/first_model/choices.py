@@ -223,6 +223,6 @@ def with_rates(recipe: Recipe, name: str) -> Recipe:
         return recipe
     train = recipe.train
     factor = max(1.0, muon_rate(train.tokens) / train.muon_lr)
-    # The command that trains alone prints the rates.
-    rates = {field: float(f"{factor * getattr(train, field):.2g}") for field in ("lr", "muon_lr")}
-    return replace(recipe, train=replace(train, **rates))
+    # Two digits, because `train` prints the rates in the command that trains the model alone.
+    lr, muon_lr = (float(f"{factor * rate:.2g}") for rate in (train.lr, train.muon_lr))
+    return replace(recipe, train=replace(train, lr=lr, muon_lr=muon_lr))
