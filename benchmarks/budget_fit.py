@@ -1,5 +1,5 @@
 """Train the recipe of `bytelm train` at other sizes, vocabularies, batches and learning rates for equal FLOPs, and fit
-the best learning rate by width and the law of bits per byte by weights and tokens.
+the best learning rate by width and tokens, and the law of bits per byte by weights and tokens.
 
     python -m benchmarks.budget_fit --text FILE [--shapes 2x128 3x192] [--tflop 4 16] [--rates 0.002 0.004 0.008]
 
@@ -8,7 +8,7 @@ trained, one after the other. Each result is appended to budget_fit.jsonl at onc
 Recorded trainings are left out. With --folder, the same command resumes an interrupted training.
 
 `--predict` trains nothing: it records what the law predicts for the shapes and FLOPs, before anyone measures them. The
-predictions for 4.2M and 8.6M weights are recorded. On two cores these commands test each of them, in less than an hour:
+predictions for 4.2M and 8.6M weights are recorded. These commands test them, each in less than an hour of two cores:
 
     python -m benchmarks.budget_fit --text books.jsonl.xz --shapes 4x256 --tflop 150 --threads 2 --folder FOLDER
     python -m benchmarks.budget_fit --text books.jsonl.xz --shapes 4x384 --tflop 300 --threads 2 --folder FOLDER
@@ -95,6 +95,7 @@ class Measurement:
         self.text: Text = written(self.name, [options.text], folder / "texts")
         self._file = options.out / "budget_fit.jsonl"
         self.rows = rows_of(self._file)
+        self.dtype = choose_machine(dtype=options.dtype).dtype_name
 
     def data(self, vocab_size: int) -> TokenDataset:
         """Return the dataset with a vocabulary of the text. Make both unless they exist."""
@@ -126,14 +127,17 @@ class Measurement:
         """Train with a setting and record the result, unless it is recorded. An interrupted training resumes."""
         dataset = self.data(setting.vocab_size)
         held_out = dataset.info["splits"]["validation"]
-        recipe = setting.recipe(choose_machine(dtype=self.options.dtype).dtype_name, held_out["tokens"])
+        recipe = setting.recipe(self.dtype, held_out["tokens"])
         key = self.key(setting, recipe)
         if any(key.items() <= row.items() for row in measured(self.rows)):
             return
         say(" ".join(f"{name}={value}" for name, value in key.items()))
         run = self.folder / "runs" / "-".join(map(str, key.values()))
         resumed, started = run.exists(), time.process_time()
-        pretrain(recipe, data=dataset.folder, out=run)
+        try:
+            pretrain(recipe, data=dataset.folder, out=run)
+        except KeyboardInterrupt:
+            raise SystemExit("interrupted: the same command with the same --folder resumes the training") from None
         last = Run(run).metrics()[-1]  # the last line is a validation
         result = {
             "bytes_per_token": held_out["bytes"] / held_out["tokens"],
@@ -147,7 +151,7 @@ class Measurement:
 
     def predict(self, setting: Setting) -> None:
         """Record what the law predicts for a setting, unless a prediction is recorded."""
-        key = self.key(setting, recipe := setting.recipe(self.options.dtype, 0))
+        key = self.key(setting, recipe := setting.recipe(self.dtype, 0))
         if any(key.items() <= row.items() for row in self.rows):
             return
         sized = setting.size_and_tokens(recipe)
@@ -199,6 +203,8 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--folder", type=Path, help="folder of texts, datasets and interrupted trainings")
     parser.add_argument("--out", type=Path, default=RESULTS, help="results folder")
     options = parser.parse_args(arguments)
+    if options.text != "stdlib" and not Path(options.text).exists():
+        parser.error(f"--text {options.text}: there is no such file or folder")
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         measurement = Measurement(options, options.folder or Path(folder))

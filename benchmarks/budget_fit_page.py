@@ -1,6 +1,6 @@
 """The fits of benchmarks.budget_fit, and its page.
 
-The law is fitted to the runs on `FITTED_TEXT` with the vocabulary and batch of `FITTED`, each at the best of its rates.
+The law is fitted to the runs of the fields `FITTED`, in the shapes of `bytelm train`, each at the best of its rates.
 """
 
 from collections.abc import Sequence
@@ -11,6 +11,7 @@ from scipy import stats
 
 from benchmarks.harness import heading, table
 from lm.metrics.scaling_law import ScalingLaw, bootstrap, fit
+from pipelines.first_model.choices import SIZES
 
 Row = dict[str, Any]
 """The settings of one training with its result, or with a prediction of the result."""
@@ -94,9 +95,10 @@ def _fitted(rows: Sequence[Row]) -> list[Row]:
 
 
 def law_runs(rows: Sequence[Row]) -> list[Row]:
-    """Return the runs that the law is fitted to: the best rate of each shape and FLOPs."""
-    long = [row for row in _fitted(rows) if row["tflop"] >= LEAST_TFLOP]
-    same = groups(long, "tflop", "width", "layers").values()
+    """Return the runs that the law is fitted to: the best rate of each shape of `bytelm train` and FLOPs."""
+    shapes = {(size.layers, size.width) for size in SIZES}
+    used = [row for row in _fitted(rows) if row["tflop"] >= LEAST_TFLOP and (row["layers"], row["width"]) in shapes]
+    same = groups(used, "tflop", "width", "layers").values()
     return [min(each, key=lambda row: row["bits_per_byte"]) for each in same]
 
 
