@@ -69,7 +69,7 @@ class Setting:
         """Return the weights and tokens by which the law predicts the bits per byte."""
         return {"weights": self.size.parameters(self.vocab_size), "tokens": recipe.train.tokens}
 
-    def recipe(self, dtype: str, validation_tokens: int) -> Recipe:
+    def recipe(self, dtype: str) -> Recipe:
         """Return the recipe of `bytelm train` with these settings, validated once, at the end."""
         base = recipe_for("gpt", Choice(self.vocab_size, CONTEXT, self.size, 0))
         per_token = flops_per_token(meta_model(replace(base.model, vocab_size=self.vocab_size)))
@@ -78,11 +78,7 @@ class Setting:
         rates = {} if self.rate is None else {"muon_lr": self.rate, "lr": self.rate * train.lr / train.muon_lr}
         batch = {} if self.batch_tokens is None else {"batch_tokens": self.batch_tokens}
         single = {"dtype": dtype, "threads": torch.get_num_threads(), "seed": self.seed, "keep_best": False}
-        rare = {
-            "validate_every_tokens": never,
-            "validation_tokens": validation_tokens,
-            "checkpoint_every_tokens": never,
-        }
+        rare = {"validate_every_tokens": never, "checkpoint_every_tokens": never}
         return replace(recipe, train=replace(train, **rates, **batch, **single, **rare))
 
 
@@ -127,7 +123,8 @@ class Measurement:
         """Train with a setting and record the result, unless it is recorded. An interrupted training resumes."""
         dataset = self.data(setting.vocab_size)
         held_out = dataset.info["splits"]["validation"]
-        recipe = setting.recipe(self.dtype, held_out["tokens"])
+        recipe = setting.recipe(self.dtype)
+        recipe = replace(recipe, train=replace(recipe.train, validation_tokens=held_out["tokens"]))
         key = self.key(setting, recipe)
         if any(key.items() <= row.items() for row in measured(self.rows)):
             return
@@ -151,7 +148,8 @@ class Measurement:
 
     def predict(self, setting: Setting) -> None:
         """Record what the law predicts for a setting, unless a prediction is recorded."""
-        key = self.key(setting, recipe := setting.recipe(self.dtype, 0))
+        recipe = setting.recipe(self.dtype)
+        key = self.key(setting, recipe)
         if any(key.items() <= row.items() for row in self.rows):
             return
         sized = setting.size_and_tokens(recipe)

@@ -83,7 +83,7 @@ def test_the_page_shows_a_prediction_beside_its_run():
     assert "| 4 x 256 | 150 | 1.500 (1.400 to 1.600) | 1.5500 |" in text
 
 
-def test_each_setting_is_trained_once(tmp_path):
+def test_each_setting_is_trained_once_and_predicted_once(tmp_path):
     lines = (json.dumps({"text": f"{number} bottles, {number % 7} of them full. " * 40}) for number in range(300))
     (tmp_path / "bottles.jsonl").write_text("\n".join(lines))
     size = ["--shapes", "1x64", "--entries", "300", "--tflop", "0.002", "--dtype", "float32"]
@@ -94,6 +94,13 @@ def test_each_setting_is_trained_once(tmp_path):
     assert [(row["muon_lr"], row["lr"]) for row in rows] == [(0.004, 0.006), (0.008, 0.012)]
     assert all(0 < row["bits_per_byte"] < 9 for row in rows)
     assert not list(tmp_path.glob("runs/*"))
+    (tmp_path / "budget_fit.jsonl").write_text("".join(json.dumps(row) + "\n" for row in EXACT))
+    for _ in range(2):
+        main([*options, "--predict"])
+    *_, prediction = map(json.loads, (tmp_path / "budget_fit.jsonl").read_text().splitlines()[: len(EXACT) + 1])
+    found = LAW.loss(prediction["weights"], prediction["tokens"])
+    assert prediction["predicted"] == pytest.approx(found, rel=1e-3)
+    assert len((tmp_path / "budget_fit.jsonl").read_text().splitlines()) == len(EXACT) + 1
 
 
 def test_train_uses_the_fits_of_the_recorded_runs():
