@@ -193,22 +193,27 @@ def fit(
     tokens: Sequence[float] | Floats,
     losses: Sequence[float] | Floats,
     weights: Floats | None = None,
+    exponents: tuple[float, float] | None = None,
 ) -> ScalingLaw:
     """Return the law with the smallest sum of squared errors over runs of `sizes` parameters and `tokens` tokens.
 
     E, A and B are not negative, and the exponents are from 0.01 to 4; `ScalingLaw.bounds` names parameters at such a
-    bound. `weights`: multiples of each squared error, by default 1. Raises ValueError for fewer than 6 runs, or fewer
-    than 3 different sizes or numbers of tokens.
+    bound. `weights`: multiples of each squared error, by default 1. `exponents`: given alpha and beta, for runs that do
+    not determine them. Raises ValueError for fewer than 6 runs, or fewer than 3 different sizes or numbers of tokens.
     """
     n, d, y = (np.asarray(each, np.float64) for each in (sizes, tokens, losses))
     check_runs(n, d)
     if not all(np.isfinite(each).all() for each in (n, d, y)) or min(n.min(), d.min()) <= 0:
         raise ValueError("sizes and tokens must be above 0, and losses finite")
     data = _Data(n, d, y, np.ones(len(n)) if weights is None else weights)
-    exponents, found = _polish(data, data.grid_start())
-    factors = found.coefficients[1:] * np.exp(exponents * data.centres)
+    if exponents is None:
+        powers, found = _polish(data, data.grid_start())
+    else:
+        powers = np.array(exponents)
+        found = data.project(powers)
+    factors = found.coefficients[1:] * np.exp(powers * data.centres)
     entropy, (by_size, by_tokens) = float(found.coefficients[0]), map(float, factors)
-    return ScalingLaw(entropy, by_size, float(exponents[0]), by_tokens, float(exponents[1]))
+    return ScalingLaw(entropy, by_size, float(powers[0]), by_tokens, float(powers[1]))
 
 
 def check_runs(sizes: Sequence[float] | Floats, tokens: Sequence[float] | Floats) -> None:
@@ -227,14 +232,15 @@ def bootstrap(
     losses: Sequence[float] | Floats,
     draws: int = DRAWS,
     seed: int = 0,
+    exponents: tuple[float, float] | None = None,
 ) -> list[ScalingLaw]:
     """Return the laws fitted to `draws` samples of the runs, each drawn with replacement (Efron 1979).
 
-    Samples to which no law can be fitted are drawn again. Raises ValueError as `fit` does.
+    Samples to which no law can be fitted are drawn again. `exponents` and errors are those of `fit`.
     """
     check_runs(sizes, tokens)
     counts = _samples(np.asarray(sizes), np.asarray(tokens), np.random.default_rng(seed))
-    return [fit(sizes, tokens, losses, next(counts)) for _ in range(draws)]
+    return [fit(sizes, tokens, losses, next(counts), exponents) for _ in range(draws)]
 
 
 def _samples(sizes: Floats, tokens: Floats, generator: np.random.Generator) -> Iterator[Floats]:

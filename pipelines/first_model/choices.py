@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pipelines.first_model.fit import LAW
+from pipelines.first_model.fit import LAW, muon_rate
 from pipelines.first_model.text_facts import TextFacts
 from pipelines.recipes.recipe import Recipe, load_recipe
 
@@ -33,6 +33,10 @@ LARGE_SCRIPTS = ("Han", "Hangul")
 LEAST_CONTEXT = 32
 # Blocks that the validation split must have.
 LEAST_VALIDATION_BLOCKS = 8
+# Models up to this width suit any text.
+ALWAYS_SUITABLE_WIDTH = 128
+# The recipe whose learning rates were measured.
+RATED_RECIPE = "gpt-tiny"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +56,7 @@ class Size:
 
 
 SIZES = (
+    Size(gpt="gpt-tiny", bert="bert-tiny", layers=2, width=64, heads=1, context=256),
     Size(gpt="gpt-tiny", bert="bert-tiny", layers=2, width=128, heads=2, context=256),
     Size(gpt="gpt-tiny", bert="bert-tiny", layers=3, width=192, heads=3, context=256),
     Size(gpt="gpt-tiny", bert="bert-tiny", layers=4, width=256, heads=4, context=256),
@@ -112,13 +117,15 @@ def choose(text: TextFacts, budget: Budget) -> Choice:
     If the text or a number of tokens limits the training, only models that suit the tokens are considered, because
     larger ones overfit.
     """
-    smallest, *larger = (choice_of(text, budget, size) for size in SIZES)
-    suitable = [choice for choice in larger if _suits(choice, text, budget)]
-    return min([smallest, *suitable], key=lambda each: LAW.loss(each.parameters, _tokens(each, text, budget)))
+    choices = [choice_of(text, budget, size) for size in SIZES]
+    suitable = [choice for choice in choices if _suits(choice, text, budget)]
+    return min(suitable, key=lambda each: LAW.loss(each.parameters, _tokens(each, text, budget)))
 
 
 def _suits(choice: Choice, text: TextFacts, budget: Budget) -> bool:
     """Return whether a model is limited by time or FLOPs, or is small enough for the tokens that limit it."""
+    if choice.size.width <= ALWAYS_SUITABLE_WIDTH:
+        return True
     tokens = _tokens(choice, text, budget)
     limited = budget.tokens is not None or tokens < budget.tokens_of(choice.size, choice.vocab_size)
     return not limited or choice.parameters <= LAW.size_for(tokens)
@@ -174,7 +181,7 @@ def recipe_name(kind: Kind, choice: Choice) -> str:
 
 
 def recipe_for(kind: Kind, choice: Choice) -> Recipe:
-    """Return the recipe of a kind of model; `with_length` then sets its length."""
+    """Return the recipe of a kind of model; `with_length` then sets its length, and `with_rates` its learning rates."""
     base, size = load_recipe(recipe_name(kind, choice)), choice.size
     context = choice.context_length + (2 if kind == "bert" else 0)  # an encoder reads two tokens around a block
     model = replace(
@@ -205,3 +212,17 @@ def with_length(recipe: Recipe, tokens: int, minutes: float = 0.0) -> Recipe:
         keep_best=True,
     )
     return replace(recipe, train=train)
+
+
+def with_rates(recipe: Recipe, name: str) -> Recipe:
+    """Return `recipe`, a variant of the recipe `name`, with the learning rates that suit its tokens.
+
+    They are those of `muon_rate`, or those of the recipe if these are higher. AdamW's rate keeps its ratio to Muon's.
+    """
+    if name != RATED_RECIPE:
+        return recipe
+    train = recipe.train
+    factor = max(1.0, muon_rate(train.tokens) / train.muon_lr)
+    # Two digits, because `train` prints the rates in the command that trains the model alone.
+    lr, muon_lr = (float(f"{factor * rate:.2g}") for rate in (train.lr, train.muon_lr))
+    return replace(recipe, train=replace(train, lr=lr, muon_lr=muon_lr))

@@ -1,7 +1,18 @@
-"""The scaling law by which `bytelm train` chooses a size: bits per byte by weights and training tokens."""
+"""The fits by which `bytelm train` chooses a size and learning rates: least squares over runs of benchmarks.budget_fit.
+
+`docs/training.md` has the runs and the intervals.
+"""
 
 from lm.metrics.scaling_law import ScalingLaw
 
-# The exponents are those of Besiroglu et al. 2024: the runs of Hoffmann et al. 2022, fitted again. Least squares for
-# the other numbers over four runs (docs/training.md) leave residuals below 0.002.
-LAW = ScalingLaw(entropy=1.21, size_factor=20.4, size_exponent=0.348, token_factor=68.0, token_exponent=0.366)
+# Bits per byte by weights and training tokens.
+LAW = ScalingLaw(entropy=1.572, size_factor=761.0, size_exponent=0.6746, token_factor=321.9, token_exponent=0.5168)
+
+# Muon's best rate is RATE_FACTOR * tokens^RATE_EXPONENT. None of the best rates is above HIGHEST_RATE.
+RATE_FACTOR, RATE_EXPONENT = 0.436, -0.300
+HIGHEST_RATE = 0.012
+
+
+def muon_rate(tokens: float) -> float:
+    """Return the learning rate of Muon with the fewest bits per byte after `tokens` tokens of the recipe gpt-tiny."""
+    return min(HIGHEST_RATE, float(RATE_FACTOR * tokens**RATE_EXPONENT))

@@ -28,6 +28,7 @@ from pipelines.first_model.choices import (
     recipe_for,
     recipe_name,
     with_length,
+    with_rates,
 )
 from pipelines.first_model.record import Asked, Record, Source
 from pipelines.first_model.summary import MOST_COMPRESSED_BYTES, print_choice, print_results
@@ -187,7 +188,7 @@ def _train(job: Job, kind: Kind, choice: Choice, record: Record, dataset: TokenD
     else:
         recipe = recipe_for(kind, choice)
         recipe = replace(recipe, train=replace(recipe.train, **seed))
-        recipe = with_length(recipe, *_length(job, before, recipe, dataset))
+        recipe = with_rates(with_length(recipe, *_length(job, before, recipe, dataset)), name)
     asked_minutes = None if job.tokens or job.flops else job.minutes_of(before)
     record.models[kind] = Asked(asked_minutes, recipe.train.tokens, job.flops or (before.flops if before else None))
     record.write(job.out)

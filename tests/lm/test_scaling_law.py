@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import least_squares, minimize_scalar
+from scipy.optimize import least_squares, minimize_scalar, nnls
 
 from lm.metrics.scaling_law import LARGEST_EXPONENT, SMALLEST_EXPONENT, ScalingLaw, bootstrap, fit
 
@@ -136,3 +136,17 @@ def test_losses_must_be_finite():
     losses[3] = np.nan
     with pytest.raises(ValueError, match="losses finite"):
         fit(sizes, tokens, losses)
+
+
+def test_given_exponents_are_kept_and_the_rest_is_least_squares():
+    law = ScalingLaw(1.2, 20.0, 0.3, 60.0, 0.4)
+    runs = [(n, d) for n in (1e5, 4e5, 2e6) for d in (1e6, 1e7, 4e7)]
+    sizes, tokens = zip(*runs, strict=True)
+    found = fit(sizes, tokens, [law.loss(n, d) for n, d in runs], exponents=(0.3, 0.4))
+    assert (found.size_exponent, found.token_exponent) == (0.3, 0.4)
+    assert (found.entropy, found.size_factor, found.token_factor) == pytest.approx((1.2, 20.0, 60.0))
+    losses = np.random.default_rng(0).uniform(1, 3, len(runs))
+    other = fit(sizes, tokens, losses, exponents=(0.3, 0.4))
+    columns = np.stack([np.ones(len(runs)), np.power(sizes, -0.3), np.power(tokens, -0.4)], axis=1)
+    best, _ = nnls(columns, losses)
+    assert (other.entropy, other.size_factor, other.token_factor) == pytest.approx(tuple(best), abs=1e-6)

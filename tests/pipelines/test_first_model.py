@@ -24,7 +24,9 @@ from pipelines.first_model.choices import (
     recipe_for,
     tokens_for,
     with_length,
+    with_rates,
 )
+from pipelines.first_model.fit import HIGHEST_RATE
 from pipelines.first_model.steps import pretrain_command
 from pipelines.first_model.text_facts import TextFacts, facts_of
 from pipelines.recipes.recipe import Recipe
@@ -96,7 +98,28 @@ def test_a_gpu_gets_a_larger_model_than_a_laptop():
     assert choose(text, LAPTOP).size in SIZES[:3]
     assert choose(text, GPU).size in SIZES[-2:]
     too_short = text_of(500_000)
-    assert choose(too_short, GPU).size == choose(too_short, replace(GPU, tokens=10**9)).size == SIZES[0]
+    assert choose(too_short, GPU).size == choose(too_short, replace(GPU, tokens=10**9)).size == SIZES[1]
+
+
+def test_seconds_on_a_slow_machine_get_a_smaller_model_than_hours():
+    text = text_of(10**9)
+    widths = [choose(text, replace(LAPTOP, seconds=seconds)).size.width for seconds in (20, 300, 20_000)]
+    assert widths == sorted(set(widths)) and widths[0] == 64
+
+
+@given(tokens=st.integers(2048, 10**10), more=st.integers(0, 10**10))
+def test_learning_rates_fall_with_the_tokens_to_those_of_the_recipe(tokens, more):
+    recipe = recipe_for("gpt", choose(text_of(10**6), LAPTOP))
+    short, long = (with_rates(with_length(recipe, n), "gpt-tiny").train for n in (tokens, tokens + more))
+    assert HIGHEST_RATE >= short.muon_lr >= long.muon_lr >= recipe.train.muon_lr
+    assert short.lr / short.muon_lr == pytest.approx(recipe.train.lr / recipe.train.muon_lr, rel=0.05)
+    others = replace(with_length(recipe, tokens).train, lr=short.lr, muon_lr=short.muon_lr)
+    assert others == short
+
+
+def test_recipes_whose_rates_were_not_measured_keep_theirs():
+    recipe = with_length(recipe_for("bert", choose(text_of(10**6), LAPTOP)), 10_000)
+    assert with_rates(recipe, "bert-tiny") == recipe
 
 
 @given(flops=st.floats(1e10, 1e19), more=st.floats(1, 100))
@@ -110,7 +133,7 @@ def test_more_flops_never_give_a_smaller_model_or_fewer_tokens(flops, more):
 
 def test_a_machine_that_trains_large_models_as_fast_gets_a_larger_one():
     text, sizes = text_of(10**9), SIZES[:3]
-    equal = replace(LAPTOP, seconds=3000, measured=dict.fromkeys(sizes, 1e11))
+    equal = replace(LAPTOP, seconds=300, measured=dict.fromkeys(sizes, 1e11))
     tokens = equal.tokens_of(sizes[0], 4096)
     as_fast = {size: 6 * size.parameters(4096) * tokens / equal.seconds for size in sizes}
     assert choose(text, replace(LAPTOP, measured=as_fast)).size.width > choose(text, equal).size.width
@@ -186,7 +209,7 @@ def test_a_command_reads_back_as_its_words():
 
 
 def test_a_pretrain_command_names_every_changed_field():
-    recipe = recipe_for("gpt", replace(choose(text_of(10**6), LAPTOP), size=SIZES[1], context_length=128))
+    recipe = recipe_for("gpt", replace(choose(text_of(10**6), LAPTOP), size=SIZES[2], context_length=128))
     words = shlex.split(pretrain_command("gpt-tiny", with_length(recipe, 5000), data=Path("d"), out=Path("o")))
     assert words[:7] == ["bytelm", "pretrain", "gpt-tiny", "--data", "d", "--out", "o"]
     changed = dict(zip(words[7:-1:2], words[8::2], strict=True))
