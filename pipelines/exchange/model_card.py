@@ -38,10 +38,19 @@ SCORING = (
 )
 
 
-def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading: str, scoring: str = "") -> str:
+def model_card(
+    run: Run,
+    tok: Tokenizer,
+    parameters: int,
+    library: str,
+    loading: str,
+    scoring: str = "",
+    adds_start: bool = False,
+) -> str:
     """Return the card of `run` in Markdown, with front matter for the hub.
 
     `loading` is Python code. `scoring` is code that continues it with the log-probability of a text.
+    `adds_start`: whether the exported tokenizer of a decoder adds the start token.
     """
     model, train = run.recipe.model, run.recipe.train
     heads = count_text(model.heads, "head") if model.attention_only else f"mixer {model.mixer_names}"
@@ -64,7 +73,7 @@ def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading:
         *([f"## How to score a text\n\n{SCORING}\n\n```python\n{scoring}\n```"] if scoring else []),
         f"## Data\n\n{_data(run)}" + (f" The model saw {tokens:,} tokens." if tokens else ""),
         f"## Tokenizer\n\n{kind_named(tok.kind).title} with {tok.vocab_size:,} entries; pattern `{tok.pattern}`; "
-        f"fingerprint `{tok.fingerprint}`.{_start(run, tok)}",
+        f"fingerprint `{tok.fingerprint}`.{_start(run, tok, adds_start)}",
     ]
     if not imported:
         parts.append(
@@ -91,12 +100,13 @@ def _task(task: Task) -> str:
     return "\n\n".join(parts)
 
 
-def _start(run: Run, tok: Tokenizer) -> str:
-    """Return a sentence about the ids that a decoder reads before a text, which no exported tokenizer adds."""
-    adds_none = run.recipe.model.architecture == "decoder" and run.recipe.head is None
-    before = text_ids(run, tok).before if adds_none else ()
+def _start(run: Run, tok: Tokenizer, added: bool) -> str:
+    """Return a sentence about the ids that a decoder reads before a text; `added`: the exported tokenizer adds them."""
+    is_decoder = run.recipe.model.architecture == "decoder" and run.recipe.head is None
+    before = text_ids(run, tok).before if is_decoder else ()
     named = " and ".join(f"`{tok.decode([i])}` (id {i})" for i in before)
-    return f" The model reads {named} before a text; the tokenizer does not add it." if named else ""
+    adds = "adds it" if added else "does not add it"
+    return f" The model reads {named} before a text; the tokenizer {adds}." if named else ""
 
 
 def _data(run: Run) -> str:
