@@ -72,10 +72,11 @@ def write_transformers_folder(
     ValueError if the run has none.
     """
     tok = run.tokenizer()
+    start = _start_edges(run, tok) if start_token else None
     ids = _special_ids(run, tok)
     parts = (_language_parts if run.recipe.head is None else task_parts)(run, checkpoint, tok, ids, out.name)
-    if start_token:
-        parts = replace(parts, edges=_start_edges(run, tok))
+    if start:
+        parts = replace(parts, edges=start)
     with whole_folder(out, replaceable) as partial:
         # Ids that are None are written too: otherwise transformers would use its defaults. `settings` come last:
         # RoBERTa's have the padding id that its positions are numbered from.
@@ -84,7 +85,9 @@ def write_transformers_folder(
             write_json(partial / "generation_config.json", {name: i for name, i in parts.ids.items() if i is not None})
         save_tensors(partial / "model.safetensors", parts.tensors, metadata={"format": "pt"})
         _write_tokenizer(partial, run, tok, parts)
-        card = model_card(run, tok, parts.parameters, "transformers", parts.loading, parts.scoring, start_token)
+        card = model_card(
+            run, tok, parts.parameters, "transformers", parts.loading, parts.scoring, checkpoint, start_token
+        )
         write_whole(partial / "README.md", card)
     without = f"; {WITHOUT_MASKS}" if run.recipe.train.masked_rows else ""
     return f"{out}: {quantity(parts.parameters, '')} parameters in the format of {parts.title}{without}"
@@ -129,7 +132,7 @@ def _edges(run: Run, tok: Tokenizer) -> Edges | None:
 
 
 def _start_edges(run: Run, tok: Tokenizer) -> Edges:
-    """Return the start ids of a decoder as ids before a text; ValueError if the run has none, or they lack a spelling."""
+    """Return the start ids of a decoder as ids before a text; ValueError if the run has none that can be spelled."""
     if run.recipe.model.architecture != "decoder" or run.recipe.head is not None:
         raise ValueError(
             f"`start_token` is for decoders that predict text, and {run.folder} is another model, whose tokenizer adds "
@@ -154,7 +157,8 @@ def write_adapter_folder(run: Run, checkpoint: str, out: Path, replaceable: Call
     with whole_folder(out, replaceable) as partial:
         write_json(partial / "adapter_config.json", settings)
         save_tensors(partial / "adapter_model.safetensors", tensors, metadata={"format": "pt"})
-        write_whole(partial / "README.md", model_card(run, run.tokenizer(), parameters, "peft", loading))
+        card = model_card(run, run.tokenizer(), parameters, "peft", loading, checkpoint=checkpoint)
+        write_whole(partial / "README.md", card)
     return f"{out}: adapters of {quantity(parameters, '')} parameters in the format of peft, for an export of {base}"
 
 

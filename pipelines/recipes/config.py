@@ -70,7 +70,7 @@ class TrainConfig:
     """Tokens to train on. Resume with a larger value to extend a run; the schedules then span the new total."""
     words: int = 0
     """Words of text to train on; 0: tokens decides. Otherwise tokens follows from the average number of words per token
-    in the training split. A word is text between white space, as `wc -w` counts"""
+    in the training split. A word is text between white space"""
     minutes: float = 0.0
     """Minutes of training, without validation and checkpoints, after which a run ends; 0: it ends after tokens. The
     schedules and intervals then follow the time, so that the learning rate reaches its end on a machine of any speed:
@@ -283,7 +283,8 @@ class TrainConfig:
         It is 0 before the first of them. Tokens convert at the rate of the whole run, `words` / `tokens`.
         """
         marks = tokens * self.words // (self.tokens * self.keep_words) if self.keep_words else 0
-        return self.keep_words * (marks - marks % 10 ** (len(str(marks)) - 1))
+        power: int = 10 ** (len(str(marks)) - 1)
+        return self.keep_words * (marks - marks % power)
 
     def lr_multiplier(self, done: float, batch_tokens: int, total: int | None = None) -> float:
         """Return the share of the peak learning rate at a step of `batch_tokens` tokens, at the position `done`.
