@@ -95,7 +95,7 @@ def test_settings_of_words_that_contradict_each_other_are_refused(in_process, da
     assert_refused(in_process(*pretrain, *both), "train.minutes is 1", "give one of them", status=2)
     export = ("export-hf", trained_gpt, "--out", tmp_path / "y", "--by-words")
     assert_refused(in_process(*export), "no checkpoint by words", "train with --train.words and --train.keep-words")
-    assert_refused(in_process(*export, "--checkpoint", "50"), "`--checkpoint` is 50", "give one of them")
+    assert_refused(in_process(*export, "--checkpoint", "50"), "--checkpoint is 50", "give one of them")
 
 
 def test_pairs_have_no_word_budget(in_process, pair_dataset, tmp_path):
