@@ -45,11 +45,13 @@ def _of_steps(recipe: Recipe, steps: int) -> Recipe:
     changed = replace(
         recipe.train,
         tokens=tokens,
+        words=0,
         batch_tokens_start=0,
         batch_warmup_tokens=0,
         warmup_tokens=min(recipe.train.warmup_tokens, round(WARMUP_SHARE * tokens)),
         validate_every_tokens=tokens,
         checkpoint_every_tokens=tokens,
+        keep_words=0,
         keep_checkpoints=1,
         keep_best=False,
         patience=0,

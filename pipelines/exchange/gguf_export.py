@@ -54,7 +54,7 @@ def write_gguf_file(run: Run, checkpoint: str, out: Path, dtype: GgufDtype, appr
     loading = EMBEDDING if config.architecture == "encoder" else LOADING
     with unfinished_folder(out) as folder:
         write_gguf(folder / out.name, architecture, keys | settings, tensors, dtype)
-        card = model_card(run, tok, parameters, "gguf", loading.format(out=out.name))
+        card = model_card(run, tok, parameters, "gguf", loading.format(out=out.name), checkpoint=checkpoint)
         (folder / f"{out.name}.md").write_text(card, encoding="utf-8")
         for path in sorted(folder.iterdir(), reverse=True):
             publish(path, out.parent / path.name)

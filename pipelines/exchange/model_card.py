@@ -12,6 +12,7 @@ from pipelines.evaluation.results import Evaluation
 from pipelines.exchange.possible_exports import possible_exports
 from pipelines.files import parse_json
 from pipelines.run.folder import Run
+from pipelines.run.retention import find_checkpoint, readable_state
 from pipelines.run.text_ids import text_ids
 from pipelines.tasks.task import Task
 from tokenizer import Tokenizer
@@ -38,10 +39,21 @@ SCORING = (
 )
 
 
-def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading: str, scoring: str = "") -> str:
+def model_card(
+    run: Run,
+    tok: Tokenizer,
+    parameters: int,
+    library: str,
+    loading: str,
+    scoring: str = "",
+    checkpoint: str = "auto",
+    adds_start: bool = False,
+) -> str:
     """Return the card of `run` in Markdown, with front matter for the hub.
 
     `loading` is Python code. `scoring` is code that continues it with the log-probability of a text.
+    `checkpoint`: the one that is exported, as in `find_checkpoint`, which the tokens and the numbers must be of.
+    `adds_start`: whether the exported tokenizer of a decoder adds the start token.
     """
     model, train = run.recipe.model, run.recipe.train
     heads = count_text(model.heads, "head") if model.attention_only else f"mixer {model.mixer_names}"
@@ -52,7 +64,9 @@ def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading:
     origin = f"imported from {imported}" if imported else f"trained {learned}"
     if "init_from" in run.facts:
         origin += f" from the weights of {Path(run.facts['init_from']).name}"
-    tokens = max((line["tokens"] for line in run.metrics()), default=0)
+    folder = find_checkpoint(run.folder, checkpoint)
+    tokens = readable_state(folder).get("tokens", 0)
+    seen = f"{tokens:,} tokens" + (f", about {tokens * train.words // train.tokens:,} words" if train.words else "")
     use = HEADS[head.kind] if head else TASKS[model.architecture]
     parts = [
         f"---\nlibrary_name: {library}\npipeline_tag: {use}\ntags:\n- bytelm\n---",
@@ -62,9 +76,9 @@ def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading:
         *([_task(task)] if task else []),
         f"## How to {'use' if head else 'load'} it\n\n```python\n{loading}\n```",
         *([f"## How to score a text\n\n{SCORING}\n\n```python\n{scoring}\n```"] if scoring else []),
-        f"## Data\n\n{_data(run)}" + (f" The model saw {tokens:,} tokens." if tokens else ""),
+        f"## Data\n\n{_data(run)}" + (f" The model saw {seen}." if tokens else ""),
         f"## Tokenizer\n\n{kind_named(tok.kind).title} with {tok.vocab_size:,} entries; pattern `{tok.pattern}`; "
-        f"fingerprint `{tok.fingerprint}`.{_start(run, tok)}",
+        f"fingerprint `{tok.fingerprint}`.{_start(run, tok, adds_start)}",
     ]
     if not imported:
         parts.append(
@@ -76,7 +90,7 @@ def model_card(run: Run, tok: Tokenizer, parameters: int, library: str, loading:
     if head is None:
         lines = possible_exports(model, tok, run.facts.get("model_type"))
         parts.append("## Formats\n\n" + "\n".join(f"- {line}" for line in lines))
-    parts.append(f"## Evaluation\n\n{_evaluation(run)}")
+    parts.append(f"## Evaluation\n\n{_evaluation(run, folder.name)}")
     return safe("\n\n".join(parts)) + "\n"
 
 
@@ -91,12 +105,13 @@ def _task(task: Task) -> str:
     return "\n\n".join(parts)
 
 
-def _start(run: Run, tok: Tokenizer) -> str:
-    """Return a sentence about the ids that a decoder reads before a text, which no exported tokenizer adds."""
-    adds_none = run.recipe.model.architecture == "decoder" and run.recipe.head is None
-    before = text_ids(run, tok).before if adds_none else ()
+def _start(run: Run, tok: Tokenizer, added: bool) -> str:
+    """Return a sentence about the ids that a decoder reads before a text; `added`: the exported tokenizer adds them."""
+    is_decoder = run.recipe.model.architecture == "decoder" and run.recipe.head is None
+    before = text_ids(run, tok).before if is_decoder else ()
     named = " and ".join(f"`{tok.decode([i])}` (id {i})" for i in before)
-    return f" The model reads {named} before a text; the tokenizer does not add it." if named else ""
+    adds = "adds it" if added else "does not add it"
+    return f" The model reads {named} before a text; the tokenizer {adds}." if named else ""
 
 
 def _data(run: Run) -> str:
@@ -129,13 +144,15 @@ def _corpus(folder: AnyPath) -> str:
     return f"{corpus['name']}, split by {corpus['split_rule']}: {splits}"
 
 
-def _evaluation(run: Run) -> str:
+def _evaluation(run: Run, checkpoint: str) -> str:
     try:
         evaluation = Evaluation.read(run.folder)
     except ValueError:  # damaged: the export does not need it
         evaluation = None
     if evaluation is None:
         return "Not evaluated yet: `bytelm evaluate` measures the model."
+    if any(one.measured.checkpoint != checkpoint for one in evaluation.splits.values()):
+        return f"Not evaluated yet: `bytelm evaluate --checkpoint {int(checkpoint[5:])}` measures this checkpoint."
     own = run.facts["dataset_fingerprint"]
     main = evaluation.main(own)
     splits = {one.text_name(own): one for one in (*([main] if main else []), *evaluation.splits.values())}

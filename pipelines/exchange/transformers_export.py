@@ -1,6 +1,7 @@
 """A run as a folder that `transformers` opens."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ TEXT, TARGET = "It was a dark and stormy night.", "Es war eine dunkle Nacht."
 SCORING = {
     "decoder": """import torch
 
-start = {start}  # read before a text; the tokenizer does not add it
+start = {start}  # read before a text
 ids = tokenizer("{text}", add_special_tokens=False)["input_ids"]
 read = torch.tensor([start + ids])
 with torch.no_grad():
@@ -62,11 +63,20 @@ nats = log_p.gather(1, target[0, :, None]).sum()""",
 REMEDIES = {"encoder": ": the recipe bert-tiny has the architecture of ModernBERT, which can be exported"}
 
 
-def write_transformers_folder(run: Run, checkpoint: str, out: Path, replaceable: Callable[[Path], bool]) -> str:
-    """Write a run to `out`, and return a line about the result."""
+def write_transformers_folder(
+    run: Run, checkpoint: str, out: Path, replaceable: Callable[[Path], bool], start_token: bool = False
+) -> str:
+    """Write a run to `out`, and return a line about the result.
+
+    `start_token`: whether the tokenizer of a decoder puts the start token from training before a text. Raises
+    ValueError if the run has none.
+    """
     tok = run.tokenizer()
+    start = _start_edges(run, tok) if start_token else None
     ids = _special_ids(run, tok)
     parts = (_language_parts if run.recipe.head is None else task_parts)(run, checkpoint, tok, ids, out.name)
+    if start:
+        parts = replace(parts, edges=start)
     with whole_folder(out, replaceable) as partial:
         # Ids that are None are written too: otherwise transformers would use its defaults. `settings` come last:
         # RoBERTa's have the padding id that its positions are numbered from.
@@ -75,7 +85,9 @@ def write_transformers_folder(run: Run, checkpoint: str, out: Path, replaceable:
             write_json(partial / "generation_config.json", {name: i for name, i in parts.ids.items() if i is not None})
         save_tensors(partial / "model.safetensors", parts.tensors, metadata={"format": "pt"})
         _write_tokenizer(partial, run, tok, parts)
-        card = model_card(run, tok, parts.parameters, "transformers", parts.loading, parts.scoring)
+        card = model_card(
+            run, tok, parts.parameters, "transformers", parts.loading, parts.scoring, checkpoint, start_token
+        )
         write_whole(partial / "README.md", card)
     without = f"; {WITHOUT_MASKS}" if run.recipe.train.masked_rows else ""
     return f"{out}: {quantity(parts.parameters, '')} parameters in the format of {parts.title}{without}"
@@ -119,6 +131,22 @@ def _edges(run: Run, tok: Tokenizer) -> Edges | None:
     return Edges(first, last * (2 if run.facts.get("model_type") == "roberta" else 1), last)
 
 
+def _start_edges(run: Run, tok: Tokenizer) -> Edges:
+    """Return the start ids of a decoder as ids before a text; ValueError if the run has none that can be spelled."""
+    if run.recipe.model.architecture != "decoder" or run.recipe.head is not None:
+        raise ValueError(
+            f"`start_token` is for decoders that predict text, and {run.folder} is another model, whose tokenizer adds "
+            "all tokens that it reads around a text: leave it out"
+        )
+    before = text_ids(run, tok).before
+    if not before or not {*before} <= {*tok.special_tokens.values()}:
+        raise ValueError(
+            f"{run.folder} was trained without a start token before texts: leave `start_token` out, or train on a "
+            "dataset with separators"
+        )
+    return Edges(before)
+
+
 def write_adapter_folder(run: Run, checkpoint: str, out: Path, replaceable: Callable[[Path], bool]) -> str:
     """Write the adapters of a run to `out` as peft does, and return a line about the result."""
     config, base = run.recipe.model, Path(run.facts["init_from"])
@@ -129,7 +157,8 @@ def write_adapter_folder(run: Run, checkpoint: str, out: Path, replaceable: Call
     with whole_folder(out, replaceable) as partial:
         write_json(partial / "adapter_config.json", settings)
         save_tensors(partial / "adapter_model.safetensors", tensors, metadata={"format": "pt"})
-        write_whole(partial / "README.md", model_card(run, run.tokenizer(), parameters, "peft", loading))
+        card = model_card(run, run.tokenizer(), parameters, "peft", loading, checkpoint=checkpoint)
+        write_whole(partial / "README.md", card)
     return f"{out}: adapters of {quantity(parameters, '')} parameters in the format of peft, for an export of {base}"
 
 

@@ -19,13 +19,13 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 MaskedUnit = Literal["token", "word", "span"]
 
 # Fields that may change when a run resumes. Except for rounding, they change neither the data order nor the objective.
-# `tokens` and `minutes` may only grow: the schedules then span the new total.
+# `tokens`, `words` and `minutes` may only grow: the schedules then span the new total.
 CHANGEABLE = (
     *("batch_tokens", "batch_tokens_start", "batch_warmup_tokens", "micro_batch"),
-    *("tokens", "minutes", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile"),
+    *("tokens", "words", "minutes", "device", "threads", "dtype", "matmul_precision", "deterministic", "compile"),
     *("cuda_graphs", "activation_checkpointing", "whole_gradients"),
     *("validate_every_tokens", "validation_tokens", "checkpoint_every_tokens", "log_every_steps", "tensorboard"),
-    *("keep_checkpoints", "keep_best", "keep_every_tokens", "nonfinite", "max_rollbacks", "patience"),
+    *("keep_checkpoints", "keep_best", "keep_every_tokens", "keep_words", "nonfinite", "max_rollbacks", "patience"),
 )
 
 # The same of fine-tuning.
@@ -37,7 +37,7 @@ MOST_THREADS = 1024
 SUBJECTS = {
     "length and batches": (
         "tokens batch_tokens micro_batch seed",
-        "minutes batch_tokens_start batch_warmup_tokens length_start length_share sampling",
+        "words minutes batch_tokens_start batch_warmup_tokens length_start length_share sampling",
     ),
     "masks": ("", "masked_rows masked_share masked_share_end masked_unit"),
     "optimizer": (
@@ -48,7 +48,8 @@ SUBJECTS = {
     "stability": ("", "grad_clip nonfinite max_rollbacks"),
     "validation and checkpoints": (
         "validate_every_tokens checkpoint_every_tokens",
-        "patience validation_tokens keep_checkpoints keep_best keep_every_tokens log_every_steps tensorboard",
+        "patience validation_tokens keep_checkpoints keep_best keep_every_tokens keep_words log_every_steps "
+        "tensorboard",
     ),
     "device": (
         "device dtype compile",
@@ -67,6 +68,9 @@ class TrainConfig:
     # Length and batches
     tokens: int = 10_000_000
     """Tokens to train on. Resume with a larger value to extend a run; the schedules then span the new total."""
+    words: int = 0
+    """Words of text to train on; 0: tokens decides. Otherwise tokens follows from the average number of words per token
+    in the training split. A word is text between white space"""
     minutes: float = 0.0
     """Minutes of training, without validation and checkpoints, after which a run ends; 0: it ends after tokens. The
     schedules and intervals then follow the time, so that the learning rate reaches its end on a machine of any speed:
@@ -167,6 +171,9 @@ class TrainConfig:
     """Also keep the checkpoint with the lowest validation loss"""
     keep_every_tokens: int = 0
     """Also keep the first checkpoint past each multiple of this many tokens; 0: none"""
+    keep_words: int = 0
+    """With words, save and keep the first checkpoint past 1, 2, ..., 9, 10, 20, ..., 90, 100, 200, ... times this many
+    words, as BabyLM does with 1M; 0: none"""
     log_every_steps: int = 10
     """Optimizer steps between two lines of metrics.jsonl. An interval of less than half as many steps is merged with
     the interval next to it."""
@@ -211,6 +218,7 @@ class TrainConfig:
         require_not_negative(self, "micro_batch", "batch_tokens_start", "batch_warmup_tokens", "warmup_tokens")
         require_not_negative(self, "weight_decay", "weight_decay_ratio", "muon_lr", "grad_clip", "z_loss", "threads")
         require_not_negative(self, "keep_every_tokens", "patience", "length_start", "minutes")
+        require_not_negative(self, "words", "keep_words")
         require(self, ("layer_decay",), lambda value: 0 < value <= 1, "be above 0 and at most 1")
         require(
             self,
@@ -223,6 +231,10 @@ class TrainConfig:
         require(self, ("masked_share",), lambda value: 0 < value <= 1, "be above 0 and at most 1")
         require(self, ("masked_share_end",), lambda value: 0 <= value <= 1, "be in [0, 1]")
         require_seed(self.seed, "train.seed")
+        if self.words and self.minutes:
+            raise ValueError(f"train.words is {self.words}, and train.minutes is {self.minutes:g}: give one of them")
+        if self.keep_words and not self.words:
+            raise ValueError(f"train.keep_words is {self.keep_words}, but train.words is 0: give both")
         if self.threads > MOST_THREADS:
             raise ValueError(f"train.threads is {self.threads}, but must be at most {MOST_THREADS}")
         if self.deterministic and not self.micro_batch:
@@ -264,6 +276,15 @@ class TrainConfig:
         With `minutes`, these follow from its speed so far.
         """
         return max(tokens, tokens * 60 * self.minutes / seconds) if self.minutes and seconds else self.tokens
+
+    def word_mark(self, tokens: int) -> int:
+        """Return the last number of words, of those at which `keep_words` keeps a checkpoint, in the first `tokens`.
+
+        It is 0 before the first of them. Tokens convert at the rate of the whole run, `words` / `tokens`.
+        """
+        marks = tokens * self.words // (self.tokens * self.keep_words) if self.keep_words else 0
+        power: int = 10 ** (len(str(marks)) - 1)
+        return self.keep_words * (marks - marks % power)
 
     def lr_multiplier(self, done: float, batch_tokens: int, total: int | None = None) -> float:
         """Return the share of the peak learning rate at a step of `batch_tokens` tokens, at the position `done`.

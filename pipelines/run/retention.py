@@ -28,7 +28,33 @@ def checkpoints_to_keep(run: Path, newest: Path, config: TrainConfig) -> set[Pat
         if config.keep_every_tokens and tokens // config.keep_every_tokens > reached:
             reached = tokens // config.keep_every_tokens
             keep.add(folder)
-    return keep
+    return keep.union(checkpoints_by_words(folders, config).values())
+
+
+def checkpoints_by_words(folders: Iterable[Path], config: TrainConfig) -> dict[int, Path]:
+    """Return the first checkpoint past each number of words of `config.keep_words`; `folders`: oldest first."""
+    found: dict[int, Path] = {}
+    for folder in folders:
+        if mark := config.word_mark(readable_state(folder).get("tokens", 0)):
+            found.setdefault(mark, folder)
+    return found
+
+
+def named_by_words(run: Path, config: TrainConfig) -> dict[str, str]:
+    """Return the numbers of the steps of a run's checkpoints by words, by BabyLM's names: chck_1M, chck_2M and so on.
+
+    Raises ValueError if there is none.
+    """
+    found = checkpoints_by_words(checkpoint_folders(run), config)
+    if not found:
+        raise ValueError(f"{run} has no checkpoint by words: train with `train.words` and `train.keep_words`")
+    return {f"chck_{_short(words)}": str(int(folder.name[5:])) for words, folder in found.items()}
+
+
+def _short(words: int) -> str:
+    return next(
+        (f"{words // size}{unit}" for size, unit in ((10**6, "M"), (10**3, "k")) if words % size == 0), str(words)
+    )
 
 
 def checkpoint_folders(run: Path) -> list[Path]:

@@ -138,6 +138,7 @@ class Family:
             train=replace(
                 train,
                 tokens=run.tokens,
+                words=0,
                 minutes=0.0,
                 lr=train.lr * scale,
                 muon_lr=train.muon_lr * scale,
@@ -152,6 +153,7 @@ class Family:
                 validation_tokens=self.recipe.model.context_length,  # one block: the finished run is measured
                 checkpoint_every_tokens=fifth,
                 keep_every_tokens=4 * fifth,  # where the decays of D and 2D begin
+                keep_words=0,
                 keep_checkpoints=1,
                 keep_best=False,
                 patience=0,

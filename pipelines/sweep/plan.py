@@ -115,6 +115,7 @@ class Budget:
             train=replace(
                 train,
                 tokens=tokens,
+                words=0,
                 minutes=0.0,
                 warmup_tokens=round(tokens * min(1.0, train.warmup_tokens / train.tokens)),
                 seed=run.seed,
@@ -122,6 +123,7 @@ class Budget:
                 validate_every_tokens=tokens,
                 validation_tokens=self.recipe.model.context_length,  # little: `measure` scores the finished run
                 checkpoint_every_tokens=max(self.step_tokens, tokens // 4),
+                keep_words=0,
                 keep_checkpoints=1,
                 keep_best=False,
                 keep_every_tokens=0,

@@ -190,7 +190,8 @@ class Trainer:
             if self._out_of_patience():
                 say(f"step {self.at.step:,}: no improvement in {self.config.patience} validations ends the training")
         save = (self.config.keeps_best and improved) or self._out_of_patience()
-        if last or save or self._due(self.config.checkpoint_every_tokens, before):
+        passed = self.config.word_mark(self.at.tokens) > self.config.word_mark(self.at.tokens - step.batch_tokens)
+        if last or save or passed or self._due(self.config.checkpoint_every_tokens, before):
             self._checkpoint()
         if improved and self.config.patience and self.parallel.is_main and self.run is None:
             self._best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}

@@ -18,6 +18,7 @@ from pipelines.training.model_costs import model_costs
 from pipelines.training.parallel import Kind, OneProcess
 from pipelines.training.timing import training_speed
 from pipelines.training.training_run import Training, batches, resume_command, run_training
+from pipelines.training.word_budget import word_lines
 from tokenizer import Tokenizer
 
 
@@ -58,7 +59,7 @@ def _train(recipe: Recipe, sources: Sources, out: Path, parallel: OneProcess, in
         "separated": dataset.info.get("separator") is not None,
         **start.facts,
     }
-    lines = [*mixture.lines(recipe.train.tokens), *start.lines(recipe)]
+    lines = [*word_lines(recipe.train), *mixture.lines(recipe.train.tokens), *start.lines(recipe)]
     return run_training(Training(recipe, tok, data, build, facts, lines), out, parallel)
 
 
@@ -90,7 +91,7 @@ def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | No
         f"gradients and optimizer, and {about} {quantity(memory['activations'], 'B')} of activations per sequence"
     )
     exports = possible_exports(recipe.model, tok, start.facts.get("model_type"))
-    for line in (*mixture.lines(train.tokens), *start.lines(recipe), *exports):
+    for line in (*word_lines(train), *mixture.lines(train.tokens), *start.lines(recipe), *exports):
         answer(line)
     state = "resume the run" if checkpoint_folders(out) else "make a run"
     answer(f"would {state} in {out}, with {retained} checkpoints of about {quantity(checkpoint, 'B')} each")

@@ -90,7 +90,7 @@ def _pretrain(
     recipe: Recipe, sources: Sources, out: Path, init_from: Path | None, parallel: "Kind", dry_run: bool = False
 ) -> int:
     """Return 0, or 128 + the signal that stopped the training after it saved a checkpoint (0 on ranks other than 0)."""
-    _check(recipe, sources, out, init_from)
+    recipe = _checked(recipe, sources, out, init_from)
     from pipelines.training.pretraining import print_plan, train  # imports PyTorch, which takes seconds
 
     for sentence in recipe.train.unfinished_schedules() if is_first_process() else ():
@@ -101,10 +101,11 @@ def _pretrain(
     return train(recipe, sources, out, parallel, init_from)
 
 
-def _check(recipe: Recipe, sources: Sources, out: Path, init_from: Path | None) -> None:
-    """Raise ValueError for a mistake that can be found without torch."""
+def _checked(recipe: Recipe, sources: Sources, out: Path, init_from: Path | None) -> Recipe:
+    """Return the recipe with the tokens of its words. Raises ValueError for mistakes that are found without torch."""
     from pipelines.run.folder import opened
     from pipelines.training.mixture import fit_to_data, open_sources
+    from pipelines.training.word_budget import with_tokens_of_words
 
     if init_from is not None and not (out / "config.toml").exists():
         opened(init_from)
@@ -112,9 +113,10 @@ def _check(recipe: Recipe, sources: Sources, out: Path, init_from: Path | None) 
         raise ValueError(
             "`lora.rank` is given without `init_from`, but random weights must train: give a trained run to start from"
         )
-    first = open_sources(sources, recipe.objective).first
+    mixture = open_sources(sources, recipe.objective)
     if init_from is None and not (out / "config.toml").exists():  # else the other run has its own vocabulary
-        fit_to_data(recipe, first)
+        fit_to_data(recipe, mixture.first)
+    return with_tokens_of_words(recipe, mixture)
 
 
 def next_step(given: Mapping[str, Any], status: int) -> str:
