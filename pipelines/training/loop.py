@@ -172,9 +172,8 @@ class Trainer:
         before = self._position()
         step = self.step()
         self.writer.check()
-        note = self.at.training_line(step.lr, self.config.loss_is_cross_entropy)
         goal = self.config.expected_tokens(self.at.tokens, self.at.seconds)
-        bar.update(min(self.at.tokens, goal), goal, note)
+        bar.update(min(self.at.tokens, goal), goal, self.at.training_line(step.lr, self.config.loss_is_cross_entropy))
         intervals = (self.config.validate_every_tokens, self.config.checkpoint_every_tokens)
         to_log = self._due_to_log(step.batch_tokens)
         if to_log or self._is_over() or any(self._due(interval, before) for interval in intervals):
