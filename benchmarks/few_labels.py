@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import tyro
 
@@ -57,7 +57,7 @@ class Options:
 
     books: Path
     """.jsonl.xz file of books"""
-    tasks: tuple[str, ...] = ("ending", "restore", "python")
+    tasks: tuple[Literal["ending", "restore", "python"], ...] = ("ending", "restore", "python")
     """Tasks to measure"""
     tokens: tuple[int, ...] = (400_000, 1_200_000, 4_000_000)
     """Numbers of tokens to pretrain on"""
@@ -180,14 +180,14 @@ def measure(name: str, labels: int, options: Options, folder: Path) -> list[Row]
         assert evaluation is not None
         (split,) = evaluation.all
         comparison, by_seed = split.find(Comparison), split.find(Seeds)
-        assert comparison is not None and by_seed is not None
+        assert comparison is not None
         rows.append(
             {
                 "task": name,
                 "labels": labels,
                 "start": start,
                 "nats": Run(run).metrics()[-1]["loss"],
-                "by_seed": by_seed.numbers_of[case.number],
+                "by_seed": by_seed.numbers_of[case.number] if by_seed else [comparison.own[case.number]],
                 "others": {other: values[case.number] for other, values in comparison.others.items()},
             }
         )
