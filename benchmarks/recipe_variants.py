@@ -77,6 +77,7 @@ def _of_recipe(recipe: Fields, **train: Any) -> Variant:
 # Masks and lengths of the recipe bert-tiny. All are validated with the same masks: 15 % of the tokens, each by itself.
 MASKS = {
     "bert-tiny": _of_recipe(_BERT_TINY, masked_share=0.4, length_start=64),
+    "bert-tiny, 50% masked, length warm-up": _of_recipe(_BERT_TINY, masked_share=0.5, length_start=64),
     **{f"bert-tiny, {share:.0%} masked": _of_recipe(_BERT_TINY, masked_share=share) for share in (0.15, 0.3, 0.4, 0.5)},
     "bert-tiny, 30% to 15% masked": _of_recipe(_BERT_TINY, masked_share=0.3, masked_share_end=0.15),
     "bert-tiny, 15% masked, words": _of_recipe(_BERT_TINY, masked_unit="word"),
