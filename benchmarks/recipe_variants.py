@@ -1,5 +1,7 @@
 """The model shapes and variants of benchmarks.recipes."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lm.presets import preset
@@ -14,6 +16,8 @@ class Variant(NamedTuple):
 
     model: Fields
     train: Fields
+    data: Mapping[str, Any] = MappingProxyType({})
+    """Fields of benchmarks.small_data.SmallText.dataset that differ from the options"""
 
     @property
     def objective(self) -> str:
@@ -84,6 +88,31 @@ MASKS = {
     "bert-tiny, 15% masked, length warm-up": _of_recipe(_BERT_TINY, length_start=64),
     "bert-tiny-published": _of_recipe(_PUBLISHED),
 }
+# Ideas for a small text that is read several times, each alone: changes to the recipe gpt-tiny.
+_GPT_TINY = read_toml(RECIPES / "gpt-tiny.toml")
+
+
+def _small(model: Fields | None = None, train: Fields | None = None, **data: Any) -> Variant:
+    """Return a variant of gpt-tiny."""
+    base = _of_recipe(_GPT_TINY, **train or {})
+    return Variant({n: v for n, v in base.model.items() if n not in ENCODER} | (model or {}), base.train, data)
+
+
+SMALL = {
+    "gpt-tiny": _small(),
+    **{f"gpt-tiny, decay {decay}": _small(train={"weight_decay": decay}) for decay in (0.3, 1.0, 3.0)},
+    **{f"gpt-tiny, dropout {share}": _small({"dropout": share}) for share in (0.1, 0.2, 0.3)},
+    **{f"gpt-tiny, stochastic depth {share}": _small({"stochastic_depth": share}) for share in (0.1, 0.2)},
+    **{f"gpt-tiny, average {decay}": _small(train={"average": decay}) for decay in (0.99, 0.998)},
+    **{f"gpt-tiny, {entries} entries": _small(vocab_size=entries) for entries in (512, 1024, 4096)},
+    **{f"gpt-tiny, BPE dropout {share}": _small(dropout=share) for share in (0.1,)},
+    "gpt-tiny, unigram": _small(kind="unigram"),
+    **{f"gpt-tiny, unigram, alpha {alpha}": _small(kind="unigram", alpha=alpha) for alpha in (0.3,)},
+    "gpt-tiny, shared layers": _small({"layer_groups": 1}),
+    "gpt-tiny, 4 layers": _small({"layers": 4}),
+    "gpt-tiny, 4 layers in 2 groups": _small({"layers": 4, "layer_groups": 2}),
+    "gpt-tiny, label smoothing 0.1": _small(train={"label_smoothing": 0.1}),
+}
 VARIANTS = {
     **SWEEP,
     "gpt2, muon": Variant(GPT2, MUON),
@@ -104,13 +133,15 @@ VARIANTS = {
     "modern, cosine": Variant(MODERN, MUON | {"schedule": "cosine"}),
     **MASKED,
     **MASKS,
+    **SMALL,
 }
 GROUPS = {
-    "all": tuple(VARIANTS),
+    "all": tuple(name for name in VARIANTS if name not in SMALL),
     "sweep": tuple(SWEEP),
     # Features of the preset `modern`, and candidates.
     "preset": ("modern", "modern, projections drawn", "modern, tied head", "modern, soft cap 15"),
     "optimizers": ("gpt2, lr 1e-3", "gpt2, lr 2e-3", "gpt2, lr 4e-3", "gpt2, muon", "modern, adamw", "modern"),
     "masked": tuple(MASKED),
     "masks": tuple(MASKS),
+    "small-data": tuple(SMALL),
 }
