@@ -100,7 +100,7 @@ def _small(model: Fields | None = None, train: Fields | None = None, **data: Any
 
 SMALL = {
     "gpt-tiny": _small(),
-    **{f"gpt-tiny, decay {decay}": _small(train={"weight_decay": decay}) for decay in (0.3, 1.0, 3.0)},
+    **{f"gpt-tiny, decay {decay}": _small(train={"weight_decay": decay}) for decay in (0.3, 1.0, 2.0, 3.0, 6.0)},
     **{f"gpt-tiny, dropout {share}": _small({"dropout": share}) for share in (0.1, 0.2, 0.3)},
     **{f"gpt-tiny, stochastic depth {share}": _small({"stochastic_depth": share}) for share in (0.1, 0.2)},
     **{f"gpt-tiny, average {decay}": _small(train={"average": decay}) for decay in (0.99, 0.998)},
@@ -112,6 +112,11 @@ SMALL = {
     "gpt-tiny, 4 layers": _small({"layers": 4}),
     "gpt-tiny, 4 layers in 2 groups": _small({"layers": 4, "layer_groups": 2}),
     "gpt-tiny, label smoothing 0.1": _small(train={"label_smoothing": 0.1}),
+    "gpt-tiny, decay 2.0, dropout 0.1": _small({"dropout": 0.1}, {"weight_decay": 2.0}),
+    "gpt-tiny, decay 1.0, dropout 0.1": _small({"dropout": 0.1}, {"weight_decay": 1.0}),
+    "gpt-tiny, decay 1.0, 1024 entries": _small(train={"weight_decay": 1.0}, vocab_size=1024),
+    "gpt-tiny, decay 1.0, BPE dropout 0.1": _small(train={"weight_decay": 1.0}, dropout=0.1),
+    "gpt-tiny, decay 1.0, average 0.998": _small(train={"weight_decay": 1.0, "average": 0.998}),
 }
 VARIANTS = {
     **SWEEP,

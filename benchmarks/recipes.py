@@ -256,7 +256,9 @@ def markdown(rows: list[Row]) -> str:
         groups.setdefault(row["variant"], []).append(row)
     for trial, groups in sorted(trials.items()):
         lines += [
-            f"## {trial.tokens:,} tokens, {trial.shape} shape",
+            f"## {trial.tokens:,} tokens"
+            + (f" in {trial.epochs} epochs" if trial.epochs else "")
+            + f", {trial.shape} shape",
             "",
             f"{trial.device}" + (f"; dataset {trial.data}." if trial.data else ".") + _unigram(groups),
             "",
@@ -283,11 +285,13 @@ class Trial(NamedTuple):
     shape: str
     tokens: int
     measure: str
+    epochs: int
+    """0 unless a small text was read several times"""
 
     @classmethod
     def of(cls, row: Row) -> "Trial":
         measure = next(name for name in MEASURES if name in row)
-        return cls(row["data"], row["device"], row["shape"], row["tokens"], measure)
+        return cls(row["data"], row["device"], row["shape"], row["tokens"], measure, row.get("epochs", 0))
 
 
 def _unigram(groups: Groups) -> str:

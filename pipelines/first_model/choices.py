@@ -15,8 +15,11 @@ Kind = Literal["gpt", "bert"]
 
 # Less text teaches the smallest model nothing.
 LEAST_BYTES = 10_000
-# Passes over the text within which a model without dropout does not overfit much.
+# The most passes over the text.
 EPOCHS = 6
+# A text that is read at least this often gets the recipe for small data, which has strong weight decay.
+REPEATED = 4
+REPEATED_RECIPES = {"gpt-tiny": "gpt-small-data"}
 BYTE_VOCABULARY = 256 + 5  # with the special tokens
 # Entries of a vocabulary, and the fewest bytes of text that the training reads with it.
 VOCABULARIES = (
@@ -87,6 +90,8 @@ class Choice:
     size: Size
     read_bytes: int
     """Distinct bytes of text that the training reads"""
+    repeated: bool
+    """Whether the training reads the text at least `REPEATED` times"""
 
     @property
     def parameters(self) -> int:
@@ -154,7 +159,9 @@ def choice_of(text: TextFacts, budget: Budget, size: Size) -> Choice:
         if seen < least:
             break
         vocab_size, read = entries, round(seen)
-    return Choice(vocab_size, _context_length(text, vocab_size, size.context), size, read)
+    choice = Choice(vocab_size, _context_length(text, vocab_size, size.context), size, read, repeated=False)
+    epochs = tokens_for(choice, text, budget) * bytes_per_token(vocab_size) / text.train_bytes
+    return replace(choice, repeated=epochs >= REPEATED)
 
 
 def _context_length(text: TextFacts, vocab_size: int, most: int) -> int:
@@ -170,7 +177,7 @@ def _context_length(text: TextFacts, vocab_size: int, most: int) -> int:
 def recipe_name(kind: Kind, choice: Choice) -> str:
     """Return the name of the recipe that `recipe_for` changes."""
     name: str = getattr(choice.size, kind)
-    return name
+    return REPEATED_RECIPES.get(name, name) if choice.repeated else name
 
 
 def recipe_for(kind: Kind, choice: Choice) -> Recipe:

@@ -135,13 +135,16 @@ def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
 
 
 def _with_existing(job: Job, choice: Choice) -> Choice:
-    """Return the choice with the size, vocabulary and context of finished steps."""
+    """Return the choice with the size, weight decay, vocabulary and context of finished steps."""
     out = job.out
     for kind in job.kinds:
         if (out / kind / "config.toml").exists():
-            model = Run(out / kind).recipe.model
-            sizes = [size for size in SIZES if (size.layers, size.width) == (model.layers, model.width)]
+            made = Run(out / kind).recipe
+            sizes = [size for size in SIZES if (size.layers, size.width) == (made.model.layers, made.model.width)]
             choice = replace(choice, size=(sizes or [choice.size])[0])
+            if kind == "gpt":
+                plain = recipe_for(kind, replace(choice, repeated=False))
+                choice = replace(choice, repeated=made.train.weight_decay > plain.train.weight_decay)
             break
     if (out / "tokenizer" / "tokenizer.json").exists():
         choice = replace(choice, vocab_size=Tokenizer.load(out / "tokenizer").vocab_size)

@@ -22,6 +22,7 @@ from pipelines.first_model.choices import (
     check_enough,
     choose,
     recipe_for,
+    recipe_name,
     tokens_for,
     with_length,
 )
@@ -31,6 +32,7 @@ from pipelines.recipes.recipe import Recipe
 
 LAPTOP = Budget(seconds=600, flops_per_second=1e11)
 GPU = Budget(seconds=600, flops_per_second=1e14)
+LENGTH = {"tokens": 1, "warmup_tokens": 0, "validate_every_tokens": 1, "checkpoint_every_tokens": 1}
 budgets = st.builds(Budget, seconds=st.floats(1, 1e5), flops_per_second=st.floats(1e9, 1e15)) | st.builds(
     Budget, seconds=st.just(600.0), flops_per_second=st.just(1e11), tokens=st.integers(1, 10**12)
 )
@@ -128,6 +130,18 @@ def test_a_time_never_means_more_than_six_epochs(size):
     assert tokens_for(choice, text, GPU) <= EPOCHS * text.train_bytes / bytes_per_token(choice.vocab_size) + 1
 
 
+def test_only_a_text_that_is_read_several_times_gets_strong_weight_decay():
+    often, once = choose(text_of(10**6), LAPTOP), choose(text_of(10**9), LAPTOP)
+    assert (recipe_name("gpt", often), recipe_name("gpt", once)) == ("gpt-small-data", "gpt-tiny")
+    assert recipe_name("bert", often) == "bert-tiny"
+    few = choose(text_of(10**6), replace(LAPTOP, tokens=300_000))
+    assert recipe_name("gpt", few) == "gpt-tiny"
+    strong, plain = recipe_for("gpt", often), recipe_for("gpt", replace(often, repeated=False))
+    assert replace(strong.train, weight_decay=0.1, **LENGTH) == replace(plain.train, weight_decay=0.1, **LENGTH)
+    assert strong.train.weight_decay > plain.train.weight_decay
+    assert strong.model == plain.model
+
+
 def test_too_little_text_is_refused_with_both_numbers():
     with pytest.raises(ValueError, match=r"my-text has 950 bytes of text to train on, .* at least 10,000"):
         check_enough(text_of(1000), "my-text")
@@ -186,7 +200,7 @@ def test_a_command_reads_back_as_its_words():
 
 
 def test_a_pretrain_command_names_every_changed_field():
-    recipe = recipe_for("gpt", replace(choose(text_of(10**6), LAPTOP), size=SIZES[1], context_length=128))
+    recipe = recipe_for("gpt", replace(choose(text_of(10**9), LAPTOP), size=SIZES[1], context_length=128))
     words = shlex.split(pretrain_command("gpt-tiny", with_length(recipe, 5000), data=Path("d"), out=Path("o")))
     assert words[:7] == ["bytelm", "pretrain", "gpt-tiny", "--data", "d", "--out", "o"]
     changed = dict(zip(words[7:-1:2], words[8::2], strict=True))
