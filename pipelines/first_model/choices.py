@@ -15,8 +15,8 @@ Kind = Literal["gpt", "bert"]
 
 # Less text teaches the smallest model nothing.
 LEAST_BYTES = 10_000
-# The most passes over the text.
-EPOCHS = 6
+# The most passes over the text: more gain little.
+EPOCHS = 8
 # A text that is read at least this often gets the recipe for small data, which has strong weight decay.
 REPEATED = 4
 REPEATED_RECIPES = {"gpt-tiny": "gpt-small-data"}

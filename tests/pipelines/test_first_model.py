@@ -124,7 +124,7 @@ def test_short_documents_get_a_short_context():
 
 
 @given(size=st.integers(LEAST_BYTES * 2, 10**12))
-def test_a_time_never_means_more_than_six_epochs(size):
+def test_a_time_never_means_more_than_eight_epochs(size):
     text = text_of(size)
     choice = choose(text, GPU)
     assert tokens_for(choice, text, GPU) <= EPOCHS * text.train_bytes / bytes_per_token(choice.vocab_size) + 1
