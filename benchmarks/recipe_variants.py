@@ -72,8 +72,9 @@ _SETTINGS = ("optimizer", "lr", "muon_lr", "beta2", "schedule", "min_lr_ratio", 
 
 def _of_recipe(recipe: Fields, **train: Any) -> Variant:
     """Return a variant with the settings of a recipe's table; `train` replaces some of the training."""
+    shape = ENCODER if recipe["model"]["architecture"] == "encoder" else {}
     return Variant(
-        {name: value for name, value in recipe["model"].items() if name not in SHAPES["tiny"]} | ENCODER,
+        {name: value for name, value in recipe["model"].items() if name not in SHAPES["tiny"]} | shape,
         {name: value for name, value in recipe["train"].items() if name in _SETTINGS} | {"batch_tokens": 1024} | train,
     )
 
@@ -95,28 +96,24 @@ _GPT_TINY = read_toml(RECIPES / "gpt-tiny.toml")
 def _small(model: Fields | None = None, train: Fields | None = None, **data: Any) -> Variant:
     """Return a variant of gpt-tiny."""
     base = _of_recipe(_GPT_TINY, **train or {})
-    return Variant({n: v for n, v in base.model.items() if n not in ENCODER} | (model or {}), base.train, data)
+    return Variant(base.model | (model or {}), base.train, data)
 
 
 SMALL = {
     "gpt-tiny": _small(),
-    **{f"gpt-tiny, decay {decay}": _small(train={"weight_decay": decay}) for decay in (0.3, 1.0, 2.0, 3.0, 6.0)},
-    **{f"gpt-tiny, dropout {share}": _small({"dropout": share}) for share in (0.1, 0.2, 0.3)},
-    **{f"gpt-tiny, stochastic depth {share}": _small({"stochastic_depth": share}) for share in (0.1, 0.2)},
-    **{f"gpt-tiny, average {decay}": _small(train={"average": decay}) for decay in (0.99, 0.998)},
-    **{f"gpt-tiny, {entries} entries": _small(vocab_size=entries) for entries in (512, 1024, 4096)},
-    **{f"gpt-tiny, BPE dropout {share}": _small(dropout=share) for share in (0.1,)},
+    **{f"gpt-tiny, decay {decay}": _small(train={"weight_decay": decay}) for decay in (0.6, 1.0, 2.0, 3.0)},
+    **{f"gpt-tiny, dropout {share}": _small({"dropout": share}) for share in (0.1, 0.2)},
+    "gpt-tiny, stochastic depth 0.2": _small({"stochastic_depth": 0.2}),
+    "gpt-tiny, average 0.998": _small(train={"average": 0.998}),
+    **{f"gpt-tiny, {entries} entries": _small(vocab_size=entries) for entries in (512, 1024)},
+    "gpt-tiny, BPE dropout 0.1": _small(dropout=0.1),
     "gpt-tiny, unigram": _small(kind="unigram"),
-    **{f"gpt-tiny, unigram, alpha {alpha}": _small(kind="unigram", alpha=alpha) for alpha in (0.3,)},
+    "gpt-tiny, unigram, alpha 0.3": _small(kind="unigram", alpha=0.3),
     "gpt-tiny, shared layers": _small({"layer_groups": 1}),
-    "gpt-tiny, 4 layers": _small({"layers": 4}),
-    "gpt-tiny, 4 layers in 2 groups": _small({"layers": 4, "layer_groups": 2}),
-    "gpt-tiny, label smoothing 0.1": _small(train={"label_smoothing": 0.1}),
-    "gpt-tiny, decay 2.0, dropout 0.1": _small({"dropout": 0.1}, {"weight_decay": 2.0}),
     "gpt-tiny, decay 1.0, dropout 0.1": _small({"dropout": 0.1}, {"weight_decay": 1.0}),
+    "gpt-tiny, decay 2.0, dropout 0.1": _small({"dropout": 0.1}, {"weight_decay": 2.0}),
     "gpt-tiny, decay 1.0, 1024 entries": _small(train={"weight_decay": 1.0}, vocab_size=1024),
     "gpt-tiny, decay 1.0, BPE dropout 0.1": _small(train={"weight_decay": 1.0}, dropout=0.1),
-    "gpt-tiny, decay 1.0, average 0.998": _small(train={"weight_decay": 1.0, "average": 0.998}),
 }
 VARIANTS = {
     **SWEEP,

@@ -17,9 +17,9 @@ Kind = Literal["gpt", "bert"]
 LEAST_BYTES = 10_000
 # The most passes over the text: more gain little.
 EPOCHS = 8
-# A text that is read at least this often gets the recipe for small data, which has strong weight decay.
-REPEATED = 4
-REPEATED_RECIPES = {"gpt-tiny": "gpt-small-data"}
+# A text that is read at least this often gets a stronger weight decay: by itself it would shrink the weights to 1/e in
+# DECAY_EPOCHS epochs at the peak rate. It is at most MOST_DECAY.
+REPEATED, DECAY_EPOCHS, MOST_DECAY = 4, 1.4, 2.0
 BYTE_VOCABULARY = 256 + 5  # with the special tokens
 # Entries of a vocabulary, and the fewest bytes of text that the training reads with it.
 VOCABULARIES = (
@@ -90,8 +90,6 @@ class Choice:
     size: Size
     read_bytes: int
     """Distinct bytes of text that the training reads"""
-    repeated: bool
-    """Whether the training reads the text at least `REPEATED` times"""
 
     @property
     def parameters(self) -> int:
@@ -159,9 +157,7 @@ def choice_of(text: TextFacts, budget: Budget, size: Size) -> Choice:
         if seen < least:
             break
         vocab_size, read = entries, round(seen)
-    choice = Choice(vocab_size, _context_length(text, vocab_size, size.context), size, read, repeated=False)
-    epochs = tokens_for(choice, text, budget) * bytes_per_token(vocab_size) / text.train_bytes
-    return replace(choice, repeated=epochs >= REPEATED)
+    return Choice(vocab_size, _context_length(text, vocab_size, size.context), size, read)
 
 
 def _context_length(text: TextFacts, vocab_size: int, most: int) -> int:
@@ -177,7 +173,7 @@ def _context_length(text: TextFacts, vocab_size: int, most: int) -> int:
 def recipe_name(kind: Kind, choice: Choice) -> str:
     """Return the name of the recipe that `recipe_for` changes."""
     name: str = getattr(choice.size, kind)
-    return REPEATED_RECIPES.get(name, name) if choice.repeated else name
+    return name
 
 
 def recipe_for(kind: Kind, choice: Choice) -> Recipe:
@@ -212,3 +208,16 @@ def with_length(recipe: Recipe, tokens: int, minutes: float = 0.0) -> Recipe:
         keep_best=True,
     )
     return replace(recipe, train=train)
+
+
+def with_decay(recipe: Recipe, text_tokens: int) -> Recipe:
+    """Return a decoder's recipe with the weight decay for its number of passes over a text of `text_tokens` tokens.
+
+    The decay is inversely proportional to the steps of an epoch (Wang and Aitchison 2024).
+    """
+    train = recipe.train
+    if recipe.objective != "next-token" or train.tokens < REPEATED * text_tokens:
+        return recipe
+    steps = DECAY_EPOCHS * text_tokens / train.batch_tokens
+    decay = min(MOST_DECAY, 1 / (steps * (train.muon_lr or train.lr)))
+    return replace(recipe, train=replace(train, weight_decay=max(train.weight_decay, round(decay, 2))))

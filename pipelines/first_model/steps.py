@@ -27,6 +27,7 @@ from pipelines.first_model.choices import (
     choose,
     recipe_for,
     recipe_name,
+    with_decay,
     with_length,
 )
 from pipelines.first_model.record import Asked, Record, Source
@@ -135,16 +136,13 @@ def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
 
 
 def _with_existing(job: Job, choice: Choice) -> Choice:
-    """Return the choice with the size, weight decay, vocabulary and context of finished steps."""
+    """Return the choice with the size, vocabulary and context of finished steps."""
     out = job.out
     for kind in job.kinds:
         if (out / kind / "config.toml").exists():
-            made = Run(out / kind).recipe
-            sizes = [size for size in SIZES if (size.layers, size.width) == (made.model.layers, made.model.width)]
+            model = Run(out / kind).recipe.model
+            sizes = [size for size in SIZES if (size.layers, size.width) == (model.layers, model.width)]
             choice = replace(choice, size=(sizes or [choice.size])[0])
-            if kind == "gpt":
-                plain = recipe_for(kind, replace(choice, repeated=False))
-                choice = replace(choice, repeated=made.train.weight_decay > plain.train.weight_decay)
             break
     if (out / "tokenizer" / "tokenizer.json").exists():
         choice = replace(choice, vocab_size=Tokenizer.load(out / "tokenizer").vocab_size)
@@ -191,6 +189,7 @@ def _train(job: Job, kind: Kind, choice: Choice, record: Record, dataset: TokenD
         recipe = recipe_for(kind, choice)
         recipe = replace(recipe, train=replace(recipe.train, **seed))
         recipe = with_length(recipe, *_length(job, before, recipe, dataset))
+        recipe = with_decay(recipe, dataset.split("train").tokens)
     asked_minutes = None if job.tokens or job.flops else job.minutes_of(before)
     record.models[kind] = Asked(asked_minutes, recipe.train.tokens, job.flops or (before.flops if before else None))
     record.write(job.out)

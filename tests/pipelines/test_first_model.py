@@ -22,8 +22,8 @@ from pipelines.first_model.choices import (
     check_enough,
     choose,
     recipe_for,
-    recipe_name,
     tokens_for,
+    with_decay,
     with_length,
 )
 from pipelines.first_model.steps import pretrain_command
@@ -32,7 +32,6 @@ from pipelines.recipes.recipe import Recipe
 
 LAPTOP = Budget(seconds=600, flops_per_second=1e11)
 GPU = Budget(seconds=600, flops_per_second=1e14)
-LENGTH = {"tokens": 1, "warmup_tokens": 0, "validate_every_tokens": 1, "checkpoint_every_tokens": 1}
 budgets = st.builds(Budget, seconds=st.floats(1, 1e5), flops_per_second=st.floats(1e9, 1e15)) | st.builds(
     Budget, seconds=st.just(600.0), flops_per_second=st.just(1e11), tokens=st.integers(1, 10**12)
 )
@@ -130,16 +129,24 @@ def test_a_time_never_means_more_than_eight_epochs(size):
     assert tokens_for(choice, text, GPU) <= EPOCHS * text.train_bytes / bytes_per_token(choice.vocab_size) + 1
 
 
-def test_only_a_text_that_is_read_several_times_gets_strong_weight_decay():
-    often, once = choose(text_of(10**6), LAPTOP), choose(text_of(10**9), LAPTOP)
-    assert (recipe_name("gpt", often), recipe_name("gpt", once)) == ("gpt-small-data", "gpt-tiny")
-    assert recipe_name("bert", often) == "bert-tiny"
-    few = choose(text_of(10**6), replace(LAPTOP, tokens=300_000))
-    assert recipe_name("gpt", few) == "gpt-tiny"
-    strong, plain = recipe_for("gpt", often), recipe_for("gpt", replace(often, repeated=False))
-    assert replace(strong.train, weight_decay=0.1, **LENGTH) == replace(plain.train, weight_decay=0.1, **LENGTH)
-    assert strong.train.weight_decay > plain.train.weight_decay
-    assert strong.model == plain.model
+def test_only_a_small_text_that_is_read_several_times_gets_a_strong_weight_decay():
+    choice = choose(text_of(10**6), LAPTOP)
+    gpt, bert = (with_length(recipe_for(kind, choice), 2_400_000) for kind in ("gpt", "bert"))
+    assert with_decay(gpt, 2_400_000) == gpt  # read once
+    assert with_decay(bert, 300_000) == bert
+    often = with_decay(gpt, 300_000)
+    assert often.train.weight_decay == pytest.approx(0.61)
+    assert replace(often, train=replace(often.train, weight_decay=gpt.train.weight_decay)) == gpt
+
+
+@given(text_tokens=st.integers(1000, 10**10), epochs=st.floats(4.1, 100))
+def test_a_smaller_text_never_gets_a_weaker_weight_decay(text_tokens, epochs):
+    recipe = recipe_for("gpt", choose(text_of(10**6), LAPTOP))
+    small, large = (
+        with_decay(with_length(recipe, int(epochs * tokens)), tokens).train.weight_decay
+        for tokens in (text_tokens, 2 * text_tokens)
+    )
+    assert recipe.train.weight_decay <= large <= small <= 2.0
 
 
 def test_too_little_text_is_refused_with_both_numbers():
@@ -200,7 +207,7 @@ def test_a_command_reads_back_as_its_words():
 
 
 def test_a_pretrain_command_names_every_changed_field():
-    recipe = recipe_for("gpt", replace(choose(text_of(10**9), LAPTOP), size=SIZES[1], context_length=128))
+    recipe = recipe_for("gpt", replace(choose(text_of(10**6), LAPTOP), size=SIZES[1], context_length=128))
     words = shlex.split(pretrain_command("gpt-tiny", with_length(recipe, 5000), data=Path("d"), out=Path("o")))
     assert words[:7] == ["bytelm", "pretrain", "gpt-tiny", "--data", "d", "--out", "o"]
     changed = dict(zip(words[7:-1:2], words[8::2], strict=True))
