@@ -101,7 +101,7 @@ def _small(model: Fields | None = None, train: Fields | None = None, **data: Any
 
 SMALL = {
     "gpt-tiny": _small(),
-    **{f"gpt-tiny, decay {decay}": _small(train={"weight_decay": decay}) for decay in (0.6, 1.0, 2.0, 3.0)},
+    **{f"gpt-tiny, decay {decay}": _small(train={"weight_decay": decay}) for decay in (0.3, 0.6, 1.0, 2.0, 3.0)},
     **{f"gpt-tiny, dropout {share}": _small({"dropout": share}) for share in (0.1, 0.2)},
     "gpt-tiny, stochastic depth 0.2": _small({"stochastic_depth": 0.2}),
     "gpt-tiny, average 0.998": _small(train={"average": 0.998}),

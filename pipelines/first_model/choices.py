@@ -19,7 +19,7 @@ LEAST_BYTES = 10_000
 EPOCHS = 8
 # A text that is read at least this often gets a stronger weight decay: by itself it would shrink the weights to 1/e in
 # DECAY_EPOCHS epochs at the peak rate. It is at most MOST_DECAY.
-REPEATED, DECAY_EPOCHS, MOST_DECAY = 4, 1.4, 2.0
+REPEATED, DECAY_EPOCHS, MOST_DECAY = 4, 1.4, 5.0
 BYTE_VOCABULARY = 256 + 5  # with the special tokens
 # Entries of a vocabulary, and the fewest bytes of text that the training reads with it.
 VOCABULARIES = (

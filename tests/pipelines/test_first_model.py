@@ -16,6 +16,7 @@ from pipelines.first_model.choices import (
     BYTE_VOCABULARY,
     EPOCHS,
     LEAST_BYTES,
+    MOST_DECAY,
     SIZES,
     Budget,
     bytes_per_token,
@@ -146,7 +147,7 @@ def test_a_smaller_text_never_gets_a_weaker_weight_decay(text_tokens, epochs):
         with_decay(with_length(recipe, int(epochs * tokens)), tokens).train.weight_decay
         for tokens in (text_tokens, 2 * text_tokens)
     )
-    assert recipe.train.weight_decay <= large <= small <= 2.0
+    assert recipe.train.weight_decay <= large <= small <= MOST_DECAY
 
 
 def test_too_little_text_is_refused_with_both_numbers():
