@@ -105,7 +105,7 @@ def recipes(
     """Train the variants and compare them.
 
     Args:
-        text: Training corpora; 1 % of their passages are held out for validation.
+        text: Training corpora; 1 % of their passages are held out for validation, or 200 kB with `text_bytes`.
         tokens: Training tokens per variant.
         group: Group of variants: all, rates and decays of GPT-2, features of the preset modern, optimizers, encoders,
             masks of the recipe bert-tiny, or ideas for a small text.

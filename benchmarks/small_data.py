@@ -19,13 +19,14 @@ def write_small_text(passages: Iterable[str], folder: Path, size: int) -> None:
     """Write about `size` bytes of passages to train.jsonl in `folder`, and others to validation.jsonl.
 
     Passages come in the order of their SHA-256, so that both files have passages of all documents. The first passages
-    are for validation, so it is the same for every `size`. Raises ValueError if the passages are too short.
+    are for validation, so it is the same for every `size`. Raises SystemExit if the passages are too short.
     """
     ordered = iter(sorted(passages, key=lambda passage: hashlib.sha256(passage.encode()).digest()))
+    drawn = {name: list(_first(ordered, least)) for name, least in (("validation", HELD_OUT), ("train", size))}
     folder.mkdir(parents=True)
-    for name, least in (("validation", HELD_OUT), ("train", size)):
+    for name, chosen in drawn.items():
         with (folder / f"{name}.jsonl").open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps({"text": passage}) + "\n" for passage in _first(ordered, least))
+            file.writelines(json.dumps({"text": passage}) + "\n" for passage in chosen)
 
 
 def _first(passages: Iterator[str], least: int) -> Iterator[str]:
@@ -34,7 +35,7 @@ def _first(passages: Iterator[str], least: int) -> Iterator[str]:
     while found < least:
         passage = next(passages, None)
         if passage is None:
-            raise ValueError(f"the text has too few passages: {least - found:,} bytes are missing")
+            raise SystemExit(f"the text is {least - found:,} bytes too short: give more text, or fewer --text-bytes")
         found += len(passage.encode())
         yield passage
 

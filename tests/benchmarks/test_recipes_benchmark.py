@@ -121,8 +121,9 @@ def test_more_training_text_keeps_the_earlier_text_and_the_validation_text(tmp_p
 
 
 def test_too_little_text_is_refused_with_the_missing_bytes(tmp_path):
-    with pytest.raises(ValueError, match="150,000 bytes are missing"):
+    with pytest.raises(SystemExit, match="150,000 bytes too short"):
         write_small_text(["a" * 50_000], tmp_path / "text", 1)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_drawn_segmentations_differ_from_epoch_to_epoch_and_spare_the_validation_text(tmp_path, text_folder):
