@@ -1,5 +1,7 @@
 """The model shapes and variants of benchmarks.recipes."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lm.presets import preset
@@ -14,6 +16,8 @@ class Variant(NamedTuple):
 
     model: Fields
     train: Fields
+    data: Mapping[str, Any] = MappingProxyType({})
+    """Fields of benchmarks.small_data.SmallText.dataset that differ from the options"""
 
     @property
     def objective(self) -> str:
@@ -68,8 +72,9 @@ _SETTINGS = ("optimizer", "lr", "muon_lr", "beta2", "schedule", "min_lr_ratio", 
 
 def _of_recipe(recipe: Fields, **train: Any) -> Variant:
     """Return a variant with the settings of a recipe's table; `train` replaces some of the training."""
+    shape = ENCODER if recipe["model"]["architecture"] == "encoder" else {}
     return Variant(
-        {name: value for name, value in recipe["model"].items() if name not in SHAPES["tiny"]} | ENCODER,
+        {name: value for name, value in recipe["model"].items() if name not in SHAPES["tiny"]} | shape,
         {name: value for name, value in recipe["train"].items() if name in _SETTINGS} | {"batch_tokens": 1024} | train,
     )
 
@@ -84,6 +89,32 @@ MASKS = {
     "bert-tiny, 15% masked, spans": _of_recipe(_BERT_TINY, masked_unit="span"),
     "bert-tiny, 15% masked, length warm-up": _of_recipe(_BERT_TINY, length_start=64),
     "bert-tiny-published": _of_recipe(_PUBLISHED),
+}
+# Ideas for a small text that is read several times, each alone: changes to the recipe gpt-tiny.
+_GPT_TINY = read_toml(RECIPES / "gpt-tiny.toml")
+
+
+def _small(model: Fields | None = None, train: Fields | None = None, **data: Any) -> Variant:
+    """Return a variant of gpt-tiny."""
+    base = _of_recipe(_GPT_TINY, **train or {})
+    return Variant(base.model | (model or {}), base.train, data)
+
+
+SMALL = {
+    "gpt-tiny": _small(),
+    **{f"gpt-tiny, decay {decay}": _small(train={"weight_decay": decay}) for decay in (0.3, 0.6, 1.0, 2.0, 3.0)},
+    **{f"gpt-tiny, dropout {share}": _small({"dropout": share}) for share in (0.1, 0.2)},
+    "gpt-tiny, stochastic depth 0.2": _small({"stochastic_depth": 0.2}),
+    "gpt-tiny, average 0.998": _small(train={"average": 0.998}),
+    **{f"gpt-tiny, {entries} entries": _small(vocab_size=entries) for entries in (512, 1024)},
+    "gpt-tiny, BPE dropout 0.1": _small(dropout=0.1),
+    "gpt-tiny, unigram": _small(kind="unigram"),
+    "gpt-tiny, unigram, alpha 0.3": _small(kind="unigram", alpha=0.3),
+    "gpt-tiny, shared layers": _small({"layer_groups": 1}),
+    "gpt-tiny, decay 1.0, dropout 0.1": _small({"dropout": 0.1}, {"weight_decay": 1.0}),
+    "gpt-tiny, decay 2.0, dropout 0.1": _small({"dropout": 0.1}, {"weight_decay": 2.0}),
+    "gpt-tiny, decay 1.0, 1024 entries": _small(train={"weight_decay": 1.0}, vocab_size=1024),
+    "gpt-tiny, decay 1.0, BPE dropout 0.1": _small(train={"weight_decay": 1.0}, dropout=0.1),
 }
 VARIANTS = {
     **SWEEP,
@@ -105,13 +136,15 @@ VARIANTS = {
     "modern, cosine": Variant(MODERN, MUON | {"schedule": "cosine"}),
     **MASKED,
     **MASKS,
+    **SMALL,
 }
 GROUPS = {
-    "all": tuple(VARIANTS),
+    "all": tuple(name for name in VARIANTS if name not in SMALL),
     "sweep": tuple(SWEEP),
     # Features of the preset `modern`, and candidates.
     "preset": ("modern", "modern, projections drawn", "modern, tied head", "modern, soft cap 15"),
     "optimizers": ("gpt2, lr 1e-3", "gpt2, lr 2e-3", "gpt2, lr 4e-3", "gpt2, muon", "modern, adamw", "modern"),
     "masked": tuple(MASKED),
     "masks": tuple(MASKS),
+    "small-data": tuple(SMALL),
 }

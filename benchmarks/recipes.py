@@ -3,8 +3,11 @@ masked token.
 
     python -m benchmarks.recipes --text CORPUS... [--tokens 1M] [--variants NAME...] [--seeds 1]
 
+    python -m benchmarks.recipes --text CORPUS... --group small-data --text-bytes 500k --epochs 8 [--seeds 1]
+
 This adds rows to benchmarks/results/recipes/recipes.json and recipes.md. Rows of the same text, tokens, shape,
 seed and device are not trained again. The same command resumes after an interruption, with --folder within a training.
+With --text-bytes, the training text is that short and is read several times (benchmarks/small_data.py).
 benchmarks/recipes.md has the conclusions.
 """
 
@@ -28,6 +31,7 @@ import tyro
 
 from benchmarks.harness import RESULTS, table
 from benchmarks.recipe_variants import CONTEXT, GROUPS, SHAPES, SWEEP, TRAIN, VARIANTS
+from benchmarks.small_data import SmallText, write_small_text
 from corpora import open_corpus
 from lm.config import ModelConfig
 from lm.costs import count_parameters, meta_model
@@ -62,6 +66,8 @@ class Settings:
     shape: str
     machine: Machine
     results: Path
+    small: SmallText | None = None
+    """The text that is read several times; otherwise `data` is read"""
 
     def key(self, variant: str, seed: int) -> dict[str, Any]:
         """Return the fields that identify a training."""
@@ -73,18 +79,25 @@ class Settings:
             "shape": self.shape,
             "data": fingerprint,
             "device": _device(self.machine),
+            **({"epochs": self.small.epochs} if self.small else {}),
         }
+
+    def read_by(self, name: str) -> tuple[Path, int]:
+        """Return the dataset that a variant reads, and the number of its tokens to train on."""
+        return self.small.dataset(VARIANTS[name].data) if self.small else (self.data, self.tokens)
 
 
 def recipes(
     *,
     text: Sequence[str],
     tokens: int = 1_000_000,
-    group: Literal["all", "sweep", "preset", "optimizers", "masked", "masks"] = "all",
+    group: Literal["all", "sweep", "preset", "optimizers", "masked", "masks", "small-data"] = "all",
     variants: Annotated[Sequence[str], tyro.conf.arg(metavar="NAME")] = (),
     seeds: int = 1,
     shape: Literal["tiny", "small", "medium"] = "small",
     vocab_size: int = 8192,
+    text_bytes: int = 0,
+    epochs: int = 8,
     dtype: Literal["auto", "float32", "bfloat16"] = "auto",
     folder: Path | None = None,
     results: Path = RESULTS / "recipes",
@@ -92,14 +105,16 @@ def recipes(
     """Train the variants and compare them.
 
     Args:
-        text: Training corpora; 1 % of their passages are held out for validation.
+        text: Training corpora; 1 % of their passages are held out for validation, or 200 kB with `text_bytes`.
         tokens: Training tokens per variant.
         group: Group of variants: all, rates and decays of GPT-2, features of the preset modern, optimizers, encoders,
-            or masks of the recipe bert-tiny.
+            masks of the recipe bert-tiny, or ideas for a small text.
         variants: Names of variants, instead of a group.
         seeds: Number of trainings per variant, with seeds 0, 1, ...
         shape: Model shape: tiny has 2 layers of width 128, small 4 of width 192, medium 6 of width 320.
         vocab_size: Entries of the tokenizer, unless the folder has one.
+        text_bytes: Size of the training text, such as 500k, read `epochs` times instead of `tokens`; 0: the whole text.
+        epochs: Number of times that a text of `text_bytes` is read.
         dtype: dtype of activations and matrix products; auto: bfloat16 if it is faster.
         folder: Folder that keeps the tokenizer, the dataset and interrupted trainings; default: a temporary folder.
         results: Folder of recipes.json and recipes.md.
@@ -107,15 +122,18 @@ def recipes(
     names = variants or GROUPS[group]
     if unknown := [name for name in names if name not in VARIANTS]:
         raise SystemExit(f"there is no variant {unknown[0]!r}; choose from {'; '.join(VARIANTS)}")
+    if drawn := [name for name in names if VARIANTS[name].data and not text_bytes]:
+        raise SystemExit(f"the variant {drawn[0]!r} makes its own dataset of a small text: give --text-bytes")
     with tempfile.TemporaryDirectory() as temporary:
-        where = folder or Path(temporary)
-        if not (where / "tokenizer").exists():
-            train_tokenizer(list(text), vocab_size=vocab_size, out=where / "tokenizer")
-        if not (where / "data").exists():
-            passages = [str(_write_passages(text, where / "passages.jsonl"))]
-            options = {"tokenizer": where / "tokenizer", "context_length": CONTEXT, "split": "hash:0.01"}
-            build_dataset(passages, out=where / "data", **options)
-        settings = Settings(where / "data", tokens, shape, choose_machine(dtype=dtype), results)
+        where, machine = folder or Path(temporary), choose_machine(dtype=dtype)
+        if text_bytes:
+            if not (where / "text").exists():
+                write_small_text(_passages(text), where / "text", text_bytes)
+            small = SmallText(where, vocab_size, epochs)
+            data, tokens = small.dataset({})
+            settings = Settings(data, tokens, shape, machine, results, small)
+        else:
+            settings = Settings(_dataset(text, where, vocab_size), tokens, shape, machine, results)
         for seed in range(seeds):
             for name in names:
                 key = settings.key(name, seed)
@@ -127,13 +145,23 @@ def recipes(
                     shutil.rmtree(run)
 
 
-def _write_passages(text: Sequence[str], path: Path) -> Path:
-    """Write the documents, cut into passages at line ends, so that every corpus has held-out passages."""
-    with path.open("w", encoding="utf-8") as file:
-        for _, batch in open_corpus(list(text), split="hash:0.01").routed_batches():
-            for document in batch["text"].to_pylist():
-                file.writelines(json.dumps({"text": passage}) + "\n" for passage in cut_at_lines(document))
-    return path
+def _dataset(text: Sequence[str], where: Path, vocab_size: int) -> Path:
+    """Return the dataset of the whole text, and build it unless the folder `where` has it."""
+    if not (where / "tokenizer").exists():
+        train_tokenizer(list(text), vocab_size=vocab_size, out=where / "tokenizer")
+    if not (where / "data").exists():
+        with (where / "passages.jsonl").open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps({"text": passage}) + "\n" for passage in _passages(text))
+        options = {"tokenizer": where / "tokenizer", "context_length": CONTEXT, "split": "hash:0.01"}
+        build_dataset([str(where / "passages.jsonl")], out=where / "data", **options)
+    return where / "data"
+
+
+def _passages(text: Sequence[str]) -> Iterator[str]:
+    """Yield the documents, cut into passages at line ends, so that every corpus has held-out passages."""
+    for _, batch in open_corpus(list(text), split="hash:0.01").routed_batches():
+        for document in batch["text"].to_pylist():
+            yield from cut_at_lines(document)
 
 
 def cut_at_lines(document: str, size: int = PASSAGE) -> Iterator[str]:
@@ -156,24 +184,25 @@ def _device(machine: Machine) -> str:
 def _trained(name: str, seed: int, settings: Settings, run: Path) -> dict[str, Any]:
     """Train a variant in the folder `run`, or resume it, and return its validation loss and times."""
     variant = VARIANTS[name]
-    dataset = TokenDataset(settings.data)
+    data, tokens = settings.read_by(name)
+    dataset = TokenDataset(data)
     held_out = dataset.info["splits"]["validation"]
     recipe = Recipe(
         objective=variant.objective,
         model=ModelConfig(**SHAPES[settings.shape] | variant.model),
         train=TrainConfig(
-            **TRAIN | variant.train | {"tokens": settings.tokens, "warmup_tokens": settings.tokens // 20, "seed": seed},
+            **TRAIN | variant.train | {"tokens": tokens, "warmup_tokens": tokens // 20, "seed": seed},
             dtype=settings.machine.dtype_name,
-            validate_every_tokens=settings.tokens,
+            validate_every_tokens=tokens,
             validation_tokens=held_out["tokens"],
-            checkpoint_every_tokens=10 * settings.tokens,
+            checkpoint_every_tokens=10 * tokens,
         ),
     )
     clock = run / "processor.json"
     earlier = json.loads(clock.read_text()) if clock.exists() else 0.0
     before = time.process_time()
     try:
-        pretrain(recipe, data=settings.data, out=run)
+        pretrain(recipe, data=data, out=run)
     except KeyboardInterrupt:
         write_whole(clock, json.dumps(earlier + time.process_time() - before))
         raise SystemExit("interrupted: the same command with the same --folder resumes the training") from None
@@ -186,6 +215,7 @@ def _trained(name: str, seed: int, settings: Settings, run: Path) -> dict[str, A
         reached = {"bits_per_byte": last["loss"] * held_out["tokens"] / held_out["bytes"] / math.log(2)}
     return {
         **reached,
+        **({"read_tokens": tokens} if settings.small else {}),
         "seconds": last["time_s"],
         "processor_seconds": processor if settings.machine.device.type == "cpu" else None,
         "parameters": count_parameters(meta_model(sized)),
@@ -226,7 +256,9 @@ def markdown(rows: list[Row]) -> str:
         groups.setdefault(row["variant"], []).append(row)
     for trial, groups in sorted(trials.items()):
         lines += [
-            f"## {trial.tokens:,} tokens, {trial.shape} shape",
+            f"## {trial.tokens:,} tokens"
+            + (f" in {trial.epochs} epochs" if trial.epochs else "")
+            + f", {trial.shape} shape",
             "",
             f"{trial.device}" + (f"; dataset {trial.data}." if trial.data else ".") + _unigram(groups),
             "",
@@ -253,11 +285,13 @@ class Trial(NamedTuple):
     shape: str
     tokens: int
     measure: str
+    epochs: int
+    """0 unless a small text was read several times"""
 
     @classmethod
     def of(cls, row: Row) -> "Trial":
         measure = next(name for name in MEASURES if name in row)
-        return cls(row["data"], row["device"], row["shape"], row["tokens"], measure)
+        return cls(row["data"], row["device"], row["shape"], row["tokens"], measure, row.get("epochs", 0))
 
 
 def _unigram(groups: Groups) -> str:

@@ -15,8 +15,11 @@ Kind = Literal["gpt", "bert"]
 
 # Less text teaches the smallest model nothing.
 LEAST_BYTES = 10_000
-# Passes over the text within which a model without dropout does not overfit much.
-EPOCHS = 6
+# The most passes over the text: more gain little.
+EPOCHS = 8
+# A text that is read at least this often gets a stronger weight decay: by itself it would shrink the weights to 1/e in
+# DECAY_EPOCHS epochs at the peak rate. It is at most MOST_DECAY.
+REPEATED, DECAY_EPOCHS, MOST_DECAY = 4, 1.4, 5.0
 BYTE_VOCABULARY = 256 + 5  # with the special tokens
 # Entries of a vocabulary, and the fewest bytes of text that the training reads with it.
 VOCABULARIES = (
@@ -226,3 +229,16 @@ def with_rates(recipe: Recipe, name: str) -> Recipe:
     # Two digits, because `train` prints the rates in the command that trains the model alone.
     lr, muon_lr = (float(f"{factor * rate:.2g}") for rate in (train.lr, train.muon_lr))
     return replace(recipe, train=replace(train, lr=lr, muon_lr=muon_lr))
+
+
+def with_decay(recipe: Recipe, text_tokens: int) -> Recipe:
+    """Return a decoder's recipe with the weight decay for its number of passes over a text of `text_tokens` tokens.
+
+    The decay is inversely proportional to the steps of an epoch (Wang and Aitchison 2024).
+    """
+    train = recipe.train
+    if recipe.objective != "next-token" or train.tokens < REPEATED * text_tokens:
+        return recipe
+    steps = DECAY_EPOCHS * text_tokens / train.batch_tokens
+    decay = min(MOST_DECAY, 1 / (steps * (train.muon_lr or train.lr)))
+    return replace(recipe, train=replace(train, weight_decay=max(train.weight_decay, round(decay, 2))))

@@ -27,6 +27,7 @@ from pipelines.first_model.choices import (
     choose,
     recipe_for,
     recipe_name,
+    with_decay,
     with_length,
     with_rates,
 )
@@ -189,6 +190,7 @@ def _train(job: Job, kind: Kind, choice: Choice, record: Record, dataset: TokenD
         recipe = recipe_for(kind, choice)
         recipe = replace(recipe, train=replace(recipe.train, **seed))
         recipe = with_rates(with_length(recipe, *_length(job, before, recipe, dataset)), name)
+        recipe = with_decay(recipe, dataset.split("train").tokens)
     asked_minutes = None if job.tokens or job.flops else job.minutes_of(before)
     record.models[kind] = Asked(asked_minutes, recipe.train.tokens, job.flops or (before.flops if before else None))
     record.write(job.out)

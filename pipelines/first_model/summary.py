@@ -75,7 +75,7 @@ def _limit(text: TextFacts, choice: Choice, budget: Budget) -> str:
     if budget.tokens:
         return "as asked"
     if tokens_for(choice, text, budget) < budget.tokens_of(choice.size, choice.vocab_size):
-        return f"{EPOCHS} epochs of the text, because a model overfits after more"
+        return f"{EPOCHS} epochs of the text, because more gain little"
     return (
         f"{quantity(budget.flops, 'FLOP')}, as asked"
         if budget.flops

@@ -161,10 +161,9 @@ def main(arguments: list[str]) -> int:
         the weights of another run: `bytelm pretrain --init-from OTHER --data DATA --out RUN`.
 
         Args:
-            data: Folder or URI of the dataset, or a mixture such as 0.7=wiki 0.3=code. A URI is s3://bucket/data. Each
-                source of a mixture gives its share of the tokens, over as many epochs as it needs. Weights may have any
-                sum. All sources need the same tokenizer and context length. Default with --out alone: the run's own
-                data.
+            data: Dataset, or a mixture: 0.7=web 0.3=code. A folder, or a URI such as s3://bucket/data. Each source of a
+                mixture gives its share of the tokens, over as many epochs as it needs. Weights may have any sum. All
+                sources need the same tokenizer and context length. Default with --out alone: the run's own data.
             out: Folder of the run. An existing run is resumed.
             init_from: Folder of a trained or imported run. The new run starts from its weights, with a new optimizer
                 and schedule; without a recipe, also with its recipe.

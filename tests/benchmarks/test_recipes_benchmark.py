@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from benchmarks.recipe_variants import GROUPS, VARIANTS
 from benchmarks.recipes import cut_at_lines, markdown, recipes
+from benchmarks.small_data import HELD_OUT, SmallText, write_small_text
+from pipelines.dataset.reader import TokenDataset
 
 
 @pytest.mark.slow
@@ -95,6 +97,44 @@ def test_an_unknown_variant_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(SystemExit, match="there is no variant 'moderne'"):
         recipes(text=["x"], variants=["moderne"], folder=tmp_path / "made")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_variant_with_its_own_dataset_is_refused_without_a_small_text(tmp_path):
+    with pytest.raises(SystemExit, match="give --text-bytes"):
+        recipes(text=["x"], variants=["gpt-tiny, unigram"], folder=tmp_path / "made")
+    assert list(tmp_path.iterdir()) == []
+
+
+def _passages(folder, name):
+    return [json.loads(line)["text"] for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+def test_more_training_text_keeps_the_earlier_text_and_the_validation_text(tmp_path):
+    passages = [f"{number:05} " * 400 for number in range(200)]
+    for size in (50_000, 100_000):
+        write_small_text(passages, tmp_path / str(size), size)
+    less, more = (_passages(tmp_path / str(size), "train") for size in (50_000, 100_000))
+    held_out, again = (_passages(tmp_path / str(size), "validation") for size in (50_000, 100_000))
+    assert held_out == again and HELD_OUT <= sum(map(len, held_out)) < HELD_OUT + len(passages[0])
+    assert more[: len(less)] == less and 100_000 <= sum(map(len, more)) < 100_000 + len(passages[0])
+    assert not set(more) & set(held_out)
+
+
+def test_too_little_text_is_refused_with_the_missing_bytes(tmp_path):
+    with pytest.raises(SystemExit, match="150,000 bytes too short"):
+        write_small_text(["a" * 50_000], tmp_path / "text", 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_drawn_segmentations_differ_from_epoch_to_epoch_and_spare_the_validation_text(tmp_path, text_folder):
+    text = "".join(file.read_text(encoding="utf-8") for file in sorted(text_folder.rglob("*.*")))
+    passages = cut_at_lines((text * (1 + 300_000 // len(text)))[:300_000], 2_000)
+    write_small_text(passages, tmp_path / "text", 30_000)
+    small = SmallText(tmp_path, vocab_size=400, epochs=3)
+    (plain, tokens), (drawn, more) = small.dataset({}), small.dataset({"dropout": 0.2})
+    once, thrice = (TokenDataset(folder) for folder in (plain, drawn))
+    assert tokens == 3 * once.info["splits"]["train"]["tokens"] < more == thrice.info["splits"]["train"]["tokens"]
+    assert once.info["splits"]["validation"] == thrice.info["splits"]["validation"]
 
 
 def test_groups_name_variants():

@@ -16,6 +16,7 @@ from pipelines.first_model.choices import (
     BYTE_VOCABULARY,
     EPOCHS,
     LEAST_BYTES,
+    MOST_DECAY,
     SIZES,
     Budget,
     bytes_per_token,
@@ -23,6 +24,7 @@ from pipelines.first_model.choices import (
     choose,
     recipe_for,
     tokens_for,
+    with_decay,
     with_length,
     with_rates,
 )
@@ -145,10 +147,30 @@ def test_short_documents_get_a_short_context():
 
 
 @given(size=st.integers(LEAST_BYTES * 2, 10**12))
-def test_a_time_never_means_more_than_six_epochs(size):
+def test_a_time_never_means_more_than_eight_epochs(size):
     text = text_of(size)
     choice = choose(text, GPU)
     assert tokens_for(choice, text, GPU) <= EPOCHS * text.train_bytes / bytes_per_token(choice.vocab_size) + 1
+
+
+def test_only_a_small_text_that_is_read_several_times_gets_a_strong_weight_decay():
+    choice = choose(text_of(10**6), LAPTOP)
+    gpt, bert = (with_length(recipe_for(kind, choice), 2_400_000) for kind in ("gpt", "bert"))
+    assert with_decay(gpt, 2_400_000) == gpt  # read once
+    assert with_decay(bert, 300_000) == bert
+    often = with_decay(gpt, 300_000)
+    assert often.train.weight_decay == pytest.approx(0.61)
+    assert replace(often, train=replace(often.train, weight_decay=gpt.train.weight_decay)) == gpt
+
+
+@given(text_tokens=st.integers(1000, 10**10), epochs=st.floats(4.1, 100))
+def test_a_smaller_text_never_gets_a_weaker_weight_decay(text_tokens, epochs):
+    recipe = recipe_for("gpt", choose(text_of(10**6), LAPTOP))
+    small, large = (
+        with_decay(with_length(recipe, int(epochs * tokens)), tokens).train.weight_decay
+        for tokens in (text_tokens, 2 * text_tokens)
+    )
+    assert recipe.train.weight_decay <= large <= small <= MOST_DECAY
 
 
 def test_too_little_text_is_refused_with_both_numbers():
