@@ -1,4 +1,4 @@
-"""The picture of scaling runs: loss by FLOPs, and best size by FLOPs."""
+"""The picture of scaling runs: loss and best size by training FLOPs."""
 
 import math
 from pathlib import Path

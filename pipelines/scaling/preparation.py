@@ -70,7 +70,7 @@ class Asked:
 
 
 def prepare(asked: Asked, out: Path) -> Work:
-    """Return the work on the runs in `out`. It reuses the vocabulary, dataset and layout of an earlier call.
+    """Return the work on the runs in `out`, with the vocabulary, dataset and layout of any earlier call.
 
     Raises ValueError if the earlier call had other arguments, or if the budget or the text is too small.
     """

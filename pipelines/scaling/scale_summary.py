@@ -88,7 +88,7 @@ class ScaleSummary:
     at_bounds: list[str]
     """Parameters of the law at a bound of the fit"""
     entropy_is_identified: bool
-    """Whether the interval of E excludes 0 and is narrower than the share WIDE of the lowest loss"""
+    """Whether the interval of E excludes 0 and is narrower than a quarter of the lowest loss"""
     error: float
     """Root mean square error of the law, corrected for its degrees of freedom, in bits per byte"""
     deviation: float

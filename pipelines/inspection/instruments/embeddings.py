@@ -91,7 +91,7 @@ class EmbeddingsOfRun(Result):
     def parts(self) -> list[Table | str]:
         parts: list[Table | str] = []
         for space in self.spaces:
-            title = f"{space.name}, {space.entries:,} entries of {space.dimensions}"
+            title = f"{space.name}, {space.entries:,} entries of {space.dimensions} dimensions"
             rows = [
                 (word, ["  ".join(f"{near} {cosine:.2f}" for near, cosine in found)])
                 for word, found in space.nearest.items()

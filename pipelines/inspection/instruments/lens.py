@@ -97,7 +97,7 @@ class LensOfText(Result):
         tokens, layers = len(self.tokens), len(self.layers) - 1
         few = [f"the last {POSITIONS} of {tokens:,} tokens"] if tokens > POSITIONS else []
         few += [f"{LAYERS - 1} of {layers} layers"] if layers >= LAYERS else []
-        return [f"{' and '.join(few)}; `as_json` has all"] if few else []
+        return [f"shown: {' and '.join(few)}; `as_json` has all"] if few else []
 
 
 def shown_layers(count: int) -> list[int]:
