@@ -1,4 +1,4 @@
-"""Training inside an instrument: limited in steps and seconds, with a progress bar, and ended early by Ctrl-C."""
+"""Training inside an instrument, with a progress bar. Limits on steps and seconds, or Ctrl-C, end it."""
 
 import time
 from collections.abc import Callable
@@ -15,9 +15,9 @@ def check_bounds(steps: int, seconds: float) -> None:
 
 
 def train(label: str, step: Callable[[float], float], *, steps: int, seconds: float) -> int:
-    """Call `step` until one of the bounds is reached, or until Ctrl-C; return the number of steps.
+    """Call `step` until a limit is reached or Ctrl-C is pressed; return the number of steps.
 
-    `step` gets the share of the training that is done, from 0 to 1, for a schedule, and returns its loss.
+    `step` maps the share of the training that is done, from 0 to 1, to a loss. A schedule can use this share.
     """
     done, started, elapsed = 0, time.monotonic(), 0.0
     with Bar(label, steps, "steps") as bar:
@@ -27,10 +27,10 @@ def train(label: str, step: Callable[[float], float], *, steps: int, seconds: fl
                 done, elapsed = done + 1, time.monotonic() - started
                 bar.update(done, total=min(steps, max(done, round(done * seconds / elapsed))), note=f"loss {loss:.3f}")
         except KeyboardInterrupt:
-            say(f"{label}: interrupted; the result is that after {done:,} steps")
+            say(f"{label}: interrupted; the result is from {done:,} steps")
     return done
 
 
 def extent(steps: int, trained_tokens: int, validation_tokens: int) -> str:
-    """Return the sentence that tells how long a training was and on how much text it was measured."""
+    """Return a sentence with the length of a training and the size of the validation text."""
     return f"{steps:,} steps on {trained_tokens:,} training tokens; {validation_tokens:,} validation tokens"

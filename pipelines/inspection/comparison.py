@@ -15,7 +15,7 @@ from pipelines.reporting.pictures import Curves, Picture
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
-LARGEST = 3  # parts of a layer in the table
+LARGEST = 3  # parts of each layer in the table
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,14 @@ class ComparedReadings(Result):
     def pictures(self) -> Sequence[Picture]:
         panels = {"distance": {"distance": [layer.distance for layer in self.layers]}}
         title, x = f"{self.word} in two texts", range(len(self.layers))
-        return [Curves(title=title, x=x, panels=panels, label="layers that have read the word")]
+        return [Curves(title=title, x=x, panels=panels, label="layers passed")]
 
 
 def compared(run: LoadedRun, first: str, second: str, word: str) -> ComparedReadings:
-    """Compare the last occurrence of a word in two texts. Raises ValueError if a text lacks the word."""
+    """Compare the last occurrence of a word in two texts.
+
+    Raises ValueError for a text without the word, and for an encoder-decoder.
+    """
     ids = [run.ids(text) for text in (first, second)]
     positions = [_last_token(run, own, text, word) for own, text in zip(ids, (first, second), strict=True)]
     device = run.model.embedding.weight.device
@@ -75,5 +78,5 @@ def _last_token(run: LoadedRun, ids: list[int], text: str, word: str) -> int:
         if count and run.tokenizer.decode(ids[:end]).count(word) >= count:
             return end - 1
     raise ValueError(
-        f"the text {text!r} does not contain {word!r}: give a word of both texts, as the tokenizer spells it"
+        f"the text {text!r} does not contain {word!r}: give a word that both texts contain, as the tokenizer decodes it"
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class Instrument:
     """An instrument. Its fields are options of `bytelm inspect`, and need defaults and docstrings.
 
-    It raises ValueError for options that are wrong for every run.
+    Its constructor raises ValueError for options that are wrong for every run.
     """
 
     result: ClassVar[type[Result]]
@@ -39,11 +39,11 @@ class Instrument:
         raise NotImplementedError
 
     def look_at(self, run: LoadedRun, texts: Sequence[str]) -> list[Result]:
-        """Return the result of each text; without `reads_text`, only one."""
+        """Return a result for each text; without `reads_text`, a single result."""
         return [self.look(run, text) for text in (texts if self.reads_text else [""])]
 
 
 def require_decoder(config: ModelConfig, name: str) -> None:
-    """Raise ValueError for another architecture than a decoder; `name` is that of the instrument."""
+    """Raise ValueError unless the model is a decoder. The message calls the instrument `name`."""
     if config.architecture != "decoder":
         raise ValueError(f"model.architecture is {config.architecture!r}, but {name} needs a decoder")

@@ -1,4 +1,4 @@
-"""Activations and labels of a file of labelled words or texts, for probes."""
+"""Labels and activations of the words or texts in a file, for probes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pipelines.training.batch_loss import to_device
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
-HELD_OUT, ROWS = 0.2, 16
+HELD_OUT, ROWS = 0.2, 16  # share of the documents, and rows of a batch
 WORDS = ("tokens", "words", "entities", "spans")  # columns of files with labels of words
 
 
@@ -40,21 +40,21 @@ class Labelled:
     labels: np.ndarray
     """(N,) int64, indices of `names`"""
     types: list[str]
-    """(N) the words; of texts, their first words"""
+    """(N) the words, or the first words of the texts"""
     documents: np.ndarray
-    """(N,) int64: rows of the file, which are one document if they have the same "document" or are equal"""
+    """(N,) int64: numbers of the documents. Rows with the same "document", or with equal inputs, are one document"""
     held_out: np.ndarray
-    """(N,) bool: whole documents, by their hash"""
+    """(N,) bool: whether the document is held out, by its hash"""
     layers: dict[str, torch.Tensor]
-    """(N, width) float32 of the input of the first layer, "embedding", and of the output of each layer, by its number:
-    at the word's last token (its first in an encoder), or the mean over the text"""
+    """(N, width) float32: the input of the first layer, "embedding", and the output of each layer, by its number. A
+    word has the activation of its last token (its first in an encoder), a text the mean over its tokens"""
 
 
 def read_labelled(run: LoadedRun, path: Path, most: int) -> Labelled:
     """Return the first `most` labelled words or texts of a file, as the tasks tokens and classes read it.
 
-    Raises ValueError for a file that these tasks cannot read, for a text with several labels, and if there are too few
-    documents to hold some out.
+    Raises ValueError for a file that these tasks cannot read, for texts with several labels, and for too few documents
+    or labels to train on one part and score on the other.
     """
     words, examples, names, encoded = _encoded(run, path)
     places = list(_places(words, examples, encoded))[:most]
@@ -66,8 +66,8 @@ def read_labelled(run: LoadedRun, path: Path, most: int) -> Labelled:
     if min(held_out.sum(), (~held_out).sum()) < 2 or len(set(labels[~held_out].tolist())) < 2:
         count = len(set(documents.tolist()))
         raise ValueError(
-            f"only {count:,} documents of {path} are read, too few to hold out a fifth: give more documents with "
-            "several labels, or more `probe_examples`"
+            f"{count:,} documents of {path} are read, too few to hold out a fifth and train on two labels: give more "
+            "documents, at least two labels, or more `probe_examples`"
         )
     layers = _activations(run, encoded, [(row, place) for row, place, *_ in places])
     return Labelled("word" if words else "text", names, labels, types, documents, held_out, layers)
@@ -96,7 +96,7 @@ def _encoded(run: LoadedRun, path: Path) -> tuple[bool, list[Example], tuple[str
 
 
 def _places(words: bool, examples: list[Example], encoded: list[Encoded]) -> Iterator[tuple[int, int | None, int, str]]:
-    """Yield row of `encoded`, position (None: the mean), label and type of each labelled word or text."""
+    """Yield the row of `encoded`, position (None for a text), label and type of each labelled word or text."""
     for row, one in enumerate(encoded):
         inputs = examples[one.origin].inputs
         if not words:
@@ -110,7 +110,7 @@ def _places(words: bool, examples: list[Example], encoded: list[Encoded]) -> Ite
 def _activations(
     run: LoadedRun, encoded: list[Encoded], places: list[tuple[int, int | None]]
 ) -> dict[str, torch.Tensor]:
-    """Return the activations of each layer at (row, position) `places`, or the mean of the row."""
+    """Return the activations of each layer at (row, position) `places`; position None means the mean over the row."""
     model = run.model
     outputs = {f"{i}": f"blocks.{i}.hook_resid_post" for i in range(len(model.stack.blocks))}
     names = {"embedding": "blocks.0.hook_resid_pre"} | outputs

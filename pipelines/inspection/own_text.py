@@ -37,7 +37,7 @@ class OwnText:
         plan = max(plans, key=lambda one: one.share)
         objective = objective_of(plan.run, plan.windows.window, plan.run.tokenizer())
         if not isinstance(objective, NextToken):
-            raise ValueError(f"{plan.run.folder} was trained on {plan.run.recipe.objective}: give a decoder's run")
+            raise ValueError(f"{plan.run.folder} was trained on {plan.run.recipe.objective}: give the run of a decoder")
         return cls(plan, objective)
 
     @property
@@ -47,7 +47,7 @@ class OwnText:
         return str(self.plan.dataset.place)
 
     def validation(self, tokens: int) -> list[Batch]:
-        """Return evenly spaced windows of the validation split, with about `tokens` tokens."""
+        """Return evenly spaced windows of the validation split, with about `tokens` tokens in all."""
         stream, length = self._stream("validation"), self.objective.length
         windows = max(1, (stream.tokens - 1) // length)
         count = min(windows, -(-tokens // length))
@@ -56,7 +56,7 @@ class OwnText:
         return [self.objective.batch(stream, starts[first : first + together]) for first in range(0, count, together)]
 
     def training(self, generator: np.random.Generator, tokens: int) -> Batch:
-        """Return random windows of the training split with at most `tokens` tokens, and at least one window."""
+        """Return random windows of the training split: at least one, and otherwise at most `tokens` tokens."""
         stream, length = self._stream("train"), self.objective.length
         last = max(0, stream.tokens - 1 - length)
         starts = generator.integers(last + 1, size=max(1, tokens // length))
@@ -68,7 +68,7 @@ class OwnText:
 
 
 def model_arguments(batch: Batch, device: torch.device) -> dict[str, Tensor]:
-    """Return what a model reads of a batch, by the names of its arguments."""
+    """Return the arguments of a model that reads a batch, by name."""
     return to_device(model_inputs(batch), device)
 
 

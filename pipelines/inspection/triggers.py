@@ -1,4 +1,4 @@
-"""Positions of a text at which a unit or a feature is strong, in words."""
+"""Triggers: the positions of a text at which a unit or a feature is strongest, with their tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTEXT, SHOWN = 8, 48  # tokens before a trigger, and characters of a trigger i
 
 @dataclass(frozen=True)
 class Trigger:
-    """A position at which a unit is strong."""
+    """A position at which a unit is strongest."""
 
     before: tuple[str, ...]
     """The tokens up to the position, including the one at the position"""
@@ -27,7 +27,10 @@ class Trigger:
 def triggers_of(
     activity: UnitActivity, unit: int, inputs: np.ndarray, following: np.ndarray, words: Words
 ) -> tuple[Trigger, ...]:
-    """Return where a unit is strongest; `inputs` (windows, T) is the text, `following` the next tokens."""
+    """Return where a unit is strongest, without positions of activation 0.
+
+    `inputs` (windows, T) has the ids of the text, and `following` (windows, T) the next ids.
+    """
     found = []
     values, positions = (part[:, unit].tolist() for part in (activity.strongest, activity.positions))
     for value, position in zip(values, positions, strict=True):

@@ -22,7 +22,7 @@ class WordVectors:
 def read_word_vectors(path: Path) -> WordVectors:
     """Return the vectors of a text file, plain or compressed; if a word occurs twice, the first counts.
 
-    The first line may hold the number of words and of dimensions, as word2vec writes it. Words may contain spaces.
+    The first line may hold the numbers of words and dimensions, as in word2vec. Words may contain spaces.
     Raises ValueError that names the line of a file in another format.
     """
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""Tokens as words: the labels of ids, and the token that a caller names."""
+"""Tokens as words: the labels of ids, and the ids of a text or of a token that a caller names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Words:
         labels = TokenLabels(run.tokenizer)
         self._labels = dict(zip(labels.ids, labels.at(range(len(labels.ids))), strict=True))
         self.ordinary = torch.tensor([i for i, special in zip(labels.ids, labels.special, strict=True) if not special])
-        """Ids of tokens that are no special tokens (N,)"""
+        """(N,): ids of all tokens except special tokens"""
 
     def of(self, ids: Iterable[int] | Tensor) -> tuple[str, ...]:
         """Return the labels of ids (N,), on one line, with visible white space."""
@@ -37,7 +37,10 @@ def read_ids(run: LoadedRun, text: str) -> Tensor:
 
 
 def single_token(run: LoadedRun, text: str, name: str) -> int:
-    """Return the id of a text that is one token; ValueError, with the tokens, for others. `name` is the argument's."""
+    """Return the id of a text that is one token. Raises ValueError that lists the tokens of any other text.
+
+    `name` is the name of the argument that holds the text.
+    """
     ids = run.tokenizer.encode(text, allowed_special="all")
     if len(ids) != 1:
         labels = " ".join(Words(run).of(ids))

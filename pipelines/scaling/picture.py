@@ -1,4 +1,4 @@
-"""The picture of scaling runs: loss by compute, and the best size by budget."""
+"""The picture of scaling runs: loss and best size by training FLOPs."""
 
 import math
 from pathlib import Path
@@ -17,7 +17,7 @@ from tokenizer.formats.whole_files import whole_file
 SIZE = (11.0, 6.2)  # inches
 RESOLUTION = 150  # dots per inch
 POINTS = 60  # of a curve
-WIDE = 1000  # largest x / smallest x from which powers of ten are labels enough
+WIDE = 1000  # largest x / smallest x above which only powers of ten have labels
 
 
 def draw(summary: ScaleSummary, title: str, path: Path) -> None:
@@ -74,7 +74,7 @@ def _draw_loss(axes: Axes, summary: ScaleSummary) -> None:
     best = [(c, law.best_size(c)) for c in flops if 0 < law.best_size(c) < math.inf]
     if best:
         lowest = [law.loss(size, c / 6 / size) for c, size in best]
-        axes.plot([c for c, _ in best], lowest, color=INK, linestyle="--", linewidth=1, label="best size, by the law")
+        axes.plot([c for c, _ in best], lowest, color=INK, linestyle="--", linewidth=1, label="best size by the law")
     held_out = summary.held_out
     predicted = held_out.predicted
     if predicted.value is not None and predicted.low is not None and predicted.high is not None:
@@ -91,7 +91,7 @@ def _draw_loss(axes: Axes, summary: ScaleSummary) -> None:
 
 
 def _draw_size(axes: Axes, summary: ScaleSummary) -> None:
-    """Draw the best size by budget with its interval, on a logarithmic scale cut near the sizes of the runs."""
+    """Draw the best size by FLOPs with its interval, on a logarithmic scale that ends near the sizes of the runs."""
     sizes = [run.size for run in summary.runs]
     low, high = min(sizes) / 10, 100 * max(sizes)
     best = [each for each in summary.best if each.size.value is not None and each.size.value > 0]
@@ -102,7 +102,7 @@ def _draw_size(axes: Axes, summary: ScaleSummary) -> None:
     if best:
         values = [each.size.value for each in best]
         bottom, top = zip(*bands, strict=True)
-        axes.fill_between(flops, bottom, top, color=SERIES[0], alpha=0.2, linewidth=0, label="95 %")
+        axes.fill_between(flops, bottom, top, color=SERIES[0], alpha=0.2, linewidth=0, label="95 % interval")
         axes.plot(flops, values, color=SERIES[0], marker="o", markersize=4, label="best size by the law")  # type: ignore[arg-type]
     most = max(run.flops for run in summary.runs)
     axes.axvline(most, color=SOFT, linestyle="--", linewidth=1, label="largest run; extrapolated beyond it")

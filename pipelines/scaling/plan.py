@@ -2,8 +2,9 @@
 
 Sizes differ in width only. Each size has runs of D, 2D and 4D tokens. The learning rate is constant, then decays
 linearly over the last fifth. The runs of D and 2D tokens branch off the run of 4D, so all three take 4.6 D instead of
-7 D (Hägele et al. 2024). The size N of a model is its FLOPs per token / 6: weights as applied, and attention's
-products. The learning rate is proportional to 1 / width.
+7 D (Hägele et al. 2024). At the smallest size, the runs of D tokens train from scratch, one for each learning rate and
+seed. The size N of a model is its FLOPs per token / 6: weights as applied, and attention's products. The learning rate
+is proportional to 1 / width.
 """
 
 import json
@@ -26,25 +27,25 @@ from pipelines.sweep.sweep_summary import tao_size
 
 SETTINGS = "scale.json"
 SIZES = 5
-# Largest and smallest ratio of N of the largest model to N of the smallest. A smaller ratio would show no exponent.
+# Largest and smallest ratio of N of the largest model to N of the smallest. A smaller ratio determines no exponent.
 MOST_SPAN, LEAST_SPAN = 16.0, 4.0
 MULTIPLES = (1, 2, 4)
 DECAY_SHARE = 0.2
-# Tokens per parameter in the longest run of the largest model. D is proportional to N^-1/2, so smaller models read more
-# tokens per parameter. The best ratio, about 20, lies between the sizes.
+# Tokens per parameter in the longest run of the largest model, before `filled`. D is proportional to N^-1/2, so smaller
+# models read more tokens per parameter. The best ratio, about 20, lies between the sizes.
 TOKENS_PER_PARAMETER = 8
 EPOCHS = 4  # text repeated more often helps less than new text (Muennighoff et al. 2023)
 SEEDS = 3  # at the smallest size with D tokens
-RATES = (1.0, 2.0, 0.5)  # of the learning rate, tried at the smallest size with D tokens
+RATES = (1.0, 2.0, 0.5)  # multiples of the learning rate, tried at the smallest size with D tokens
 MOST_RATES = 5  # the search doubles or halves its best rate while that is the highest or lowest tried
-LEAST_STEPS = 50  # of D
-STEPS_UNIT = 5  # of D, so that a fifth of it is whole steps
-FORWARD_SHARE = 1 / 3  # of the training time of a token
+LEAST_STEPS = 50  # optimizer steps in D
+STEPS_UNIT = 5  # D is a multiple of this number of steps, so a fifth of D is whole steps
+FORWARD_SHARE = 1 / 3  # of the training time of a token, for scoring it
 VOCABULARIES = (512, 32_768)
 
 
 class ScaleRun(NamedTuple):
-    """A size and the training of a run."""
+    """The width and the training settings of a run."""
 
     width: int
     tokens: int
@@ -77,7 +78,7 @@ class Family:
     """The models and recipes of all sizes."""
 
     recipe: Recipe
-    """Recipe of a decoder with the size of the vocabulary"""
+    """Recipe of a decoder. Its `model.vocab_size` is that of all sizes"""
 
     def __post_init__(self) -> None:
         train = self.recipe.train
@@ -94,13 +95,13 @@ class Family:
         }
         for field in (field for field, changes in changing.items() if changes):
             raise ValueError(
-                f"`recipe` has train.{field}, which changes with the share of the run, but shorter runs branch off "
+                f"`recipe` has train.{field}, which depends on the length of the run, but shorter runs branch off "
                 f"longer ones: remove train.{field}"
             )
 
     @property
     def unit(self) -> int:
-        """The step between widths: rotary positions need heads of an even width."""
+        """The step between widths. It keeps the width of a head even, as rotary positions need."""
         return 4 * self.recipe.model.heads
 
     def model(self, width: int) -> ModelConfig:
@@ -113,7 +114,7 @@ class Family:
         return _flops(self.model(width)) / 6
 
     def widths(self, largest: int) -> tuple[int, ...]:
-        """Return at most SIZES widths up to `largest`, whose sizes form about a geometric series."""
+        """Return at most SIZES widths up to `largest`, whose sizes are nearly a geometric series."""
         top = self.size(largest)
         span = min(MOST_SPAN, top / self.size(self.unit))
         ladder = range(self.unit, largest + 1, self.unit)
@@ -167,7 +168,10 @@ def _flops(model: ModelConfig) -> float:
 
 
 def vocabulary_for(flops: float, recipe: Recipe) -> int:
-    """Return the vocabulary size for runs of `flops` in total: the power of two nearest to that of Tao et al. 2024."""
+    """Return the vocabulary size for runs of `flops` in all: the power of two nearest to the size of Tao et al. 2024.
+
+    It is from 512 to 32,768 entries.
+    """
     largest = math.sqrt(flops / 150)  # about the largest size of `lay_out`
     width = math.sqrt(largest / (12 * recipe.model.layers))
     power: int = 2 ** round(math.log2(max(1.0, tao_size(round(largest), round(width)))))
@@ -181,7 +185,7 @@ class Machine:
     seconds: float
     """Time for all runs"""
     preparation: float
-    """Rest of the budget: preparation, starts and reserve"""
+    """Seconds of the rest of the budget: preparation, starts of runs, and reserve"""
     seconds_per_token: Callable[[int], float]
     """Training time of a token by width, in one process"""
     workers: int
@@ -190,14 +194,15 @@ class Machine:
 
 @dataclass(frozen=True)
 class Text:
-    """The tokens of the text."""
+    """The numbers of tokens of the text."""
 
     train: int
     held_out: float
+    """Estimated from the bytes of the held-out text"""
 
 
 def seconds_of(layout: Layout, machine: Machine, text: Text) -> float:
-    """Return about how many seconds all runs take."""
+    """Return an estimate of the seconds that all runs take."""
     each = layout.seconds_per_token
     branches = sum(MULTIPLES) * DECAY_SHARE + (1 - DECAY_SHARE) * MULTIPLES[-1]
     work = sum(branches * time * tokens for time, tokens in zip(each, layout.tokens, strict=True))
@@ -210,7 +215,7 @@ def seconds_of(layout: Layout, machine: Machine, text: Text) -> float:
 def lay_out(family: Family, machine: Machine, text: Text, budget: str) -> Layout:
     """Return the layout of the largest models for which time and text are enough.
 
-    Raises ValueError if the time is too short for any layout. The message suggests a `budget` that is enough.
+    Raises ValueError if the time or the text is too short for any layout. For the time, the message suggests a budget.
     """
     best = None
     width = 2 * family.unit
@@ -236,7 +241,7 @@ def lay_out(family: Family, machine: Machine, text: Text, budget: str) -> Layout
 
 
 def _enough(seconds: float) -> str:
-    """Return a budget of at least `seconds`, with a reserve."""
+    """Return a budget of `seconds` and a reserve of 20 %."""
     return f"{math.ceil(seconds * 1.2 / 60)}m" if seconds > 60 else f"{math.ceil(seconds * 1.2)}s"
 
 
@@ -257,16 +262,16 @@ def _layout(family: Family, widths: tuple[int, ...], factor: float, machine: Mac
 
 
 def filled(family: Family, layout: Layout, machine: Machine, text: Text) -> Layout:
-    """Return the layout with more tokens, as the time allows: up to four times as many."""
+    """Return the layout with as many more tokens as the time allows, up to four times as many."""
     factors = [2 ** (step / 8) for step in range(17)]
     layouts = [_layout(family, layout.widths, factor, machine, text) for factor in factors]
     return [layouts[0], *(each for each in layouts if seconds_of(each, machine, text) <= machine.seconds)][-1]
 
 
 def affine_times(sizes: Sequence[float], seconds: Sequence[float]) -> Callable[[float], float]:
-    """Return a function from sizes to times per token: a line through two measurements.
+    """Return a function from size to seconds per token: a line through two measurements.
 
-    The line does not fall, and is not below 0 at size 0.
+    The slope and the value at size 0 are not negative.
     """
     (small, large), (fast, slow) = sizes, seconds
     slope = max(0.0, (slow - fast) / (large - small))
@@ -275,7 +280,10 @@ def affine_times(sizes: Sequence[float], seconds: Sequence[float]) -> Callable[[
 
 
 def read_settings(folder: Path) -> dict[str, Any] | None:
-    """Return the settings in scale.json, with the layout; None for a new folder. Raises ValueError otherwise."""
+    """Return the settings in scale.json, with the layout; None for a new folder.
+
+    Raises ValueError for a file, a folder with other contents, and a damaged scale.json.
+    """
     path = folder / SETTINGS
     if folder.is_file():
         raise ValueError(f"`out` is {folder}, which is a file, not a folder: choose another `out`")
@@ -297,7 +305,7 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
 def settings_of(
     budget: float, recipe: Recipe, layout: Layout, split_rule: str, held_out: list[bytes]
 ) -> dict[str, Any]:
-    """Return the settings that all runs share, as JSON types."""
+    """Return the settings that all runs share, as values for JSON."""
     facts = {
         "format": 1,
         "budget": budget,
@@ -332,6 +340,6 @@ def record_settings(folder: Path, settings: dict[str, Any]) -> None:
 
 
 def on_device(recipe: Recipe, entries: int, device: Device, dtype: Dtype) -> Recipe:
-    """Return the recipe with a vocabulary, a device and a dtype."""
+    """Return the recipe with a vocabulary of `entries`, a device and a dtype."""
     train = replace(recipe.train, device=device, dtype=dtype)
     return replace(recipe, model=replace(recipe.model, vocab_size=entries), train=train)

@@ -38,7 +38,7 @@ from tokenizer.workers import thread_count
 
 # Share of the remaining time for training and measuring. Validation and checkpoints take the rest.
 RUNS_SHARE = 0.9
-START_SECONDS = 1.0  # of a run, before its training
+START_SECONDS = 1.0  # of each run, before its training
 RUNS = 21  # at most: 15 for the law, 2 more seeds and 4 more learning rates
 
 
@@ -57,7 +57,7 @@ class Asked:
     workers: int | None
 
     def processes(self, recipe: Recipe) -> int:
-        """Return the number of runs to train at a time on the device of `recipe`."""
+        """Return the number of runs that train at a time on the device of `recipe`."""
         if self.workers is None:
             return thread_count(None) if recipe.train.device == "cpu" else 1
         return self.workers
@@ -70,7 +70,8 @@ class Asked:
 
 
 def prepare(asked: Asked, out: Path) -> Work:
-    """Return the work on the runs in `out`. Vocabulary, dataset and layout of an earlier call are used again.
+    """Return the work on the runs in `out`, with the vocabulary, dataset and layout of any earlier call.
+
     Raises ValueError if the earlier call had other arguments, or if the budget or the text is too small.
     """
     earlier = read_settings(out)
@@ -108,7 +109,7 @@ def _family(asked: Asked) -> Family:
 
 
 def _measured_layout(asked: Asked, family: Family, dataset: TokenDataset, text: Text) -> Layout:
-    """Return the layout for the time left, by the measured speed of each size."""
+    """Return the layout for the remaining time, from the measured speed of each size. Print it."""
     workers = asked.processes(family.recipe)
 
     def seconds_per_token(width: int) -> float:
@@ -148,7 +149,7 @@ def _lines(family: Family, layout: Layout, machine: Machine, text: Text) -> list
 
 
 def print_plan(asked: Asked, out: Path) -> None:
-    """Print the plan at the speed of large matrix products. No vocabulary and no dataset are made."""
+    """Print the plan, estimated from the speed of large matrix products. Nothing is trained or written."""
     family = _family(asked)
     speed = training_flops(choose_machine(family.recipe.train.device, family.recipe.train.dtype, half=True))
     workers = asked.processes(family.recipe)

@@ -1,4 +1,4 @@
-"""The runs of `bytelm scale`: train a run, or branch it off a longer one, and measure the held-out text.
+"""The runs of `bytelm scale`: train each from scratch or from a longer run, and score the held-out text.
 
 The folders of finished runs are kept.
 """
@@ -48,11 +48,11 @@ class Work:
         return [ScaleRun(width, multiple * shortest, rate) for multiple in reversed(MULTIPLES)]
 
     def seeds(self, rate: float) -> list[ScaleRun]:
-        """Return the shortest runs of the smallest size with each seed."""
+        """Return the runs of D tokens at the smallest size, one for each seed."""
         return [ScaleRun(self.layout.widths[0], self.layout.tokens[0], rate, seed) for seed in range(SEEDS)]
 
     def search(self, rates: Sequence[float] = RATES) -> list[ScaleRun]:
-        """Return the shortest runs of the smallest size with each learning rate."""
+        """Return the runs of D tokens at the smallest size, one for each multiple of the learning rate."""
         return [ScaleRun(self.layout.widths[0], self.layout.tokens[0], rate) for rate in rates]
 
     def finished_search(self) -> list[ScaleRun]:
@@ -72,7 +72,7 @@ class Work:
         return run.seed == 0 and run.tokens < MULTIPLES[-1] * shortest and not searched
 
     def result(self, run: ScaleRun) -> dict[str, Any] | None:
-        """Return the result of a run; None if it is not finished."""
+        """Return the result of a run; None if it is not finished. Raises ValueError for a damaged file."""
         path = self.folder / "results" / f"{run.name}.json"
         if not path.exists():
             return None
@@ -126,9 +126,10 @@ def finish(work: Work, run: ScaleRun) -> bool:
 
 
 def branch(work: Work, run: ScaleRun) -> None:
-    """Make the folder of a run from a checkpoint of the longest run of its size, at the step where its decay begins.
+    """Make the folder of a run from a checkpoint of the longest run of its size.
 
-    Up to this step both runs have the same learning rate. So the run ends with the weights of a run from scratch.
+    The checkpoint is from the step where the decay of the shorter run begins. Up to this step both runs have the same
+    learning rate. So the shorter run ends with the weights of a run from scratch.
     """
     trunk = work.run(run._replace(tokens=MULTIPLES[-1] * work.shortest(run.width)))
     step = round((1 - DECAY_SHARE) * run.tokens) // work.family.recipe.step_tokens

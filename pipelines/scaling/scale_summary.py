@@ -1,4 +1,4 @@
-"""The summary of `bytelm scale`: the fitted law, its intervals, a predicted run, the best models, and conclusions."""
+"""The summary of `bytelm scale`: the fitted law, its intervals, a predicted run, the best models and conclusions."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ Interval = tuple[float, float]
 BUDGETS = (1 / 16, 1 / 4, 1, 10, 100)
 # E is not identified if its interval is as wide as this share of the lowest loss.
 WIDE = 0.25
-# The law does not describe the runs if its error is more than this many standard deviations over seeds.
+# The law does not describe the runs if its error exceeds this many standard deviations over seeds.
 MISFIT = 4.0
 PARAMETERS = {
     "entropy": ("E", "bits per byte"),
@@ -59,7 +59,7 @@ class Fitted:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutRun:
-    """The run with the most FLOPs, and its loss as the law of the other runs predicts it."""
+    """The run with the most FLOPs, and its loss by the law that is fitted to the other runs."""
 
     run: ScaledRun
     predicted: Fitted
@@ -126,7 +126,7 @@ class Laws:
         self.error = float(np.sqrt(np.mean(self.errors**2)))
 
     def number(self, of: Callable[[ScalingLaw], float]) -> Fitted:
-        """Return the value of a function of the law, with its interval."""
+        """Return the value of a function of the law, with its bootstrap interval."""
         return _fitted(of(self.law), np.array([of(law) for law in self.draws]))
 
     def prediction(self, size: float, tokens: float) -> Fitted:
@@ -137,7 +137,7 @@ class Laws:
 
 
 def _fitted(value: float, drawn: np.ndarray) -> Fitted:
-    """Return a number with the interval of its draws; infinite ends, which JSON lacks, become None."""
+    """Return a number with the interval of its draws. Infinite numbers, which JSON lacks, become None."""
     low, high = interval(np.minimum(drawn, np.finfo(np.float64).max))
     ends = [each if each < 1e300 else None for each in (value, low, high)]
     return Fitted(value=ends[0], low=ends[1], high=ends[2])
@@ -146,10 +146,11 @@ def _fitted(value: float, drawn: np.ndarray) -> Fitted:
 def summarize(
     results: Sequence[Result], seeds: Sequence[Result], search: Sequence[Result], draws: int = DRAWS
 ) -> ScaleSummary:
-    """Return the summary of the runs `results`, of which the one with the most FLOPs is predicted from the others.
+    """Return the summary of the law that is fitted to `results` and `seeds`.
 
-    `seeds`: results of one point that differ in the seed; `search`: those that differ in the learning rate.
-    `draws`: samples of the bootstrap.
+    A second law, without the run of `results` with the most FLOPs, predicts this run. `seeds`: results of one size and
+    number of tokens that differ in the seed; `search`: those that differ in the learning rate. `draws`: samples of the
+    bootstrap.
     """
     largest = max(results, key=lambda result: result["flops"])
     points = [*results, *(result for result in seeds if result not in results)]
@@ -257,7 +258,7 @@ def _number(value: float | None) -> str:
 
 
 def _amount(value: float | None) -> str:
-    """Return a number of parameters or tokens; a law without a best size has no limit."""
+    """Return a number of parameters or tokens; "no limit" without a finite one."""
     return "no limit" if value is None or value >= 1e18 else quantity(value, "")
 
 
@@ -285,8 +286,8 @@ def sentences(summary: ScaleSummary) -> list[str]:
     names = {name: symbol for name, (symbol, _) in PARAMETERS.items()}
     if others := [names[name] for name in summary.at_bounds if name != "entropy"]:
         lines.append(
-            f"{' and '.join(others)} at a bound of the fit: these runs do not determine the law, so read no best size "
-            "from it"
+            f"{' and '.join(others)} at a bound of the fit: these runs do not determine the law, so do not read a "
+            "best size from it"
         )
     lines.append(
         f"doubling the text from {quantity(summary.text_tokens, 'tok')}, with both texts read once, lowers the loss of "

@@ -135,7 +135,7 @@ def test_tables_of_deep_models_and_long_texts_are_short(gpt):
     last, words, said = deep.parts()
     assert isinstance(last, Table) and len(last.rows) == 13
     assert isinstance(words, Table) and words.heads == ["0", "3", "6", "9", "12"] and len(words.rows) == 16
-    assert said.startswith("the last 16 of ") and "4 of 12 layers" in said
+    assert said.startswith("shown: the last 16 of ") and "4 of 12 layers" in said
 
 
 def test_patching_finds_where_two_prompts_part(induction):

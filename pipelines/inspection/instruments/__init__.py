@@ -14,20 +14,20 @@ from typing import Any
 from pipelines.cli.module_options import options_of
 from pipelines.inspection.instrument import Instrument
 
-FIRST = ("lens", "attribution")  # then by name
+FIRST = ("lens", "attribution")  # the others follow by name
 _MODULES = {path.stem: path for path in sorted(Path(__file__).parent.glob("[!_]*.py"))}
 _MODULES = {name: _MODULES[name] for name in dict.fromkeys((*FIRST, *_MODULES))}
 NAMES = tuple(_MODULES)
 
 
 def descriptions() -> dict[str, str]:
-    """Return what each instrument shows."""
+    """Return the first line of each instrument's docstring, by name."""
     docstrings = {name: ast.get_docstring(ast.parse(path.read_text("utf-8"))) for name, path in _MODULES.items()}
     return {name: (text or "").partition("\n")[0] for name, text in docstrings.items()}
 
 
 def options() -> Iterator[inspect.Parameter]:
-    """Yield the options of all instruments. One that several have is the same for all."""
+    """Yield the options of all instruments. An option of several instruments has the help text of the first one."""
     every = (option for path in _MODULES.values() for option in options_of(path, "Instrument"))
     named: dict[str, inspect.Parameter] = {}
     for option in every:
@@ -36,6 +36,6 @@ def options() -> Iterator[inspect.Parameter]:
 
 
 def instrument(name: str, given: Mapping[str, Any]) -> Instrument:
-    """Return the instrument `name`, with its options from `given`; the others keep their defaults."""
+    """Return the instrument `name`, with its options from `given`; absent options keep their defaults."""
     kind: type[Instrument] = import_module(f"{__name__}.{name}").INSTRUMENT
     return kind(**{option.name: given[option.name] for option in fields(kind) if option.name in given})

@@ -28,23 +28,23 @@ class AttributedLogit(Result):
     key = "attribution"
     section = Section(
         "Attribution of a logit",
-        "What each part adds to the logit of the target, or to its difference from another logit. The terms add up to "
-        "the logit. The scale of the final norm, and of norms on branches and on the stream, is frozen at its value "
-        "for this text. A term is only the direct path: what a part does through later parts is in their terms. The "
-        "logit of one token also has what is common to all tokens, which changes no probability; a difference of two "
-        "has not. With a soft cap, its term is what the cap takes away.",
+        "Each term is what a part adds to the logit of the target, or to its difference from another logit. The terms "
+        "add up to the logit. The scale of the final norm, and of norms on branches and on the stream, is frozen at "
+        "its value for this text. A term is only the direct path: effects through later parts are in the terms of "
+        "these parts. The logit of one token includes what is common to all tokens, which changes no probability; a "
+        "difference of two logits does not. With a soft cap, the term `soft cap` is the change by the cap.",
     )
 
     text: str
     after: str
-    """The token after which the logit predicts"""
+    """The logit is of the token that follows this one"""
     target: str
     against: str | None
     logit: float
     terms: dict[str, float]
     """By part: "embedding", "positions", "head 3.1" (layer and head), "mlp 3", "mixer 3", "biases", "soft cap" """
     frozen: tuple[str, ...]
-    """Activations that were kept: scales of norms"""
+    """Names of the frozen activations, which are scales of norms"""
 
     @property
     def _title(self) -> str:
@@ -85,9 +85,9 @@ class Attribution(Instrument):
     target: str | None = None
     """Token whose logit is attributed, such as " London"; by default the likeliest one"""
     against: str | None = None
-    """Token whose logit is subtracted from that of the target"""
+    """Token whose logit is subtracted from that of `target`; in patching, by default the likeliest after `corrupt`"""
     position: int = -1
-    """Position of the token after which the logit predicts; 0 is the first that the model reads, -1 the last"""
+    """Position of the token before the predicted one; 0 is the first that the model reads, -1 the last"""
 
     def check(self, config: ModelConfig) -> None:
         require_decoder(config, "attribution")

@@ -1,4 +1,4 @@
-"""A sparse autoencoder of a layer (takes minutes)."""
+"""A sparse autoencoder of a layer (takes a minute)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Feature:
 
     feature: int
     fires: float
-    """Share of positions"""
+    """Share of positions at which it fires"""
     triggers: tuple[Trigger, ...]
     """The positions at which it is strongest"""
 
@@ -59,13 +59,13 @@ class Quality:
     loss_bits: float
     """Loss of the model, bits per token"""
     spliced_bits: float
-    """With the reconstruction in place of the layer's output"""
+    """Loss with the reconstruction in place of the layer's output"""
     zero_bits: float
-    """With zeros in place of the output"""
+    """Loss with zeros in place of the output"""
     mean_bits: float
-    """With the mean output over the tokens in place of the output"""
+    """Loss with the mean over the tokens in place of the output"""
     loss_recovered: float | None
-    """(zero - spliced) / (zero - loss): 1 is the whole model, 0 is as bad as zeros; None if zeros change no loss"""
+    """(zero - spliced) / (zero - loss): 1 is the whole model, 0 is as bad as zeros; None if zeros keep the loss"""
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,15 @@ class AutoencoderOfRun(Result):
     key = "autoencoder"
     section = Section(
         "Sparse autoencoder",
-        "Approximates the output of a layer by a weighted sum of a few of many features, trained on the training split "
-        "and measured on the validation split (TopK, Gao et al. 2024). Explained variance is 1 - sum |x - x'|^2 / sum "
-        "|x - mean|^2, both summed over all tokens. Dead features fire nowhere. Spliced: loss of the model with the "
-        "reconstruction in place of the layer's output. Mean and zeros: loss with the mean output or with zeros there. "
-        "Loss recovered is (zeros - spliced) / (zeros - model). Both are undefined where their divisor is 0. "
-        "Zeros are a low bar: compare with the mean, too. The features depend on their number, on how many are active, "
-        "on the seed and on the length of training. The autoencoder cannot tell whether the model itself uses these "
-        "features, and the strongest examples alone do not tell what a feature means.",
+        "The autoencoder approximates the output of a layer by a weighted sum of a few of many features (TopK, Gao et "
+        "al. 2024). It is trained on the training split and measured on the validation split. Explained variance is 1 "
+        "- sum |x - x'|^2 / sum |x - mean|^2, both summed over all tokens. Dead features fire nowhere. Spliced: loss "
+        "of the model with the reconstruction in place of the layer's output. Mean and zeros: loss with the mean "
+        "output or with zeros in its place. Loss recovered is (zeros - spliced) / (zeros - model). Explained variance "
+        "and loss recovered are undefined where their divisor is 0. Zeros are a low bar: compare with the mean, too. "
+        "The features depend on their number, on how many are active, on the seed and on the length of training. The "
+        "autoencoder cannot tell whether the model itself uses these features, and the strongest examples alone do "
+        "not tell what a feature means.",
     )
 
     layer: int
@@ -235,7 +236,7 @@ def _activations(model: LanguageModel, name: str, batch: Batch) -> Tensor:
 def measured(
     model: LanguageModel, autoencoder: SparseAutoencoder, name: str, batches: list[Batch]
 ) -> tuple[Quality, UnitActivity]:
-    """Return how well an autoencoder reconstructs the activation `name` of batches, and when its features fire."""
+    """Return how well an autoencoder reconstructs the activation `name` of batches, and where its features fire."""
     total = torch.zeros(model.config.width, dtype=torch.float64, device=model.embedding.weight.device)
     squares, errors = 0.0, 0.0
     activity: UnitActivity | None = None

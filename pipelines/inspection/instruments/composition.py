@@ -26,7 +26,7 @@ class ComposedPair:
     """How much a head reads of what an earlier head writes, above chance."""
 
     earlier: str
-    """Layer and head: 0.1"""
+    """Layer and head, such as 0.1"""
     later: str
     query: float
     key: float
@@ -40,16 +40,17 @@ class CompositionOfRun(Result):
     key = "composition"
     section = Section(
         "Composition of heads",
-        "How much of what an earlier head writes (its OV circuit) a later head reads in its queries (Q), keys (K) or "
-        "values (V): the Frobenius norm of the product of the two matrices over the product of their norms, minus 1 / "
-        "sqrt(width), the score of random matrices (Elhage et al. 2021). An induction head has K composition with a "
-        "head that attends to the previous token. With rotary positions, Q and K hold for one distance. The scores are "
-        "computed from weights. They cannot tell whether the heads work together on a text: patch or delete them.",
+        "A score is how much a later head reads of what an earlier head writes (its OV circuit), in its queries (Q), "
+        "keys (K) or values (V). It is the Frobenius norm of the product of the two matrices over the product of their "
+        "norms, minus 1 / sqrt(width), the score of random matrices (Elhage et al. 2021). An induction head has K "
+        "composition with a head that attends to the previous token. With rotary positions, Q and K hold for one "
+        "`distance`. The scores are computed from weights alone. They cannot tell whether the heads work together on a "
+        "text: patch or delete them.",
     )
 
     pairs: tuple[ComposedPair, ...]
     distance: int
-    """From query back to key, for rotary positions"""
+    """Positions from the query back to the key, for rotary positions"""
 
     def parts(self) -> list[Table | str]:
         if not self.pairs:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
 HEADS, RANKED = 8, 10  # columns of heads, and rows of the most costly parts
-DRAWN = 20  # bars
+DRAWN = 20  # bars in the picture
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Deletion:
     part: str
     """layers.3, attention.3, heads.3.1 or mlp.3"""
     lost: float
-    """Bits per byte, or per token if the tokenizer loses text"""
+    """Bits per byte, or per token if the tokenizer is not lossless"""
     low: float
     """Lower end of the 95 % interval"""
     high: float
@@ -51,10 +51,11 @@ class DeletionsOfRun(Result):
     key = "deletions"
     section = Section(
         "Deletions",
-        "The loss on the validation split without a part, minus the loss of the whole model. The output of a deleted "
-        "part is its mean over the training split, or zero with `ablation='zero'`; that of a layer is its attention's "
-        "and its MLP's. The interval is from a bootstrap over windows. Effects do not add: later parts make up for a "
-        "deleted one, and two parts with the same job cost little alone. A loss cannot tell what a part computes.",
+        "The effect of a part is the loss on the validation split without the part, minus the loss of the whole model. "
+        "The output of a deleted part becomes its mean over the training split, or zero with `ablation='zero'`. "
+        "Deleting a layer deletes its attention and its MLP. The interval is from a bootstrap over windows. Effects do "
+        "not add: later parts make up for a deleted one, and two parts with the same job cost little alone. A loss "
+        "cannot tell what a part computes.",
     )
 
     whole: float
@@ -114,7 +115,7 @@ class DeletionsOfRun(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class Deletions(Instrument):
-    """Deletions of all parts."""
+    """Deletion of each part."""
 
     result = DeletionsOfRun
     reads_text = False

@@ -21,9 +21,9 @@ from pipelines.run.retention import checkpoint_folders, readable_state
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
-APPEARS = 0.2  # least score of an induction head
-DRAWN = 4  # heads of a panel
-ROWS = 16  # of a table on a terminal
+APPEARS = 0.2  # lowest score of an induction head
+DRAWN = 4  # heads in a panel of the picture
+ROWS = 16  # of the table
 SHOWN = ("induction", "previous")
 
 
@@ -33,9 +33,10 @@ class HeadsOfCheckpoint:
 
     name: str
     tokens: int
-    """Tokens that the run had been trained on"""
+    """Tokens that the run had read in training"""
     loss_bits: float | None
-    """Validation loss, or else training loss, at that time, bits per token; interpolated between logged steps"""
+    """Validation loss, or else training loss, bits per token, interpolated between logged steps; None without logged
+    losses"""
     heads: tuple[HeadRow, ...]
     repetition: Repetition | None
     """None for an encoder"""
@@ -55,7 +56,7 @@ class DevelopmentOfHeads(Result):
         "The scores of the instrument heads in each checkpoint, and the loss, interpolated between logged "
         f"steps. Induction appears in the first checkpoint in which a head's score reaches {APPEARS}. A run keeps few "
         "checkpoints unless `train.keep_every_tokens` is set, and the curves cannot tell what happens between them. "
-        "That a score and the loss change together does not say that one causes the other.",
+        "A score and the loss that change together need not cause each other.",
     )
 
     checkpoints: tuple[HeadsOfCheckpoint, ...]
@@ -97,7 +98,7 @@ class DevelopmentOfHeads(Result):
         masses = [one.repetition.second_mass for one in every if one.repetition is not None]
         if len(masses) == len(every):
             panels["p of repeated token"] = {"p": masses}
-        title, text = "Heads over the checkpoints", "The strongest heads by each score."
+        title, text = "Heads over the checkpoints", "The heads with the highest peak of each score."
         return [Curves(title=title, text=text, x=[one.tokens for one in every], panels=panels, label="tokens")]
 
 
@@ -112,7 +113,7 @@ class Development(Instrument):
     checkpoints: int = 0
     """Number of checkpoints of the run to measure, evenly spaced; 0: all"""
     repeat_length: int = 32
-    """Random tokens that are repeated, for the heads; at most half the context"""
+    """Number of random tokens that the model reads twice, for the scores of heads; at most half the context"""
 
     def __post_init__(self) -> None:
         if self.checkpoints < 0:
@@ -144,7 +145,7 @@ INSTRUMENT = Development
 
 
 def _losses(run: LoadedRun) -> tuple[list[int], list[float]] | None:
-    """Return tokens and validation losses in bits, or training losses without validation; None if none is logged."""
+    """Return the tokens and losses (bits) of the logged steps: validation, or else training. None if none is logged."""
     metrics = run.run.metrics()
     for split in ("validation", "train"):
         points = [(m["tokens"], bits(m["loss"])) for m in metrics if m["split"] == split and "loss" in m]

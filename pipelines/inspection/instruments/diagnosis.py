@@ -1,4 +1,4 @@
-"""Health of training by layer: attention, gradients."""
+"""Health of training: attention, gradients, units."""
 
 from __future__ import annotations
 
@@ -37,14 +37,15 @@ class HealthOfRun(Result):
     key = "diagnosis"
     section = Section(
         "Diagnosis",
-        "On tokens of the validation split. Score sd: standard deviation of the raw attention scores of a query over "
-        "its keys, mean over queries and heads. Saturated: share of queries that give one key more than 99 % of their "
-        "weight. Gradient norm: norm of the gradient of the mean loss, in nats per token, with respect to the layer's "
-        "parameters. Stream variance: variance of the features after the layer, mean over positions. Dead units: share "
-        "of the MLP's units whose size never exceeds 1 % of the root mean square of all units. Effective rank: exp of "
-        "the entropy of the normalised singular values (Roy and Vetterli 2007). The numbers cannot tell a fault from a "
-        "useful habit: a head that looks at the previous token is saturated too, and a dead unit may fire on other "
-        "text. Compare with the run at initialisation, and with earlier checkpoints.",
+        "The numbers are from tokens of the validation split. Score sd: standard deviation of the raw attention scores "
+        "of a query over its keys, mean over queries and heads. Saturated: share of queries that give one key more "
+        "than 99 % of their weight. Queries that see one key do not count. Gradient norm: norm of the gradient of the "
+        "mean loss, in nats per token, with respect to the layer's parameters. Stream variance: variance of the "
+        "features after the layer, mean over positions. Dead units: share of the MLP's units whose absolute activation "
+        "never exceeds 1 % of the root mean square of all units. Effective rank: exp of the entropy of the normalised "
+        "singular values (Roy and Vetterli 2007). The numbers cannot tell a fault from a useful habit: a head that "
+        "looks at the previous token is saturated too, and a dead unit may fire on other text. Compare with the run at "
+        "initialisation, and with earlier checkpoints.",
     )
 
     state: str
@@ -58,7 +59,7 @@ class HealthOfRun(Result):
     output_rank: float | None
     """None if the output matrix is the embedding"""
     largest_rank: int
-    """Effective rank of an embedding with equal singular values"""
+    """Largest possible effective rank of the embedding"""
     tokens: int
 
     def parts(self) -> list[Table | str]:

@@ -23,8 +23,8 @@ from pipelines.reporting.token_labels import TokenLabels
 if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
-DRAWN = 6  # analogies of a picture
-NEAREST, USUAL, SHOWN = 6, 8, 12  # neighbours of a word, words if `near` is empty, and rows of analogies
+DRAWN = 6  # analogies in the picture
+NEAREST, USUAL, SHOWN = 6, 8, 12  # neighbours of a word, words if `near` is empty, and analogies in the table
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Space:
     """A set of vectors."""
 
     name: str
-    """ "model", or the file of word vectors"""
+    """ "the model", or the file of word vectors"""
     entries: int
     dimensions: int
     nearest: dict[str, tuple[tuple[str, float], ...]]
@@ -79,11 +79,11 @@ class EmbeddingsOfRun(Result):
         "Embeddings",
         "The nearest entries of a word are those whose vectors have the largest cosine with its vector. An analogy "
         "asks which entry is to c as b is to a. The entries except a, b and c are ranked by their cosine with b - a + "
-        "c, with vectors of length 1 (Mikolov et al. 2013). The table has the rank of the expected answer d, and the "
-        "chance rank is that of a random order. Parallel is the cosine of the displacements b - a and d - c; its "
-        "chance is the mean over displacements of different analogies. d is often simply close to b or c, so a good "
-        "rank alone cannot tell whether the relation is a direction. The embedding is only what the first layer reads, "
-        "and cannot tell what later layers know of a word. The embedding has no vector for a word of several tokens.",
+        "c, with vectors of length 1 (Mikolov et al. 2013). The table shows the rank of the expected answer d. The "
+        "chance rank is the mean rank in a random order. Parallel is the cosine of the displacements b - a and d - c; "
+        "its chance is the mean over displacements of different analogies. d is often simply close to b or c, so a "
+        "good rank alone cannot tell whether the relation is a direction. The embedding is only what the first layer "
+        "reads, and cannot tell what later layers know of a word. It has no vector for a word of several tokens.",
     )
 
     spaces: tuple[Space, ...]
@@ -91,7 +91,7 @@ class EmbeddingsOfRun(Result):
     def parts(self) -> list[Table | str]:
         parts: list[Table | str] = []
         for space in self.spaces:
-            title = f"{space.name}, {space.entries:,} entries of {space.dimensions}"
+            title = f"{space.name}, {space.entries:,} entries of {space.dimensions} dimensions"
             rows = [
                 (word, ["  ".join(f"{near} {cosine:.2f}" for near, cosine in found)])
                 for word, found in space.nearest.items()
@@ -106,9 +106,9 @@ class EmbeddingsOfRun(Result):
 
     def pictures(self) -> Sequence[Picture]:
         text = (
-            "An arrow from a to b and one from c to d in the colour of each analogy, along the first two principal "
-            "components of all entries. Parallel arrows of a colour show the same displacement, as far as two "
-            "components tell."
+            "Each analogy has two arrows of one colour: from a to b and from c to d. The axes are the first two "
+            "principal components of all entries. Parallel arrows of a colour show the same displacement, as far as "
+            "two components tell."
         )
         return [
             Arrows(

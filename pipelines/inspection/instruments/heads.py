@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 SEED = 0
-ALL, STRONGEST = 24, 4  # heads in the table: all of few, else the strongest by each score
+ALL, STRONGEST = 24, 4  # heads in the table: all if at most ALL, else the STRONGEST by each score
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class HeadRow:
     duplicate: float
     similar: float
     copying: float | None
+    """None for an encoder, and for a model without circuits: see `has_circuits`"""
 
 
 @dataclass(frozen=True)
@@ -48,21 +49,21 @@ class HeadsOfRun(Result):
     key = "heads"
     section = Section(
         "Heads",
-        "On sequences of random tokens that occur twice in a row. Induction: mean weight, in the second copy, on the "
-        "token after the same token in the first copy, which comes next (Olsson et al. 2022). Previous: weight on the "
-        "position before. Duplicate: weight, in the second copy, on the same token in the first. Similar: mean cosine, "
-        "by weight, of the embeddings of a token and of the others that it attends to, minus the mean over all that it "
-        "may attend to. Copying: whether the head raises the logits of the tokens that it attends to, -1 to 1, from "
-        "its weights alone (Elhage et al. 2021). The probability of the repeated token shows how well the whole model "
-        "repeats. Random tokens cannot tell what a head does on real text, and a weight does not say that the head "
-        "matters: delete it.",
+        "The model reads sequences of random tokens, each twice in a row. Induction: mean attention weight, in the "
+        "second copy, on the token after the same token in the first copy, which comes next (Olsson et al. 2022). "
+        "Previous: weight on the position before. Duplicate: weight, in the second copy, on the same token in the "
+        "first. Similar: in the first copy, sum over the other tokens that a token may attend to, of the weight times "
+        "the cosine of both embeddings less the mean of these cosines. Copying: whether the head raises the logits of "
+        "the tokens that it attends to, -1 to 1, from its weights alone (Elhage et al. 2021). The probability of the "
+        "repeated token shows how well the whole model repeats. Random tokens cannot tell what a head does on real "
+        "text, and an attention weight does not show that the head matters: delete it.",
     )
 
     heads: tuple[HeadRow, ...]
     repetition: Repetition | None
     """None for an encoder"""
     length: int
-    """Tokens before they are repeated"""
+    """Tokens of a sequence before its repetition"""
     sequences: int
 
     @property
@@ -112,7 +113,7 @@ class Heads(Instrument):
     reads_text = False
 
     repeat_length: int = 32
-    """Random tokens that are repeated, for the heads; at most half the context"""
+    """Number of random tokens that the model reads twice, for the scores of heads; at most half the context"""
 
     def __post_init__(self) -> None:
         if self.repeat_length < 2:

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
 
-POSITIONS, LAYERS = 16, 5  # of a table on a terminal
-DRAWN = 24  # positions of a picture
+POSITIONS, LAYERS = 16, 5  # in the table
+DRAWN = 24  # positions in the picture
 
 
 @dataclass(frozen=True)
 class LensLayer:
-    """What the head reads from the stream before or after a layer, at T positions."""
+    """What the head predicts from the input of the first layer or the output of a layer, at T positions."""
 
     name: str
     """ "embedding", the input of the first layer, or the number of the layer"""
@@ -55,9 +55,9 @@ class LensOfText(Result):
         "Logit lens",
         "The lens of a layer is what the head, with the final norm, predicts from the stream after this layer "
         "(nostalgebraist 2020). The last layer's lens is the model's prediction. KL is the mean divergence of a lens "
-        "from it, and next token the mean surprisal of the text. The lens cannot tell that an early layer knows "
-        "nothing: early layers need not write in the basis of the head. In models with norms after the sum, the stream "
-        "is already normalised.",
+        "from this prediction. Next token is the mean surprisal of the text's next token. The lens cannot tell that an "
+        "early layer knows nothing: early layers need not write in the basis of the head. In models with norms after "
+        "the sum, the stream is already normalised.",
     )
 
     text: str
@@ -97,7 +97,7 @@ class LensOfText(Result):
         tokens, layers = len(self.tokens), len(self.layers) - 1
         few = [f"the last {POSITIONS} of {tokens:,} tokens"] if tokens > POSITIONS else []
         few += [f"{LAYERS - 1} of {layers} layers"] if layers >= LAYERS else []
-        return [f"{' and '.join(few)}; `as_json` has all"] if few else []
+        return [f"shown: {' and '.join(few)}; `as_json` has all"] if few else []
 
 
 def shown_layers(count: int) -> list[int]:
@@ -139,7 +139,7 @@ class Lens(Instrument):
     result = LensOfText
 
     top: int = 4
-    """Number of likeliest tokens of each layer after the last token of the text, in the lens"""
+    """Number of likeliest tokens that the lens shows for each layer after the last token of the text"""
 
     def __post_init__(self) -> None:
         if self.top < 1:

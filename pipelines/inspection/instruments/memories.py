@@ -38,11 +38,11 @@ class Unit:
     fires: float
     """Share of positions at which the input of its activation function (in a gated MLP, of its gate) is positive"""
     triggers: tuple[Trigger, ...]
-    """The positions with the largest activations by size, largest first"""
+    """The positions with the largest absolute activations, largest first"""
     promotes: tuple[str, ...]
     """The tokens whose logits its value raises most, where the activation is positive"""
     suppresses: tuple[str, ...]
-    """The tokens whose logits it lowers most; where the activation is negative, it raises them"""
+    """The tokens whose logits its value lowers most; where the activation is negative, it raises them"""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class LayerOfUnits:
     never: int
     """Units that fire nowhere"""
     agreement: float
-    """Share of units that promote, at their strongest trigger, the next token of the text most"""
+    """Share of units whose most promoted token, at their strongest trigger, is the next token of the text"""
     chance: float
     """This share if triggers and values were paired at random"""
 
@@ -69,12 +69,13 @@ class MemoriesOfRun(Result):
     section = Section(
         "MLPs as memories",
         "An MLP writes a sum over units of activation times value (Geva et al. 2021). The triggers of a unit are the "
-        "positions of the validation split with its largest activations by size; each is shown with the tokens up to "
-        "it. The value promotes the tokens whose logits it raises most on the direct path to the head, and suppresses "
-        "those that it lowers most. A negative activation swaps both. A unit fires where the input of its activation "
-        "function (in a gated MLP, of its gate) is positive. Agreement: share of units that promote, at their "
-        "strongest trigger, the next token of the text most. Chance: this share if triggers and values were paired at "
-        "random. A few triggers cannot tell what a unit does on most text, and a unit need not have one meaning.",
+        "positions of the validation split with its largest absolute activations, shown with the tokens up to each "
+        "position. The value promotes the tokens whose logits it raises most on the direct path to the head, and "
+        "suppresses those that it lowers most. A negative activation swaps both. A unit fires where the input of its "
+        "activation function (in a gated MLP, of its gate) is positive. Agreement: share of units whose most promoted "
+        "token, at their strongest trigger, is the next token of the text. Chance: this share if triggers and values "
+        "were paired at random. A few triggers cannot tell what a unit does on most text, and a unit need not have one "
+        "meaning.",
     )
 
     layers: tuple[LayerOfUnits, ...]
@@ -103,7 +104,7 @@ class MemoriesOfRun(Result):
     def pictures(self) -> Sequence[Picture]:
         agreement = {name: [getattr(one, name) for one in self.layers] for name in ("agreement", "chance")}
         panels = {"fire": {"fire": [one.fires for one in self.layers]}, "agreement": agreement}
-        text = "Mean share of positions at which a unit fires; share of units whose value agrees with the text."
+        text = "Mean share of positions at which a unit fires, and share of units whose value agrees with the text."
         return [Curves(title="Units by layer", text=text, x=range(len(self.layers)), panels=panels, label="layer")]
 
 
@@ -163,7 +164,7 @@ INSTRUMENT = Memories
 
 
 def _layer(run: LoadedRun, layer: int, units: UnitActivity, following: Tensor) -> tuple[LayerOfUnits, Tensor]:
-    """Return the facts of a layer, and the standard deviation of the logits of each unit's value (H,)."""
+    """Return the numbers of a layer, and the standard deviation of the logits of each unit's value (H,)."""
     every, spread, tops = torch.arange(len(units.fired), device=following.device), [], []
     for part in every.split(PART):
         logits = values_in_vocabulary(run.model, layer, part) * units.strongest[0, part, None].sign()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pipelines.run.loaded_run import LoadedRun
 
 Map = tuple[tuple[float, ...], ...]
-POSITIONS, COLUMNS = 16, 12  # of a table on a terminal
+POSITIONS, COLUMNS = 16, 12  # in the tables
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Agreement:
     map: str
     """stream, attention, mlp or heads"""
     correlation: float | None
-    """None if all effects are equal"""
+    """None if all effects, or all estimates, are equal"""
     largest: float
     """Largest difference between an estimate and the effect"""
 
@@ -42,13 +42,14 @@ class PatchedPrompts(Result):
     key = "patching"
     section = Section(
         "Patching",
-        "The model reads the corrupt prompt, and one activation is replaced by that of the clean text. The effect is "
-        "the share of the difference between both logit differences (target minus against) that this restores: 0 is "
-        "nothing, 1 the clean prediction; it can be below 0 or above 1. The stream is patched before a layer at one "
-        "position, a head at all positions. Patching shows what is sufficient. It cannot tell what is necessary: "
-        "exchange the prompts for this. Effects of several activations do not add. The quick form, attribution "
-        "patching, estimates all effects from one backward pass. It is wrong where attention is saturated or the model "
-        "is far from linear. Without `quick`, a table shows how well both agree on these prompts.",
+        "The model reads the corrupt prompt, and one activation is replaced by that of the clean text. The logit "
+        "difference is the logit of the target minus that of `against`. The effect is the share of the gap between "
+        "both prompts' logit differences that the patch closes: 0 is nothing, 1 the clean prediction. It can be below "
+        "0 or above 1. The stream (before a layer), attention and MLPs are patched at one position, a head at all "
+        "positions. Patching shows what is sufficient. It cannot tell what is necessary: exchange the prompts for "
+        "this. Effects of several activations do not add. The quick form, attribution patching, estimates all effects "
+        "from one backward pass. It is wrong where attention is saturated or the model is far from linear. Without "
+        "`quick`, a table shows how well both agree on these prompts.",
     )
 
     text: str
@@ -71,11 +72,11 @@ class PatchedPrompts(Result):
     quick: bool
     """Whether the maps are estimates"""
     agreement: tuple[Agreement, ...]
-    """How well estimates agree with the maps; empty if the maps are estimates"""
+    """Agreement of the estimates with the maps; empty if the maps are estimates"""
 
     @property
     def _labels(self) -> list[str]:
-        """Return each token of the text; "a → b" if it is b, and a in the corrupt prompt."""
+        """Return the token of each position; "a → b" where the corrupt prompt has a and the text has b."""
         pairs = zip(self.tokens, self.corrupt_tokens, strict=True)
         return [own if own == other else f"{other} → {own}" for own, other in pairs]
 

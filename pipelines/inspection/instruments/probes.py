@@ -26,7 +26,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class ProbeOfLayer:
-    """The probe of a layer, on documents that are held out."""
+    """The probe of a layer, scored on held-out documents."""
 
     name: str
     """ "embedding", the input of the first layer, or the number of the layer"""
@@ -34,7 +34,7 @@ class ProbeOfLayer:
     control: float
     """Accuracy of a probe that is trained on the control labels"""
     selectivity: float
-    """Accuracy minus that of the control task"""
+    """Accuracy minus that of the control labels"""
 
 
 @dataclass(frozen=True)
@@ -48,22 +48,22 @@ class ProbesOfRun(Result):
         "texts, and scored on the fifth of the documents that is held out. The activation of a word is that of its "
         "last token (of its first in an encoder), and that of a text is the mean over its tokens. The control task has "
         "a random label for each word, or for each first word of a text, so it can only be learned by heart. "
-        "Selectivity is the accuracy minus that of the control task (Hewitt and Liang 2019). The line below has the "
-        "accuracies of the most frequent label, and of the most frequent label of each word. A probe cannot tell "
-        "whether the model uses what the probe finds. The accuracy depends on the number of examples and on the "
+        "Selectivity is the accuracy minus that of the control task (Hewitt and Liang 2019). The line below the table "
+        "has the accuracies of the most frequent label, and of the most frequent label of each word. A probe cannot "
+        "tell whether the model uses what the probe finds. The accuracy depends on the number of examples and on the "
         "penalty. Labels within a document depend on each other, so differences of about a percentage point between "
         "layers may be chance.",
     )
 
     layers: tuple[ProbeOfLayer, ...]
     of: str
-    """What is labelled: word or text"""
+    """Kind of example: word or text"""
     labels: int
     """Number of different labels"""
     trained: int
     """Words or texts that the probes were trained on"""
     held_out: int
-    """Words or texts that they were scored on"""
+    """Words or texts that the probes were scored on"""
     held_out_documents: int
     frequent: float
     """Accuracy of the most frequent label"""

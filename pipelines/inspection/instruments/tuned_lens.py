@@ -44,6 +44,7 @@ class LensesOfLayer:
     logit_next_bits: float
     """Surprisal of the next token by the logit lens"""
     tuned_next_bits: float
+    """Surprisal of the next token by the tuned lens"""
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,10 @@ class LensesOfText:
     tuned: tuple[WordsOfLayer, ...]
 
     def table(self, which: str) -> Table:
-        """Return the words of both lenses after the last POSITIONS tokens, in some layers; in the last they agree."""
+        """Return the likeliest tokens of both lenses after the last POSITIONS tokens, in some layers.
+
+        In the last layer both lenses agree, so its column has one token.
+        """
         *inner, last = shown_layers(len(self.logit))
         rows = [
             (
@@ -90,13 +94,13 @@ class TunedLensOfRun(Result):
     key = "tuned_lens"
     section = Section(
         "Tuned lens",
-        "The tuned lens of a layer is what the head predicts from the stream after an affine map, trained for each "
-        "layer on the training split to minimise the divergence from the model's prediction (Belrose et al. 2023). The "
-        "logit lens has no map. KL is the mean divergence of a lens from the model's prediction on the validation "
-        "split, and next token is the mean surprisal. Where the tuned lens is better, the layer holds information in "
-        "another basis than that of the head. The lens cannot tell whether the model uses what the map finds. A map "
-        "that is trained for too few steps shows less than the layer holds, sometimes less than the logit "
-        "lens. For texts, a table and pictures show the likeliest token of both lenses.",
+        "The tuned lens of a layer is what the head predicts from the stream after an affine map. The map of each "
+        "layer is trained on the training split to minimise the divergence from the model's prediction (Belrose et al. "
+        "2023). The logit lens has no map. KL is the mean divergence of a lens from the model's prediction on the "
+        "validation split, and next token is the mean surprisal of the next token there. Where the tuned lens is "
+        "better, the layer holds information in another basis than that of the head. The lens cannot tell whether the "
+        "model uses what the map finds. A map that is trained for too few steps shows less than the layer holds, "
+        "sometimes less than the logit lens. For texts, a table and pictures show the likeliest token of both lenses.",
     )
 
     layers: tuple[LensesOfLayer, ...]
@@ -193,7 +197,7 @@ INSTRUMENT = TunedLensInstrument
 
 
 def _some(rows: Tensor, generator: np.random.Generator) -> Tensor:
-    """Return `rows` (B, T) bool with at most STEP_TOKENS of them still True, drawn at random."""
+    """Return `rows` (B, T) bool with at most STEP_TOKENS random entries still True."""
     places = rows.flatten().nonzero().squeeze(-1)
     if len(places) <= STEP_TOKENS:
         return rows
@@ -203,7 +207,7 @@ def _some(rows: Tensor, generator: np.random.Generator) -> Tensor:
 
 @torch.no_grad()
 def _lenses(model: LanguageModel, lens: TunedLens, text: str, ids: Tensor, words: Words) -> LensesOfText:
-    """Return what both lenses predict for a text of `ids` (T,)."""
+    """Return what both lenses predict after each token of a text; `ids` is (T,)."""
     streams, final = lens.streams(model, {"ids": ids[None]}, torch.ones_like(ids[None], dtype=torch.bool))
 
     def of_layer(name: str, log_probabilities: Tensor) -> WordsOfLayer:
@@ -218,13 +222,13 @@ def _lenses(model: LanguageModel, lens: TunedLens, text: str, ids: Tensor, words
 
 
 def layer_names(lens: TunedLens) -> list[str]:
-    """Return the names of the layers of a lens, and of the last one."""
+    """Return "embedding", and the number of each layer."""
     return ["embedding", *(f"{layer}" for layer in range(len(lens.names)))]
 
 
 @torch.no_grad()
 def measured(model: LanguageModel, lens: TunedLens, batches: list[Batch]) -> tuple[tuple[LensesOfLayer, ...], int]:
-    """Return both lenses of each layer on some batches, and the number of their tokens."""
+    """Return the results of both lenses for each layer, and the number of tokens that were scored."""
     device = model.embedding.weight.device
     sums, final_nats, tokens = np.zeros((len(lens.names), 4)), 0.0, 0
     for batch in batches:
