@@ -1,4 +1,4 @@
-"""Budgets of words, as in the BabyLM challenge, turned into tokens. Imports no torch."""
+"""Convert a budget of words, as in the BabyLM challenge, into tokens. Imports no torch."""
 
 from dataclasses import replace
 
@@ -16,10 +16,11 @@ WHITE_SPACE = np.isin(np.arange(256), list(b" \t\n\v\f\r"))
 
 
 def in_tokens(recipe: Recipe, mixture: Mixture) -> Recipe:
-    """Return the recipe with the `train.tokens` that have the words of `train.words`, if it gives any.
+    """Return the recipe with `train.tokens` set from `train.words`; unchanged if `train.words` is 0.
 
-    A word has the mean number of tokens of the training split, separators included; of a mixture, the mean by the
-    shares of its sources. Raises ValueError for pairs and for data without words.
+    `train.tokens` is `train.words` divided by the words per token of the training split, separators included. For a
+    mixture, the words per token are the mean over the sources, weighted by their shares. Raises ValueError for pairs
+    and for data without words.
     """
     words = recipe.train.words
     if not words:
@@ -37,7 +38,7 @@ def in_tokens(recipe: Recipe, mixture: Mixture) -> Recipe:
 
 
 def word_lines(train: TrainConfig) -> list[str]:
-    """Return a line about the words of a training; none if tokens decide."""
+    """Return a line with the tokens that `train.words` amounts to; none without `train.words`."""
     if not train.words:
         return []
     mean = train.tokens / train.words
@@ -47,13 +48,13 @@ def word_lines(train: TrainConfig) -> list[str]:
 def count_words(stream: TokenStream, tokenizer: Tokenizer, separator: int | None) -> int:
     """Return the number of words of a stream: runs of bytes other than ASCII white space, as `wc -w` counts them.
 
-    A document begins at a separator. Special tokens are no words.
+    A separator ends a word. Special tokens are not words.
     """
     words, inside = 0, False
     for ids in stream.chunks():
         for number, piece in enumerate(np.split(ids, np.flatnonzero(ids == separator))):
             text = np.frombuffer(tokenizer.decode_bytes(piece, skip_special_tokens=True), np.uint8)
-            inside &= number == 0  # a separator ends a word
+            inside &= number == 0
             if len(text):
                 letters = ~WHITE_SPACE[text]
                 words += int(np.count_nonzero(letters[1:] & ~letters[:-1])) + int(letters[0] and not inside)

@@ -41,8 +41,8 @@ def export_hf(
         out: Folder to write.
         start_token: Let the tokenizer of a decoder put its start token before a text, as in training, so that the
             first token of a text has a probability.
-        by_words: Write the checkpoint of each number of words in train.keep_words into a folder of its own: chck_1M
-            has that of a million words.
+        by_words: Write a folder for each number of words in train.keep_words, such as chck_1M for the checkpoint
+            after a million words.
         adapter: Write only the adapters of a run that trained some, as a folder that peft opens.
         overwrite: Replace an existing export.
     """
@@ -55,7 +55,7 @@ def export_hf(
     if adapter and not found.recipe.lora.rank:
         raise ValueError(f"{found.folder} has no adapters: leave `adapter` out")
     if adapter and (start_token or by_words):
-        raise ValueError(f"`adapter` writes no {'tokenizer' if start_token else 'whole models'}: leave one of both out")
+        raise ValueError(f"`adapter` cannot be combined with `{'start_token' if start_token else 'by_words'}`: leave one of them out")
     exports = _by_words(found, checkpoint, out) if by_words else [(checkpoint, out)]
     for _, folder in exports:
         if folder.exists() and not replaceable(folder):
@@ -72,10 +72,10 @@ def export_hf(
 
 
 def _by_words(run: Run, checkpoint: str, out: Path) -> list[tuple[str, Path]]:
-    """Return the checkpoints that the run keeps by words, each with its folder. Raises ValueError if one is missing."""
+    """Return the step of each checkpoint kept by words, and its folder. Raises ValueError if one is missing."""
     train = run.recipe.train
     if checkpoint != "auto":
-        raise ValueError("`checkpoint` names one checkpoint and `by_words` several: leave one of both out")
+        raise ValueError("`checkpoint` names one checkpoint and `by_words` several: leave one of them out")
     if not isinstance(train, TrainConfig) or not train.keep_words:
         raise ValueError(f"{run.folder} keeps no checkpoints by words: train with `train.words` and `train.keep_words`")
     kept = checkpoints_of_words(checkpoint_folders(run.folder), train)
@@ -85,7 +85,7 @@ def _by_words(run: Run, checkpoint: str, out: Path) -> list[tuple[str, Path]]:
 
 
 def _short(words: int) -> str:
-    """Return a number of words as in the names of BabyLM's checkpoints: 1M, 20M; smaller ones as 500k or 50."""
+    """Return a number of words as BabyLM's checkpoint names spell it, such as 1M; others such as 1500k or 50."""
     for unit, name in ((10**6, "M"), (10**3, "k")):
         if words % unit == 0:
             return f"{words // unit}{name}"
