@@ -55,7 +55,9 @@ def export_hf(
     if adapter and not found.recipe.lora.rank:
         raise ValueError(f"{found.folder} has no adapters: leave `adapter` out")
     if adapter and (start_token or by_words):
-        raise ValueError(f"`adapter` cannot be combined with `{'start_token' if start_token else 'by_words'}`: leave one of them out")
+        raise ValueError(
+            f"`adapter` cannot be combined with `{'start_token' if start_token else 'by_words'}`: leave one of them out"
+        )
     exports = _by_words(found, checkpoint, out) if by_words else [(checkpoint, out)]
     for _, folder in exports:
         if folder.exists() and not replaceable(folder):
