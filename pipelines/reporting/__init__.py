@@ -1,1 +1,1 @@
-"""The report: tables, plots, samples and the page's template."""
+"""The pages of report, entropy and inspect, their tables and pictures, and the summary of a tokenizer."""

@@ -26,7 +26,7 @@ class Card(NamedTuple):
 
 
 def cards_of(subject: Subject) -> list[Card]:
-    """Return the four cards of a run; fewer if it is not evaluated."""
+    """Return the cards of a run, at most four; only data and time if it is not evaluated."""
     main = subject.main
     if main and subject.of_task:
         return [*_of_task(main), _data(subject), _time(subject)]
@@ -35,7 +35,7 @@ def cards_of(subject: Subject) -> list[Card]:
 
 
 def baselines_of(evaluation: SplitEvaluation, per: float) -> dict[str, float]:
-    """Return the bits of the n-gram baselines, `per` times those of a token."""
+    """Return the bits per token of the n-gram baselines, times `per`."""
     known = evaluation.find(NGrams)
     if known is None:
         return {}
@@ -46,13 +46,13 @@ def baselines_of(evaluation: SplitEvaluation, per: float) -> dict[str, float]:
 
 
 def codes_of(subject: Subject, evaluation: SplitEvaluation, short: bool = False) -> dict[str, float]:
-    """Return the bits per byte of baselines and of other codes of the text of an evaluation, by `short` names."""
+    """Return the bits per byte of baselines and other codes on the text of an evaluation, by name or `short` label."""
     baselines = baselines_of(evaluation, evaluation.tokens / max(1, evaluation.bytes))
     return baselines | {other.label if short else other.name: other.bits_per_byte for other in subject.opponents}
 
 
 def _of_task(main: SplitEvaluation) -> list[Card]:
-    """Return the card of the number that people quote of a task, and of the best of simpler predictors."""
+    """Return a card with the headline numbers of a task, and one with simpler predictors, if there are any."""
     first, comparison = main.results[0], main.find(Comparison)
     quoted = [(shown.name, value_of(key, main)) for key, shown in first.numbers().items() if shown.headline]
     (title, value), *others = quoted
@@ -98,7 +98,7 @@ def _data(subject: Subject) -> Card:
 
 
 def _text(source: AnyPath, run: Run) -> str:
-    """Return the corpus of a dataset and the size of its training split; the folder of a dataset that is gone."""
+    """Return the corpus of a dataset and the size of its training split; only the folder if the dataset is gone."""
     path = source / "dataset.json"
     try:
         info = parse_json(path.read_bytes(), str(path), "build the dataset again")

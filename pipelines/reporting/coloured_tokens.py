@@ -46,7 +46,7 @@ def _cell(tok: Tokenizer, token: int, index: int) -> Cell:
 
 
 def _rows(cells: list[Cell], width: int) -> Iterator[list[Cell]]:
-    """Yield rows of cells that fit in `width` columns; a row also ends with a line of the text."""
+    """Yield rows of cells that fit in `width` columns. A line end of the text also ends a row."""
     row: list[Cell] = []
     used = 0
     for piece, token, style in cells:

@@ -182,7 +182,7 @@ _NGRAMS = (
 )
 _INFORMATION = (
     "Mutual information of two symbols at a distance in one document. The grey line is the bias of the estimate. Where "
-    "the text meets the text shuffled within documents, order adds no information."
+    "the curve of the text meets that of the text shuffled within documents, order adds no information."
 )
 _RATES = (
     "Estimates of the bits per byte of an endless text. Compressors give upper bounds. A curve that still "

@@ -57,16 +57,16 @@ class Embedding:
     kinds: np.ndarray
     """(N,): indices into KINDS"""
     labels: dict[int, str]
-    """labels of some tokens, by their row"""
+    """Labels of some tokens, by their row"""
     neighbours: list[tuple[str, list[tuple[str, float]]]]
-    """for some words (label, [(label of a near token, cosine), ...])"""
+    """(label, [(label of a near token, cosine), ...]) for some words"""
 
 
 class WordCircuits(NamedTuple):
     """The effects of one head on a word.
 
-    `attended` are the tokens that it attends to most one position back, `raised` the tokens whose logits rise most if
-    the word is attended to.
+    `attended` are the tokens that the word attends to most at the position before it. `raised` are the tokens whose
+    logits rise most if the head attends to the word.
     """
 
     word: str
@@ -82,7 +82,7 @@ class Circuits:
     head: int
     words: list[WordCircuits]
     qk: np.ndarray
-    """(N, N): QK circuit one position back, less the row's mean over all tokens"""
+    """(N, N): QK circuit one position back, minus the row's mean over all tokens"""
     ov: np.ndarray
     """(N, N): OV circuit"""
 
@@ -107,19 +107,19 @@ class Inside:
 
     embedding: Embedding
     attention: Sequence[Attention] = ()
-    """Empty for models without attention, and for those that read a single token."""
+    """Empty for models with a mixer other than attention, and for those that read a single token"""
     scores: dict[str, np.ndarray] | None = None
-    """(L, H) of every head, by the name of the score; of decoders and encoders"""
+    """(L, H) by the name of the score; None for encoder-decoders"""
     circuits: Circuits | None = None
-    """None except for decoders without qk_norm, with norms before or after sub-layers."""
+    """None except for pre-norm and post-norm decoders without qk_norm"""
     paths: Paths | None = None
-    """None except for one-layer attention-only decoders."""
+    """None except for one-layer attention-only decoders"""
 
 
 def look_inside(run: Run, model: LanguageModel, seed: int = 0) -> Inside:
     """Return the inside of a run's model.
 
-    The attention maps are of an excerpt of the validation split; without a dataset, of random tokens.
+    The attention maps show an excerpt of the validation split, or random tokens if there is no dataset.
     """
     excerpts = Excerpts(run)
     tok, stream = excerpts.tokenizer, excerpts.stream
@@ -178,7 +178,7 @@ def _pair(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the inputs of the encoder (S,) and of the decoder (T,).
 
-    They are from a pair of the validation split, or from a text with removed spans; without a dataset, random tokens.
+    They come from a pair of the validation split, or from a corrupted text. Without a dataset, they are random tokens.
     """
     ids, most = excerpts.text_ids, min(EXCERPT_TOKENS, model.config.context_length)
     if objective in CORRUPTIONS and excerpts.stream is not None:

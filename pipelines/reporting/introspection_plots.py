@@ -13,10 +13,10 @@ from pipelines.reporting.introspection import Attention, Circuits, Embedding, In
 from pipelines.reporting.svg import PAGE, Plot, draw_svg, new_figure, style
 from pipelines.reporting.token_labels import KINDS
 
-# Of more layers or heads, the page shows some, evenly spaced.
+# The page shows at most this many layers and heads, evenly spaced.
 MOST_LAYERS = MOST_HEADS = 12
 TITLE_INCHES = 0.22
-LABELLED_INCHES = 1.4  # a wider attention map has token labels
+LABELLED_INCHES = 1.4  # attention maps wider than this have token labels
 MOST_ANNOTATED = 64  # with more heads, scores are not written into the cells
 PAGE_INCHES = 11.0
 LETTER_SIZE = (0.013, 0.03)  # of a letter of a label, as shares of the plot of the embedding

@@ -1,4 +1,4 @@
-"""How equally a tokenizer treats languages, measured on parallel text, the same sentences in each language."""
+"""How equally a tokenizer treats languages, measured on the same sentences in each language."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -57,10 +57,10 @@ def language_costs(
 ) -> dict[str, Any]:
     """Return the tokens of each language, its tokens per sentence and premium, and the Gini coefficient of the tokens.
 
-    The premium is the number of tokens divided by that of the language `reference`, by default of the one with the
-    fewest (Petrov et al. 2023, "Language Model Tokenizers Introduce Unfairness Between Languages"). Languages without
-    tokens have none (None) and are no default. Gini: as in Foroutan et al. 2025, arXiv 2508.04796. Raises ValueError
-    for an unknown reference.
+    The premium is the number of tokens divided by that of the language `reference`, by default the one with the fewest
+    (Petrov et al. 2023, "Language Model Tokenizers Introduce Unfairness Between Languages"). A language without tokens
+    has the premium None and is not a default reference. Gini: as in Foroutan et al. 2025, arXiv 2508.04796. Raises
+    ValueError for an unknown reference.
     """
     if reference is not None and reference not in parallel:
         raise ValueError(f"`reference` is {reference}, but the languages are {', '.join(parallel)}")

@@ -13,7 +13,7 @@ from tokenizer.training.replay import replay
 def trace_of(tok: Tokenizer, counts: PretokenCounts, most: int, merge_by: str) -> list[dict[str, Any]]:
     """Return a row for each of the first `most` merges. Tokens are visible text, of at most 1,000 bytes each.
 
-    counts: the pretokens that `tok` was trained on. With `merge_by` "likelihood", rows also have its value.
+    counts: the pretokens that `tok` was trained on. With `merge_by` "likelihood", rows also have it as `score`.
     """
     return [
         {

@@ -29,7 +29,7 @@ from pipelines.reporting.tokenizer_facts import TokenizerFacts
 
 
 def write_page(subjects: Sequence[Subject], path: Path) -> None:
-    """Write the page to a temporary file first, so that `path` never holds half a page."""
+    """Write the report to `path`, whole or not at all. Raises ValueError if `path` is a folder."""
     if path.is_dir():
         raise ValueError(f"{path} is a folder: name the file to write with `out`")
     environment = jinja2.Environment(
@@ -105,7 +105,7 @@ def verdict(subject: Subject) -> str:
 
 
 def trained_on(subject: Subject) -> str:
-    """Return a sentence about the tokens that a run was trained on and the speed of its machine; "" if imported."""
+    """Return a sentence about a run's training tokens, time and speed; "" if it was imported or not trained."""
     if subject.imported or not subject.seconds:
         return ""
     tokens = rounded(subject.tokens_seen, "tokens")

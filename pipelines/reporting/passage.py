@@ -1,4 +1,4 @@
-"""A passage of held-out text, with the bits that a model needs for each token."""
+"""A passage of held-out text, with the bits of each token."""
 
 from codecs import getincrementaldecoder
 from dataclasses import dataclass

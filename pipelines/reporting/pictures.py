@@ -219,7 +219,7 @@ class Arrows(Picture):
 
 
 def _ticks(labels: Sequence[str]) -> tuple[list[int], list[str]]:
-    """Return the places and labels of an axis: all of few, else evenly spaced."""
+    """Return the places and labels of an axis: at most MOST_LABELS of `labels`, evenly spaced."""
     places = [round(place) for place in np.linspace(0, len(labels) - 1, min(len(labels), MOST_LABELS))]
     return places, [labels[place] for place in places]
 

@@ -288,9 +288,9 @@ _POSITION = (
     "two standard errors, where these were recorded. Positions that only the first window scores are left out."
 )
 _BEYOND = (
-    "Cross-entropy by position in texts that are longer than those of the training, whose length the vertical line "
-    "shows. At once: the model reads the whole text. In windows: it reads windows of the trained length, a quarter of "
-    "it apart. Points are means of bins; the band is two standard errors."
+    "Cross-entropy by position in texts that are longer than the trained length, which the vertical line shows. "
+    "At once: the model reads the whole text. In windows: it reads windows of the trained length, a quarter of that "
+    "length apart. Points are means of bins; the band is two standard errors."
 )
 _BYTES = "All bars are of the same text; shorter is better."
 _INTERVALS = " A line at the end of a bar is its 95 % interval."

@@ -29,7 +29,7 @@ SEARCH_SETTINGS = f"beam search, {BEAMS} beams"
 
 
 class Sample(NamedTuple):
-    """The text that a model wrote, and the text before it: the model's input, and the reference if there is one."""
+    """The text that a model wrote, and the text shown before it: the model's input, and the reference, if any."""
 
     title: str
     settings: str

@@ -19,7 +19,7 @@ from pipelines.run.retention import checkpoint_folders
 
 @dataclass(frozen=True)
 class Subject:
-    """A run of the page, under a `name` that is unique on the page. The main one of its `evaluations` is the first."""
+    """A run of the page, under a `name` that is unique on the page. The first of `evaluations` is the main one."""
 
     run: Run
     name: str
@@ -92,7 +92,7 @@ class Subject:
 def subject_of(run: Run, samples: bool = True, inside: bool = True, name: str | None = None) -> Subject:
     """Return the subject of a run, under the run's name or `name`.
 
-    `samples` and `inside` choose whether it has samples and a passage, and whether it has an inside.
+    `samples` includes samples and a passage; `inside` includes the introspection of the model.
     """
     # Read the files first, so that a damaged one is reported before the model is loaded.
     metrics, evaluation = run.metrics(), Evaluation.read(run.folder)
@@ -101,7 +101,7 @@ def subject_of(run: Run, samples: bool = True, inside: bool = True, name: str | 
         evaluations = [main, *(one for one in evaluations if one is not main)]
     model = load_model(run, checkpoint=_evaluated(run, evaluations), needs="float64").model
     doing(f"looking at {run.name}")
-    language = model if isinstance(model, LanguageModel) else None  # another model predicts no tokens
+    language = model if isinstance(model, LanguageModel) else None  # other models predict no tokens
     return Subject(
         run,
         name or run.name,
@@ -116,7 +116,7 @@ def subject_of(run: Run, samples: bool = True, inside: bool = True, name: str | 
 
 
 def _evaluated(run: Run, evaluations: Sequence[SplitEvaluation]) -> str:
-    """Return the checkpoint of the main evaluation, or "newest" if it is the newest or does not exist any more."""
+    """Return the checkpoint of the main evaluation, or "newest" if it is the newest or no longer exists."""
     older = {folder.name for folder in checkpoint_folders(run.folder)[:-1]}
     name = evaluations[0].measured.checkpoint if evaluations else ""
     return name.removeprefix("step-") if name in older else "newest"

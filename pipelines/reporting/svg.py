@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from pipelines.cli.display import quantity
 
 # Figures are drawn in these colours, which `draw_svg` replaces with the page's variables for light and dark mode.
-# Okabe and Ito's colours, which people with any colour vision tell apart; the orange is darker, to show on white.
+# Okabe and Ito's colours, which people with any colour vision can distinguish; the orange is darker, to show on white.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b07d00", "#56b4e9")
 INK, SOFT, LINE, PAGE = "#1a202c", "#4a5568", "#e2e8f0", "#fefefe"
 PALE, PALER = "#a0aec0", "#cbd5e0"
@@ -55,7 +55,7 @@ class Plot(NamedTuple):
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of that size in inches, with a transparent background."""
+    """Return an empty figure with a transparent background. `width` and `height` are in inches."""
     matplotlib.use("Agg")
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.patch.set_alpha(0.0)

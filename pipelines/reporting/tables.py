@@ -34,7 +34,7 @@ Column = tuple[Subject, SplitEvaluation]
 
 
 class ReportedSection(NamedTuple):
-    """A section of the page about a kind of result, and its tables and sentences by run and text."""
+    """A section of the page about a kind of result, with its tables and sentences for each run and text."""
 
     name: str
     section: Section
@@ -75,7 +75,7 @@ def training_table(subjects: Sequence[Subject]) -> Table:
 
 
 def measured_tables(subjects: Sequence[Subject]) -> list[Table]:
-    """Return a table for each objective: the numbers that people quote, and the settings of each evaluation."""
+    """Return a table for each objective: the headline numbers and the settings of each evaluation."""
     return [
         Table(
             "Results",

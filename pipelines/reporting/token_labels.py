@@ -38,22 +38,22 @@ class TokenLabels:
     def of_ids(self, ids: np.ndarray) -> list[str]:
         """Return the labels of the used ids (T,) of a text.
 
-        If it has letters that run right to left, the labels do too, and begin with their positions: axes run from left
-        to right.
+        In a text with right-to-left letters, the labels run right to left too. They begin with their positions, because
+        axes run from left to right.
         """
         places = {token: place for place, token in enumerate(self.ids)}
         labels = self.at(places[token] for token in ids.tolist())
         leftward = any(bidirectional(character) in ("R", "AL") for label in labels for character in label)
         if not leftward:
             return labels
-        # Marks for the direction of a label, and of the bytes of an incomplete character in it.
+        # Marks set the direction of a label, and of the bytes of an incomplete character in it.
         labels = [label.replace("\\x", "\u200e\\x") for label in labels]
         return [f"\u200f{number} {label}" for number, label in enumerate(labels, 1)]
 
     def words(self, counts: np.ndarray, most: int) -> list[int]:
         """Return the places of at most `most` whole words of three letters or more, the most frequent first.
 
-        `counts` are by id. Words of equal count are in the order of their ids, which merges make roughly by frequency.
+        `counts` are by id. Words of equal count are in the order of their ids, which is roughly by frequency.
         """
         found = (
             place

@@ -52,7 +52,7 @@ def fit_to_words(tok: Tokenizer, text: Words, in_python: bool = False) -> dict[s
     if not total or tok.kind == "integers":
         return {"tokens_per_word": None, "whole_words": None}
     words = tok.vocabulary.pattern
-    # Words that keep all spaces have one before the text anyway.
+    # A pattern that marks the beginning of words adds the space itself.
     before = "" if words.keeps_characters and getattr(words, "begins_with_mark", False) else " "
     if in_python:
         encoded = [tok.encode_ordinary(before + word) for word in text.words.to_pylist()]

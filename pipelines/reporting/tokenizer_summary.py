@@ -22,7 +22,7 @@ from pipelines.reporting.training_phases import PHASES
 from tokenizer import PATTERN_NAMES, PretokenCounts, Tokenizer
 from tokenizer.kinds.registry import kind_named
 
-CHECKED_MERGES = 100  # first merges to compare with training on all pretokens
+CHECKED_MERGES = 100  # first merges that are compared with training on all pretokens
 SAMPLE_BYTES = 4_000_000  # of held-out text
 PRETOKENS_AT_ONCE = 1 << 18
 EXAMPLES = 4
@@ -153,7 +153,7 @@ def _trained_on(counts: PretokenCounts, frequent: PretokenCounts) -> dict[str, A
 def _exact(
     tok: Tokenizer, counts: PretokenCounts, frequent: PretokenCounts, max_token_length: int | None
 ) -> dict[str, Any]:
-    """Return how many first merges all `counts` give too, for BPE trained on fewer pretokens."""
+    """Return how many first merges training on all `counts` also gives, for BPE trained on fewer pretokens."""
     from tokenizer.training.replay import exact_merges
 
     if frequent is counts or not tok.is_lossless:
@@ -163,7 +163,7 @@ def _exact(
 
 
 def _entries(tok: Tokenizer, counts: PretokenCounts) -> dict[str, Any]:
-    """Return facts about the entries, and about dead merges, which are no tokens of the training text."""
+    """Return facts about the entries, and about dead merges, whose tokens do not occur in the training text."""
     lengths = spelled_lengths(tok)
     longest = np.argsort(-lengths, kind="stable")[:EXAMPLES]
     facts = {
@@ -193,7 +193,7 @@ def spelled_lengths(tok: Tokenizer) -> np.ndarray:
 
 
 def _example(tok: Tokenizer, token: int) -> str:
-    """Return the start of a token's bytes, made visible: tokens of a long run have megabytes."""
+    """Return the start of a token's bytes, made visible: a token can have megabytes."""
     return visible(tok.token_bytes(token)[:LONGEST_EXAMPLE])
 
 

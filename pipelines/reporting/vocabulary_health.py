@@ -1,6 +1,6 @@
 """Unused, rare and odd tokens of a vocabulary, for inspect-vocabulary and the report.
 
-They describe the vocabulary, but hardly predict how good a model with it is.
+They describe the vocabulary, but hardly predict the quality of a model.
 """
 
 from collections.abc import Mapping, Sequence

@@ -107,7 +107,7 @@ class _Answer(Job):
         }
 
     def _likeliest(self, top: dict[str, float]) -> list[tuple[str, float]]:
-        """Return the likeliest tokens, likeliest first, without the chosen one if it is not among them."""
+        """Return the likeliest tokens, likeliest first; the chosen token only if it is one of them."""
         ordered = sorted(top.items(), key=lambda pair: -pair[1])
         return ordered[: self.asked.logprobs or 0]
 

@@ -84,7 +84,7 @@ class Writer:
         return Piece(text, logprobs, tokens=1)
 
     def end(self) -> Piece:
-        """Return the last piece: the text held back so far, and the reason why the choice ended."""
+        """Return the last piece: the text held back so far, and why the choice ended."""
         text = self._text.end()
         return Piece(text, finish_reason="stop" if self.over or self._text.stopped else "length")
 

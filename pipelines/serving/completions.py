@@ -20,7 +20,7 @@ from pipelines.serving.models import ServedModel, Service
 from pipelines.serving.requests import CompletionRequest
 
 DEFAULT_TOKENS = 16
-MOST_TOKENS = 1 << 18  # of all texts of a request, each with its prompt
+MOST_TOKENS = 1 << 18  # in all texts of a request, prompts included
 MOST_ENTRIES = 250_000  # log-probabilities in an answer
 
 
@@ -145,7 +145,7 @@ class Job:
             yield last
 
     def last_events(self, empty: dict[str, Any], tokens: int) -> list[str]:
-        """Return the events that end a stream: the token counts if they are asked for, in `empty`, and the end."""
+        """Return the events that end a stream: the token counts, added to `empty`, if requested; then the end."""
         options = self.asked.stream_options
         counted = [event(empty | {"usage": self.usage(tokens)})] if options and options.include_usage else []
         return [*counted, "data: [DONE]\n\n"]

@@ -250,7 +250,7 @@ class _Served:
                 sequence.future.set_exception(error)
 
     def _score(self, sequences: list[_Sequence]) -> None:
-        """Predict the sequences in one batch. If the batch fails, predict each alone, so that only faulty ones fail."""
+        """Predict the sequences in one batch. If it fails, predict each alone, so that only faulty ones fail."""
         if not sequences:
             return
         try:

@@ -56,8 +56,8 @@ class IncrementalScorer:
     def steps(self, ids: ArrayLike) -> Iterator[TextScore | None]:
         """Score the `ids` of a text window by window: yield None after each window, and the score at the end.
 
-        The caller may stop early; the next version reuses the windows that were read. If a newer version has been
-        scored in the meantime, the iterator ends without a score.
+        The caller may stop early; the next version reuses the windows that were read. If a newer version is scored in
+        the meantime, the iterator ends without a score.
         """
         own, before = np.array(ids, np.int64), len(self.before)
         whole = np.concatenate((self.before, own))
@@ -86,7 +86,7 @@ class IncrementalScorer:
     def _predict(self, whole: Array, begin: int, columns: Array, made: Predictions) -> None:
         """Write the predictions at `columns` (P,) of the window at `begin` to `made`, and fill the cache.
 
-        `whole` are the ids of the text after those before it.
+        `whole`: the ids that the model reads: those before the text, then the text.
         """
         model, cache = self.run.model, self._cache
         # The first prediction needs the logits of the position before it, which the cache does not hold.

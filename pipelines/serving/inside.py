@@ -35,7 +35,7 @@ Json = dict[str, Any]
 
 
 def suitable_instruments(config: ModelConfig) -> Mapping[str, Instrument]:
-    """Return the instruments that suit a model, by name: those about a text, and those that inspect uses by default."""
+    """Return the suitable instruments for a model by name: those that read a text, and the defaults of inspect."""
     suitable = {}
     for name in NAMES:
         one = instrument(name, {"corrupt": "any prompt"})
@@ -71,7 +71,7 @@ class Inspections:
 
     def __init__(self, service: Service, seconds: float) -> None:
         self._service, self._seconds = service, seconds
-        self._thread = ThreadPoolExecutor(1, "inspection")  # one thread, also because matplotlib's style is global
+        self._thread = ThreadPoolExecutor(1, "inspection")  # also because matplotlib's style is global
 
     async def inspect(self, request: Request) -> JSONResponse:
         """Return what an instrument finds: its heading, its note, and the `pictures` and `parts` of its result."""
@@ -100,7 +100,7 @@ class Inspections:
             left.set()
 
     def _look(self, run: LoadedRun, name: str, given: Json, text: str, left: threading.Event) -> Json:
-        """Return what an instrument finds. Raises ValueError if this takes too long, or once `left` is set."""
+        """Return what an instrument finds. Raises ValueError after the deadline, or once `left` is set."""
         one = instrument(name, given)
         one.check(run.config.model)
         advice = "shorten the text, or set `quick`" if hasattr(one, "quick") else "shorten the text"
@@ -111,9 +111,9 @@ class Inspections:
         return {"heading": section["heading"], "note": section["note"], "pictures": pictures, "parts": parts}
 
     def _copy(self, run: LoadedRun, left: threading.Event, advice: str) -> LoadedRun:
-        """Return a run whose model shares the weights and has hooks of its own.
+        """Return a run whose model shares the weights but has its own hooks, which raise ValueError when late.
 
-        Its layers run until a deadline. `advice` says how to meet it.
+        `advice` tells the user how to meet the deadline.
         """
         model, ends = run.model, time.monotonic() + self._seconds
         shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipelines.cli.errors import complain, one_sentence
 from pipelines.serving.errors import error_response
 
-CLOSING_S = 0.2  # time for a client to read the end of an answer that is cut short
+CLOSING_S = 0.2  # time for a client to read the end of an interrupted answer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,7 @@ class ServedModel:
                 raise RequestError(400, f"{cut(str(i))} is not an id of the model's tokenizer", param=param)
 
     async def encode_prompt(self, text: str) -> list[int]:
-        """Return the ids of a prompt; special tokens at its start are special tokens, later ones are ordinary text.
+        """Return the ids of a prompt. Special tokens count only at its start; later ones are ordinary text.
 
         A prompt that cannot fit in the context is refused before it is encoded, because encoding it would take seconds.
         """
@@ -76,7 +76,7 @@ class ServedModel:
         return ids if len(ids) > self.context_length else ids + await self.encode(text[at:], "prompt")
 
     def refuse_too_long(self, characters: int, what: str, param: str) -> None:
-        """Raise RequestError for so many characters that they cannot fit in the context."""
+        """Raise RequestError if a text of `characters` characters cannot fit in the context."""
         tok = self.run.tokenizer
         if tok.is_lossless and characters > self.context_length * max(
             int(tok.token_byte_lengths.max()), *map(len, tok.special_tokens), 1
@@ -120,7 +120,7 @@ class Service:
         tuned = isinstance(name, str) and name in self.tasks and name not in self.models
         if tuned or not self.models:
             shown = f"{name} is" if tuned else "the runs served here are"
-            message = f"{shown} fine-tuned for a task and no language model: use POST /api/predict"
+            message = f"{shown} fine-tuned for a task: use POST /api/predict"
             raise RequestError(400, message, param="model")
         if name is None and len(self.models) == 1:
             return next(iter(self.models.values()))
@@ -147,8 +147,8 @@ class Service:
 def token_names(tok: Tokenizer, count: int) -> list[str]:
     """Return a unique name for each id from 0 to `count` - 1.
 
-    The name is the token's text. A token that is not valid UTF-8 is `bytes:` and its bytes, such as `bytes:\\xe2\\x80`.
-    Tokens with the same spelling have their ids added, such as ` the (id 17)`. An id without a token is `id:50300`.
+    The name is the token's text. A token that is not valid UTF-8 is named by its bytes, such as `bytes:\\xe2\\x80`.
+    Tokens with the same text also get their ids, such as ` the (id 17)`. An id without a token is `id:50300`.
     """
     special = set(tok.special_tokens.values())
     ordinary = tok.ordinary

@@ -41,7 +41,7 @@ class PageModel:
         self.architecture = run.config.model.architecture
         layers = run.config.model.layers
         self.layers = {"own": layers}
-        """Number of layers by kind of attention: own, and of an encoder-decoder also cross and encoder"""
+        """Number of layers by kind of attention: own; for an encoder-decoder, also cross and encoder"""
         if self.architecture == "encoder-decoder":
             decoder_layers = run.config.model.decoder_layers or layers
             self.layers = {"own": decoder_layers, "cross": decoder_layers, "encoder": layers}
@@ -102,9 +102,9 @@ class PageModel:
         return answer | {"source": self.spelled(source)}
 
     def masked(self, ids: Array, places: list[int]) -> Json:
-        """Return the tokens `ids` (T,) of a text for an encoder. Raises ValueError for a place outside the text.
+        """Return the tokens `ids` (T,) of a text for an encoder, with scores at `places`, which are masked together.
 
-        Tokens at `places` have the scores when all of them are masked.
+        Raises ValueError for a place outside the text.
         """
         special = self.run.around.special
         require_special_tokens("an encoder", (CLS, SEP, MASK), special)
@@ -153,9 +153,9 @@ class PageModel:
         }
 
     def attending(self, text: str, target: str | None) -> tuple[list[int] | None, list[int]]:
-        """Return the ids of the source, if any, and the ids of the stack before the head, as the model reads them.
+        """Return the ids of the source, if any, and of the text or target, as the model reads them.
 
-        A longer text is cut to its last MOST_ATTENTION tokens, a source to its first.
+        Longer input is cut to MOST_ATTENTION tokens: a decoder keeps the last ones, other models the first.
         """
         run, config = self.run, self.run.config.model
         most = min(MOST_ATTENTION, config.context_length)

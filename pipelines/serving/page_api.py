@@ -58,7 +58,7 @@ class PageApi:
         return JSONResponse({"models": [self._description(name) for name in self._service.names]})
 
     async def score(self, request: Request) -> JSONResponse:
-        """Score a text. A decoder computes only the tokens from the first change on since the last text of this `key`.
+        """Score a text. A decoder reads only the tokens from the first change on since the last text of this `key`.
 
         The client lists in `have` the ids whose scores it holds. The answer leaves out the first `same` tokens, whose
         ids agree with `have`.
@@ -106,18 +106,19 @@ class PageApi:
     async def generate(self, request: Request) -> StreamingResponse:
         """Continue a text followed by ids, token by token, as server-sent events.
 
-        Each event has a `token`. The last one has `end` instead: length, end (the model ended the text) or stop.
+        Each event has a `token`. The last one has `cut` and `end` instead. `end` is length, stop (the stop string ended
+        the text) or end (the model ended it).
         """
         asked = await WriteRequest.of(request)
         page = self._page(asked.model)
         if page.architecture == "encoder":
-            message = f"{page.name} is an encoder: only a decoder continues a text, or an encoder-decoder"
+            message = f"{page.name} is an encoder: only a decoder or an encoder-decoder continues a text"
             raise RequestError(400, message, param="model")
         writing = await self._writing(page, asked)
         return StreamingResponse(_events(page, writing, asked.stop), media_type="text/event-stream")
 
     def _description(self, name: str) -> Json:
-        """Return the facts of a run; a run may have the views of a language model and that of a task."""
+        """Return the facts of a run, which may have the views of a language model, of a task, or both."""
         page, predictor = self._pages.get(name), self._service.tasks.get(name)
         facts: Json = {"views": []} if page is None else page.description()
         model: TrainedModel
@@ -146,7 +147,7 @@ class PageApi:
         return ids
 
     async def _score_in_steps(self, page: PageModel, key: str, ids: Array, have: list[int]) -> Json:
-        """Score in steps, so a long text does not delay other requests. Raises RequestError if a newer version came."""
+        """Score in steps, so a long text does not delay other requests. Raises RequestError if a newer text arrives."""
         if page.architecture == "encoder":
             steps = encoder_steps(page.run, ids, TOP)
         else:
@@ -159,7 +160,7 @@ class PageApi:
         return await asyncio.to_thread(page.scored, score, same)
 
     async def _writing(self, page: PageModel, asked: WriteRequest) -> "_Writing":
-        """Return the generation for a request. A prompt that leaves no room loses its beginning."""
+        """Return the generation for a request. A prompt that leaves no room for new tokens loses its beginning."""
         run = page.run
         served, context = self._service.models[page.name], run.config.model.context_length
         served.check_ids(asked.ids, "ids")

@@ -38,7 +38,7 @@ def prediction_routes(service: Service) -> list[Route]:
 
 
 def _examples(predictor: Predictor, texts: Sequence[str]) -> list[Example]:
-    """Return the examples of texts; RequestError for one without text."""
+    """Return the examples of texts. Raises RequestError for an empty text."""
     examples = []
     for row in predictor.task.rows_of_texts(texts):
         example = predictor.task.example(row, labelled=False)

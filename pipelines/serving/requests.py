@@ -30,7 +30,7 @@ class Fields(BaseModel):
         if not isinstance(fields, dict):
             return check(fields)
         fields = {name: value for name, value in fields.items() if value is not None}
-        for name in fields:  # pydantic would report every one, and a body has room for 300,000
+        for name in fields:  # pydantic would report all, and a body can hold 300,000
             if name not in cls.model_fields:
                 raise RequestError(400, f"{cut(name)} is not a field of this request: leave it out", param=name)
         try:
@@ -128,7 +128,7 @@ class StreamOptions(Fields):
 
 
 def _several(prompt: Any) -> Any:
-    """Return the prompts as a list, also a single one."""
+    """Return the prompts as a list, even a single prompt."""
     return prompt if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else [prompt]
 
 
@@ -183,7 +183,7 @@ class CompletionRequest(Generation):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        """Raise RequestError for fields that do not go together."""
+        """Raise RequestError for fields that contradict each other."""
         if self.best_of not in (None, self.n):
             raise RequestError(400, "best_of is not supported: leave it out, or give the value of n", param="best_of")
         if self.n * len(self.prompt or [None]) > MOST_CHOICES:
@@ -223,7 +223,7 @@ class ChatRequest(Generation):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        """Raise RequestError for fields that do not go together."""
+        """Raise RequestError for fields that contradict each other."""
         if self.top_logprobs is not None and not self.logprobs:
             raise RequestError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
         if None not in (self.max_tokens, self.max_completion_tokens):

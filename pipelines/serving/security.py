@@ -30,7 +30,7 @@ LOCAL_NAMES = ("localhost", "127.0.0.1", "[::1]")
 PAGE = "/page/"
 """Path of the page's files, which need no token because they hold no data"""
 HEALTH = "/health"
-"""Path that anyone may read, such as a load balancer, because it tells only whether the server answers"""
+"""Path that anyone, such as a load balancer, may read: it says only whether the server answers"""
 METHODS, SENT_HEADERS = ("GET", "POST"), ("Authorization", "Content-Type")
 """What pages of allowed origins may send"""
 OTHER_SITE = (
@@ -56,7 +56,7 @@ class Access:
 
     hosts: frozenset[str]
     token: str | None = None
-    """None if only this machine can reach the server"""
+    """None: requests need no token"""
     origins: frozenset[str] = frozenset()
     """Sites whose pages may send requests and read the answers"""
 
@@ -101,7 +101,7 @@ def access_to(
 
 
 def _origin(text: str) -> str:
-    """Return an origin as browsers send it: in lower case, without a slash and the port that the scheme implies."""
+    """Return an origin as browsers send it: in lower case, without the final slash and the scheme's default port."""
     found = re.fullmatch(r"([a-z][a-z0-9+.-]*)://(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?/?", text.lower())
     if found is None:
         raise ValueError(
@@ -172,7 +172,7 @@ class Security:
 
 
 class AllowedOrigins(CORSMiddleware):
-    """Middleware that lets pages of the origins of `access` send requests and read the answers."""
+    """Middleware that lets pages of the allowed origins send requests and read the answers."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         super().__init__(
@@ -184,7 +184,7 @@ class AllowedOrigins(CORSMiddleware):
         )
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Return the answer to a browser that asks what a page may send; a refusal is JSON, as every error is."""
+        """Return the answer to a browser that asks what a page may send. A refusal is JSON, like every error."""
         response = super().preflight_response(request_headers)
         if response.status_code == 200:
             return response

@@ -28,7 +28,7 @@ from pipelines.serving.page_api import page_routes
 from pipelines.serving.predictions import prediction_routes
 from pipelines.serving.security import PAGE, Access, AllowedOrigins, Security
 
-LEAVING_S = 1  # time for connections to close after their answers were cut short
+LEAVING_S = 1  # time for connections to close after their answers are interrupted
 HEAD_S = 10  # time for the request line and headers to arrive
 KEEP_ALIVE_S = 75  # long, because a request on a connection that is being closed fails
 
@@ -126,5 +126,5 @@ def create_app(service: Service, access: Access, stopping: asyncio.Event, limits
     guarded = Security(Lifetime(app, limits or Limits(), stopping), access)
     if not access.origins:
         return guarded
-    # Outermost, because a preflight has no token, and so that a page of an allowed origin can read a refusal.
+    # Outermost: a preflight has no token, and a page of an allowed origin must be able to read a refusal.
     return AllowedOrigins(guarded, access)

@@ -93,7 +93,7 @@ def test_mistakes_are_named(client, body, status, param, message):
 
 def test_other_endpoints_refuse_fine_tuned_runs_and_predict_refuses_where_there_is_none(client, tuned, gpt):
     refused = client.post("/v1/completions", json={"model": "labels", "prompt": "a"}).json()["error"]
-    assert refused["message"] == "labels is fine-tuned for a task and no language model: use POST /api/predict"
+    assert refused["message"] == "labels is fine-tuned for a task: use POST /api/predict"
     with client_of({"gpt": gpt}) as other:
         error = predict(other, texts=["a"]).json()["error"]
         assert error["message"] == "model is missing: no run served here is fine-tuned for a task"
