@@ -240,7 +240,7 @@ SOUND = {
         ("generate", {"ids": [99_999]}, "ids", "99999 is not an id"),
         ("generate", {"ids": [10**400]}, "ids", "is not an id"),
         ("generate", {"max_tokens": 32}, "max_tokens", "max_tokens is 32, but must be from 1 to 31"),
-        ("generate", {"model": "bert"}, "model", "only a decoder continues"),
+        ("generate", {"model": "bert"}, "model", "only a decoder or an encoder-decoder continues"),
         ("generate", {"model": "t5", "text": "a " * 9_000}, "text", "the page shows at most 4,000"),
         ("generate", {"stop": 3}, "stop", "stop is 3, but must be a string"),
         ("generate", {"temperature": 10**400}, "temperature", "a number from 0 to 100"),
