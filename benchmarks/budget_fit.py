@@ -28,7 +28,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.budget_fit_page import EXPONENTS, Row, law_runs, measured, page, predicted
+from benchmarks.budget_fit_page import Row, law_runs, measured, page, predicted
 from benchmarks.budget_texts import Text, written
 from benchmarks.harness import RESULTS, command_line, device_name, say
 from lm.costs import flops_per_token, meta_model
@@ -153,7 +153,7 @@ class Measurement:
         if any(key.items() <= row.items() for row in self.rows):
             return
         sized = setting.size_and_tokens(recipe)
-        found, low, high = predicted(law_runs(self.rows), sized["weights"], sized["tokens"], EXPONENTS)
+        found, low, high = predicted(law_runs(self.rows), sized["weights"], sized["tokens"])
         self.record(key | sized | {"predicted": found, "low": low, "high": high})
 
     def record(self, row: Row) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from scipy import stats
 
 from benchmarks.harness import heading, table
+from lm.metrics.intervals import interval
 from lm.metrics.scaling_law import ScalingLaw, bootstrap, fit
 from pipelines.first_model.choices import SIZES
 
@@ -21,8 +22,7 @@ FITTED: Row = {"text": "books", "entries": 4096, "batch_tokens": 1024, "seed": 0
 LEAST_TFLOP = 4
 # Alpha and beta of Besiroglu et al. 2024: the runs of Hoffmann et al. 2022, fitted again.
 LITERATURE = (0.348, 0.366)
-# Those of the law of `bytelm train`. None: fitted.
-EXPONENTS: tuple[float, float] | None = None
+PARAMETERS = 5  # of the law
 
 
 class BestRate(NamedTuple):
@@ -104,7 +104,8 @@ def law_runs(rows: Sequence[Row]) -> list[Row]:
 
 def _columns(runs: Sequence[Row]) -> tuple[list[float], list[float], list[float]]:
     """Return weights, tokens and bits per byte."""
-    return tuple([row[name] for row in runs] for name in ("weights", "tokens", "bits_per_byte"))  # type: ignore[return-value]
+    weights, tokens, bits = ([row[name] for row in runs] for name in ("weights", "tokens", "bits_per_byte"))
+    return weights, tokens, bits
 
 
 def law_of(runs: Sequence[Row], exponents: tuple[float, float] | None = None) -> ScalingLaw:
@@ -123,21 +124,17 @@ def residuals(law: ScalingLaw, runs: Sequence[Row]) -> list[float]:
     return [row["bits_per_byte"] - law.loss(row["weights"], row["tokens"]) for row in runs]
 
 
-def predicted(
-    runs: Sequence[Row], weights: float, tokens: float, exponents: tuple[float, float] | None = None
-) -> tuple[float, float, float]:
+def predicted(runs: Sequence[Row], weights: float, tokens: float) -> tuple[float, float, float]:
     """Return the predicted bits per byte of a run and a 95 % interval.
 
     The interval is over laws of bootstrap samples of the runs, each with normal noise of the residuals' deviation.
     """
-    law = law_of(runs, exponents)
-    free = 3 if exponents else 5
-    deviation = np.sqrt(np.sum(np.square(residuals(law, runs))) / max(1, len(runs) - free))
-    laws = bootstrap(*_columns(runs), exponents=exponents)
+    law = law_of(runs)
+    deviation = np.sqrt(np.sum(np.square(residuals(law, runs))) / max(1, len(runs) - PARAMETERS))
+    laws = bootstrap(*_columns(runs))
     noise = np.random.default_rng(0).normal(0, deviation, len(laws))
     drawn = np.array([each.loss(weights, tokens) for each in laws]) + noise
-    low, high = np.quantile(drawn, [0.025, 0.975])
-    return law.loss(weights, tokens), float(low), float(high)
+    return law.loss(weights, tokens), *interval(drawn)
 
 
 def page(rows: Sequence[Row], command: str, machine: str) -> str:
@@ -145,8 +142,8 @@ def page(rows: Sequence[Row], command: str, machine: str) -> str:
     lines = [
         *heading("Learning rate, batch, shape and vocabulary by FLOPs", command, machine),
         "`bytelm train`'s recipe `gpt-tiny` with other settings, trained for equal FLOPs. Bits per byte are of all "
-        "held-out passages (benchmarks/budget_texts.py), once, at the end. Weights are those applied to a token: "
-        "matrices of blocks, and the head. `rate` is that of Muon; AdamW's is 1.5 times as high.",
+        "held-out passages (benchmarks/budget_texts.py), once, at the end. `weights` counts the weights applied to "
+        "each token: the matrices of blocks, and the head. `rate` is Muon's; AdamW's is 1.5 times as high.",
         "",
     ]
     head = ("layers x width", "weights", "entries", "batch", "rate", "seed", "tokens", "bits per byte", "CPU s")
@@ -204,7 +201,7 @@ def _law_lines(rows: Sequence[Row]) -> list[str]:
             f"{law.token_factor:.2f} / D^{law.token_exponent:.3f}. The largest residual is {worst:.4f}. The law of the "
             f"other runs misses the longest run by {held_out_error(runs, exponents):+.4f}."
         )
-    law = law_of(runs, EXPONENTS)
+    law = law_of(runs)
     cells = [
         (
             *(_shape(row), f"{row['tflop']:g}", f"{row['weights']:,}", f"{row['tokens']:,}"),

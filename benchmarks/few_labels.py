@@ -120,7 +120,7 @@ CASES = {
 
 
 def drawn(case: Case, parts: list[str], count: int) -> list[Row]:
-    """Draw `count` examples of parts of texts; those with one label have equally many of each."""
+    """Return `count` examples of parts of texts. If each has one label, all labels are equally frequent."""
     rows = [row for part in parts for row in case.examples(part)]
     random.Random(0).shuffle(rows)
     by_label: dict[str, list[Row]] = {}

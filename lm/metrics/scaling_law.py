@@ -232,15 +232,14 @@ def bootstrap(
     losses: Sequence[float] | Floats,
     draws: int = DRAWS,
     seed: int = 0,
-    exponents: tuple[float, float] | None = None,
 ) -> list[ScalingLaw]:
     """Return the laws fitted to `draws` samples of the runs, each drawn with replacement (Efron 1979).
 
-    Samples to which no law can be fitted are drawn again. `exponents` and errors are those of `fit`.
+    Samples to which no law can be fitted are drawn again. Raises ValueError as `fit` does.
     """
     check_runs(sizes, tokens)
     counts = _samples(np.asarray(sizes), np.asarray(tokens), np.random.default_rng(seed))
-    return [fit(sizes, tokens, losses, next(counts), exponents) for _ in range(draws)]
+    return [fit(sizes, tokens, losses, next(counts)) for _ in range(draws)]
 
 
 def _samples(sizes: Floats, tokens: Floats, generator: np.random.Generator) -> Iterator[Floats]:

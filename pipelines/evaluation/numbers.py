@@ -72,7 +72,7 @@ def sentences_of(evaluation: "SplitEvaluation", above: bool | None = None) -> li
 
 
 def by_sentence(sentences: Mapping[str, list[str]]) -> list[str]:
-    """Return the different sentences about texts, from those of each text by its name.
+    """Return the sentences about several texts, each once. `sentences` has the sentences of each text by its name.
 
     A sentence that does not hold for all texts begins with the names of its texts.
     """

@@ -51,9 +51,9 @@ def model_card(
 ) -> str:
     """Return the card of `run` in Markdown, with front matter for the hub.
 
-    `loading` is Python code. `scoring` is code that continues it with the log-probability of a text.
-    `checkpoint`: the one that is exported, as in `find_checkpoint`, which the tokens and the numbers must be of.
-    `adds_start`: whether the exported tokenizer of a decoder adds the start token.
+    `loading` is Python code. `scoring` is code that continues it with the log-probability of a text. The card names the
+    tokens and the evaluation of `checkpoint`, the exported one (see `find_checkpoint`). `adds_start`:
+    whether the exported tokenizer of a decoder adds the start token.
     """
     model, train = run.recipe.model, run.recipe.train
     heads = count_text(model.heads, "head") if model.attention_only else f"mixer {model.mixer_names}"

@@ -220,7 +220,7 @@ def with_length(recipe: Recipe, tokens: int, minutes: float = 0.0) -> Recipe:
 def with_rates(recipe: Recipe, name: str) -> Recipe:
     """Return `recipe`, a variant of the recipe `name`, with the learning rates that suit its tokens.
 
-    They are those of `muon_rate`, or those of the recipe if these are higher. AdamW's rate keeps its ratio to Muon's.
+    Muon's rate is that of `muon_rate`, but not below the recipe's. AdamW's keeps its ratio to Muon's.
     """
     if name != RATED_RECIPE:
         return recipe

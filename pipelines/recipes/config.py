@@ -278,9 +278,9 @@ class TrainConfig:
         return max(tokens, tokens * 60 * self.minutes / seconds) if self.minutes and seconds else self.tokens
 
     def word_mark(self, tokens: int) -> int:
-        """Return the last number of words, of those at which `keep_words` keeps a checkpoint, in the first `tokens`.
+        """Return the newest number of words, of those that `keep_words` keeps a checkpoint of, after `tokens` tokens.
 
-        It is 0 before the first of them. Tokens convert at the rate of the whole run, `words` / `tokens`.
+        It is 0 before the first one. A token counts as `words` / `tokens` words of the whole run.
         """
         marks = tokens * self.words // (self.tokens * self.keep_words) if self.keep_words else 0
         power: int = 10 ** (len(str(marks)) - 1)

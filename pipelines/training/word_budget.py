@@ -22,12 +22,12 @@ def with_tokens_of_words(recipe: Recipe, mixture: Mixture) -> Recipe:
     words = recipe.train.words
     if not words:
         return recipe
-    rate = 0.0
+    tok, rate = Tokenizer.load(mixture.first.folder), 0.0  # all datasets of a mixture have the same tokenizer
     for share, dataset in zip(mixture.shares.values(), mixture.datasets, strict=True):
         if not isinstance(dataset, TokenDataset):
             raise ValueError(f"train.words is {words}, but {dataset.place} holds pairs: give `train.tokens` instead")
         stream = dataset.split("train")
-        rate += share * count_words(stream, Tokenizer.load(dataset.folder)) / stream.tokens
+        rate += share * count_words(stream, tok) / stream.tokens
     if not rate:
         raise ValueError(f"train.words is {words}, but the training text has no words: give `train.tokens` instead")
     return replace(recipe, train=replace(recipe.train, tokens=math.ceil(words / rate)))
@@ -42,11 +42,12 @@ def word_lines(train: TrainConfig) -> list[str]:
 
 
 def count_words(stream: TokenStream, tok: Tokenizer) -> int:
-    """Return the number of words in the decoded text of a stream: its parts between ASCII white space.
+    """Return the number of words in the decoded text of a stream. A word is text between ASCII white space.
 
     Special tokens, such as separators of documents, also end words.
     """
-    pieces = [tok.added_bytes(i) if tok.ordinary[i] else b" " for i in range(tok.vocab_size)]
+    # `ordinary` is made anew by each access.
+    pieces = [tok.added_bytes(i) if is_text else b" " for i, is_text in enumerate(tok.ordinary.tolist())]
     words = np.array([len(piece.split()) for piece in pieces])
     has_text = np.array([piece != b"" for piece in pieces])
     begins_inside = np.array([not piece[:1].isspace() for piece in pieces])

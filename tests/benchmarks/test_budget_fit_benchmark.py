@@ -7,7 +7,6 @@ import pytest
 
 from benchmarks.budget_fit import main, rows_of
 from benchmarks.budget_fit_page import (
-    EXPONENTS,
     FITTED,
     best_rates,
     held_out_error,
@@ -73,7 +72,7 @@ def test_the_law_is_recovered_from_exact_runs_and_predicts_them():
     assert law_of(runs).loss(1e6, 1e7) == pytest.approx(LAW.loss(1e6, 1e7))
     assert law_of(runs, (0.3, 0.4)).entropy == pytest.approx(0.9)
     assert held_out_error(runs, (0.3, 0.4)) == pytest.approx(0, abs=1e-9)
-    assert predicted(runs, 4e6, 2e7, (0.3, 0.4)) == pytest.approx([LAW.loss(4e6, 2e7)] * 3)
+    assert predicted(runs, 4e6, 2e7) == pytest.approx([LAW.loss(4e6, 2e7)] * 3)
 
 
 def test_the_page_shows_a_prediction_beside_its_run():
@@ -105,7 +104,7 @@ def test_each_setting_is_trained_once_and_predicted_once(tmp_path):
 
 def test_train_uses_the_fits_of_the_recorded_runs():
     rows = rows_of(RESULTS / "budget_fit.jsonl")
-    law, runs = law_of(law_runs(rows), EXPONENTS), law_runs(rows)
+    law, runs = law_of(law_runs(rows)), law_runs(rows)
     for row in runs:
         used = fit.LAW.loss(row["weights"], row["tokens"])
         assert used == pytest.approx(law.loss(row["weights"], row["tokens"]), abs=0.002)
