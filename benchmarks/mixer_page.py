@@ -9,14 +9,19 @@ from benchmarks.mixer_training import KEYS, PAIRS, POINTS, RECALL, TEXT, VALUES
 from lm.config import ModelConfig
 from lm.metrics.intervals import t_quantile
 
-TITLES = {"speed": "Speed and memory", "recall": "Associative recall", "quality": "Quality"}
+TITLES = {
+    "speed": "Speed and memory",
+    "recall": "Associative recall",
+    "quality": "Quality",
+    "long": "Quality, longer training",
+}
 DEVICES = {"cpu": "CPU", "cuda": "GPU"}
 SHOWN = (POINTS // 4, POINTS // 2, POINTS)  # points of a learning curve
 
 
 def page(results: dict) -> str:
     """Return the page of all parts that are measured, by part and device."""
-    writers = {"speed": speed_lines, "recall": recall_lines, "quality": quality_lines}
+    writers = {"speed": speed_lines, "recall": recall_lines, "quality": quality_lines, "long": quality_lines}
     lines = ["# Sequence mixers", ""]
     lines += [
         "All models have the parameters of the model with attention, to 1 %: the width of the MLP makes up for the "
@@ -92,7 +97,7 @@ def quality_lines(result: dict) -> list[str]:
     cells.sort(key=lambda row: row[0])
     head = ("mixer", "bits per byte", "± 95 %", "seeds", *(f"at {point / POINTS:.0%}" for point in SHOWN))
     return [
-        f"Models have {shape(TEXT)} and read {options['tokens']:,} bytes of {text}, in batches of "
+        f"Models have {shape(TEXT)} and read {result['rows'][0]['job']['tokens']:,} bytes of {text}, in batches of "
         f"{options['batch_tokens']:,}, with AdamW at {options['lr']}, warm-up and a cosine. Bits per byte are of "
         f"held-out text, in blocks of {TEXT.context_length}; the interval is over seeds. The columns after that are "
         "points of the learning curve, on a part of the held-out text: all models have the same batches and rates "

@@ -1,21 +1,23 @@
 """Compare sequence mixers: speed and memory, associative recall, and quality on the same text.
 
-    python -m benchmarks.mixers [--parts speed recall quality] [--minutes 20] [--threads 1]
+    python -m benchmarks.mixers [--parts speed recall quality long] [--minutes 20] [--threads 1]
     python -m benchmarks.mixers --device cuda --processes 12 --minutes 8 --recall-tokens 1000000 --recall-seeds 2
 
 All models have the parameters of the model with attention, to 1 %: the width of the MLP makes up for the mixer's. The
-benchmark ends after `--minutes` with what it has. Each part replaces the same part of an earlier run on this kind of
-device in `benchmarks/results/mixers.json` and `mixers.md`, except that runs of different mixers or seeds with the same
-options add up. So the same command continues, also on another machine: it repeats no training that has ended. Speeds
-add up on one machine only. Processes take one training after the other, all mixers with seed 0 first.
+part `long` is `quality` with more tokens, for a few mixers and one seed. The benchmark ends after `--minutes` with what
+it has. Each part replaces the same part of an earlier run on this kind of device in `benchmarks/results/mixers.json`,
+`mixers.md` and `mixers.png`, except that rows of different mixers, seeds or lengths with the same options add up. So
+the same command continues, also on another machine: it repeats no training that has ended. Speeds add up on one machine
+only. Processes take one training after the other, all mixers with seed 0 first.
 """
 
 import json
+import queue
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -25,6 +27,7 @@ import tyro
 
 from benchmarks.harness import RESULTS, Worker, command_line, device_name, record, say
 from benchmarks.mixer_page import page
+from benchmarks.mixer_picture import draw
 from benchmarks.mixer_speed import speeds
 from benchmarks.mixer_training import NAMES, RECALL_TOKENS, Job
 from corpora import open_corpus
@@ -33,9 +36,15 @@ from lm.config import MixerKind
 HYBRIDS = ("mamba2 + attention", "gated-linear + attention")
 MIXERS = (*get_args(MixerKind), *HYBRIDS)
 TEXT_BYTES = 50_000_000  # of each split, at most
-SHARES = {"speed": 0.25, "recall": 0.4, "quality": 1.0}  # of the time that is left
-RUN_OPTIONS = ("mixers", "minutes", "parts", "out", "seeds", "recall_seeds")  # do not change a row
-Part = Literal["speed", "recall", "quality"]
+Part = Literal["speed", "recall", "quality", "long"]
+SHARES: dict[Part, float] = {"speed": 0.25, "recall": 0.4, "quality": 0.7, "long": 1.0}  # of the time that is left
+TRAINING = ("text", "lr", "batch_tokens", "test_tokens")
+SETTINGS: dict[Part, tuple[str, ...]] = {  # options that change a part's rows, beside device, processes and threads
+    "speed": ("rounds",),
+    "recall": ("recall_tokens", "recall_lr", "test_tokens"),
+    "quality": ("tokens", *TRAINING),
+    "long": ("long_tokens", *TRAINING),
+}
 Result = dict[str, Any]
 """The recorded result of a part, or one of its rows."""
 
@@ -44,7 +53,7 @@ Result = dict[str, Any]
 class Options:
     """Compare sequence mixers."""
 
-    parts: tuple[Part, ...] = ("speed", "recall", "quality")
+    parts: tuple[Part, ...] = get_args(Part)
     mixers: tuple[str, ...] = MIXERS
     """Mixers, or patterns by layer such as "mamba2 + attention"."""
     device: Literal["cpu", "cuda"] = "cpu"
@@ -63,6 +72,9 @@ class Options:
     tokens: int = 3_000_000
     """Training tokens (bytes) for quality."""
     seeds: int = 3
+    long_tokens: int = 10_000_000
+    """Training tokens (bytes) of the long runs."""
+    long_mixers: tuple[str, ...] = ("attention", "mamba2", "mamba2 + attention")
     batch_tokens: int = 4096
     lr: float = 2e-3
     test_tokens: int = 131_072
@@ -77,32 +89,38 @@ class Options:
 def main(options: Options) -> None:
     torch.set_num_threads(options.threads)
     ends = time.monotonic() + 60 * options.minutes
-    stored = options.out / "mixers.json"
     for part in options.parts:
         now = time.monotonic()
-        deadline = ends if part == options.parts[-1] else now + SHARES[part] * (ends - now)
-        new: Result = {
-            "command": command_line("benchmarks.mixers", sys.argv[1:]),
-            "machine": device_name(options.device),
-            "torch": torch.__version__,
-            "python": sys.version.split()[0],
-            "options": asdict(options) | {"out": ""},
-        }
-        key = f"{part} {options.device}"
-        results = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
-        earlier = results[key] if key in results and setting(results[key], part) == setting(new, part) else None
-        ended = [row["job"] for row in earlier["rows"] if "error" not in row] if earlier and part != "speed" else []
-        with tempfile.TemporaryDirectory() as folder:
-            rows = measure(part, options, Path(folder), deadline, ended)
-        new |= {"seconds": time.monotonic() - now, "rows": [row | {"machine": new["machine"]} for row in rows]}
-        results[key] = joined(earlier, new) if earlier else new
-        record(options.out, "mixers", results, page(results))
+        run_part(part, options, ends if part == options.parts[-1] else now + SHARES[part] * (ends - now))
     say(options.out / "mixers.md")
+
+
+def run_part(part: Part, options: Options, deadline: float) -> None:
+    """Measure a part, and record the rows so far after each training."""
+    began = time.monotonic()
+    stored, key = options.out / "mixers.json", f"{part} {options.device}"
+    new: Result = {
+        "command": command_line("benchmarks.mixers", sys.argv[1:]),
+        "machine": device_name(options.device),
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+        "options": asdict(options) | {"out": ""},
+    }
+    results = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
+    earlier = results[key] if key in results and setting(results[key], part) == setting(new, part) else None
+    ended = [row["job"] for row in earlier["rows"] if "error" not in row] if earlier and part != "speed" else []
+    with tempfile.TemporaryDirectory() as folder:
+        for rows in measure(part, options, Path(folder), deadline, ended):
+            new["seconds"] = time.monotonic() - began
+            new["rows"] = [row | {"machine": new["machine"]} for row in rows]
+            results[key] = joined(earlier, new) if earlier else new
+            record(options.out, "mixers", results, page(results))
+            draw(results, options.device, options.out / "mixers.png")
 
 
 def setting(result: Result, part: Part) -> Result:
     """Return what two results must share to add up."""
-    options = {name: value for name, value in result["options"].items() if name not in RUN_OPTIONS}
+    options = {name: result["options"][name] for name in ("device", "processes", "threads", *SETTINGS[part])}
     machine = result["machine"] if part == "speed" else ""
     return json.loads(json.dumps({**options, "machine": machine, "torch": result["torch"]}))
 
@@ -119,22 +137,26 @@ def joined(earlier: Result, new: Result) -> Result:
     return {**new, "command": command, "seconds": earlier["seconds"] + new["seconds"], "rows": [*rows.values()]}
 
 
-def measure(part: Part, options: Options, folder: Path, deadline: float, ended: Sequence[dict]) -> list[Result]:
-    """Return the rows of a part: `speeds`, or a row for each training that is not in `ended`."""
+def measure(
+    part: Part, options: Options, folder: Path, deadline: float, ended: Sequence[dict]
+) -> Iterator[list[Result]]:
+    """Yield the rows so far of a part: `speeds` at once, or one row more after each training that is not in `ended`."""
     if part == "speed":
-        return speeds(options.device, options.mixers, options.lengths, options.rounds, deadline)
+        yield speeds(options.device, options.mixers, options.lengths, options.rounds, deadline)
+        return
     shared = {"device": options.device, "threads": options.threads}
     if part == "recall":
         sizes = {"tokens": options.recall_tokens, "lr": options.recall_lr, "batch_tokens": RECALL_TOKENS}
         sizes |= {"test_tokens": options.test_tokens // 4}
+        seeds, kinds = options.recall_seeds, options.mixers
     else:
         write_splits(options.text, folder)
-        sizes = {"tokens": options.tokens, "lr": options.lr, "batch_tokens": options.batch_tokens}
-        sizes |= {"test_tokens": options.test_tokens, "text": str(folder)}
-    seeds = options.recall_seeds if part == "recall" else options.seeds
-    jobs = [Job(mixers=mixers, seed=seed, **sizes, **shared) for seed in range(seeds) for mixers in options.mixers]
+        sizes = {"lr": options.lr, "batch_tokens": options.batch_tokens, "test_tokens": options.test_tokens}
+        sizes |= {"tokens": options.long_tokens if part == "long" else options.tokens, "text": str(folder)}
+        seeds, kinds = (1, options.long_mixers) if part == "long" else (options.seeds, options.mixers)
+    jobs = [Job(mixers=mixers, seed=seed, **sizes, **shared) for seed in range(seeds) for mixers in kinds]
     missing = [job for job in jobs if asdict(replace(job, text="")) not in ended]
-    return trainings(missing, options.processes, deadline)
+    yield from trainings(missing, options.processes, deadline)
 
 
 def write_splits(text: str, folder: Path) -> None:
@@ -146,17 +168,18 @@ def write_splits(text: str, folder: Path) -> None:
         (folder / name).write_bytes(joined[:TEXT_BYTES])
 
 
-def trainings(jobs: Sequence[Job], processes: int, deadline: float) -> list[dict]:
-    """Return a row for each job that began before `deadline`, in the order of the jobs.
+def trainings(jobs: Sequence[Job], processes: int, deadline: float) -> Iterator[list[dict]]:
+    """Run each job that can begin before `deadline`. Yield the rows so far after each, in the order of the jobs.
 
     A job that did not end has an `error` beside its learning curve.
     """
-    queue, rows = iter(enumerate(jobs)), {}
+    waiting, rows = iter(enumerate(jobs)), {}
     lock = threading.Lock()
+    done: queue.SimpleQueue[tuple[int, dict] | None] = queue.SimpleQueue()
 
     def take() -> tuple[int, Job] | None:
         with lock:
-            return next(queue, None) if time.monotonic() < deadline else None
+            return next(waiting, None) if time.monotonic() < deadline else None
 
     def work() -> None:
         while (taken := take()) is not None:
@@ -165,20 +188,23 @@ def trainings(jobs: Sequence[Job], processes: int, deadline: float) -> list[dict
                 while taken is not None:
                     number, job = taken
                     found = {"curve": [], **ready} if "error" in ready else finished(worker, job, deadline)
-                    rows[number] = {"job": asdict(replace(job, text="")), **found}
-                    say(
-                        f"{job.mixers}, seed {job.seed}: {found.get('bits') or found.get('accuracy') or found['error']}"
-                    )
-                    if "error" in rows[number]:
+                    done.put((number, {"job": asdict(replace(job, text="")), **found}))
+                    if "error" in found:
                         break
                     taken = take()
+        done.put(None)
 
-    threads = [threading.Thread(target=work) for _ in range(processes)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return [rows[number] for number in sorted(rows)]
+    for _ in range(processes):
+        threading.Thread(target=work, daemon=True).start()
+    while processes:
+        if (ended := done.get()) is None:
+            processes -= 1
+            continue
+        number, row = ended
+        rows[number] = row
+        job, answer = jobs[number], row.get("bits") or row.get("accuracy") or row["error"]
+        say(f"{job.mixers}, seed {job.seed}: {answer}")
+        yield [rows[each] for each in sorted(rows)]
 
 
 def left(deadline: float) -> float:

@@ -3,13 +3,15 @@
 import json
 import time
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
 
+from benchmarks.mixer_page import TITLES
 from benchmarks.mixer_speed import CASES
 from benchmarks.mixer_training import KEYS, RECALL, TEXT, VALUES, fitted, parameters, recall
-from benchmarks.mixers import MIXERS, Options, main
+from benchmarks.mixers import MIXERS, Options, Part, main
 
 
 @pytest.mark.parametrize("mixers", MIXERS)
@@ -32,17 +34,22 @@ def test_every_part_is_measured_and_added_to_the_earlier_ones(tmp_path, monkeypa
     text.write_text("It was a dark and stormy night.\n" * 2_000)
     shared = {"mixers": ("attention", "mamba2 + attention"), "out": tmp_path, "text": str(text), "test_tokens": 512}
     main(Options(parts=("speed",), lengths=(20,), **shared))
-    main(Options(parts=("recall", "quality"), tokens=4096, seeds=2, recall_tokens=2048, processes=2, **shared))
+    trained = {"tokens": 4096, "seeds": 2, "recall_tokens": 2048, "long_tokens": 8192, "long_mixers": ("gru",)}
+    main(Options(parts=("recall", "quality", "long"), processes=2, **trained, **shared))
     results = json.loads((tmp_path / "mixers.json").read_text(encoding="utf-8"))
-    speed, tests, quality = (results[f"{part} cpu"]["rows"] for part in ("speed", "recall", "quality"))
+    speed, tests, quality, long = (results[f"{part} cpu"]["rows"] for part in get_args(Part))
     assert [row["mixer"] for row in speed] == ["attention", "mamba2 + attention"]
     assert all(row["training_tokens_per_s"] > 0 and row["kept_bytes"] > row["state_bytes"] > 0 for row in speed)
     assert all(0 <= row["accuracy"]["64"] <= 0.5 and row["curve"] for row in tests)
     assert [row["job"]["seed"] for row in quality] == [0, 0, 1, 1]
     assert all(2 < row["bits"] < 9 and row["seconds"] > 0 for row in quality)
+    assert [(row["job"]["mixers"], row["job"]["tokens"], row["curve"][-1]["tokens"]) for row in long] == [
+        ("gru", 8192, 8192)
+    ]
     page = (tmp_path / "mixers.md").read_text(encoding="utf-8")
-    assert all(f"## {part}, CPU" in page for part in ("Speed and memory", "Associative recall", "Quality"))
+    assert all(f"## {title}, CPU" in page for title in TITLES.values())
     assert "stopped" not in page
+    assert (tmp_path / "mixers.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_benchmark_ends_in_time_with_what_it_has(tmp_path):
@@ -70,3 +77,15 @@ def test_runs_of_other_mixers_add_up_and_no_training_is_repeated(tmp_path):
     assert list(second) == [("gru", 0), ("average", 0), ("gru", 1), ("average", 1)]
     assert second[("gru", 0)] == first[("gru", 0)]
     assert list(seconds_by_training(2e-3, mixers=("average",), seeds=1)) == [("average", 0)]
+
+
+def test_an_interrupted_benchmark_keeps_the_trainings_that_ended(tmp_path, monkeypatch):
+    def interrupt(line):
+        if "average" in str(line):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("benchmarks.mixers.say", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        main(Options(parts=("recall",), mixers=("gru", "average"), recall_tokens=2048, test_tokens=512, out=tmp_path))
+    rows = json.loads((tmp_path / "mixers.json").read_text(encoding="utf-8"))["recall cpu"]["rows"]
+    assert [row["job"]["mixers"] for row in rows] == ["gru"]
