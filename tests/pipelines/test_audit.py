@@ -30,8 +30,8 @@ def odd_texts(tmp_path):
 
 
 def audited(run, tmp_path, **options):
-    """Return the audit of a copy of the run, and its checks by name."""
-    copy = shutil.copytree(run, tmp_path / "copy", dirs_exist_ok=True)
+    """Return the audit of a copy of the run without its earlier evaluations, and its checks by name."""
+    copy = shutil.copytree(run, tmp_path / "copy", dirs_exist_ok=True, ignore=shutil.ignore_patterns("evaluation.json"))
     (evaluation,) = bytelm.evaluate(copy, audit=True, **options).splits.values()
     return evaluation.audit, {check.name: check for check in evaluation.audit.checks}
 
