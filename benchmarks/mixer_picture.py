@@ -12,17 +12,15 @@ from tokenizer.formats.whole_files import whole_file
 SIZE = (11.0, 6.2)  # inches
 RESOLUTION = 150  # dots per inch
 STYLES = ("-", "--", ":")  # with the colours of SERIES: enough for all mixers
-PARTS = ("quality", "long")
+PARTS = ("quality", "long")  # those with curves in bits per byte
 
 
 def draw(results: dict, device: str, path: Path) -> None:
-    """Draw the mean learning curves of the parts that are measured on a device, if there are any.
+    """Draw the mean learning curves of the parts in PARTS that are measured on a device: at least one.
 
     A mixer has the same colour and dashes in all parts.
     """
     parts = [results[f"{part} {device}"] for part in PARTS if f"{part} {device}" in results]
-    if not parts:
-        return
     names = dict.fromkeys(row["job"]["mixers"] for part in parts for row in part["rows"])
     looks = {
         name: {"color": SERIES[number % len(SERIES)], "linestyle": STYLES[number // len(SERIES) % len(STYLES)]}

@@ -5,10 +5,11 @@
 
 All models have the parameters of the model with attention, to 1 %: the width of the MLP makes up for the mixer's. The
 part `long` is `quality` with more tokens, for a few mixers and one seed. The benchmark ends after `--minutes` with what
-it has. Each part replaces the same part of an earlier run on this kind of device in `benchmarks/results/mixers.json`,
-`mixers.md` and `mixers.png`, except that rows of different mixers, seeds or lengths with the same options add up. So
-the same command continues, also on another machine: it repeats no training that has ended. Speeds add up on one machine
-only. Processes take one training after the other, all mixers with seed 0 first.
+it has. Each part replaces the same part of an earlier run on this kind of device in `benchmarks/results/mixers.json`
+and `mixers.md`, except that rows of different mixers, seeds or lengths with the same options add up. So the same
+command continues, also on another machine: it repeats no training that has ended. Speeds add up on one machine only.
+Processes take one training after the other, all mixers with seed 0 first. `mixers-cpu.png` and `mixers-cuda.png` have
+the learning curves of `quality` and `long` on a device.
 """
 
 import json
@@ -27,7 +28,7 @@ import tyro
 
 from benchmarks.harness import RESULTS, Worker, command_line, device_name, record, say
 from benchmarks.mixer_page import page
-from benchmarks.mixer_picture import draw
+from benchmarks.mixer_picture import PARTS, draw
 from benchmarks.mixer_speed import speeds
 from benchmarks.mixer_training import NAMES, RECALL_TOKENS, Job
 from corpora import open_corpus
@@ -115,7 +116,8 @@ def run_part(part: Part, options: Options, deadline: float) -> None:
             new["rows"] = [row | {"machine": new["machine"]} for row in rows]
             results[key] = joined(earlier, new) if earlier else new
             record(options.out, "mixers", results, page(results))
-            draw(results, options.device, options.out / "mixers.png")
+            if part in PARTS:
+                draw(results, options.device, options.out / f"mixers-{options.device}.png")
 
 
 def setting(result: Result, part: Part) -> Result:
@@ -152,8 +154,10 @@ def measure(
     else:
         write_splits(options.text, folder)
         sizes = {"lr": options.lr, "batch_tokens": options.batch_tokens, "test_tokens": options.test_tokens}
-        sizes |= {"tokens": options.long_tokens if part == "long" else options.tokens, "text": str(folder)}
-        seeds, kinds = (1, options.long_mixers) if part == "long" else (options.seeds, options.mixers)
+        sizes |= {"tokens": options.tokens, "text": str(folder)}
+        seeds, kinds = options.seeds, options.mixers
+        if part == "long":
+            sizes["tokens"], seeds, kinds = options.long_tokens, 1, options.long_mixers
     jobs = [Job(mixers=mixers, seed=seed, **sizes, **shared) for seed in range(seeds) for mixers in kinds]
     missing = [job for job in jobs if asdict(replace(job, text="")) not in ended]
     yield from trainings(missing, options.processes, deadline)

@@ -49,7 +49,7 @@ def test_every_part_is_measured_and_added_to_the_earlier_ones(tmp_path, monkeypa
     page = (tmp_path / "mixers.md").read_text(encoding="utf-8")
     assert all(f"## {title}, CPU" in page for title in TITLES.values())
     assert "stopped" not in page
-    assert (tmp_path / "mixers.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "mixers-cpu.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_benchmark_ends_in_time_with_what_it_has(tmp_path):
