@@ -33,7 +33,7 @@ class Attribution:
     logit: float
     terms: dict[str, float]
     """They add up to the logit, up to rounding: "embedding", "positions", "head 3.1" (layer and head), "mlp 3", "mixer
-    3" of a mixer without heads, "biases" of attention and norms, and "soft cap", what the cap takes away"""
+    3" of a mixer without heads, "biases" of attention and norms, and "soft cap", what the cap subtracts"""
     frozen: tuple[str, ...]
     """Names of the activations that were kept: scales of norms"""
 

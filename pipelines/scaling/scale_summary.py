@@ -14,7 +14,6 @@ from pipelines.cli.display import quantity
 
 Result = Mapping[str, Any]
 """The result of a run, see `pipelines.scaling.scale_runs.finish`"""
-Interval = tuple[float, float]
 # Budgets as multiples of the FLOPs of the longest run of the largest model. Multiples above 1 are extrapolated.
 BUDGETS = (1 / 16, 1 / 4, 1, 10, 100)
 # E is not identified if its interval is as wide as this share of the lowest loss.

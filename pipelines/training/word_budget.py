@@ -17,7 +17,7 @@ def with_tokens_of_words(recipe: Recipe, mixture: Mixture) -> Recipe:
     """Return `recipe` with the tokens that hold `train.words` words; the recipe itself if it has none.
 
     The words per token are the mean over the training splits, weighted by the shares of the mixture. Raises ValueError
-    for pairs, and for text without words.
+    for pairs, for text without words, and if an optimizer step has more words than `train.keep_words`.
     """
     words = recipe.train.words
     if not words:
@@ -30,6 +30,12 @@ def with_tokens_of_words(recipe: Recipe, mixture: Mixture) -> Recipe:
         rate += share * count_words(stream, tok) / stream.tokens
     if not rate:
         raise ValueError(f"train.words is {words}, but the training text has no words: give `train.tokens` instead")
+    per_step, keep = math.ceil(recipe.train.batch_tokens * rate), recipe.train.keep_words
+    if 0 < keep < per_step:
+        raise ValueError(
+            f"train.keep_words is {keep}, but an optimizer step has about {per_step} words: give at least {per_step}, "
+            "or a smaller train.batch_tokens"
+        )
     return replace(recipe, train=replace(recipe.train, tokens=math.ceil(words / rate)))
 
 

@@ -81,9 +81,20 @@ def pretrain(
     from pipelines.run.folder import Run
     from pipelines.run.loaded_run import LoadedRun
 
-    if _pretrain(changed(recipe, model, train), sources_of(data), out, init_from, parallel):
+    asked = changed(recipe, model, train)
+    _refuse_two_lengths(asked, recipe)
+    if _pretrain(asked, sources_of(data), out, init_from, parallel):
         raise KeyboardInterrupt
     return LoadedRun(Run(out))
+
+
+def _refuse_two_lengths(recipe: Recipe, before: Recipe) -> None:
+    """Raise ValueError if a recipe has words, which replace its tokens, and other tokens than `before`."""
+    words, tokens = recipe.train.words, recipe.train.tokens
+    if words and tokens != before.train.tokens:
+        raise ValueError(
+            f"train.tokens is {tokens}, and train.words is {words}: give one of them (train.words=0: tokens decides)"
+        )
 
 
 def _pretrain(
@@ -126,18 +137,18 @@ def next_step(given: Mapping[str, Any], status: int) -> str:
 
 def main(arguments: list[str]) -> int:
     """Run `bytelm pretrain` with command-line arguments."""
-    recipe, data, source, rest, words = Recipe(), tyro.MISSING, None, arguments, "pretrain RECIPE"
+    base, data, source, rest, words = Recipe(), tyro.MISSING, None, arguments, "pretrain RECIPE"
     if arguments and not arguments[0].startswith("-"):
-        recipe, rest, words = load_recipe(arguments[0]), arguments[1:], f"pretrain {arguments[0]}"
+        base, rest, words = load_recipe(arguments[0]), arguments[1:], f"pretrain {arguments[0]}"
     elif (out := _named_folder("--out", arguments)) and (out / "config.toml").exists():
         run = _run(out)
-        recipe, words = run.recipe, f"pretrain --out {run.folder}"
+        base, words = run.recipe, f"pretrain --out {run.folder}"
         data = tuple(run.facts["data"]) if len(run.sources) > 1 else (str(run.data),)
         source = Path(run.facts["init_from"]) if "init_from" in run.facts else None
     elif other := _named_folder("--init-from", arguments):
         run = _run(other)
         # The other run's device and dtype were chosen for its machine.
-        recipe = replace(run.recipe, train=replace(run.recipe.train, device="auto", dtype="auto"))
+        base = replace(run.recipe, train=replace(run.recipe.train, device="auto", dtype="auto"))
         words = f"pretrain --init-from {run.folder}"
     elif not FLAGS & set(arguments):
         raise UsageError(
@@ -146,7 +157,7 @@ def main(arguments: list[str]) -> int:
         )
 
     def command(
-        recipe: RecipeOptions = recipe,
+        recipe: RecipeOptions = base,
         *,
         data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="DATA ...")] = data,
         out: Path,
@@ -172,6 +183,7 @@ def main(arguments: list[str]) -> int:
                 and replicated across nodes. Command: torchrun --nproc-per-node 2 --no-python bytelm pretrain ...
                 --parallel ddp.
         """
+        _refuse_two_lengths(recipe, base)
         return _pretrain(recipe, parse_sources(data), out, init_from, parallel, dry_run)
 
     return parse(command, rest, words, {} if rest is not arguments else {"Recipes": _listed_recipes()})

@@ -123,8 +123,6 @@ class Heads(Instrument):
         require_attention(config, "the instrument heads")
         if config.architecture == "encoder-decoder":
             raise ValueError("model.architecture is 'encoder-decoder', but heads needs a decoder or an encoder")
-        if not self.repeat_length >= 2:
-            raise ValueError(f"`repeat_length` is {self.repeat_length}, but must be at least 2")
 
     def look(self, run: LoadedRun, text: str) -> HeadsOfRun:
         model, ids, config = run.model, Words(run).ordinary, run.config.model
