@@ -137,9 +137,7 @@ class LoadedRun(Laboratory):
         import bytelm
 
         if (architecture := self.config.model.architecture) != "encoder":
-            raise ValueError(
-                f"{self.path} has a model of architecture {architecture!r}, but only an encoder fills masks"
-            )
+            raise ValueError(f"{self.path} has architecture {architecture!r}, but only an encoder fills masks")
         guesses: list[Guesses] = bytelm.generate(self, prompt=text, steps=steps)  # type: ignore[assignment]  # that of an encoder
         return guesses
 

@@ -46,7 +46,7 @@ def test_a_loaded_encoder_fills_masks(run, trained_bert):
         run.generate(text, steps=2)
     with pytest.raises(ValueError, match="is an encoder, which fills masks: call fill_masks"):
         bert.generate(text)
-    with pytest.raises(ValueError, match="of architecture 'decoder', but only an encoder fills masks"):
+    with pytest.raises(ValueError, match="has architecture 'decoder', but only an encoder fills masks"):
         run.fill_masks(text)
 
 
