@@ -49,4 +49,4 @@ def _draw_curves(axes: Axes, rows: list[dict], looks: dict[str, dict]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color=LINE, linewidth=0.8)
     axes.set_axisbelow(True)
-    axes.legend(frameon=False, fontsize="small", loc="upper right", ncols=2)
+    axes.legend(facecolor="white", edgecolor="none", fontsize="small", loc="upper right", ncols=2)
