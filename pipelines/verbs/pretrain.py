@@ -89,11 +89,11 @@ def pretrain(
 
 
 def _refuse_two_lengths(recipe: Recipe, before: Recipe) -> None:
-    """Raise ValueError if a recipe has words, which replace its tokens, and other tokens than `before`."""
+    """Raise ValueError if `recipe` has `train.words` and other `train.tokens` than `before`: words replace tokens."""
     words, tokens = recipe.train.words, recipe.train.tokens
     if words and tokens != before.train.tokens:
         raise ValueError(
-            f"train.tokens is {tokens}, and train.words is {words}: give one of them (train.words=0: tokens decides)"
+            f"train.tokens is {tokens}, and train.words is {words}: give one of them (train.words=0 for tokens alone)"
         )
 
 

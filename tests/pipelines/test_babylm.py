@@ -95,7 +95,7 @@ def test_settings_of_words_that_contradict_each_other_are_refused(in_process, da
     assert_refused(in_process(*pretrain, *both), "train.minutes is 1", "give one of them", status=2)
     both = ("--train.words", "1M", "--train.tokens", "2M")
     assert_refused(in_process(*pretrain, *both), "train.tokens is 2000000", "give one of them")
-    with pytest.raises(ValueError, match="train.tokens is 5, and train.words is 9: give one of them"):
+    with pytest.raises(ValueError, match=r"train\.tokens is 5, and train\.words is 9: give one of them"):
         bytelm.pretrain("gpt-tiny", data=dataset_folder, out=tmp_path / "x", train={"words": 9, "tokens": 5})
     small = ("--train.words", "10k", "--train.keep-words", "10", "--model.context-length", "32")
     assert_refused(in_process(*pretrain, *small), "train.keep_words is 10", "at least")
