@@ -30,7 +30,7 @@ def with_tokens_of_words(recipe: Recipe, mixture: Mixture) -> Recipe:
         rate += share * count_words(stream, tok) / stream.tokens
     if not rate:
         raise ValueError(f"train.words is {words}, but the training text has no words: give `train.tokens` instead")
-    per_step, keep = math.ceil(recipe.train.batch_tokens * rate), recipe.train.keep_words
+    per_step, keep = math.ceil(recipe.step_tokens * rate), recipe.train.keep_words
     if 0 < keep < per_step:
         raise ValueError(
             f"train.keep_words is {keep}, but an optimizer step has about {per_step} words: give at least {per_step}, "
