@@ -67,11 +67,6 @@ class Layout:
     seconds_per_token: tuple[float, ...]
     """Measured training time of a token by width, in one process"""
 
-    @property
-    def largest(self) -> tuple[int, int]:
-        """The width and tokens of the run with the most FLOPs."""
-        return self.widths[-1], MULTIPLES[-1] * self.tokens[-1]
-
 
 @dataclass(frozen=True)
 class Family:
@@ -87,6 +82,8 @@ class Family:
                 f"`recipe` has the objective {self.recipe.objective}, which has no bits per byte: choose a recipe of a "
                 "decoder, such as gpt-tiny"
             )
+        if self.recipe.lora.rank:
+            raise ValueError("`recipe` has lora.rank, but random weights must train: remove lora.rank")
         changing = {
             "batch_tokens_start": train.batch_tokens_start > 0,
             "weight_decay_schedule": train.weight_decay_schedule != "constant",
@@ -208,7 +205,8 @@ def seconds_of(layout: Layout, machine: Machine, text: Text) -> float:
     work = sum(branches * time * tokens for time, tokens in zip(each, layout.tokens, strict=True))
     more = MOST_RATES - 1 + SEEDS - 1
     measured = sum(each) * len(MULTIPLES) + more * each[0]
-    work += more * each[0] * layout.tokens[0] + measured * text.held_out * FORWARD_SHARE
+    # At the smallest size the run of D does not branch off another one.
+    work += (more + 1 - DECAY_SHARE) * each[0] * layout.tokens[0] + measured * text.held_out * FORWARD_SHARE
     return max(work / machine.workers, MULTIPLES[-1] * layout.tokens[-1] * each[-1])
 
 
@@ -245,12 +243,17 @@ def _enough(seconds: float) -> str:
     return f"{math.ceil(seconds * 1.2 / 60)}m" if seconds > 60 else f"{math.ceil(seconds * 1.2)}s"
 
 
+def most_tokens(family: Family, text: Text) -> int:
+    """Return the largest D whose longest run reads the text at most EPOCHS times."""
+    unit = STEPS_UNIT * family.recipe.step_tokens
+    return text.train * EPOCHS // MULTIPLES[-1] // unit * unit
+
+
 def _layout(family: Family, widths: tuple[int, ...], factor: float, machine: Machine, text: Text) -> Layout:
     top = family.size(widths[-1])
     longest = factor * TOKENS_PER_PARAMETER / MULTIPLES[-1] * top
     unit = STEPS_UNIT * family.recipe.step_tokens
-    least = LEAST_STEPS * family.recipe.step_tokens
-    most = text.train * EPOCHS // MULTIPLES[-1] // unit * unit
+    least, most = LEAST_STEPS * family.recipe.step_tokens, most_tokens(family, text)
     if most < least:
         raise ValueError(
             f"the text has {text.train:,} tokens to train on, but the longest run reads {MULTIPLES[-1] * least:,}, "
@@ -302,26 +305,26 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
     return settings
 
 
-def settings_of(
-    budget: float, recipe: Recipe, layout: Layout, split_rule: str, held_out: list[bytes]
-) -> dict[str, Any]:
-    """Return the settings that all runs share, as values for JSON."""
+def settings_of(budget: float, recipe: Recipe, split_rule: str) -> dict[str, Any]:
+    """Return the settings that all runs share and that the arguments decide, as values for JSON."""
     facts = {
         "format": 1,
         "budget": budget,
         "recipe": asdict(recipe),
         "vocabulary": recipe.model.vocab_size,
         "split_rule": split_rule,
-        "held_out_bytes": sum(map(len, held_out)),
-        "held_out_sha256": fingerprint(held_out),
-        **asdict(layout),
     }
     settings: dict[str, Any] = json.loads(json.dumps(facts))
     return settings
 
 
+def text_settings(held_out: list[bytes]) -> dict[str, Any]:
+    """Return the facts of the held-out text that all runs share."""
+    return {"held_out_bytes": sum(map(len, held_out)), "held_out_sha256": fingerprint(held_out)}
+
+
 def check_settings(folder: Path, earlier: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Raise ValueError if the runs in `folder` have other settings."""
+    """Raise ValueError if the runs in `folder` have other settings than these."""
     remedies = {
         "budget": ("budget", f"give `budget='{earlier['budget']:g}s'`"),
         "vocabulary": ("size of the vocabulary", f"give `vocab_size={earlier['vocabulary']}`"),
@@ -330,7 +333,7 @@ def check_settings(folder: Path, earlier: dict[str, Any], settings: dict[str, An
         "held_out_sha256": ("held-out text", "give the same corpus and reading options"),
     }
     for field, (name, remedy) in remedies.items():
-        if earlier.get(field) != settings[field]:
+        if field in settings and earlier.get(field) != settings[field]:
             raise ValueError(f"{folder} holds scaling runs with another {name}: {remedy}, or choose another `out`")
 
 

@@ -1,9 +1,11 @@
 """The preparation of `bytelm scale`: the vocabulary, the dataset, the speed of this machine and the layout."""
 
+import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from corpora import Corpus
 from pipelines.cli.display import answer, count_text, duration, quantity, say, table
@@ -22,11 +24,13 @@ from pipelines.scaling.plan import (
     check_settings,
     filled,
     lay_out,
+    most_tokens,
     on_device,
     read_settings,
     record_settings,
     seconds_of,
     settings_of,
+    text_settings,
     vocabulary_for,
 )
 from pipelines.scaling.scale_runs import Work
@@ -75,15 +79,14 @@ def prepare(asked: Asked, out: Path) -> Work:
     Raises ValueError if the earlier call had other arguments, or if the budget or the text is too small.
     """
     earlier = read_settings(out)
-    if earlier is None:
-        family = _family(asked)
-    else:
-        recipe = earlier["recipe"]
-        train = {name: recipe["train"][name] for name in ("device", "dtype")}
-        family = Family(on_device(asked.recipe, asked.vocab_size or earlier["vocabulary"], **train))
-    entries = family.recipe.model.vocab_size
-    wanted, folder = Vocabulary("bpe", entries), out / "vocabularies"
+    family, settings = _begin(asked, out, earlier)
+    wanted, folder = Vocabulary("bpe", family.recipe.model.vocab_size), out / "vocabularies"
     held_out = held_out_documents(asked.source)
+    settings |= text_settings(held_out)
+    if earlier is None:
+        shutil.rmtree(folder, ignore_errors=True)  # of an interrupted call, which may have read another text
+    else:
+        check_settings(out, earlier, settings)
     trained = train_vocabularies(folder, asked.source, [wanted], strict=True, option="vocab_size")
     write_datasets(folder, asked.source, [wanted], trained, family.recipe.model.context_length)
     dataset = TokenDataset(folder / wanted.name)
@@ -91,21 +94,33 @@ def prepare(asked: Asked, out: Path) -> Work:
     if earlier is None:
         held_out_tokens = sum(map(len, held_out)) * split["encoded_tokens"] / split["bytes"]
         layout = _measured_layout(asked, family, dataset, Text(split["tokens"], held_out_tokens))
+        record_settings(out, settings | asdict(layout))
     else:
-        layout = Layout(*(tuple(earlier[name]) for name in ("widths", "tokens", "seconds_per_token")))
-    settings = settings_of(asked.seconds, family.recipe, layout, asked.source.split_rule, held_out)
-    if earlier is not None:
-        check_settings(out, earlier, settings)
-    record_settings(out, settings)
+        layout = _layout_in(earlier)
     return Work(out, family, layout, dataset.folder, held_out, split["tokens"])
 
 
-def _family(asked: Asked) -> Family:
-    """Return the models with the vocabulary, device and dtype of new runs."""
+def _begin(asked: Asked, out: Path, earlier: dict[str, Any] | None) -> tuple[Family, dict[str, Any]]:
+    """Return the models with their vocabulary, device and dtype, and the settings that the arguments decide.
+
+    `earlier`: the settings in `out`. Raises ValueError if they differ from the arguments.
+    """
     train = asked.recipe.train
-    machine = choose_machine(train.device, train.dtype, half=True)
-    entries = asked.vocab_size or vocabulary_for(asked.seconds * training_flops(machine), asked.recipe)
-    return Family(on_device(asked.recipe, entries, device=machine.device_name, dtype=machine.dtype_name))
+    if earlier is None:
+        machine = choose_machine(train.device, train.dtype, half=True)
+        entries = asked.vocab_size or vocabulary_for(asked.seconds * training_flops(machine), asked.recipe)
+        recipe = on_device(asked.recipe, entries, device=machine.device_name, dtype=machine.dtype_name)
+    else:
+        made_with = {name: earlier["recipe"]["train"][name] for name in ("device", "dtype")}
+        recipe = on_device(asked.recipe, asked.vocab_size or earlier["vocabulary"], **made_with)
+    family, settings = Family(recipe), settings_of(asked.seconds, recipe, asked.source.split_rule)
+    if earlier is not None:
+        check_settings(out, earlier, settings)
+    return family, settings
+
+
+def _layout_in(settings: dict[str, Any]) -> Layout:
+    return Layout(*(tuple(settings[name]) for name in ("widths", "tokens", "seconds_per_token")))
 
 
 def _measured_layout(asked: Asked, family: Family, dataset: TokenDataset, text: Text) -> Layout:
@@ -124,23 +139,22 @@ def _measured_layout(asked: Asked, family: Family, dataset: TokenDataset, text: 
     measured = {width: seconds_per_token(width) for width in layout.widths}
     machine = asked.machine(measured.__getitem__, workers)
     layout = filled(family, layout, machine, text)
-    for line in _lines(family, layout, machine, text):
+    for line in plan_in_words(family, layout, machine, text):
         say(line)
     return layout
 
 
-def _lines(family: Family, layout: Layout, machine: Machine, text: Text) -> list[str]:
+def plan_in_words(family: Family, layout: Layout, machine: Machine, text: Text) -> list[str]:
     """Return the sizes, tokens and time of a layout as text."""
     sizes = [quantity(family.size(width), "") for width in layout.widths]
     tokens = [quantity(each, "") for each in layout.tokens]
-    longest = max(layout.tokens) * MULTIPLES[-1]
     lines = [
         f"{len(sizes)} sizes of {', '.join(sizes)} parameters as applied; their shortest runs train on "
         f"{', '.join(tokens)} tokens, the others on 2 and 4 times as many",
         f"training and measuring take about {duration(seconds_of(layout, machine, text))}, with "
         f"{count_text(machine.workers, 'run')} at a time",
     ]
-    if longest > 0.99 * EPOCHS * text.train // 5 * 5:
+    if max(layout.tokens) == most_tokens(family, text):
         lines.append(
             f"the text has {quantity(text.train, 'tok')}, and no run reads it more than {EPOCHS} times, because "
             "repeated text bends the law: a longer text would use the budget better"
@@ -149,17 +163,34 @@ def _lines(family: Family, layout: Layout, machine: Machine, text: Text) -> list
 
 
 def print_plan(asked: Asked, out: Path) -> None:
-    """Print the plan, estimated from the speed of large matrix products. Nothing is trained or written."""
-    family = _family(asked)
-    speed = training_flops(choose_machine(family.recipe.train.device, family.recipe.train.dtype, half=True))
+    """Print the plan of the runs in `out`, or of new ones. Nothing is trained or written.
+
+    The plan of new runs is estimated from the speed of large matrix products.
+    """
+    earlier = read_settings(out)
+    family, _ = _begin(asked, out, earlier)
     workers = asked.processes(family.recipe)
+    entries = family.recipe.model.vocab_size
+    if earlier is not None:
+        answer(f"would resume the runs in {out}: BPE with {entries:,} entries and these sizes:")
+        _print_sizes(family, _layout_in(earlier))
+        return
+    speed = training_flops(choose_machine(family.recipe.train.device, family.recipe.train.dtype, half=True))
     if family.recipe.train.device == "cpu":
         speed /= thread_count(None)
     machine = asked.machine(lambda width: 6 * family.size(width) / speed, workers)
     train_tokens = round((asked.source.text_bytes_estimate or 1e12) / 3)
     layout = lay_out(family, machine, Text(train_tokens, 0), asked.budget)
-    entries = family.recipe.model.vocab_size
     answer(f"would train BPE with {entries:,} entries and five sizes on {asked.source.name} in {asked.budget}:")
+    _print_sizes(family, layout)
+    answer(
+        f"estimated for {count_text(workers, 'run')} at a time, each at {quantity(speed, 'FLOP/s')}; a real run "
+        "measures the speed first, and small models are slower"
+    )
+    answer(f"would write the folder {out}")
+
+
+def _print_sizes(family: Family, layout: Layout) -> None:
     table(
         ("width", "parameters as applied", "tokens of its runs"),
         [
@@ -167,8 +198,3 @@ def print_plan(asked: Asked, out: Path) -> None:
             for width, tokens in zip(layout.widths, layout.tokens, strict=True)
         ],
     )
-    answer(
-        f"estimated for {count_text(workers, 'run')} at a time, each at {quantity(speed, 'FLOP/s')}; a real run "
-        "measures the speed first, and small models are slower"
-    )
-    answer(f"would write the folder {out}")

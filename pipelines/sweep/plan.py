@@ -76,6 +76,8 @@ class Budget:
             raise ValueError(
                 "`recipe` has growing batches, which a sweep does not support: remove train.batch_tokens_start"
             )
+        if self.recipe.lora.rank:
+            raise ValueError("`recipe` has lora.rank, but random weights must train: remove lora.rank")
         if not self.flops > 0:
             raise ValueError(f"`flops` is {self.flops:g}, but must be above 0")
 

@@ -2,7 +2,9 @@
 
 import json
 import math
-from dataclasses import replace
+import re
+from dataclasses import asdict, replace
+from functools import partial
 
 import pytest
 import torch
@@ -11,10 +13,13 @@ from hypothesis import strategies as st
 
 from corpora import open_corpus
 from lm.costs import flops_per_token, meta_model
+from lm.lora_config import LoraConfig
 from lm.metrics.scaling_law import ScalingLaw, fit
+from pipelines.dataset.reader import TokenDataset
 from pipelines.recipes.recipe import load_recipe, save_config
 from pipelines.run.checkpoint_reader import load_weights
 from pipelines.run.folder import Run
+from pipelines.scaling import preparation, scale_summary
 from pipelines.scaling.picture import figure_of
 from pipelines.scaling.plan import (
     EPOCHS,
@@ -32,8 +37,11 @@ from pipelines.scaling.plan import (
     record_settings,
     seconds_of,
     settings_of,
+    text_settings,
 )
+from pipelines.scaling.preparation import Asked, plan_in_words, prepare
 from pipelines.scaling.scale_summary import sentences, summarize
+from pipelines.sweep.plan import Budget
 from pipelines.sweep.vocabularies import held_out_documents
 from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.scale import scale, seconds_of_budget
@@ -51,13 +59,22 @@ def tiny(tmp_path_factory, small_recipe):
     return str(path)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_draws():
+    """Let a bootstrap draw 40 samples instead of 500."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scale_summary, "summarize", partial(summarize, draws=40))
+        yield
+
+
 @pytest.fixture(scope="module")
 def scaled(tmp_path_factory, text_folder, tiny):
     """Return the folder of scaling runs with the layout LAYOUT, and their summary."""
     out = tmp_path_factory.mktemp("scale") / "out"
     out.mkdir()
     source, recipe = open_corpus(str(text_folder)), on_device(load_recipe(tiny), ENTRIES, "cpu", "float32")
-    record_settings(out, settings_of(60.0, recipe, LAYOUT, source.split_rule, held_out_documents(source)))
+    settings = settings_of(60.0, recipe, source.split_rule) | text_settings(held_out_documents(source))
+    record_settings(out, settings | asdict(LAYOUT))
     return out, scale(str(text_folder), budget="1m", recipe=tiny, out=out, workers=1)
 
 
@@ -132,9 +149,29 @@ def test_the_same_command_restores_a_lost_run_and_keeps_the_others(scaled, text_
         ({"split": "tail:0.2"}, "another split: give the same `split`"),
     ],
 )
-def test_other_settings_are_refused(scaled, text_folder, tiny, given, message):
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_other_settings_are_refused_before_the_text_is_encoded(scaled, text_folder, tiny, given, message, dry_run):
     with pytest.raises(ValueError, match=message):
-        scale(str(text_folder), **{"budget": "1m", "recipe": tiny, "out": scaled[0], **given})
+        scale(str(text_folder), **{"budget": "1m", "recipe": tiny, "out": scaled[0], "dry_run": dry_run, **given})
+    assert [folder.name for folder in (scaled[0] / "vocabularies").iterdir()] == ["bpe-300"]
+
+
+def test_a_dry_run_shows_the_plan_of_started_runs(scaled, text_folder, tiny, printed):
+    assert scale(str(text_folder), budget="1m", recipe=tiny, out=scaled[0], dry_run=True) is None
+    shown = printed.readouterr().out
+    assert "would resume the runs" in shown and "BPE with 300 entries" in shown
+    assert all(re.search(rf"^ *{width} ", shown, re.M) for width in LAYOUT.widths)
+
+
+def test_the_vocabulary_of_an_interrupted_start_is_made_anew(text_folder, tiny, tmp_path, monkeypatch):
+    sources = [open_corpus(str(text_folder), split=split) for split in ("tail:0.5", "tail:0.1")]
+    asked = [Asked(load_recipe(tiny), source, "1m", 60.0, 0.0, ENTRIES, 1) for source in sources]
+    monkeypatch.setattr(preparation, "_measured_layout", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        prepare(asked[0], tmp_path)
+    monkeypatch.setattr(preparation, "_measured_layout", lambda *_: LAYOUT)
+    work = prepare(asked[1], tmp_path)
+    assert TokenDataset(work.data).info["corpus"]["split_rule"] == "tail:0.1"
 
 
 def test_a_damaged_result_is_named(scaled, text_folder, tiny):
@@ -186,7 +223,8 @@ def test_a_plan_takes_no_more_than_its_time_and_repeats_text_at_most_four_times(
 
 def test_more_time_gives_larger_models_and_more_tokens():
     family, text = family_of(), Text(10**9, 1e5)
-    largest = [lay_out(family, machine_of(seconds, 2, family), text, "").largest for seconds in (1e3, 1e4, 1e5)]
+    layouts = [lay_out(family, machine_of(seconds, 2, family), text, "") for seconds in (1e3, 1e4, 1e5)]
+    largest = [(layout.widths[-1], layout.tokens[-1]) for layout in layouts]
     assert largest == sorted(largest)
     assert len(set(largest)) == 3
 
@@ -210,6 +248,24 @@ def test_a_budget_that_is_too_small_is_refused_with_one_that_fits(seconds):
 def test_a_text_that_the_longest_run_would_repeat_too_often_is_refused():
     with pytest.raises(ValueError, match="more than 4 times the text: give more text"):
         lay_out(family_of(), machine_of(1e4), Text(10_000, 1e4), "2h")
+
+
+def test_a_plan_that_the_text_limits_says_so():
+    family = family_of()
+    unit = 5 * family.recipe.step_tokens
+    for tokens, machine, limited in ((12 * unit - 1, machine_of(1e6), True), (10**8, machine_of(1e4), False)):
+        text = Text(tokens, 1e4)
+        layout = filled(family, lay_out(family, machine, text, ""), machine, text)
+        said = "\n".join(plan_in_words(family, layout, machine, text))
+        assert ("no run reads it more than 4 times" in said) == limited
+
+
+def test_a_recipe_of_an_adapter_is_refused(tiny):
+    recipe = replace(load_recipe(tiny), lora=LoraConfig(rank=2))
+    with pytest.raises(ValueError, match="random weights must train"):
+        Family(recipe)
+    with pytest.raises(ValueError, match="random weights must train"):
+        Budget(recipe, 1e12)
 
 
 def test_times_of_sizes_lie_on_a_line_through_both_measurements():
