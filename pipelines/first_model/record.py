@@ -3,13 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from lm.config_costs import flops_per_token
 from lm.values import read_as
 from pipelines.cli.display import count_text
 from pipelines.files import read_json, write_json
 from pipelines.first_model.choices import Kind
 from pipelines.first_model.text_facts import TextFacts
+from pipelines.run.folder import Run
 
 NAME = "train.json"
 
@@ -72,10 +74,17 @@ class Record:
 
     @classmethod
     def read(cls, out: Path) -> "Record":
-        """Return the record in the folder `out`; an empty one if there is none."""
+        """Return the record in the folder `out`, with the recipe's length of runs that it lacks."""
         path = out / NAME
-        if not path.exists():
-            return cls()
+        record = cls() if not path.exists() else cls._read(path)
+        for kind in set(get_args(Kind)) - record.models.keys():
+            if (out / kind / "config.toml").exists():
+                train = Run(out / kind).recipe.train
+                record.models[kind] = Asked(train.minutes or None, train.tokens)
+        return record
+
+    @classmethod
+    def _read(cls, path: Path) -> "Record":
         remedy = "remove the file, and the next call writes it again"
         content = read_json(path, remedy)
         try:
@@ -100,12 +109,20 @@ class Record:
         before = self.models.get(kind)
         if before is None:
             return
+        trained, planned = 0.0, 0.0
+        if (out / kind / "config.toml").exists():
+            run = Run(out / kind)
+            trained, planned = run.seconds() / 60, before.tokens * flops_per_token(run.recipe.model)
         if tokens and tokens < before.tokens:
             less, more = f"`tokens={tokens}`", f"{before.tokens:,} tokens"
         elif minutes and before.minutes and minutes < before.minutes:
             less, more = f"`minutes={minutes:g}`", f"{before.minutes:g} minutes"
+        elif minutes and not before.minutes and minutes <= trained:
+            less, more = f"`minutes={minutes:g}`", f"{trained:.3g} minutes"
         elif flops and before.flops and flops < before.flops:
             less, more = f"`flops={flops:g}`", f"{before.flops:g} FLOPs"
+        elif flops and not before.flops and flops < planned:
+            less, more = f"`flops={flops:g}`", f"{planned:.3g} FLOPs"
         else:
             return
         raise ValueError(

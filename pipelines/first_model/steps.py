@@ -88,8 +88,9 @@ def run(job: Job, source: Corpus, dry_run: bool = False) -> dict[str, Evaluation
     print_choice(source.name, text, choice, budget, job.kinds)
     if dry_run:
         return {}
-    record.text = described
-    record.write(job.out)
+    if record.text != described:
+        record.text = described
+        record.write(job.out)
     with resumable(job.out, "steps"), left_out_is_said():
         _make_tokenizer(job, choice)
         dataset = _make_dataset(job, choice)
@@ -119,10 +120,13 @@ def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
     If a time limits the training, speeds are measured: first of the smallest model, then of the best model by the
     speeds so far, until the best model is a measured one.
     """
-    minutes = max(job.minutes_of(record.models.get(kind)) for kind in job.kinds)
+    asked = [record.models[kind] for kind in job.kinds if kind in record.models]
+    minutes, tokens = max(map(job.minutes_of, asked), default=job.minutes_of(None)), job.tokens
+    if not (job.minutes or job.tokens or job.flops):
+        tokens = max((before.tokens for before in asked if not before.minutes), default=None)
     flops = training_flops(choose_machine(half=True))
-    budget = Budget(seconds=60 * minutes, flops_per_second=flops, tokens=job.tokens, flops=job.flops)
-    if job.tokens or job.flops or any((job.out / kind / "config.toml").exists() for kind in job.kinds):
+    budget = Budget(seconds=60 * minutes, flops_per_second=flops, tokens=tokens, flops=job.flops)
+    if tokens or job.flops or any((job.out / kind / "config.toml").exists() for kind in job.kinds):
         return budget
     size = SIZES[0]
     while size not in budget.measured:
@@ -195,15 +199,15 @@ def _train(job: Job, kind: Kind, choice: Choice, record: Record, dataset: TokenD
     record.models[kind] = Asked(asked_minutes, recipe.train.tokens, job.flops or (before.flops if before else None))
     record.write(job.out)
     _step(f"{kind}: {PREDICTS[kind]}", pretrain_command(name, recipe, data=job.out / "data", out=folder))
-    before_now = _seconds(folder)
-    pretrain(recipe, data=job.out / "data", out=folder)
-    return _seconds(folder) - before_now
-
-
-def _seconds(folder: Path) -> float:
-    """Return the seconds of training of a run so far; 0.0 if there is none."""
-    metrics = Run(folder).metrics() if (folder / "config.toml").exists() else []
-    return float(metrics[-1]["time_s"]) if metrics else 0.0
+    trained = Run(folder).seconds() if (folder / "config.toml").exists() else 0.0
+    try:
+        pretrain(recipe, data=job.out / "data", out=folder)
+    except ValueError:  # a refused training leaves no trace in the record
+        if before:
+            record.models[kind] = before
+            record.write(job.out)
+        raise
+    return Run(folder).seconds() - trained
 
 
 def pretrain_command(name: str, recipe: Recipe, data: Path, out: Path) -> str:
@@ -228,8 +232,11 @@ def _length(job: Job, before: Asked | None, recipe: Recipe, dataset: TokenDatase
         tokens = before.tokens
     else:
         tokens = round(min(60 * minutes * training_speed(fitted, Mixture([dataset])).tokens_per_second, most))
-    timed = tokens < most and not (before and before.minutes is None and job.minutes is None)
-    return tokens, minutes if timed else 0.0
+    if before and before.minutes is None and job.minutes is None:
+        return tokens, 0.0
+    # A run that already has the most tokens ends by them, even on a machine that has become slower.
+    longest = max(tokens, before.tokens if before else 0)
+    return tokens, minutes if longest < most else 0.0
 
 
 def _evaluate(folder: Path, compressors: bool) -> Evaluation:
@@ -253,7 +260,8 @@ def _is_current(known: SplitEvaluation, folder: Path) -> bool:
     measured = known.measured
     same_text = measured.dataset_fingerprint == Run(folder).facts["dataset_fingerprint"]
     same_weights = measured.checkpoint == best_checkpoint(folder).name
-    return same_text and same_weights and known.window == known.stride and known.min_context == 1
+    same_windows = known.window == known.stride and known.min_context == 1 and known.trained_length is None
+    return same_text and same_weights and same_windows
 
 
 def _report(job: Job, evaluations: Mapping[str, Evaluation]) -> None:

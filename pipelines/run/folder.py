@@ -142,6 +142,11 @@ class Run:
         """Return the records in metrics.jsonl; ValueError names the first damaged line."""
         return read_metrics(self.folder / "metrics.jsonl")
 
+    def seconds(self) -> float:
+        """Return the seconds of training so far."""
+        metrics = self.metrics()
+        return float(metrics[-1]["time_s"]) if metrics else 0.0
+
 
 def opened(
     run: "str | Path | LoadedRun",
@@ -282,6 +287,11 @@ def _changes(run: Run, recipe: Recipe, facts: dict[str, Any]) -> list[tuple[str,
             raise ValueError(
                 f"{run.folder} ends after {recipe.train.minutes:g} minutes, so `train.tokens` does not extend it: give "
                 "more `train.minutes`"
+            )
+        if name == "train.minutes" and was == 0 and run.seconds() >= 60 * now:
+            raise ValueError(
+                f"{run.folder} has trained for {run.seconds() / 60:.3g} minutes, which `train.minutes={now:g}` does "
+                "not exceed: give more"
             )
         shorter = (name == "train.tokens" and now < was) or (name == "train.minutes" and 0 < now < was)
         if name in run.settings or shorter:

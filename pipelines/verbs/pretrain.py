@@ -92,8 +92,9 @@ def _refuse_two_lengths(recipe: Recipe, before: Recipe) -> None:
     """Raise ValueError if `recipe` has `train.words` and other `train.tokens` than `before`: words replace tokens."""
     words, tokens = recipe.train.words, recipe.train.tokens
     if words and tokens != before.train.tokens:
+        without = "train.words=0 and train.keep_words=0" if recipe.train.keep_words else "train.words=0"
         raise ValueError(
-            f"train.tokens is {tokens}, and train.words is {words}: give one of them (train.words=0 for tokens alone)"
+            f"train.tokens is {tokens}, and train.words is {words}: give one of them ({without} for tokens alone)"
         )
 
 

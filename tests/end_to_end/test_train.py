@@ -118,6 +118,8 @@ def test_flops_are_those_of_the_steps_and_may_only_grow(copied, in_process):
     ("words", "complaint"),
     [
         (["--tokens", "2k"], "my/gpt is a training of 4,000 tokens, which --tokens 2000 would shorten"),
+        (["--minutes", "1e-4"], "minutes, which --minutes 0.0001 would shorten: leave the option out, give more"),
+        (["--flops", "1e8"], "FLOPs, which --flops 1e+08 would shorten: leave the option out, give more"),
         (["--split", "tail:0.2"], "my was made from another text (--split was left out, and is tail:0.2 now)"),
         (["--out", "my/gpt"], "--out my/gpt is a run: give a folder for runs, such as my"),
         (["--minutes", "1", "--tokens", "5k"], "--minutes and --tokens both say how long to train"),
@@ -134,6 +136,19 @@ def test_a_contradiction_is_one_sentence_and_changes_nothing(trained, in_process
     assert done.returncode in (1, 2)
     assert complaint in done.stderr and done.stderr.count("\n") == 1
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_the_record_of_a_training_keeps_its_length_through_a_refusal_and_a_loss(copied, in_process):
+    record, recipe = copied / "my" / "train.json", Run(copied / "my" / "gpt").recipe
+    before = json.loads(record.read_text())["models"]
+    done = in_process("train", "my text", "--tokens", "6k", "--seed", "7", cwd=copied)
+    assert "its train.seed is 0, not 7" in done.stderr
+    assert json.loads(record.read_text())["models"] == before
+    record.unlink()
+    done = in_process("train", "my text", cwd=copied)
+    assert done.returncode == 0, done.stderr
+    assert Run(copied / "my" / "gpt").recipe == recipe
+    assert json.loads(record.read_text())["models"]["gpt"]["tokens"] == recipe.train.tokens
 
 
 def test_a_changed_text_is_refused(trained, copied, in_process):
@@ -186,10 +201,12 @@ def test_the_same_command_resumes_a_training_that_was_stopped(text_folder, tmp_p
     assert all((tmp_path / "my" / path).exists() for path in FILES)
 
 
-def test_python_returns_the_evaluations(copied, monkeypatch):
+def test_python_returns_the_evaluations_of_the_context_of_the_training(copied, monkeypatch):
     monkeypatch.chdir(copied)
+    assert bytelm.evaluate("my/gpt", context=16, compressors=True).validation.trained_length
     found = bytelm.train("my text", out="my", tokens=4000)
     written = json.loads((copied / "my" / "gpt" / "evaluation.json").read_text())
+    assert found["gpt"].validation.trained_length is None
     assert found["gpt"].validation.bits_per_byte == written["splits"]["validation"]["bits_per_byte"]
 
 
