@@ -45,7 +45,10 @@ def draw(sums: np.ndarray, block: int | None) -> np.ndarray:
     """Return the sums of each sample: (U, K) to (DRAWS, K). A sample draws units, or blocks of `block` units."""
     if block is None:
         return resampled_sums(sums, draws=DRAWS, seed=SEED)
-    return resampled_sums(circular_blocks(sums, block), picks=math.ceil(len(sums) / block), draws=DRAWS, seed=SEED)
+    picks = math.ceil(len(sums) / block)
+    # The last block may go beyond the size of the text.
+    share = len(sums) / (picks * block)
+    return share * resampled_sums(circular_blocks(sums, block), picks=picks, draws=DRAWS, seed=SEED)
 
 
 def sampling_of(scores: TokenScores, text: StreamText | None, window: int) -> Sampling | None:

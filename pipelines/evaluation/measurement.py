@@ -6,16 +6,20 @@ any Result. They know its numbers, rows, sentences and tables, but not what was 
 """
 
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
 
 from lm.values import read_as
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from pipelines.evaluation.planning import EvaluationOptions
     from pipelines.evaluation.split import Chunk, ScoredSplit, Split
     from pipelines.reporting.pictures import Picture
     from pipelines.run.folder import Run
+
+T = TypeVar("T", bound="DataclassInstance")
 
 
 class Number(NamedTuple):
@@ -78,6 +82,12 @@ class Opponent(NamedTuple):
     knows_training: bool = False
 
 
+def with_fields_of(new: T, old: T) -> T:
+    """Return a dataclass with the fields of `old` where `new` has None."""
+    missing = [field.name for field in fields(new) if getattr(new, field.name) is None]
+    return replace(new, **{name: getattr(old, name) for name in missing})
+
+
 @dataclass(frozen=True)
 class Result:
     """A result of a split. A field that has its default is left out of evaluation.json."""
@@ -116,6 +126,10 @@ class Result:
         """Return the keys of a split in evaluation.json that hold the result."""
         value = self.to_json()
         return {self.key: value} if self.key else dict(value)
+
+    def completed_by(self, old: Self) -> Self:
+        """Return the result; what it lacks comes from the `old` one, which was measured with the same settings."""
+        return self if self.key else with_fields_of(self, old)
 
     @classmethod
     def mean(cls, shares: Sequence[float], results: Sequence[Self]) -> Self | None:

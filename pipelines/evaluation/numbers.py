@@ -40,12 +40,19 @@ def results() -> tuple[type[Result], ...]:
 
 @cache
 def numbers() -> dict[str, Number]:
-    """Return the entries of a split that are numbers to read, by key."""
+    """Return the entries of a split that are numbers to read, by key. Several kinds of results may have a key."""
     known: dict[str, Number] = {}
     for result in (kind for kind in results() if not kind.key):
         for name, number in result.numbers().items():
             known.setdefault(name, number)
     return known
+
+
+def numbers_of(evaluations: Sequence["SplitEvaluation"]) -> dict[str, Number]:
+    """Return `numbers`. A key of several kinds of results has the number of the first result in the evaluations."""
+    own = [result.numbers() for one in evaluations for result in one.results if not result.key]
+    first = {key: number for numbers in reversed(own) for key, number in numbers.items()}
+    return {key: first.get(key, number) for key, number in numbers().items()}
 
 
 @cache
@@ -57,11 +64,11 @@ def keys() -> frozenset[str]:
 def headline(evaluation: "SplitEvaluation") -> str:
     """Return the numbers that people quote: "perplexity 12.30, 1.2345 bits per byte"."""
     if evaluation.entries.get("task") is not None:
-        quoted = (key for result in evaluation.results for key, shown in result.numbers().items() if shown.headline)
-        measured = (key for key in quoted if evaluation.entries.get(key) is not None)
-        return ", ".join(f"{in_words(key)} {value_of(key, evaluation)}" for key in measured)
+        quoted = [(key, shown) for result in evaluation.results for key, shown in result.numbers().items()]
+        measured = [(key, shown) for key, shown in quoted if shown.headline and evaluation.entries.get(key) is not None]
+        return ", ".join(f"{shown.name} {value_of(key, evaluation)}" for key, shown in measured)
     known = [key for key in PER_BYTE if evaluation.entries.get(key) is not None]
-    per_byte = (f"{value_of(key, evaluation)} {in_words(key)}" for key in known)
+    per_byte = (f"{value_of(key, evaluation)} {numbers()[key].name}" for key in known)
     return ", ".join([f"perplexity {value_of('perplexity', evaluation)}", *per_byte])
 
 
@@ -86,19 +93,17 @@ def by_sentence(sentences: Mapping[str, list[str]]) -> list[str]:
     ]
 
 
-def in_words(key: str) -> str:
-    """Return the name of a number of evaluation.json, with its unit."""
-    return numbers()[key].name if key in numbers() else key
+UNKNOWN = "–"
 
 
-def format_number(key: str, value: Any) -> str:
-    """Return the value of a number of evaluation.json in its usual format; "–" for None."""
+def _formatted(value: Any, number: Number | None) -> str:
+    """Return a value of evaluation.json in its usual format."""
     if value is None:
-        return "–"
+        return UNKNOWN
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:,.{numbers()[key].digits}f}"
+    if isinstance(value, float) and number:
+        return f"{value:,.{number.digits}f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -116,7 +121,7 @@ def value_of(key: str, evaluation: "SplitEvaluation") -> str:
     """Return the value of a number of a split in its usual format."""
     if key in overflows(evaluation):
         return perplexity_text(evaluation.entries[numbers()[key].exp_of], ",.2f")
-    return format_number(key, evaluation.entries.get(key))
+    return _formatted(evaluation.entries.get(key), numbers_of([evaluation]).get(key))
 
 
 def with_interval(key: str, evaluation: "SplitEvaluation") -> str:
@@ -128,23 +133,33 @@ def with_interval(key: str, evaluation: "SplitEvaluation") -> str:
     if None in bounds:
         low, high = (perplexity_text(nats, ",.2f") for nats in intervals.bounds[numbers()[key].exp_of])
     else:
-        low, high = (format_number(key, bound) for bound in bounds)
+        low, high = (_formatted(bound, numbers_of([evaluation]).get(key)) for bound in bounds)
     return f"{value} ({low} to {high})"
 
 
 def rows_of(
-    evaluations: Sequence["SplitEvaluation"], cell: Callable[[str, "SplitEvaluation"], str] = value_of
+    evaluations: Sequence["SplitEvaluation"],
+    cell: Callable[[str, "SplitEvaluation"], str] = value_of,
+    headlines: bool = False,
 ) -> list[tuple[str, list[str]]]:
-    """Return (key, a cell for each evaluation) for every number that occurs in them, and further rows of results."""
-    rows = [(key, [cell(key, one) for one in evaluations]) for key in numbers() if _occurs(key, evaluations)]
+    """Return (name, a cell for each evaluation) for every number that occurs in them, and further rows of results.
+
+    With `headlines`, numbers that are not headlines are left out.
+    """
+    rows = [
+        (number.name, [cell(key, one) for one in evaluations])
+        for key, number in numbers_of(evaluations).items()
+        if _occurs(key, evaluations) and (number.headline or not headlines)
+    ]
     further = [dict(row for result in one.results for row in result.rows().items()) for one in evaluations]
     names = dict.fromkeys(name for column in further for name in column)
-    return [*rows, *((name, [column.get(name, format_number(name, None)) for column in further]) for name in names)]
+    return [*rows, *((name, [column.get(name, UNKNOWN) for column in further]) for name in names)]
 
 
 def definitions(evaluations: Sequence["SplitEvaluation"]) -> list[tuple[str, str, str]]:
     """Return (name, key in evaluation.json, definition) of the numbers in the evaluations."""
-    own = [(number.name, key, number.definition) for key, number in numbers().items() if _occurs(key, evaluations)]
+    known = numbers_of(evaluations)
+    own = [(number.name, key, number.definition) for key, number in known.items() if _occurs(key, evaluations)]
     further = dict.fromkeys(type(result) for one in evaluations for result in one.results if result.rows())
     return [*own, *((number.name, kind.key, number.definition) for kind in further for number in kind.more_definitions)]
 

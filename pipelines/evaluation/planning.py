@@ -11,7 +11,7 @@ from lm.longer_context import ContextScaling
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.corpus_text import CorpusText
 from pipelines.evaluation.measurement import Measurement
-from pipelines.evaluation.measurements import measurements, with_changed_options
+from pipelines.evaluation.measurements import changed_options, measurements, with_changed_options
 from pipelines.evaluation.windows import Objective, Stream, WindowSettings
 from pipelines.files import distinct_names
 from pipelines.recipes.recipe import CORRUPTIONS, Recipe
@@ -139,13 +139,25 @@ def plan(run: Run, options: EvaluationOptions, data: AnyPath | None = None, agai
         return chosen
     own = replace(options, measuring=None, checkpoint="auto")
     check_comparable(against, run)
-    theirs = plan(against, own) if has_other_tokenizer(against, run) else replace(chosen, run=against, options=own)
+    if not has_other_tokenizer(against, run):
+        theirs = replace(chosen, run=against, options=own)
+    elif options.corpus or len(against.sources) == 1:
+        theirs = plan(against, own)
+    else:
+        raise ValueError(
+            f"{against.folder} has another tokenizer than {run.folder}, and no single dataset of its own: name a text "
+            "for both with `corpus`"
+        )
     return replace(chosen, other=replace(theirs, training=None))
 
 
 def _task_plan(run: Run, options: EvaluationOptions, data: AnyPath | None, against: Run | None) -> TaskPlan:
     if against is not None:
         raise ValueError(f"{run.folder} is fine-tuned for a task: evaluate both runs, and leave `against` out")
+    of_texts = {"splits": ("validation",), "stride": None, "min_context": 1}
+    unfit = [name for name, default in of_texts.items() if getattr(options, name) != default]
+    if named := [f"`{name}`" for name in (*unfit, *changed_options(options.measuring or {}))]:
+        raise ValueError(f"{run.folder} is fine-tuned for a task: leave {' and '.join(named)} out")
     if data is not None and not isinstance(data, Path):
         raise ValueError(f"`data` is {data}: give a local file of examples")
     if data is None and not run.facts["data"]:

@@ -14,19 +14,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from lm.values import read_as
 from lm.warn import warn
-from pipelines.evaluation.measurement import Result
+from pipelines.evaluation.measurement import Result, with_fields_of
 from pipelines.evaluation.measurements.predictions import Numbers
 from pipelines.evaluation.measurements.settings import Settings
 from pipelines.evaluation.numbers import headline, keys, measured_results, numbers, overflows, task_results
 from pipelines.files import read_json, write_json
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from pipelines.run.folder import Run
 
 R = TypeVar("R", bound=Result)
-T = TypeVar("T", bound="DataclassInstance")
 # The results that every evaluation has.
 ALWAYS = (Numbers, Settings)
 # One evaluation replaces another if these fields and all settings agree wherever both have them.
@@ -139,8 +136,8 @@ class SplitEvaluation:
         kept = {type(result): result for result in old.results}
         for result in self.results:
             before = kept.get(type(result))
-            kept[type(result)] = result if before is None or result.key else _completed(result, before)
-        return SplitEvaluation(self.split, tuple(kept.values()), _completed(self.measured, old.measured))
+            kept[type(result)] = result if before is None else result.completed_by(before)
+        return SplitEvaluation(self.split, tuple(kept.values()), with_fields_of(self.measured, old.measured))
 
 
 @dataclass(frozen=True, repr=False)
@@ -261,9 +258,3 @@ class _File:
     splits: dict[str, dict[str, Any]]
     measured: dict[str, Measured]
     earlier: tuple[_Earlier, ...] = ()
-
-
-def _completed(new: T, old: T) -> T:
-    """Return a dataclass with the fields of `old` where `new` has None."""
-    missing = [field.name for field in fields(new) if getattr(new, field.name) is None]
-    return replace(new, **{name: getattr(old, name) for name in missing})

@@ -7,7 +7,7 @@ from pipelines import own_version
 from pipelines.cli.display import count_text
 from pipelines.cli.escapes import safe
 from pipelines.evaluation.measurements.trained_text import TrainedText
-from pipelines.evaluation.numbers import in_words, rows_of
+from pipelines.evaluation.numbers import rows_of
 from pipelines.evaluation.results import Evaluation
 from pipelines.exchange.possible_exports import possible_exports
 from pipelines.files import parse_json
@@ -157,8 +157,7 @@ def _evaluation(run: Run, checkpoint: str) -> str:
     main = evaluation.main(own)
     splits = {one.text_name(own): one for one in (*([main] if main else []), *evaluation.splits.values())}
     head = f"| | {' | '.join(splits)} |\n|---|{'---:|' * len(splits)}\n"
-    rows = rows_of(list(splits.values()))
-    table = head + "\n".join(f"| {in_words(key)} | {' | '.join(cells)} |" for key, cells in rows)
+    table = head + "\n".join(f"| {name} | {' | '.join(cells)} |" for name, cells in rows_of(list(splits.values())))
     trained = ((name, split.find(TrainedText)) for name, split in splits.items())
     seen = [(name, text.not_held_out(run.name)) for name, text in trained if text]
     return "\n\n".join([table, *(f"**{name}**: {sentence}" for name, sentence in seen if sentence)])

@@ -10,8 +10,6 @@ from pipelines.evaluation.measurements.trained_text import TrainedText
 from pipelines.evaluation.numbers import (
     by_sentence,
     definitions,
-    in_words,
-    numbers,
     results,
     rows_of,
     sentences_of,
@@ -90,7 +88,7 @@ def measured_tables(subjects: Sequence[Subject]) -> list[Table]:
 def _result_rows(columns: Sequence[Column]) -> list[tuple[str, list[str]]]:
     return [
         ("text", [subject.text_name(evaluation) for subject, evaluation in columns]),
-        *((in_words(key), cells) for key, cells in _headlines(columns)),
+        *rows_of([column for _, column in columns], with_interval, headlines=True),
         *_rows(columns, _SETTINGS),
     ]
 
@@ -100,8 +98,7 @@ def number_tables(subjects: Sequence[Subject]) -> list[Table]:
     tables = []
     for objective, columns in _by_objective(subjects).items():
         shown = {label for label, _ in _result_rows(columns)}
-        rows = [(in_words(key), cells) for key, cells in rows_of([column for _, column in columns])]
-        rows = [(label, cells) for label, cells in rows if label not in shown]
+        rows = [row for row in rows_of([column for _, column in columns]) if row[0] not in shown]
         heads = [f"{label_of(*column)}, {column[0].text_name(column[1])}" for column in columns]
         tables.append(Table("More numbers", OBJECTIVES.get(objective, f"Task: {objective}"), heads, rows))
     return tables
@@ -184,12 +181,6 @@ def _by_objective(subjects: Sequence[Subject]) -> dict[str, list[Column]]:
         objective = column[0].run.recipe.objective if column[1].task is None else column[1].task
         columns.setdefault(objective, []).append(column)
     return columns
-
-
-def _headlines(columns: Sequence[Column]) -> list[tuple[str, list[str]]]:
-    known = numbers()
-    rows = rows_of([column for _, column in columns], with_interval)
-    return [(key, cells) for key, cells in rows if key not in known or known[key].headline]
 
 
 def _measure(name: str) -> Callable[[Column], str]:

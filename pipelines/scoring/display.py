@@ -174,6 +174,9 @@ def _most_surprising_tokens(score: TextScore, tok: Tokenizer) -> None:
         heads, widths = (*heads[:place], *heads[place + 1 :]), widths[:place] + widths[place + 1 :]
         rows = [(*row[:place], *row[place + 1 :]) for row in rows]
     width = results.width - sum(widths)
+    if not made.top_ids.shape[1]:
+        table(heads[:-1], rows, text=True)
+        return
     table(heads, [(*row, _fitting(words, width)) for row, words in zip(rows, likeliest, strict=True)], text=True)
 
 

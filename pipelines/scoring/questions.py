@@ -1,6 +1,7 @@
 """Multiple choice with examples before each question, in the format of lm-evaluation-harness.
 
-A question is read as its text, a blank and a choice. Each of its examples is a question with its right choice, and a
+A question is read as its text, a blank and a choice. White space at the end of the text or at the start of the choice
+replaces the blank. Each of its examples is a question with its right choice, and a
 blank line follows it. The examples of question i, from 0, are drawn with `random.Random(1234 + i)`, so they do not
 depend on other questions; lm-evaluation-harness draws those of all questions from one `Random(1234)`.
 """
@@ -149,7 +150,7 @@ def score_questions(
         ]
         read = [
             [
-                continuation(run, context, _spaced(choice), before, f'"{choice:.40}" of {one.row.place}')
+                continuation(run, context, _ending(one, choice), before, f'"{choice:.40}" of {one.row.place}')
                 for choice in one.inputs.choices
             ]
             for one, context in zip(questions[part], contexts, strict=True)
@@ -189,10 +190,12 @@ def _without(place: int, left_out: Sequence[int]) -> int:
 def _context(questions: Sequence[Example], question: Example, examples: Sequence[int]) -> str:
     """Return the text before the choices of a question."""
     shown = [questions[number] for number in examples]
-    told = (f"{one.inputs.text}{_spaced(one.inputs.choices[one.target])}{BETWEEN}" for one in shown)
+    told = (f"{one.inputs.text.rstrip()}{_ending(one, one.inputs.choices[one.target])}{BETWEEN}" for one in shown)
     return "".join([*told, question.inputs.text.rstrip()])
 
 
-def _spaced(choice: str) -> str:
-    """Return a choice with a blank before it, if it does not begin with white space."""
-    return choice if choice[0].isspace() else BLANK + choice
+def _ending(question: Example, choice: str) -> str:
+    """Return a choice after the white space at the end of its question, or after a blank if neither has any."""
+    text = question.inputs.text
+    space = text[len(text.rstrip()) :]
+    return (space or BLANK * (not choice[0].isspace())) + choice

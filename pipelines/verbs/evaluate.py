@@ -220,7 +220,6 @@ def _show(measured: MeasuredRuns, explain: bool) -> None:
         by_sentence,
         definitions,
         headline,
-        in_words,
         overflows,
         rows_of,
         sentences_of,
@@ -239,7 +238,7 @@ def _show(measured: MeasuredRuns, explain: bool) -> None:
     answer("")
     rows = rows_of(list(columns.values()), with_interval)
     between = "\n(" if len(columns) > 2 else " ("  # so that three columns fit into 80 characters
-    cells = [(in_words(key), *(cell.replace(" (", between) for cell in row)) for key, row in rows]
+    cells = [(number, *(cell.replace(" (", between) for cell in row)) for number, row in rows]
     table((" ".join(names) if len(measured) == 1 else "", *columns), cells)
     for plans, _ in measured:
         if len(plans) > 1:

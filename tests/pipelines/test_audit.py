@@ -94,6 +94,25 @@ def test_text_that_a_normalizer_changes_is_not_the_original(tmp_path, small_reci
     assert audit.counts.text_bytes == sum(len(normalize("NFC", text).encode()) for text in texts)
 
 
+def test_a_split_whose_only_document_is_cut_has_no_original_to_compare_with(small_recipe, tokenizer_folder, tmp_path):
+    (tmp_path / "text.txt").write_text("a line of text\n" * 2000)
+    bytelm.build_dataset(
+        [str(tmp_path / "text.txt")], tokenizer=tokenizer_folder, context_length=32, out=tmp_path / "data"
+    )
+    short = replace(small_recipe, train=replace(small_recipe.train, tokens=2560))
+    bytelm.pretrain(short, data=tmp_path / "data", out=tmp_path / "run")
+    audit, checks = audited(tmp_path / "run", tmp_path)
+    assert audit.counts.documents == 1 and audit.counts.original_bytes is None
+    assert "cuts its only document" in checks["decoded text equals the original"].found
+    for name in (
+        "decoded text equals the original",
+        "decoded bytes, original bytes",
+        "U+FFFD decoded, in the original",
+    ):
+        assert checks[name].passed is None
+    assert checks["bits per byte, counted again"].found.endswith("per decoded byte")
+
+
 def test_a_masked_model_has_no_code_length(trained_bert, tmp_path):
     audit, checks = audited(trained_bert, tmp_path)
     assert not failed(checks) and checks["bits per byte are a code length"].passed is None

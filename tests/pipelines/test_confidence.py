@@ -5,9 +5,11 @@ import math
 import numpy as np
 import pytest
 
+from lm.metrics.intervals import block_length
 from pipelines.dataset.reader import TokenDataset
-from pipelines.evaluation.confidence import sampling_of
+from pipelines.evaluation.confidence import draw, sampling_of
 from pipelines.evaluation.documents import text_of_stream
+from pipelines.evaluation.measurements.intervals import Intervals
 from pipelines.evaluation.measurements.predictions import intervals
 from pipelines.evaluation.windows import TokenScores
 from pipelines.verbs.evaluate import evaluate
@@ -83,6 +85,18 @@ def test_an_interval_of_the_shortest_text_that_has_one_covers_the_mean():
         low, high = intervals(scores, sampling_of(scores, None, 32), None)["cross_entropy"]
         covered.append(low < 4 < high)
     assert np.mean(covered) > 0.75
+
+
+@pytest.mark.parametrize("units", [20, 21, 29, 100])
+def test_samples_of_blocks_have_the_size_of_the_text(units):
+    drawn = draw(np.ones((units, 1)), block_length(units))
+    assert drawn == pytest.approx(np.full(drawn.shape, units))
+
+
+def test_blocks_that_mix_documents_are_the_reason_for_blocks_of_contexts():
+    mixed, few = (Intervals("blocks", documents, 50, 5, 2000, 0, {}).sentences(0)[0] for documents in (1000, 3))
+    assert "the 50 contexts, because they mix documents." in mixed
+    assert "the 50 contexts, because the text has only 3 documents." in few
 
 
 def test_models_without_a_code_length_have_no_interval_of_bits_per_byte(trained_bert, trained_t5, trained_translator):

@@ -21,6 +21,7 @@ from pipelines.evaluation.decoded_text import stream_text
 from pipelines.evaluation.measurements import kinds, options
 from pipelines.evaluation.measurements.compressors import compressed_text
 from pipelines.evaluation.measurements.source import SourceNumbers
+from pipelines.evaluation.planning import EvaluationOptions, plan
 from pipelines.evaluation.results import Evaluation
 from pipelines.evaluation.windows import decoder_windows
 from pipelines.figures.cross_entropy import draw_cross_entropy
@@ -188,6 +189,15 @@ def test_a_run_diverges_from_another_but_not_from_itself(tmp_path, trained_gpt, 
     assert there["kl_bits"] == pytest.approx(back["reverse_kl_bits"], rel=1e-5)
     assert there["js_bits"] == pytest.approx(back["js_bits"], rel=1e-5)
     assert 0 < there["js_bits"] < 1
+
+
+def test_an_imported_run_with_another_tokenizer_is_compared_on_a_corpus(trained_gpt, wordpiece_run, text_folder):
+    other = Run(wordpiece_run)
+    other.sources = {}  # as of an imported run
+    with pytest.raises(ValueError, match="no single dataset of its own: name a text for both with `corpus`"):
+        plan(Run(trained_gpt), EvaluationOptions(), against=other)
+    chosen = plan(Run(trained_gpt), EvaluationOptions(corpus=(str(text_folder),)), against=other)
+    assert chosen.other and chosen.other.run is other
 
 
 def test_a_run_with_another_objective_is_not_compared(trained_gpt, trained_bert, trained_t5):
@@ -404,6 +414,11 @@ def test_the_cross_entropy_and_its_parts_cover_the_same_tokens(in_process, marko
         f"has {numbers['true_cross_entropy_bits']:.4f} bits. The other 26 tokens, such as separators, count only in "
         "the cross-entropy of all tokens."
     ) in " ".join(done.stdout.split())
+
+
+def test_a_run_whose_tokens_are_several_symbols_is_not_compared_with_the_source(trained_gpt, markov_run):
+    numbers = evaluate(trained_gpt, corpus=(str(markov_run.parent / "chain.toml"),)).validation
+    assert numbers.bits_per_byte > 0 and numbers.kl_true_bits is None
 
 
 def test_the_figure_of_a_run_shows_its_cross_entropy_and_both_parts(markov_run):

@@ -57,6 +57,14 @@ def test_a_repeated_evaluation_keeps_the_numbers_of_the_longer_one(run):
     assert "earlier" not in saved(run)
 
 
+def test_a_repeated_evaluation_keeps_the_intervals_of_the_numbers_it_keeps(run, text_folder):
+    corpus = {"corpus": (str(text_folder),), "splits": ("validation",)}
+    [by_word] = evaluate(run, **corpus, unit="word").splits.values()
+    assert by_word.intervals.bounds.keys() >= {"word_perplexity", "perplexity"}
+    [again] = evaluate(run, **corpus).splits.values()
+    assert again.word_perplexity == by_word.word_perplexity and again.intervals == by_word.intervals
+
+
 def test_divergences_from_two_runs_are_both_kept(tmp_path, run):
     others = [shutil.copytree(run, tmp_path / name) for name in ("one", "two")]
     for other in others:

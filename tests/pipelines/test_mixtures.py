@@ -282,7 +282,7 @@ def test_evaluate_scores_each_source_and_their_weighted_mean(tmp_path, in_proces
     done = in_process("evaluate", "run", "--breakdown")
     assert done.returncode == 0, done.stderr
     assert "validation/data: In brackets: 95 % intervals" in done.stdout
-    short = "validation/prose: No 95 % intervals: the text has fewer than 30 documents and fewer than 20 contexts."
+    short = "validation/prose: No 95 % intervals: they need 30 documents, or 20 contexts"
     assert short in done.stdout
     assert "run, validation/prose: bits by class" in done.stdout
     assert "validation: the mean of the sources, weighted by their shares (70 % data, 30 % prose)" in done.stdout

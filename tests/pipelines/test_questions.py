@@ -44,6 +44,18 @@ def exported(peers, tmp_path_factory):
     return run, AUTO["gpt2"].from_pretrained(folder).eval(), tok
 
 
+@pytest.mark.parametrize(
+    ("end", "start", "between"), [("\n", "", "\n"), ("\n", " ", "\n "), ("", "\t", "\t"), ("", "", " ")]
+)
+def test_white_space_at_the_seam_is_kept_and_replaces_the_blank(trained_gpt, tmp_path, end, start, between):
+    rows = [{"question": f"def {name}:{end}", "choices": [f"{start}pass", f"{start}x"], "answer": 0} for name in "ab"]
+    run = bytelm.load_run(trained_gpt, device="cpu")
+    found = bytelm.score_questions(run, [write(tmp_path / "rows.jsonl", rows)], shots=1)
+    context = f"def b:{between}pass\n\ndef a:"
+    expected = bytelm.rank_choices(run, context, [f"{between}{choice}" for choice in ("pass", "x")])
+    assert found.log_probabilities[0] == pytest.approx(expected.log_probabilities, rel=1e-5)
+
+
 @pytest.mark.filterwarnings("ignore:. of 8 questions were cut")
 @pytest.mark.parametrize("shots", [0, 1, 2, 5])
 @pytest.mark.parametrize("start", [True, False])

@@ -323,6 +323,12 @@ def test_a_choice_that_joins_the_last_token_is_scored_as_lm_eval_does_with_a_war
         bytelm.rank_choices(run, token[:-1], [token[-1] + " os, sys"])
 
 
+def test_without_likeliest_tokens_the_table_has_no_column_for_them(in_process, trained_gpt):
+    heads = [in_process("score", trained_gpt, TEXT, "--top", top).stdout for top in ("0", "1")]
+    assert ["likeliest" in each and "entropy" in each for each in heads] == [False, True]
+    assert "entropy" in heads[0]
+
+
 def test_json_and_parquet_have_the_same_rows(in_process, trained_gpt, tmp_path):
     done = in_process("score", trained_gpt, TEXT, "--json", "--parquet", "rows.parquet", "--top", "3", "--no-start")
     assert done.returncode == 0, done.stderr

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from transformers import BertConfig, BertForQuestionAnswering
 
 from lm.metrics.answers import answer_f1, best_threshold, exact_match, normalized
+from pipelines.evaluation.numbers import definitions
 from pipelines.run.folder import Run
 from pipelines.tasks.data import reader_of
 from pipelines.tasks.examples import ABSENT, Encoded
@@ -332,6 +333,16 @@ def test_predictions_are_in_the_context_and_have_the_scores_of_the_evaluation(an
     else:
         assert result.has_answer_f1 is None and result.answer_threshold is None
     assert result.windows > len(rows) + 10 and not result.cut_examples
+
+
+def test_numbers_are_defined_as_in_the_task_and_options_for_a_text_are_refused(answerer):
+    folder, _ = answerer
+    names = {key: (name, definition) for name, key, definition in definitions([evaluate(folder / "run").validation])}
+    own = {key: (shown.name, shown.definition) for kind in Spans().kinds for key, shown in kind.numbers().items()}
+    assert {"exact_match", "answer_f1"} <= names.keys() & own.keys()
+    assert all(names[key] == own[key] for key in names.keys() & own.keys())
+    with pytest.raises(ValueError, match="is fine-tuned for a task: leave `stride` and `audit` out"):
+        evaluate(folder / "run", stride=8, audit=True)
 
 
 def test_other_examples_are_measured_with_the_threshold_of_the_held_out_ones(answerer):

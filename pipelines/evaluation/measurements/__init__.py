@@ -42,6 +42,11 @@ def measurements(given: Mapping[str, Any] | None = None) -> tuple[Measurement, .
     return tuple(kind(**{name: given[name] for name in own}) for kind, own in names)
 
 
+def changed_options(given: Mapping[str, Any]) -> list[str]:
+    """Return the names of the options in `given` that are not their defaults."""
+    return [option.name for option in options() if given.get(option.name, option.default) != option.default]
+
+
 def with_changed_options(given: Mapping[str, Any]) -> Iterator[Measurement]:
     """Yield the measurements with an option in `given` that is not its default; imports no other module."""
     for path in _modules():

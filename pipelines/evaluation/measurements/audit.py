@@ -60,7 +60,7 @@ class Counts:
     text_bytes: int
     """Bytes of the decoded text"""
     original_bytes: int | None
-    """Bytes of the original documents, without the part that the end of the split cuts off; None if unknown"""
+    """Bytes of the original documents, without the part that the end of the split cuts off; None if none is compared"""
     scored_bytes: int | None
     """Bytes of the scored tokens; None if the tokenizer loses text, which leaves the bytes of a token unknown"""
     tokens: int
@@ -178,14 +178,14 @@ def _compared(split: ScoredSplit, ids: np.ndarray) -> dict[str, Any]:
         equal += same
         if not same and first is None:
             first = FirstDifference(number + 1, _place_of_difference(split, number, written))
-    in_original = replacements if recorded is not None and equal == compared else _replacements(split)
+    in_original = replacements if compared and equal == compared else _replacements(split)
     return {
         "documents": text.documents,
         "documents_compared": compared,
         "documents_equal": equal,
         "first_difference": first,
         "text_bytes": size,
-        "original_bytes": original_size,
+        "original_bytes": original_size if compared else None,
         "replacement_characters": replacements,
         "replacement_characters_in_original": in_original,
     }
@@ -216,7 +216,8 @@ def _checks_of_text(split: ScoredSplit, counts: Counts) -> Iterator[Check]:
     if first:
         found += f"; first in document {first.document:,}" + ("" if first.byte is None else f", at byte {first.byte:,}")
     if not compared:
-        found = "no record of the original documents"
+        cut = "the end of the split cuts its only document"
+        found = "no record of the original documents" if split.recorded is None else cut
     yield Check("decoded text equals the original", equal == compared if compared else None, found)
     original = counts.original_bytes
     found = "unknown" if original is None else f"{original:,}"

@@ -1,6 +1,6 @@
 """The 95 % intervals of the numbers of a split."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 from lm.metrics.intervals import DRAWS
@@ -44,17 +44,21 @@ class Intervals(Result):
         entry = super().to_json()
         return entry.pop("bounds") | entry
 
+    def completed_by(self, old: Self) -> Self:
+        return replace(self, bounds={**old.bounds, **self.bounds})
+
     def sentences(self, tokens: int) -> list[str]:
         if self.resampled is None:
             return [
-                f"No 95 % intervals: the text has fewer than {FEWEST_DOCUMENTS} documents and fewer than "
-                f"{FEWEST_CONTEXTS} contexts."
+                f"No 95 % intervals: they need {FEWEST_DOCUMENTS} documents, or {FEWEST_CONTEXTS} contexts if there "
+                "are fewer documents or if blocks mix documents."
             ]
         if self.resampled == "documents":
             return [f"In brackets: 95 % intervals, by a bootstrap over the {self.documents:,} documents."]
+        few = f"the text has only {count_text(self.documents, 'document')}"
         return [
             f"In brackets: 95 % intervals, by a bootstrap over blocks of {self.contexts_per_block} of the "
-            f"{self.contexts:,} contexts, because the text has only {count_text(self.documents, 'document')}."
+            f"{self.contexts:,} contexts, because {few if self.documents < FEWEST_DOCUMENTS else 'they mix documents'}."
         ]
 
 

@@ -1,12 +1,11 @@
 """The divergence of a model from a synthetic source, whose distributions are known."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 
-from corpora.synthetic import source_from_description
+from corpora.synthetic import MarkovSource, source_from_description
 from lm.metrics.predictions import kl_from_source
 from lm.metrics.units import bits
 from pipelines.dataset.reader import TokenStream
@@ -64,25 +63,32 @@ class SourceNumbers(Result):
         return [sum_in_words + rest if others else sum_in_words]
 
 
+def symbols_of(tokenizer: Tokenizer, alphabet: np.ndarray) -> np.ndarray | None:
+    """Return the symbol of each token, int64 (vocab_size,), -1 for other tokens. `alphabet` is uint8 (symbols,).
+
+    Returns None unless every symbol is one token, and no token has several bytes.
+    """
+    if not tokenizer.is_lossless or (np.asarray(tokenizer.token_byte_lengths) > 1).any():
+        return None
+    numbers = {bytes([byte]): number for number, byte in enumerate(alphabet)}
+    symbols = np.full(tokenizer.vocab_size, -1, np.int64)
+    for token in np.flatnonzero(tokenizer.ordinary).tolist():
+        symbols[token] = numbers.get(tokenizer.token_bytes(token), -1)
+    return symbols if sorted(symbols[symbols >= 0].tolist()) == [*range(len(alphabet))] else None
+
+
 class SourceDivergence:
     """Sums up the entropy of a synthetic source, the divergence of a model from it, and the loss at the same tokens.
 
     Only positions whose context is known count: the `order` tokens before them are symbols. A separator between
     documents cuts the context. Without one (`separator=False`), the first symbols of a document count as if they
-    continued the document before.
+    continued the document before. `symbol_of` is the result of `symbols_of`.
     """
 
-    def __init__(self, description: dict[str, Any], stream: TokenStream, tokenizer: Tokenizer) -> None:
-        self.stream = stream
-        self.source = source_from_description(description)
-        self.symbol_of = np.full(tokenizer.vocab_size, -1, np.int64)
-        symbols = {bytes([byte]): number for number, byte in enumerate(self.source.alphabet)}
-        for token in range(tokenizer.vocab_size):
-            self.symbol_of[token] = symbols.get(tokenizer.token_bytes(token), -1)
-        whole = len(np.unique(self.symbol_of)) == len(symbols) + 1
-        if not whole or tokenizer.merges or not tokenizer.is_lossless:
-            raise ValueError("a synthetic source is compared symbol by symbol: use a BPE tokenizer without merges")
-        self.token_of = np.array([np.flatnonzero(self.symbol_of == s)[0] for s in range(len(symbols))])
+    def __init__(self, source: MarkovSource, stream: TokenStream, symbol_of: np.ndarray) -> None:
+        self.stream, self.source, self.symbol_of = stream, source, symbol_of
+        tokens = np.flatnonzero(symbol_of >= 0)
+        self.token_of = tokens[np.argsort(symbol_of[tokens])]
         self.entropy, self.divergence, self.loss, self.rows = 0.0, 0.0, 0.0, 0
 
     def update(self, chunk: Chunk) -> None:
@@ -116,7 +122,7 @@ class SourceDivergence:
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Measurement):
-    """The divergence from a synthetic source. It is always measured."""
+    """The divergence from a synthetic source, by a tokenizer whose tokens are the symbols. It is always measured."""
 
     result = SourceNumbers
 
@@ -124,9 +130,11 @@ class Source(Measurement):
         text = split.plan.dataset
         synthetic = text.synthetic if isinstance(text, CorpusText) else text.info["corpus"].get("synthetic")
         # Other objectives predict from the text on both sides, for which the source gives no distribution.
-        if synthetic and isinstance(split.stream, TokenStream) and isinstance(split.objective, NextToken):
-            return SourceDivergence(synthetic, split.stream, split.tokenizer)
-        return None
+        if not (synthetic and isinstance(split.stream, TokenStream) and isinstance(split.objective, NextToken)):
+            return None
+        source = source_from_description(synthetic)
+        symbols = symbols_of(split.tokenizer, source.alphabet)
+        return None if symbols is None else SourceDivergence(source, split.stream, symbols)
 
 
 MEASUREMENT = Source
