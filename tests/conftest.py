@@ -325,6 +325,11 @@ def in_process(tmp_path, monkeypatch):
     The many tests of messages use this fixture. The fixture `bytelm` starts the installed command.
     """
     from pipelines.cli.dispatch import main
+    from pipelines.training import timing
+
+    # A dry run names a speed: one step is enough for its words.
+    monkeypatch.setattr(timing, "WARM_UP_STEPS", 0)
+    monkeypatch.setattr(timing, "MEASURED_STEPS", 1)
 
     def run(*arguments, cwd=tmp_path, stdin=""):
         out, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))

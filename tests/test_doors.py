@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -407,11 +408,30 @@ KIND = Letters()
 '''
 
 
+SERVER = """
+import contextlib, io, json, sys
+
+from pipelines.cli.dispatch import main
+
+answers = sys.stdout
+for line in sys.stdin:
+    out, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+        try:
+            status = main(json.loads(line))
+        except SystemExit as leaving:
+            status = leaving.code or 0
+    texts = [stream.buffer.getvalue().decode() for stream in (out, errors)]
+    print(json.dumps([status, *texts]), file=answers, flush=True)
+"""
+
+
 class House:
-    """A copy of the packages with their compiled bytecode and kernels, and the command that runs it."""
+    """A copy of the packages with their compiled bytecode and kernels, and one process that runs its commands."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._process: subprocess.Popen[str] | None = None
         being_written = shutil.ignore_patterns("*.pyc.*", "*.tmp.*")  # by another process
         for package in ("bytelm", "tokenizer", "lm", "corpora", "pipelines"):
             shutil.copytree(ROOT / package, folder / package, ignore=being_written)
@@ -429,26 +449,45 @@ class House:
 
     def bytelm(self, *arguments: object, errors: bool = False) -> str:
         """Run a command of this copy and return its output, with that of standard error if `errors`."""
-        done = self.python("-m", "pipelines", *arguments)
-        assert done.returncode == 0, done.stderr
-        return done.stdout + done.stderr * errors
+        status, output, said = self.run(*arguments)
+        assert status == 0, said
+        return output + said * errors
+
+    def run(self, *arguments: object) -> tuple[int, str, str]:
+        """Run a command of this copy and return its exit status, output and errors.
+
+        All commands run in one process, because importing PyTorch takes seconds. Add everything before the first one.
+        """
+        if self._process is None:
+            streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            self._process = subprocess.Popen([sys.executable, "-c", SERVER], **self._options(), **streams)
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps([*map(str, arguments)]) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer, f"the process ended with status {self._process.wait()}"
+        status, output, said = json.loads(answer)
+        return status, output, said
 
     def python(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Run Python with this copy's packages."""
-        return subprocess.run(
-            [sys.executable, *map(str, arguments)],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "200"},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=300,
-        )
+        words = [sys.executable, *map(str, arguments)]
+        return subprocess.run(words, **self._options(), capture_output=True, text=True, check=False, timeout=300)
+
+    def _options(self) -> dict[str, Any]:
+        return {"cwd": self.folder, "env": {**os.environ, "PYTHONPATH": str(self.folder), "COLUMNS": "200"}}
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
 
 
 @pytest.fixture
 def house(tmp_path):
-    return House(tmp_path / "house")
+    made = House(tmp_path / "house")
+    yield made
+    made.close()
 
 
 def losses(run: Path) -> list[float]:
@@ -548,9 +587,9 @@ def test_adding_a_mixer_takes_its_module_its_costs_and_its_name(house, tmp_path,
     mlp_and_head = 6 * (2 * 8 * 32 * 32 + 32 * costs["parameters"]["embedding"] // 32)
     assert costs["flops_per_token"] == mlp_and_head + 6 * 2 * (2 * 32 * 32 + 32)
 
-    done = house.python("-m", "pipelines", "export-hf", run, "--out", tmp_path / "export")
-    assert done.returncode == 1
-    assert "model.mixer = 'attention', not 'running-mean'" in done.stderr
+    status, _, said = house.run("export-hf", run, "--out", tmp_path / "export")
+    assert status == 1
+    assert "model.mixer = 'attention', not 'running-mean'" in said
     assert not (tmp_path / "export").exists()
 
 

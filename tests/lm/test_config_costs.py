@@ -98,7 +98,6 @@ def configs(draw):
     return with_groups(replace(config, **unread), draw(st.integers(0, 2)))
 
 
-@settings(max_examples=200)
 @given(config=configs())
 def test_parameters_and_moments_are_those_of_the_built_model(config):
     model = costs.meta_model(config)
@@ -115,7 +114,6 @@ def test_parameters_and_moments_are_those_of_the_built_model(config):
         assert config_costs.training_bytes(config, kind) == {"weights": weights, "gradients": weights, "moments": state}
 
 
-@settings(max_examples=200)
 @given(config=configs(), length=LENGTHS, source=LENGTHS, selected=st.floats(0.01, 1.0))
 def test_flops_are_those_of_the_modules(config, length, source, selected):
     built = costs.flops_per_token(costs.meta_model(config), length, selected, source)
@@ -154,7 +152,7 @@ def test_forward_flops_are_those_that_torch_counts(config, source):
     assert 3 * counter.get_total_flops() == pytest.approx(per_token * (length + source * both), rel=1e-12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(deadline=None)
 @with_long_sequences(dtype="float32", length=2 * CHUNK + 7)
 @with_long_sequences(dtype="bfloat16", length=CHUNK + 1)
 @given(config=configs(), dtype=st.sampled_from(["float32", "bfloat16"]), length=LENGTHS)

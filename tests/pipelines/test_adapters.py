@@ -105,16 +105,16 @@ def test_a_run_with_adapters_is_the_base_of_another(tmp_path, adapted_gpt, datas
     torch.testing.assert_close(*hidden)
 
 
-def test_an_export_folds_adapters_in_and_peft_opens_them_alone(tmp_path, bytelm, adapted_gpt, trained_gpt):
+def test_an_export_folds_adapters_in_and_peft_opens_them_alone(tmp_path, in_process, adapted_gpt, trained_gpt):
     transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
     for words in (
         [trained_gpt, "--out", "base"],
         [adapted_gpt, "--out", "all"],
         [adapted_gpt, "--adapter", "--out", "lora"],
     ):
-        done = bytelm("export-hf", *words)
+        done = in_process("export-hf", *words)
         assert done.returncode == 0, done.stderr
-    assert bytelm("import-hf", "base", "--adapter", "lora", "--out", "again").returncode == 0
+    assert in_process("import-hf", "base", "--adapter", "lora", "--out", "again").returncode == 0
     merged, base = (transformers.AutoModelForCausalLM.from_pretrained(tmp_path / name) for name in ("all", "base"))
     ids = torch.arange(20)[None] + 200
     with torch.no_grad():

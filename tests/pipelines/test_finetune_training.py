@@ -87,7 +87,12 @@ def test_a_killed_run_resumes_and_ends_with_the_same_weights_bit_for_bit(train, 
     assert_same_run(tmp_path / "whole", out)
 
 
-@pytest.mark.parametrize("options", [{"layer_decay": 0.5, "patience": 3}, {"lora.rank": 2, "lora.targets": "all"}])
+ADAPTED = {"lora.rank": 2, "lora.targets": "all"}
+
+
+@pytest.mark.parametrize(
+    "options", [{"layer_decay": 0.5, "patience": 3}, pytest.param(ADAPTED, marks=pytest.mark.slow)]
+)
 def test_two_processes_train_like_one(train, trained_bert, rows, tmp_path, options):
     out, here = tmp_path / "two", Path(sys.executable).parent
     words = [here / word if word in ("torchrun", "bytelm") else word for word in LAUNCH]
@@ -202,9 +207,9 @@ def test_options_that_do_not_fit_are_named(train, tmp_path, settings, words):
     assert not (tmp_path / "out").exists()
 
 
-def test_seeds_show_the_mean_and_the_spread_of_the_same_training(bytelm, trained_bert, rows, train, tmp_path):
+def test_seeds_show_the_mean_and_the_spread_of_the_same_training(in_process, trained_bert, rows, train, tmp_path):
     out, settings = tmp_path / "seeds", {"epochs": 3, "lr": 1e-2}
-    done = bytelm(*words_of(trained_bert, rows, out, **settings), "--seeds", 3)
+    done = in_process(*words_of(trained_bert, rows, out, **settings), "--seeds", 3)
     assert done.returncode == 0, done.stderr
     found = package.load_run(out)
     seeds = json.loads((out / "evaluation.json").read_text())["splits"]["validation"]["seeds"]

@@ -227,7 +227,8 @@ def test_the_command_line_lets_openmp_threads_sleep_unless_the_user_chose_otherw
     bytelm, dataset_folder, chosen, found
 ):
     environment = {**os.environ, "OMP_DISPLAY_ENV": "TRUE", **chosen}
-    options = ("--model.context-length", "32", "--out", "run", "--dry-run")
+    shape = ("--model.context-length", "32", "--model.layers", "1", "--model.width", "32", "--model.heads", "2")
+    options = (*shape, "--train.batch-tokens", "64", "--out", "run", "--dry-run")
     ran = bytelm("pretrain", "gpt-tiny", "--data", dataset_folder, *options, env=environment)
     assert f"OMP_WAIT_POLICY = '{found}'" in ran.stderr
 

@@ -108,7 +108,7 @@ def both(request, model, tmp_path_factory):
     return made
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(texts=st.lists(WORDS, max_size=4), seed=st.integers(0, 2))
 def test_ids_and_texts_are_those_of_tokenizers(both, texts, seed):
     ours, theirs = both[seed]
@@ -122,7 +122,7 @@ def test_ids_and_texts_are_those_of_tokenizers(both, texts, seed):
             assert [i for p in ours.vocabulary.pattern.pretokens(text.encode()) for i in plain.encode(p)] == ids
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(text=WORDS, seed=st.integers(0, 2))
 def test_offsets_are_those_of_tokenizers(both, text, seed):
     ours, theirs = both[seed]
@@ -137,7 +137,7 @@ def test_offsets_are_those_of_tokenizers(both, text, seed):
         assert offsets == expected.offsets
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(text=WORDS, dropout=st.sampled_from([0.0, 0.3, 1.0]), seed=st.integers(0, 9))
 def test_dropout_keeps_the_text(both, text, dropout, seed):
     ours, _ = both[0]

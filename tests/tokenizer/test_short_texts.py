@@ -61,9 +61,13 @@ def test_published_vocabularies_give_the_published_ids(name, shared):
     assert encoder.short is not None
 
 
+@pytest.fixture(scope="module")
+def cl100k(shared):
+    return Tokenizer.load(shared / "vectors" / "cl100k" / "cl100k_base.tiktoken", pattern="cl100k")
+
+
 @pytest.mark.parametrize("unit", ["a", " ", "ab", "\n ", "é", "字", "\x00", "0", "'s", "=", "-=", "\t"])
-def test_hard_texts_are_exact_and_take_no_quadratic_time(unit, vocabularies, shared):
-    cl100k = Tokenizer.load(shared / "vectors" / "cl100k" / "cl100k_base.tiktoken", pattern="cl100k")
+def test_hard_texts_are_exact_and_take_no_quadratic_time(unit, vocabularies, cl100k):
     for tok in [*vocabularies.values(), cl100k]:
         for size in (1, 7, 300, LONGEST_TEXT):
             text = unit * (size // len(unit.encode()))

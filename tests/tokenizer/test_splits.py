@@ -126,7 +126,7 @@ def test_all_short_strings_of_the_classes_split_as_by_regex(name, characters, le
 
 @pytest.mark.parametrize("name", NAMED)
 def test_random_strings_split_as_in_tiktoken(name, published_patterns, random_strings):
-    assert_split_as_tiktoken(random_strings(20_000, seed=3), name, published_patterns[name])
+    assert_split_as_tiktoken(random_strings(5_000, seed=3), name, published_patterns[name])
 
 
 @pytest.mark.slow
@@ -140,7 +140,7 @@ def test_a_million_random_strings_split_as_in_tiktoken(part, published_patterns,
 
 @pytest.mark.parametrize("name", NAMED)
 def test_random_strings_split_as_by_the_canonical_regex_in_tokenizers_and_tiktoken(name, random_strings):
-    assert_split_as_tokenizers(random_strings(20_000, seed=4), name)
+    assert_split_as_tokenizers(random_strings(5_000, seed=4), name)
     assert_split_as_tiktoken(random_strings(5_000, seed=6), name, resolve_pattern(name).regex)
 
 
@@ -230,12 +230,12 @@ def test_no_text_takes_more_than_linear_time(name, representatives):
 def test_text_cut_before_white_space_after_an_ascii_letter_or_digit_has_the_same_pretokens(name, random_strings):
     pattern = resolve_pattern(name)
     cuts = 0
-    for text in random_strings(20_000, seed=9):
+    for text in random_strings(5_000, seed=9):
         for place in regex.finditer(r"[A-Za-z0-9]\K(?=[ \n])", text):
             pieces = split(text[: place.end()], pattern) + split(text[place.end() :], pattern)
             assert pieces == split(text, pattern), text
             cuts += 1
-    assert cuts > 10_000
+    assert cuts > 2_500
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -276,7 +276,7 @@ def test_any_bytes_split_alike_by_kernel_and_in_plain_python(data):
 @pytest.mark.parametrize("name", NAMED)
 def test_random_strings_split_alike_by_kernel_and_in_plain_python(name, random_strings, stdlib_texts):
     pattern = resolve_pattern(name)
-    for text in random_strings(20_000, seed=7) + stdlib_texts[:10]:
+    for text in random_strings(5_000, seed=7) + stdlib_texts[:10]:
         assert split(text, pattern) == list(pretokens(text.encode(), pattern.automaton)), text
 
 
