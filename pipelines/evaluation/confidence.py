@@ -46,7 +46,7 @@ def draw(sums: np.ndarray, block: int | None) -> np.ndarray:
     if block is None:
         return resampled_sums(sums, draws=DRAWS, seed=SEED)
     picks = math.ceil(len(sums) / block)
-    # The last block may go beyond the size of the text.
+    # `picks` blocks may hold more units than the text.
     share = len(sums) / (picks * block)
     return share * resampled_sums(circular_blocks(sums, block), picks=picks, draws=DRAWS, seed=SEED)
 

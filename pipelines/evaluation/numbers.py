@@ -40,7 +40,7 @@ def results() -> tuple[type[Result], ...]:
 
 @cache
 def numbers() -> dict[str, Number]:
-    """Return the entries of a split that are numbers to read, by key. Several kinds of results may have a key."""
+    """Return the entries of a split that are numbers to read, by key; the first kind with a key defines it."""
     known: dict[str, Number] = {}
     for result in (kind for kind in results() if not kind.key):
         for name, number in result.numbers().items():
@@ -49,7 +49,10 @@ def numbers() -> dict[str, Number]:
 
 
 def numbers_of(evaluations: Sequence["SplitEvaluation"]) -> dict[str, Number]:
-    """Return `numbers`. A key of several kinds of results has the number of the first result in the evaluations."""
+    """Return `numbers`, with the names and definitions of the evaluations.
+
+    If kinds of results share a key, the first result in the evaluations that has the key defines it.
+    """
     own = [result.numbers() for one in evaluations for result in one.results if not result.key]
     first = {key: number for numbers in reversed(own) for key, number in numbers.items()}
     return {key: first.get(key, number) for key, number in numbers().items()}

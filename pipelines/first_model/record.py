@@ -74,7 +74,10 @@ class Record:
 
     @classmethod
     def read(cls, out: Path) -> "Record":
-        """Return the record in the folder `out`, with the recipe's length of runs that it lacks."""
+        """Return the record in the folder `out`, an empty one for a new folder.
+
+        The length of a run that train.json lacks comes from the recipe of the run.
+        """
         path = out / NAME
         record = cls() if not path.exists() else cls._read(path)
         for kind in set(get_args(Kind)) - record.models.keys():

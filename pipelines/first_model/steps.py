@@ -202,7 +202,7 @@ def _train(job: Job, kind: Kind, choice: Choice, record: Record, dataset: TokenD
     trained = Run(folder).seconds() if (folder / "config.toml").exists() else 0.0
     try:
         pretrain(recipe, data=job.out / "data", out=folder)
-    except ValueError:  # a refused training leaves no trace in the record
+    except ValueError:  # without the earlier entry, the next call would train to the refused length
         if before:
             record.models[kind] = before
             record.write(job.out)

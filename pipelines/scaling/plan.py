@@ -83,7 +83,7 @@ class Family:
                 "decoder, such as gpt-tiny"
             )
         if self.recipe.lora.rank:
-            raise ValueError("`recipe` has lora.rank, but random weights must train: remove lora.rank")
+            raise ValueError("`recipe` has lora.rank, but the runs begin with random weights: remove it")
         changing = {
             "batch_tokens_start": train.batch_tokens_start > 0,
             "weight_decay_schedule": train.weight_decay_schedule != "constant",

@@ -77,7 +77,7 @@ class Budget:
                 "`recipe` has growing batches, which a sweep does not support: remove train.batch_tokens_start"
             )
         if self.recipe.lora.rank:
-            raise ValueError("`recipe` has lora.rank, but random weights must train: remove lora.rank")
+            raise ValueError("`recipe` has lora.rank, but the runs begin with random weights: remove it")
         if not self.flops > 0:
             raise ValueError(f"`flops` is {self.flops:g}, but must be above 0")
 

@@ -95,7 +95,7 @@ def test_samples_of_blocks_have_the_size_of_the_text(units):
 
 def test_blocks_that_mix_documents_are_the_reason_for_blocks_of_contexts():
     mixed, few = (Intervals("blocks", documents, 50, 5, 2000, 0, {}).sentences(0)[0] for documents in (1000, 3))
-    assert "the 50 contexts, because they mix documents." in mixed
+    assert "the 50 contexts, because each mixes documents." in mixed
     assert "the 50 contexts, because the text has only 3 documents." in few
 
 

@@ -262,9 +262,9 @@ def test_a_plan_that_the_text_limits_says_so():
 
 def test_a_recipe_of_an_adapter_is_refused(tiny):
     recipe = replace(load_recipe(tiny), lora=LoraConfig(rank=2))
-    with pytest.raises(ValueError, match="random weights must train"):
+    with pytest.raises(ValueError, match="begin with random weights: remove it"):
         Family(recipe)
-    with pytest.raises(ValueError, match="random weights must train"):
+    with pytest.raises(ValueError, match="begin with random weights: remove it"):
         Budget(recipe, 1e12)
 
 

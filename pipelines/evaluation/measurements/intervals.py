@@ -50,15 +50,16 @@ class Intervals(Result):
     def sentences(self, tokens: int) -> list[str]:
         if self.resampled is None:
             return [
-                f"No 95 % intervals: they need {FEWEST_DOCUMENTS} documents, or {FEWEST_CONTEXTS} contexts if there "
-                "are fewer documents or if blocks mix documents."
+                f"No 95 % intervals: they need {FEWEST_DOCUMENTS} documents, or {FEWEST_CONTEXTS} contexts. For span "
+                "corruption and denoising, only contexts count."
             ]
         if self.resampled == "documents":
             return [f"In brackets: 95 % intervals, by a bootstrap over the {self.documents:,} documents."]
         few = f"the text has only {count_text(self.documents, 'document')}"
+        why = few if self.documents < FEWEST_DOCUMENTS else "each mixes documents"
         return [
             f"In brackets: 95 % intervals, by a bootstrap over blocks of {self.contexts_per_block} of the "
-            f"{self.contexts:,} contexts, because {few if self.documents < FEWEST_DOCUMENTS else 'they mix documents'}."
+            f"{self.contexts:,} contexts, because {why}."
         ]
 
 
