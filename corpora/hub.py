@@ -47,12 +47,25 @@ class Hub:
         self.bytes_estimate = bytes_estimate
         self.mapped_bytes = 0
         self._tables = self._load(name.config, name.revision)
-        named = dict(splits or {SPLIT_NAMES.get(split.lower(), split): split for split in self._tables})
-        if missing := [split for split in named.values() if split not in self._tables]:
+        named = dict(splits or self._usual_splits())
+        if missing := [split for split in named.values() if split not in [*self._tables]]:
             raise ValueError(f'{self._name} has no split "{missing[0]}": it has {", ".join(self._tables)}')
         self._splits = named
         # A single split separates nothing.
         self.own_splits = tuple(named) if len(named) > 1 else ()
+
+    def _usual_splits(self) -> dict[str, str]:
+        """Return the hub's names by ours. ValueError if two of its splits have the same name here."""
+        named: dict[str, str] = {}
+        for split in self._tables:
+            name = SPLIT_NAMES.get(split.lower(), split)
+            if name in named:
+                raise ValueError(
+                    f'{self._name} has the splits "{named[name]}" and "{split}", which both are {name}: choose one in '
+                    "[splits] of a corpus card"
+                )
+            named[name] = split
+        return named
 
     def surely_many(self, documents: int) -> bool:
         return False

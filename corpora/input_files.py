@@ -8,7 +8,7 @@ import stat
 import sysconfig
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath
 
@@ -144,11 +144,9 @@ def find_files(spec: str, wanted: Sequence[str] = ()) -> Found:
     if is_glob(str(path)):
         return _glob_files(str(path), wanted)
     if path.is_dir():
-        found = _to_read(_paths_below(path), path, wanted)
+        found = _to_read(_paths_below(path), path, wanted, path.resolve().name)
         if not found.files:
             raise ValueError(f"the folder {spec} holds no {_formats(wanted)} file{_instead(found.skipped)}")
-        if split := SPLIT_NAMES.get(path.resolve().name.lower()):
-            return replace(found, files=[replace(file, split=file.split or split) for file in found.files])
         return found
     if isinstance(path, Path) and not path.exists():
         if path.is_symlink():
@@ -168,7 +166,7 @@ def _glob_files(pattern: str, wanted: Sequence[str]) -> Found:
     fixed, paths = _matching(pattern) if isinstance(path, Path) else _matching_objects(path)
     if not paths:
         raise FileNotFoundError(f"nothing matches {pattern}")
-    found = _to_read(paths, fixed, wanted)
+    found = _to_read(paths, fixed, wanted, fixed.name)
     if not found.files:
         raise ValueError(f"nothing that matches {pattern} is a {_formats(wanted)} file{_instead(found.skipped)}")
     return found
@@ -223,8 +221,11 @@ def _matches(parts: Sequence[str], wildcards: Sequence[str]) -> bool:
     return fnmatchcase(parts[0], wildcards[0]) and _matches(parts[1:], wildcards[1:])
 
 
-def _to_read(paths: Iterable[AnyPath], root: AnyPath, wanted: Sequence[str]) -> Found:
-    """Return the files to read, in order of their path relative to `root`. Warns about broken and circular links."""
+def _to_read(paths: Iterable[AnyPath], root: AnyPath, wanted: Sequence[str], name: str) -> Found:
+    """Return the files to read, in order of their path relative to `root`. Warns about broken and circular links.
+
+    `name`: that of `root`, which may name the split of its files.
+    """
     files: dict[str, InputFile] = {}
     skipped: dict[AnyPath, str] = {}
     broken: set[Path] = set()
@@ -240,7 +241,8 @@ def _to_read(paths: Iterable[AnyPath], root: AnyPath, wanted: Sequence[str]) -> 
         else:
             _check_kind(path, facts)
             relative = path.relative_to(root)  # type: ignore[arg-type]  # both are paths, or both objects
-            files[relative.as_posix()] = InputFile(path, split_of(relative), form, facts.st_size)
+            split = split_of(PurePath(name, *relative.parts))
+            files[relative.as_posix()] = InputFile(path, split, form, facts.st_size)
     if broken:
         _warn_about_links(sorted(broken))
     return Found([file for _, file in sorted(files.items())], Counter(skipped.values()))

@@ -83,7 +83,7 @@ class PairCorpus:
 
     def _align(self) -> Iterator[tuple[str | None, pa.Array, pa.Array]]:
         """Yield (split, sources, targets): as many sources as targets, large_binary, nulls as empty texts."""
-        sources, targets = (_column(reader, self._options) for reader in self._readers)
+        sources, targets = (_column(reader, self._options, self.dropped) for reader in self._readers)
         source, target = next(sources, None), next(targets, None)
         while source is not None and target is not None:
             length = min(len(source.texts), len(target.texts))
@@ -142,14 +142,15 @@ class _Rows(NamedTuple):
         return self._replace(texts=self.texts[count:]) if count < len(self.texts) else None
 
 
-def _column(reader: Reader, options: ReadOptions) -> Iterator[_Rows]:
-    """Yield the rows of a column. A missing text is empty."""
+def _column(reader: Reader, options: ReadOptions, dropped: Dropped) -> Iterator[_Rows]:
+    """Yield the rows of a column. A missing text is empty. Encodings that were found are recorded in `dropped`."""
     for chunk in join(chunk for part in reader.parts() for chunk in part.chunks()):
         if chunk.first_row is None:
             raise ValueError(f"{chunk.origin} has no columns to make pairs of: give JSON lines or a table")
         if chunk.bad is not None:  # leaving one text out would shift all later pairs
             raise chunk.bad
-        clean(chunk, options, Dropped())
+        clean(chunk, options, seen := Dropped())
+        dropped.encodings |= seen.encodings
         documents = chunk.documents.cast(pa.large_binary())
         if len(documents):
             yield _Rows(chunk.split, pc.fill_null(documents, b""))

@@ -71,7 +71,7 @@ class InputRange:
     def fingerprint(self) -> str:
         """SHA-256 of everything that decides the documents and splits: files (`file_identity`), options, rules."""
         parts = [(type(part).__name__, part.identity()) for part in self.parts]
-        duplicates = self.duplicates and hashlib.sha256(self.duplicates).hexdigest()
+        duplicates = None if self.duplicates is None else hashlib.sha256(self.duplicates).hexdigest()
         content = [parts, asdict(self.options), asdict(self.plan), self.bytes_before, duplicates]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 

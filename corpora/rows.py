@@ -109,7 +109,11 @@ def read_text_rows(path: Path, size: int = 4000) -> Iterator[Row]:
 
 
 def _text_row(path: Path, first: int, lines: list[bytes]) -> Row:
-    return Row(f"the text from line {first} of {path}", {"text": b"\n".join([*lines, b""]).decode()})
+    place = f"the text from line {first} of {path}"
+    try:
+        return Row(place, {"text": b"\n".join([*lines, b""]).decode()})
+    except UnicodeDecodeError:
+        raise ValueError(f"{place} is not UTF-8: convert the file to UTF-8") from None
 
 
 def hash_split(keys: Sequence[str], fraction: float) -> np.ndarray:

@@ -200,8 +200,10 @@ def source_from_description(description: Mapping[str, Any]) -> MarkovSource:
     kind = arguments.pop("kind", None)
     expected = arguments.pop("entropy_rate_bits", None)
     kinds: dict[Any, Callable[..., MarkovSource]] = {"iid": IIDSource, "markov": MarkovSource}
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise ValueError(f'the kind of a synthetic source must be "iid" or "markov", not {kind!r}')
+    if not isinstance(expected, int | float | None):
+        raise ValueError(f"the entropy_rate_bits of a synthetic source is {expected!r}, but must be a number")
     try:
         source = kinds[kind](**arguments)
     except TypeError as error:

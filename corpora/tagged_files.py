@@ -47,7 +47,10 @@ def read_tagged(path: Path) -> Iterator[Row]:
     names: Sequence[str] = UNIVERSAL_COLUMNS if universal else ()
     first = 0
     for number, data in enumerate(chain(whole_lines(pieces, MAX_DOCUMENT, too_long), [b""]), 1):
-        line = data.decode().removesuffix("\r")
+        try:
+            line = data.decode().removesuffix("\r")
+        except UnicodeDecodeError:
+            raise ValueError(f"line {number} of {path} is not UTF-8: convert the file to UTF-8") from None
         if not line.strip():
             if words:
                 yield _row(f"line {first} of {path}", names, words, lines)

@@ -22,7 +22,7 @@ def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator
     """Yield the text column of a file whose first row names the columns.
 
     Lines end at LF or CR LF. Cells are separated by commas, tabs or semicolons: the most frequent of the three in the
-    first row. A row without the text column counts as an invalid document. A cell above the limit is a ValueError under
+    first row. A row with more or fewer cells is an invalid document. A cell above the limit is a ValueError under
     every policy, because the rows after such a cell cannot be found.
     """
     rows = _rows(path, options)
@@ -34,7 +34,7 @@ def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator
             return
         column = columns.index(choose_column(columns, path, options.text_column, nested=False).name)
         for number, row in enumerate(rows, 1):
-            if len(row) <= column:
+            if len(row) != len(columns):
                 if documents:
                     yield _chunk(documents, path, split, number - 1)
                     documents, size = [], 0

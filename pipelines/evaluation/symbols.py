@@ -101,7 +101,8 @@ def _sample(batches: Iterator[pa.Array], size: int, column_type: pa.DataType) ->
     for documents in batches:
         keys = generator.random(len(documents))
         for i in np.flatnonzero(keys < -kept[0][0]) if total >= size else range(len(documents)):
-            text = bytes(memoryview(documents[int(i)].as_buffer())[:size])
+            # One byte more than the sample: its end then is at the beginning of a character.
+            text = bytes(memoryview(documents[int(i)].as_buffer())[: size + 1])
             heappush(kept, (-keys[i], number + int(i), text))
             total += len(text)
             while total - len(kept[0][2]) >= size:

@@ -153,8 +153,7 @@ def build_dataset(
                     write = partial(write_shards_on_ray, address=address, work=work, shard_size=shard_size)
                     options["progress"] = bar.phase
                 info = write(source, tok, length, new, separator=separator, **options)
-    if shard_size:
-        remove_outputs(work)
+    remove_outputs(work)  # an interrupted build with `shard_size` may have left some
     built: BuiltDataset = read_as(BuiltDataset, info)
     (_print_pairs if pairs else _print_blocks)(out, built)
     say_left_out(source.dropped, source.skipped_files)

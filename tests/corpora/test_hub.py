@@ -39,6 +39,13 @@ def hub(tmp_path_factory):
     one = root / "ann" / "one" / "data"
     one.mkdir(parents=True)
     pq.write_table(pa.table({"title": ["x"] * 3, "body": ["y"] * 3}), one / "train.parquet")
+    twice = root / "ann" / "twice"
+    twice.mkdir()
+    card = ["---", "configs:", "- config_name: default", "  data_files:"]
+    for split in ("train", "dev", "validation"):
+        pq.write_table(pa.table({"text": [split]}), twice / f"{split}.parquet")
+        card += [f"  - split: {split}", f"    path: {split}.parquet"]
+    (twice / "README.md").write_text("\n".join([*card, "---", ""]))
     with subprocess.Popen(
         [sys.executable, str(SERVER), str(root)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as server:
@@ -75,6 +82,7 @@ COMPLAINTS = {
     "hub:ann/nothing": ("FileNotFoundError", "no such dataset on the hub"),
     "hub:ann/words/french": ("ValueError", "'french' not found. Available: ['default']"),
     "hub:ann/one": ("ValueError", 'no column "text": choose one of its columns (title, body) with `text_column`'),
+    "hub:ann/twice": ("ValueError", 'has the splits "dev" and "validation", which both are validation'),
     "hub:ann": ("ValueError", "is not a hub name"),
 }
 

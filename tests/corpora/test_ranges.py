@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pickle
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet
@@ -122,5 +123,7 @@ def test_a_fingerprint_changes_with_the_file_the_range_and_the_options(tmp_path)
         fingerprints(invalid="skip"),
     ):
         assert not {*before} & {*changed}
+    [whole] = open_corpus(str(path)).ranges()
+    assert replace(whole, duplicates=b"").fingerprint != whole.fingerprint  # a range without documents
     os.utime(path, ns=(1, 1))
     assert not {*before} & {*fingerprints()}

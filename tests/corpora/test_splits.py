@@ -120,7 +120,9 @@ def test_files_and_folders_named_after_splits_are_own_splits(tmp_path, names, sp
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name)
-    for specs in ([str(tmp_path)], [str(tmp_path / name) for name in names]):
+    paths = [tmp_path / name for name in names]
+    folders = sorted({str(path.parent) for path in paths})
+    for specs in ([str(tmp_path)], [*map(str, paths)], folders, [f"{folder}/*.txt" for folder in folders]):
         corpus = open_corpus(specs)
         assert corpus.split_rule == "predefined"
         assert corpus.split_names == splits

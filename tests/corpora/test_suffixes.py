@@ -52,6 +52,10 @@ def test_rows_of_csv_are_documents_with_their_line_ends_quotes_and_empty_cells(t
     (tmp_path / "a.csv").write_text("id,text\n1,a\n2\n")
     with pytest.raises(ValueError, match=r"row 2 of .*a\.csv has 1 cells, but the first row names 2"):
         texts(tmp_path, suffix=".csv")
+    (tmp_path / "a.csv").write_text("text\nHello, world\ntea\n")
+    with pytest.raises(ValueError, match=r"row 1 of .*a\.csv has 2 cells, but the first row names 1"):
+        texts(tmp_path, suffix=".csv")
+    assert texts(tmp_path, suffix=".csv", invalid="skip") == ["tea"]
     (tmp_path / "a.csv").write_text('id,text\n1,"a\n')
     with pytest.raises(ValueError, match=r"row 1 of .*a\.csv is not CSV \(unexpected end of data\)"):
         texts(tmp_path, suffix=".csv")
@@ -70,6 +74,15 @@ def test_rows_of_csv_end_at_lf_and_cr_lf_only(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"text\ra\rb\r")
     with pytest.raises(ValueError, match=r"first row of .*a\.csv holds a carriage return, but rows end at LF or CR LF"):
         texts(tmp_path, suffix=".csv")
+
+
+def test_pairs_in_another_encoding_name_the_file(tmp_path):
+    word = "Der Rückzug über die Brücke war schön aber die Straße führte später zu großen Häusern"
+    (tmp_path / "a.csv").write_bytes(("de,en\n" + f"{word},bridge\n" * 20).encode("cp1252"))
+    pairs = open_pairs(str(tmp_path), ("de", "en"), suffix=".csv")
+    rows = [row for _, batch in pairs.routed_batches() for row in batch.to_pylist()]
+    assert rows[0]["source"] == word
+    assert pairs.dropped.encodings == {str(tmp_path / "a.csv"): "cp1252"}
 
 
 def test_two_columns_of_csv_are_pairs(tmp_path):

@@ -162,6 +162,11 @@ def test_sampling_four_megabytes_takes_seconds_of_cpu_time():
         (lambda: MarkovSource(2, 4).conditional(np.zeros((5, 1), dtype=int)), r"should be \(N, 2\)"),
         (lambda: MarkovSource(1, 4).conditional(np.full((5, 1), 4)), "from 0 to 3"),
         (lambda: MarkovSource(1, 4).from_text(b"abcx"), "bytes that are not among"),
+        (lambda: source_from_description({"kind": ["iid"]}), 'must be "iid" or "markov", not \\[\'iid\'\\]'),
+        (
+            lambda: source_from_description({**MarkovSource(1, 4).describe(), "entropy_rate_bits": "1"}),
+            "is '1', but must be a number",
+        ),
     ],
 )
 def test_an_invalid_source_or_context_is_refused(make, complaint):

@@ -295,6 +295,12 @@ def test_a_sample_bounds_the_text_that_is_read_and_measured(tmp_path):
     assert memory < 30_000_000
 
 
+def test_a_sample_of_one_long_document_ends_at_the_end_of_a_character(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": "é" * 10_000}) + "\n")
+    found = read_symbols(open_corpus(str(tmp_path), split="none"), "characters", sample=1001)
+    assert found.text.tobytes().decode() == "é" * 500
+
+
 @pytest.mark.parametrize("unit", ["bytes", "characters"])
 def test_a_sample_has_whole_documents_in_corpus_order_and_the_beginning_of_one(tmp_path, unit):
     texts = [f"{number:04} " + "é" * (number % 50) for number in range(3000)]

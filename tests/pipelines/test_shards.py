@@ -271,6 +271,14 @@ def test_a_killed_build_resumes_from_its_complete_ranges_and_shards(
     assert files_of(out) == files_of(sharded_folder)
 
 
+def test_a_build_in_one_file_removes_what_an_interrupted_build_in_shards_left(tmp_path, text_folder, tokenizer_folder):
+    left = tmp_path / "data.ranges"
+    left.mkdir()
+    (left / "000000.json").write_text("{}")
+    build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=32, out=tmp_path / "data")
+    assert not left.exists()
+
+
 def test_a_complete_shard_is_reused_and_a_damaged_or_changed_one_is_written_again(tmp_path, text_folder, tokenizer):
     corpus, work = open_corpus(str(text_folder)), tmp_path / "work"
     work.mkdir()

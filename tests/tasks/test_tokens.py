@@ -155,6 +155,12 @@ def test_all_formats_of_a_sentence_read_alike(tmp_path):
     assert chunks[0][1] == ["B-NP", "B-VP", "B-NP", "I-NP", "O"]
 
 
+def test_a_line_of_tags_that_is_not_utf8_is_named(tmp_path):
+    (tmp_path / "a.conll").write_bytes("é O\n".encode() * 3 + b"\xff O\n")
+    with pytest.raises(ValueError, match=r"line 4 of .*a\.conll is not UTF-8: convert the file"):
+        read(tmp_path / "a.conll")
+
+
 def test_conll_u_has_a_tag_for_each_word_and_none_for_contractions_and_empty_nodes(tmp_path):
     (tmp_path / "a.conllu").write_text(UNIVERSAL)
     assert read(tmp_path / "a.conllu") == [(["do", "n't", "go"], ["AUX", "PART", "VERB"]), (["Yes"], ["INTJ"])]
