@@ -19,11 +19,15 @@ HEALTH_S = 10  # for the inference thread to answer; a turn of the largest model
 
 def catalogue_routes(service: Service) -> list[Route]:
     """Return the routes of this module."""
+    answering: asyncio.Task[bool] | None = None
 
     async def health(request: Request) -> JSONResponse:
+        nonlocal answering
+        if answering is None or answering.done():  # else it is shared, so that calls do not pile up
+            answering = asyncio.create_task(service.engine.call(bool))
         try:
             async with asyncio.timeout(HEALTH_S):
-                await service.engine.call(bool)
+                await asyncio.shield(answering)
         except TimeoutError:
             raise RequestError(503, f"the models have not answered within {HEALTH_S} s") from None
         return JSONResponse({"status": "ok"})

@@ -162,8 +162,8 @@ class Engine:
                 )
                 if self._closed:
                     break
-            if self._calls:
-                _call(*self._calls.popleft())
+            while self._calls and not _call(*self._calls.popleft()):
+                pass  # its caller left
             for served in self._served.values():
                 try:
                     served.take_turn()
@@ -185,13 +185,9 @@ class _Stream:
         """The tokens, then None or an error"""
         self._loop = loop
 
-    def send(self, *items: GeneratedToken | Exception | None) -> None:
+    def send(self, item: GeneratedToken | Exception | None) -> None:
         with suppress(RuntimeError):  # the loop was closed
-            self._loop.call_soon_threadsafe(self._put, items)
-
-    def _put(self, items: Sequence[GeneratedToken | Exception | None]) -> None:
-        for item in items:
-            self.tokens.put_nowait(item)
+            self._loop.call_soon_threadsafe(self.tokens.put_nowait, item)
 
 
 @dataclass(eq=False)
@@ -222,10 +218,13 @@ class _Served:
         self._score([sequence for sequence in self._next_sequences() if sequence.future.set_running_or_notify_cancel()])
         if self.slots is None or not self.streams:
             return
-        for text, item in self.slots.step():
-            stream = self.streams.pop(text, None) if text.ended else self.streams.get(text)
-            if stream is not None:  # else the client left
-                stream.send(item, *((None,) if text.ended else ()))
+        made = self.slots.step()  # two tokens of a text that lost its row and got it back
+        for text, item in made:
+            if (stream := self.streams.get(text)) is not None:  # else the client left
+                stream.send(item)
+        for text, _ in made:
+            if text.ended and (stream := self.streams.pop(text, None)) is not None:
+                stream.send(None)
 
     def _next_sequences(self) -> list[_Sequence]:
         """Remove the next sequences that fit in a turn from the queue, at least one, and return them."""
@@ -240,10 +239,10 @@ class _Served:
 
     def fail(self, error: Exception) -> None:
         """Answer all requests with `error`."""
-        while self.streams:
-            text, stream = self.streams.popitem()
-            text.left = True
-            stream.send(error)
+        for text in list(self.streams):
+            if (stream := self.streams.pop(text, None)) is not None:  # else the client left
+                text.left = True
+                stream.send(error)
         while (owner := self.unscored.next_owner()) is not None:
             sequence = self.unscored.take(owner)
             if sequence.future.set_running_or_notify_cancel():
@@ -280,12 +279,14 @@ class _Served:
         ]
 
 
-def _call(function: Callable[[], Any], future: Future[Any]) -> None:
+def _call(function: Callable[[], Any], future: Future[Any]) -> bool:
+    """Set the result of a function. Return False, without a call, if the future was cancelled."""
     if not future.set_running_or_notify_cancel():
-        return
+        return False
     try:
         result = function()
     except BaseException as error:
         future.set_exception(error)
     else:
         future.set_result(result)
+    return True

@@ -100,12 +100,29 @@ def test_health_tells_the_status_only(client):
     assert client.head("/health").status_code == 200
 
 
+class CountingEngine(Engine):
+    """An engine that counts its calls."""
+
+    calls = 0
+
+    async def call(self, function):
+        self.calls += 1
+        return await super().call(function)
+
+
 def test_health_is_not_ok_while_the_models_do_not_answer(gpt, monkeypatch):
+    """All requests wait for the same call, and are answered once the models answer."""
     monkeypatch.setattr(catalogue, "HEALTH_S", 0.05)
-    idle = Engine({"gpt": gpt})  # not started
+    idle = CountingEngine({"gpt": gpt})  # not started
     service = Service({"gpt": ServedModel("gpt", gpt)}, idle, created=0)
     app = create_app(service, access_to("127.0.0.1", 8000), asyncio.Event())
     with TestClient(app, base_url="http://localhost:8000") as client:
-        response = client.get("/health")
-    assert response.status_code == 503
-    assert "have not answered" in response.json()["error"]["message"]
+        for _ in range(3):
+            response = client.get("/health")
+            assert response.status_code == 503
+            assert "have not answered" in response.json()["error"]["message"]
+        assert idle.calls == 1
+        monkeypatch.setattr(catalogue, "HEALTH_S", 300)
+        with idle:
+            assert client.get("/health").status_code == client.get("/health").status_code == 200
+        assert idle.calls > 1

@@ -132,6 +132,70 @@ def test_a_client_that_leaves_frees_its_slot(run):
         assert len(asyncio.run(main(engine))) == 2
 
 
+@pytest.fixture
+def turns():
+    """Return (pause, wait): pause() blocks the inference thread from one wait() to the next."""
+    barrier = threading.Barrier(2, timeout=300)
+
+    def pause():
+        barrier.wait()
+        barrier.wait()
+
+    return pause, lambda: asyncio.to_thread(barrier.wait)
+
+
+def test_a_text_that_loses_its_row_and_gets_it_back_in_one_turn_keeps_its_tokens(run, turns):
+    """Its row is freed for the text of a client that has left, so it gets two tokens in one turn."""
+    pause, wait = turns
+
+    async def text(engine, prompt, owner):
+        request = GenerationRequest(prompt_ids=prompt, max_tokens=3, temperature=0)
+        return [token.id async for token in engine.generate("gpt", request, owner)]
+
+    async def main(engine):
+        pauses = [asyncio.create_task(engine.call(pause)) for _ in range(2)]
+        await wait()
+        texts = [asyncio.create_task(text(engine, [number], "one")) for number in (7, 8)]
+        await asyncio.sleep(0)
+        await wait()  # both have a row and a token
+        await wait()
+        left = asyncio.create_task(text(engine, [9], "other"))
+        await asyncio.sleep(0)
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        await wait()
+        return await together(*texts, *pauses)
+
+    with Engine({"gpt": run}, slots=2) as engine:
+        one, other, *_ = asyncio.run(main(engine))
+    assert (len(one), len(other)) == (3, 3)
+
+
+def test_calls_whose_callers_have_left_do_not_delay_the_next_one(engine, turns):
+    pause, wait = turns
+    made = []
+
+    async def write():
+        async for token in engine.generate("gpt", GenerationRequest(prompt_ids=[7], max_tokens=30)):
+            made.append(token)
+
+    async def main():
+        paused = asyncio.create_task(engine.call(pause))
+        await wait()
+        writing = asyncio.create_task(write())
+        left = [asyncio.create_task(engine.call(bool)) for _ in range(30)]
+        await asyncio.sleep(0)
+        for call in left:
+            call.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        answered = asyncio.create_task(engine.call(lambda: len(made)))
+        await asyncio.sleep(0)
+        await wait()
+        return (await together(answered, writing, paused))[0]
+
+    assert asyncio.run(main()) <= 1
+
+
 def test_one_request_that_fails_does_not_harm_the_others(run, engine):
     def broken():
         raise SystemExit(3)
