@@ -277,9 +277,14 @@ def text_tokens(run: LoadedRun, text: str, allowed: Set[int] = frozenset()) -> A
 def tokens_to_score(run: LoadedRun, text: str, name: str, allowed: Set[int] = frozenset()) -> Array:
     """Return the ids of a text as `text_tokens` does. Raises ValueError, calling the text `name`, if there are none."""
     ids = text_tokens(run, text, allowed)
+    require_tokens(ids, name)
+    return ids
+
+
+def require_tokens(ids: Array, name: str) -> None:
+    """Raise ValueError, calling the text `name`, if it has no `ids` (T,)."""
     if not len(ids):
         raise ValueError(f"{name} has no tokens, because the tokenizer deletes all its characters: add a word")
-    return ids
 
 
 def _word_beginnings(run: LoadedRun) -> Array:

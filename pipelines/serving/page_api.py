@@ -21,7 +21,7 @@ from pipelines.generation.prompts import source_ids
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.text_ids import known_ids
 from pipelines.scoring.options import check_options
-from pipelines.scoring.texts import encoder_steps
+from pipelines.scoring.texts import encoder_steps, require_tokens
 from pipelines.serving.engine import Engine, GeneratedToken, GenerationRequest
 from pipelines.serving.errors import RequestError, blamed_on, error_body
 from pipelines.serving.growing_text import GrowingText
@@ -147,8 +147,13 @@ class PageApi:
         return ids
 
     async def _score_in_steps(self, page: PageModel, key: str, ids: Array, have: list[int]) -> Json:
-        """Score in steps, so a long text does not delay other requests. Raises RequestError if a newer text arrives."""
+        """Score in steps, so a long text does not delay other requests.
+
+        Raises RequestError if a newer text arrives, and if a text for an encoder has no tokens.
+        """
         if page.architecture == "encoder":
+            with blamed_on("text"):
+                require_tokens(ids, "the text")
             steps = encoder_steps(page.run, ids, TOP)
         else:
             steps = self._texts.scorer(page.name, key, page.run).steps(ids)

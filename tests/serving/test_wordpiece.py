@@ -3,6 +3,7 @@
 import pytest
 
 import bytelm
+from tests.loaded_runs import variant
 from tests.serving.conftest import client_of
 
 TEXT = "Import the OS, ☃ and sys"
@@ -41,3 +42,12 @@ def test_the_page_gets_the_bytes_that_tokens_add_and_no_total_of_bytes(run, ask)
     assert [bytes.fromhex(token["hex"]) for token in answer["tokens"]][1:] == score.pieces[1:]
     assert (answer["totals"]["bytes"], answer["totals"]["bits_per_byte"]) == (None, None)
     assert answer["totals"]["bits"] == pytest.approx(-score.log_probability_bits, abs=1e-3)
+
+
+def test_a_text_without_tokens_is_refused_for_an_encoder(run, trained_bert):
+    encoder = variant(bytelm.load_run(trained_bert, device="cpu"), tokenizer=run.tokenizer)
+    with client_of({"bert": encoder}) as client:
+        response = client.post("/api/score", json={"text": " \n", "key": "a"})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "text")
+    assert error["message"].startswith("the text has no tokens, because the tokenizer deletes all its characters")
