@@ -13,9 +13,11 @@ from pipelines.run.predictor import Predictor
 from pipelines.serving.errors import RequestError, blamed_on
 from pipelines.serving.models import Service
 from pipelines.serving.requests import PredictRequest
+from pipelines.tasks.choices import Question
 from pipelines.tasks.task import Example
 
 AT_ONCE = 8  # examples in a turn of the inference thread
+CHOICES_AT_ONCE = 64  # of a question, which the model reads in one turn
 
 
 def prediction_routes(service: Service) -> list[Route]:
@@ -38,12 +40,17 @@ def prediction_routes(service: Service) -> list[Route]:
 
 
 def _examples(predictor: Predictor, texts: Sequence[str]) -> list[Example]:
-    """Return the examples of texts. Raises RequestError for an empty text."""
-    examples = []
-    for row in predictor.task.rows_of_texts(texts):
-        example = predictor.task.example(row, labelled=False)
+    """Return the examples of texts. Raises RequestError for an empty text and for too many choices."""
+    task, examples = predictor.task, []
+    for number, row in enumerate(task.rows_of_texts(texts)):
+        example = task.example(row, labelled=False)
         if example is None:
-            raise RequestError(400, f"{row.place} is empty: leave it out", param="texts")
+            first = 1 + number * len(task.input_names)
+            raise RequestError(400, f"text {first} is empty: fill it in, or leave its example out", param="texts")
+        if isinstance(example.inputs, Question) and len(example.inputs.choices) > CHOICES_AT_ONCE:
+            count = len(example.inputs.choices)
+            message = f"the question has {count:,} choices, but may have at most {CHOICES_AT_ONCE}: send fewer"
+            raise RequestError(400, message, param="texts")
         examples.append(example)
     return examples
 

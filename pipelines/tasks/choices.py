@@ -109,7 +109,7 @@ class Choices(Task):
         if len(texts) < len(questions) + 2:
             raise ValueError(f"{len(texts)} texts are given: give {' and '.join(questions)}, and two choices or more")
         named = dict(zip(questions, texts, strict=False))
-        return [Row("the arguments", {**named, choices: list(texts[len(questions) :])})]
+        return [Row("the texts", {**named, choices: list(texts[len(questions) :])})]
 
     def key(self, example: Example) -> str:
         return repr(example.inputs.pairs)

@@ -24,11 +24,12 @@ FLAGS += ["--disable-component-update", "--disable-sync"]
 
 
 @contextmanager
-def client_of(runs, *, tasks=None, access=None, limits=None, host="localhost:8000", **options):
-    """Return a client of an application that serves `runs` and the fine-tuned `tasks`, by their names."""
+def client_of(runs, *, tasks=None, predictors=None, access=None, limits=None, host="localhost:8000", **options):
+    """Return a client of an application that serves `runs` and the fine-tuned `tasks` or `predictors`, by name."""
     with Engine(runs) as engine:
         models = {name: ServedModel(name, run) for name, run in runs.items()}
         tuned = {name: Predictor(run.run, run.loaded.model) for name, run in (tasks or {}).items()}
+        tuned |= predictors or {}
         service = Service(models, engine, created=1_700_000_000, tasks=tuned)
         app = create_app(service, access or access_to("127.0.0.1", 8000), asyncio.Event(), limits)
         with TestClient(app, base_url=f"http://{host}", raise_server_exceptions=False, **options) as client:

@@ -5,6 +5,10 @@ import json
 import pytest
 
 import bytelm
+from lm.task_model import TaskModel
+from pipelines.run.folder import Run
+from pipelines.run.predictor import Predictor
+from pipelines.tasks.choices import Choices
 from tests.serving.conftest import client_of
 from tests.tasks.files import write
 
@@ -79,7 +83,8 @@ def test_fine_tuned_runs_are_listed_with_their_task_and_the_page_has_a_view_for_
         ({"model": "labels", "texts": "a"}, 400, "texts", 'texts is "a", but must be a list'),
         ({"model": "labels", "texts": ["a"] * 1025}, 400, "texts", "but must be a list of 1 to 1,024"),
         ({"model": "labels", "texts": ["a" * 100_001]}, 400, "texts", "of at most 100,000 characters"),
-        ({"model": "labels", "texts": ["a", ""]}, 400, "texts", "text 2 is empty: leave it out"),
+        ({"model": "labels", "texts": ["a", ""]}, 400, "texts", "text 2 is empty: fill it in, or leave its example"),
+        ({"model": "pairs", "texts": ["a", "b", "", "d"]}, 400, "texts", "text 3 is empty"),
         ({"model": "labels", "texts": ["\ud800"]}, 400, "texts", "texts has a lone surrogate"),
         ({"model": "pairs", "texts": ["a"]}, 400, "texts", "1 texts are given, but an example has 2"),
         ({"model": "labels", "texts": ["a"], "top": 1}, 400, "top", "top is not a field of this request"),
@@ -89,6 +94,23 @@ def test_mistakes_are_named(client, body, status, param, message):
     response = client.post("/api/predict", content=json.dumps(body), headers={"content-type": "application/json"})
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (status, param) and message in error["message"]
+
+
+def test_a_question_has_at_most_64_choices_and_is_not_empty(trained_bert):
+    """More choices would block the other requests, because the model reads all choices of a question together."""
+    run, task = Run(trained_bert), Choices(columns=("question", "choices", "answer"))
+    model = TaskModel(run.recipe.model, task.head("encoder"), seed=1).eval()
+    with client_of({}, predictors={"choices": Predictor(run, model, task)}) as client:
+        answer = predict(client, texts=["Which?", *map(str, range(64))]).json()
+        assert len(answer["predictions"][0]["probabilities"]) == 64
+        for texts, message in (
+            (["Which?", *map(str, range(65))], "the question has 65 choices, but may have at most 64"),
+            (["", "a", "b"], "text 1 is empty"),
+            (["Which?", "a", ""], '"choices" in the texts is'),
+        ):
+            response = predict(client, texts=texts)
+            error = response.json()["error"]
+            assert (response.status_code, error["param"]) == (400, "texts") and message in error["message"]
 
 
 def test_other_endpoints_refuse_fine_tuned_runs_and_predict_refuses_where_there_is_none(client, tuned, gpt):
