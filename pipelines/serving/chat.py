@@ -30,9 +30,7 @@ def chat_routes(service: Service) -> list[Route]:
             message = f"{served.name} continues text and is not a chat model: chat with {' or '.join(chatting)}"
             raise RequestError(404, message, param="model")
         prompt = await _prompt_ids(served, asked)
-        wanted = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
-        room = max(1, served.context_length - len(prompt))
-        job = _Answer(service, served, asked.as_completion(room if wanted is None else wanted), [prompt])
+        job = _Answer(service, served, asked.as_completion(), [prompt])
         if asked.stream:
             return StreamingResponse(job.events(), media_type="text/event-stream")
         return await asyncio.to_thread(JSONResponse, await job.answer())
@@ -55,6 +53,8 @@ class _Answer(Job):
 
     kind, object = "chatcmpl", "chat.completion"
     read, param = "conversation", "messages"
+    entries, fewer = "top_logprobs", ""
+    default_tokens = None
 
     async def events(self) -> AsyncGenerator[str, None]:
         """Yield the server-sent events of a stream: the role of each choice, its text, and why it ends."""

@@ -68,6 +68,10 @@ class Job:
     kind, object = "cmpl", "text_completion"
     read, param = "prompt", "prompt"
     """What the model reads, and the field of the request that holds it"""
+    entries, fewer = "logprobs", ", or send fewer prompts"
+    """The field that asks for log-probabilities, and the end of a message about too much work"""
+    default_tokens: int | None = DEFAULT_TOKENS
+    """New tokens of a text without max_tokens; None: as many as the context and the limits of a request allow"""
 
     def __init__(
         self, service: Service, served: ServedModel, asked: CompletionRequest, prompts: Sequence[list[int]]
@@ -90,7 +94,9 @@ class Job:
 
     def _max_tokens(self, prompt: list[int]) -> int:
         room = self.served.context_length - len(prompt)
-        wanted = min(DEFAULT_TOKENS, max(1, room)) if self.asked.max_tokens is None else self.asked.max_tokens
+        wanted = self.asked.max_tokens
+        if wanted is None:
+            wanted = max(1, min(room, self.default_tokens or self._most_tokens(prompt)))
         if wanted > room:
             raise RequestError(
                 400,
@@ -102,6 +108,13 @@ class Job:
             )
         return wanted
 
+    def _most_tokens(self, prompt: list[int]) -> int:
+        """Return the number of new tokens of each of the `n` texts of a single prompt that the limits allow."""
+        most = MOST_TOKENS // self.asked.n - len(prompt)
+        if self.asked.logprobs is None:
+            return most
+        return min(most, MOST_ENTRIES // (self.asked.n * (1 + self.asked.logprobs)))
+
     def _check_work(self) -> None:
         """Raise RequestError if the request asks for too many tokens or log-probabilities."""
         tokens = sum(len(choice.prompt) + choice.max_tokens for choice in self.choices)
@@ -109,7 +122,7 @@ class Job:
             raise RequestError(
                 400,
                 f"the texts and prompts of this request may have {tokens:,} tokens, but at most {MOST_TOKENS:,} are "
-                "allowed: lower n or max_tokens, or send fewer prompts",
+                f"allowed: lower n or max_tokens{self.fewer}",
                 param="n",
             )
         if self.asked.logprobs is None:
@@ -120,8 +133,8 @@ class Job:
             raise RequestError(
                 400,
                 f"the answer may have {entries:,} log-probabilities, but at most {MOST_ENTRIES:,} are allowed: lower "
-                "logprobs, n or max_tokens, or send fewer prompts",
-                param="logprobs",
+                f"{self.entries}, n or max_tokens{self.fewer}",
+                param=self.entries,
             )
 
     async def answer(self) -> dict[str, Any]:

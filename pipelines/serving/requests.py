@@ -230,11 +230,12 @@ class ChatRequest(Generation):
             raise RequestError(400, "max_tokens is the old name of max_completion_tokens: give one", param="max_tokens")
         return self
 
-    def as_completion(self, max_tokens: int) -> CompletionRequest:
-        """Return the request that continues the prompt of the messages by at most `max_tokens` tokens."""
+    def as_completion(self) -> CompletionRequest:
+        """Return the request that continues the prompt of the messages."""
         shared = {name: getattr(self, name) for name in Generation.model_fields if name != "max_tokens"}
         top = (self.top_logprobs or 0) if self.logprobs else None
-        return CompletionRequest.model_construct(**shared, max_tokens=max_tokens, logprobs=top)
+        most = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        return CompletionRequest.model_construct(**shared, max_tokens=most, logprobs=top)
 
 
 class TokenizeRequest(ModelRequest):

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from pipelines.chat.messages import conversation_of
+from pipelines.serving import completions
 from tests.serving.conftest import client_of
 
 URL = "/v1/chat/completions"
@@ -67,6 +68,19 @@ def test_an_answer_ends_with_its_turn_or_its_last_token(chat, chatting):
 def test_without_a_maximum_an_answer_may_fill_the_context(chat, chatting):
     usage = chat(seed=3, temperature=3)["usage"]
     assert usage["total_tokens"] <= chatting.config.model.context_length
+
+
+@pytest.mark.parametrize(("limit", "field"), [("MOST_TOKENS", "n"), ("MOST_ENTRIES", "top_logprobs")])
+def test_without_a_maximum_an_answer_has_as_many_tokens_as_the_limits_allow(both, chat, monkeypatch, limit, field):
+    """As with many answers in a long context. The limits are lower here because the context is short."""
+    prompt = chat(max_tokens=0)["usage"]["prompt_tokens"]
+    monkeypatch.setattr(completions, limit, {"MOST_TOKENS": 2 * (prompt + 3), "MOST_ENTRIES": 2 * 3 * 21}[limit])
+    fields = {"temperature": 3, "n": 2, "logprobs": True, "top_logprobs": 20}
+    assert chat(seed=3, **fields)["usage"]["completion_tokens"] <= 2 * 3
+    response = both.post(URL, json={"model": "chat", "messages": ASKED, "max_tokens": 4, **fields})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, field)
+    assert f"lower {field}" in error["message"] and error["message"].endswith("max_tokens")
 
 
 def test_a_stream_has_the_role_the_text_the_reason_and_the_usage(both, chat):
