@@ -12,7 +12,6 @@ from pipelines.serving.errors import RequestError, blamed_on
 from pipelines.serving.models import ServedModel, Service
 from pipelines.serving.requests import DetokenizeRequest, ModelRequest, TokenizeRequest
 from pipelines.serving.security import HEALTH
-from tokenizer import PAD
 
 HEALTH_S = 10  # for the inference thread to answer; a turn of the largest models takes less
 
@@ -107,7 +106,7 @@ def _tokenizer_info(served: ServedModel) -> dict[str, Any]:
     return {
         "eos_token": spelled(around.stops[0] if around.stops else None),
         "bos_token": spelled(around.start),
-        "pad_token": spelled(around.special.get(PAD)),
+        "pad_token": spelled(around.pad),
         "chat_template": served.run.run.chat_template or None,
         "vocab_size": tok.vocab_size,
         "model_max_length": served.context_length,

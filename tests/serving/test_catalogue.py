@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from pipelines.serving.engine import Engine
 from pipelines.serving.models import ServedModel, Service
 from pipelines.serving.security import access_to
 from pipelines.serving.server import create_app
+from tests.loaded_runs import variant
 from tests.serving.conftest import client_of
 
 OLD_RUN = Path(__file__).parents[1] / "compatibility" / "0.1" / "decoder"
@@ -41,6 +43,11 @@ def test_a_prompt_that_is_a_special_token_is_its_id(gpt, client):
     assert info["chat_template"] is None
     for spelling, i in gpt.tokenizer.special_tokens.items():
         assert client.post("/tokenize", json={"prompt": spelling}).json()["tokens"] == [i]
+
+
+def test_the_padding_token_is_that_of_the_run(gpt):
+    with client_of({"gpt": variant(gpt, around=replace(gpt.around, pad=gpt.around.stops[0]))}) as client:
+        assert client.get("/tokenizer_info").json()["pad_token"] == "<|endoftext|>"
 
 
 def test_special_tokens_are_added_only_if_asked_for(gpt, client):
