@@ -41,10 +41,12 @@ class PageModel:
         self.architecture = run.config.model.architecture
         layers = run.config.model.layers
         self.layers = {"own": layers}
-        """Number of layers by kind of attention: own; for an encoder-decoder, also cross and encoder"""
+        """Layers by kind of attention: own; for an encoder-decoder, also cross and encoder; none with other mixers"""
         if self.architecture == "encoder-decoder":
             decoder_layers = run.config.model.decoder_layers or layers
             self.layers = {"own": decoder_layers, "cross": decoder_layers, "encoder": layers}
+        if not run.config.model.attention_only:
+            self.layers = {}
         self.instruments = described_instruments(run.config.model)
         self._special = set(tok.special_tokens.values())
         used = tok.ordinary

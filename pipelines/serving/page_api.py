@@ -91,6 +91,10 @@ class PageApi:
         """Return the attention weights of a head."""
         asked = await AttentionRequest.of(request)
         page = self._page(asked.model)
+        if not page.layers:
+            mixers = page.run.config.model.mixer_names
+            message = f"{page.name} has no attention maps: they need attention in all layers, and it has {mixers}"
+            raise RequestError(400, message, param="model")
         if asked.kind not in page.layers:
             message = f"{page.name} has no {asked.kind} attention: its kinds are {', '.join(page.layers)}"
             raise RequestError(400, message, param="kind")

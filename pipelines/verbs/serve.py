@@ -16,7 +16,7 @@ from pipelines.cli.display import answer
 from pipelines.cli.parsing import parse
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
-from pipelines.run.folder import opened
+from pipelines.run.folder import Run, opened
 
 if TYPE_CHECKING:
     from pipelines.cli.arguments import AnyRun
@@ -64,7 +64,7 @@ def serve(
         raise ValueError(f"`port` is {port}, but must be from 0 to 65535")
     folders = _by_name(named)
     for run in named:
-        opened(run, checkpoint, device, dtype, any_task=True, adapter=adapter)
+        _refuse_other_mixers(opened(run, checkpoint, device, dtype, any_task=True, adapter=adapter))
     try:
         import pydantic as pydantic
         import starlette as starlette
@@ -106,6 +106,16 @@ def serve(
             printed = "" if access.token is None else f"#token={'TOKEN' if token else access.token}"
             answer(f"http://{shown}:{port}/{printed}" + (f" with the TOKEN in {token_file}" if token else ""))
             serve_until_interrupted(app, bound, stopping)
+
+
+def _refuse_other_mixers(run: Run) -> None:
+    """Raise ValueError for a decoder that continues texts without attention in all layers."""
+    model = run.recipe.model
+    if run.recipe.head is None and model.architecture == "decoder" and not model.attention_only:
+        raise ValueError(
+            f"{run.folder} is a decoder with the mixer {model.mixer_names}, but bytelm serve needs "
+            "model.mixer='attention': use bytelm generate"
+        )
 
 
 def _by_name(runs: "Sequence[AnyRun]") -> "dict[str, AnyRun]":

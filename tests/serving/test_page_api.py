@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ import bytelm
 from lm.decoding.generation import generate
 from lm.introspection.attention_maps import attention_maps
 from lm.metrics.predictions import token_scores
+from lm.model import LanguageModel
 from pipelines.generation.text_generation import filled_masks
 from pipelines.scoring.texts import encoder_steps, text_tokens
+from tests.loaded_runs import variant
 from tests.serving.conftest import client_of
 
 TEXT = "import os\n\ndef main(naïve):\n    return 0  # 漢 🙂\n"
@@ -138,6 +141,20 @@ def test_attention_weights_equal_those_of_the_model(model, kind, fields, ask, ru
     assert [token["id"] for token in answer["keys"]] == inputs[keys]
     for got, expected in zip(answer["weights"], maps.tolist(), strict=True):
         np.testing.assert_allclose(got + [0.0] * (len(expected) - len(got)), expected, atol=6e-4)
+
+
+def test_a_model_with_other_mixers_is_scored_but_has_no_attention(runs):
+    config = replace(runs["t5"].config, model=replace(runs["t5"].config.model, mixer="gated-linear", positions="none"))
+    run = variant(runs["t5"], model=LanguageModel(config.model, seed=0).eval(), config=config)
+    with client_of({"t5": run}) as client:
+        (listed,) = client.get("/api/models").json()["models"]
+        assert listed["layers"] == {}
+        asked = {"text": "import <|sentinel_0|>", "target": "os", "key": "a"}
+        assert client.post("/api/score", json=asked).status_code == 200
+        response = client.post("/api/attention", json={"text": "import", "target": "os", "kind": "own"})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "model")
+    assert error["message"].startswith("t5 has no attention maps") and "gated-linear" in error["message"]
 
 
 def events_of(ask, **fields):

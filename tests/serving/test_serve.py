@@ -6,10 +6,13 @@ import signal
 import socket
 import subprocess
 from contextlib import contextmanager
+from dataclasses import replace
 from urllib.request import Request, urlopen
 
 import pytest
 
+from pipelines.recipes.recipe import save_config
+from pipelines.run.folder import Run
 from tests.conftest import BYTELM, without_waiting
 
 
@@ -95,6 +98,16 @@ def test_a_port_in_use_is_refused_in_one_sentence(trained_gpt, in_process):
 def test_mistakes_are_explained_in_one_line(trained_gpt, in_process, options, words):
     done = in_process("serve", *(trained_gpt if each == "RUN" else each for each in options))
     assert done.returncode in (1, 2) and words in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_decoder_with_another_mixer_is_refused_before_it_is_loaded(trained_gpt, tmp_path, in_process):
+    folder = shutil.copytree(trained_gpt, tmp_path / "run")
+    run = Run(folder)
+    recipe = replace(run.recipe, model=replace(run.recipe.model, mixer="gated-linear"))
+    save_config(folder / "config.toml", recipe, run.facts)
+    done = in_process("serve", folder)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1
+    assert "is a decoder with the mixer gated-linear, but bytelm serve needs" in done.stderr
 
 
 def test_two_runs_of_one_name_are_refused(trained_gpt, tmp_path, in_process):

@@ -42,6 +42,9 @@ export class ReadView {
     fillSelect(byId("other"), [["", "no other run"], ...comparable.map(({ name }) => [name, name])]);
     fillSelect(byId("kind"), Object.keys(model.layers).map((kind) => [kind, KINDS[kind]]));
     this.comparable = comparable.length > 0;
+    const attention = byId("show").querySelector("[value=attention]");
+    attention.hidden = attention.disabled = Object.keys(model.layers).length === 0; // a model with other mixers
+    if (attention.disabled && attention.selected) byId("show").value = "surprisal";
     this.arrange();
   }
 
