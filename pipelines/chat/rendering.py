@@ -27,6 +27,7 @@ SECONDS = 2
 MEMORY = 1 << 30
 MOST_CHARACTERS = 1 << 22
 """Maximum characters of a rendered conversation"""
+NOT_STARTED = "the process that runs templates did not start"
 MARKS = "bytelm_marks"
 """Name of a template variable: two characters that enclose each answer of the assistant"""
 
@@ -49,10 +50,7 @@ def render(template: str, variables: Mapping[str, Any]) -> str:
 
 def render_apart(template: str, variables: Mapping[str, Any]) -> str:
     """Render a template in a process with limits and return the text. Raises ValueError if the template fails."""
-    answer = _process().answer(json.dumps({"template": template, "variables": variables}))
-    if answer is None:
-        raise ValueError(f"the chat template fails: it needs more than {SECONDS} s or {MEMORY >> 30} GiB")
-    found = json.loads(answer)
+    found = json.loads(_process().answer(json.dumps({"template": template, "variables": variables})))
     if "error" in found:
         raise ValueError(found["error"])
     return str(found["text"])
@@ -66,29 +64,45 @@ class _Process:
         self._running: subprocess.Popen[bytes] | None = None
         atexit.register(self.end)
 
-    def answer(self, line: str) -> bytes | None:
-        """Return the answer to a line; None if the process ended instead of answering."""
+    def answer(self, line: str) -> bytes:
+        """Return the answer to a line. Raises ValueError if the process does not start, or exceeds a limit."""
         with self._lock:
+            if self._running is not None and self._running.poll() is not None:
+                self.end()
             if self._running is None:
-                command = [sys.executable, "-I", __file__]
-                self._running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                self._running = self._start()
             assert self._running.stdin and self._running.stdout
             try:
-                self._running.stdin.write(line.encode() + b"\n")
-                self._running.stdin.flush()
+                with suppress(BrokenPipeError):  # it has ended
+                    self._running.stdin.write(line.encode() + b"\n")
+                    self._running.stdin.flush()
                 found = self._running.stdout.readline()
+                if not found.endswith(b"\n"):
+                    raise ValueError(_reason(self._running.wait()))
             except BaseException:  # such as Ctrl-C: the answer must not be taken for that of the next line
                 self.end()
                 raise
-            if not found:
-                self.end()
-            return found or None
+            return found
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-I", __file__]
+        try:
+            return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        except OSError as error:
+            raise ValueError(f"{NOT_STARTED}: {error.strerror}") from None
 
     def end(self) -> None:
         if self._running is not None:
             self._running.kill()
             self._running.communicate()
             self._running = None
+
+
+def _reason(status: int) -> str:
+    """Return why the process ended with a status, as Popen gives it, instead of answering."""
+    if -status in (signal.SIGXCPU, signal.SIGKILL):
+        return f"the chat template fails: it needs more than {SECONDS} s or {MEMORY >> 30} GiB"
+    return f"{NOT_STARTED}: it ended with status {status}"
 
 
 @lru_cache(maxsize=1)

@@ -1,6 +1,11 @@
 """Chat templates: ids and masks as in transformers, foreign templates, exports and imports."""
 
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -115,6 +120,27 @@ def test_a_foreign_template_cannot_do_harm(text, message):
     with pytest.raises(ValueError, match=message):
         render_apart(text, {"messages": []})
     assert render_apart("{{ messages[0] }}", {"messages": ["still works"]}) == "still works"
+
+
+def template_process():
+    """Return the id of the process that runs templates."""
+    found = subprocess.run(["pgrep", "-P", str(os.getpid()), "-f", "chat/rendering.py"], stdout=subprocess.PIPE)
+    return int(found.stdout)
+
+
+def test_the_process_that_runs_templates_restarts_after_it_was_killed(monkeypatch):
+    variables = {"messages": ["works"]}
+    for _ in range(2):
+        assert render_apart("{{ messages[0] }}", variables) == "works"
+        process = template_process()
+        os.kill(process, signal.SIGKILL)
+        os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+    for python, message in (("false", "ended with status 1"), ("no-such-python", "No such file")):
+        monkeypatch.setattr(sys, "executable", shutil.which(python) or python)
+        with pytest.raises(ValueError, match=f"^the process that runs templates did not start: .*{message}"):
+            render_apart("{{ messages[0] }}", variables)
+    monkeypatch.undo()
+    assert render_apart("{{ messages[0] }}", variables) == "works"
 
 
 def test_a_template_of_ones_own_is_used_everywhere(trained_gpt, data, tmp_path):
