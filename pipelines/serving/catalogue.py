@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from pipelines.serving.errors import RequestError, blamed_on
+from pipelines.serving.errors import RequestError, blamed_on, cut
 from pipelines.serving.models import ServedModel, Service
 from pipelines.serving.requests import DetokenizeRequest, ModelRequest, TokenizeRequest
 from pipelines.serving.security import HEALTH
@@ -36,7 +36,10 @@ def catalogue_routes(service: Service) -> list[Route]:
 
     async def model(request: Request) -> JSONResponse:
         name = request.path_params["name"]
-        return JSONResponse(_entry(service, name if name in service.names else service.model(name).name))
+        if name not in service.names:
+            message = f"there is no model {cut(repr(name))}: the models are {', '.join(service.names)}"
+            raise RequestError(404, message, param="model", code="model_not_found")
+        return JSONResponse(_entry(service, name))
 
     async def tokenize(request: Request) -> JSONResponse:
         asked = await TokenizeRequest.of(request)

@@ -76,7 +76,7 @@ class _Answer(Job):
         choices = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": piece.text},
+                "message": {"role": "assistant", "content": piece.text, "refusal": None},
                 "logprobs": self._logprobs(piece.logprobs),
                 "finish_reason": piece.finish_reason,
             }
@@ -103,7 +103,8 @@ class _Answer(Job):
                 {**self._entry(token, value), "top_logprobs": [self._entry(*pair) for pair in self._likeliest(top)]}
                 for token, value, top in rows
                 if token not in ends
-            ]
+            ],
+            "refusal": None,
         }
 
     def _likeliest(self, top: dict[str, float]) -> list[tuple[str, float]]:

@@ -85,12 +85,15 @@ class Job:
         ]
         self._check_work()
         self._scores: dict[tuple[int, ...], asyncio.Task[Predictions]] = {}
-        self.head = {
+        self.head: dict[str, Any] = {
             "id": f"{self.kind}-{secrets.token_hex(12)}",
             "object": self.object,
             "created": int(time.time()),
             "model": served.name,
         }
+        self._with_usage = bool(asked.stream_options and asked.stream_options.include_usage)
+        if self._with_usage:  # in the last event only, but the others have the field
+            self.head["usage"] = None
 
     def _max_tokens(self, prompt: list[int]) -> int:
         room = self.served.context_length - len(prompt)
@@ -159,8 +162,7 @@ class Job:
 
     def last_events(self, empty: dict[str, Any], tokens: int) -> list[str]:
         """Return the events that end a stream: the token counts, added to `empty`, if requested; then the end."""
-        options = self.asked.stream_options
-        counted = [event(empty | {"usage": self.usage(tokens)})] if options and options.include_usage else []
+        counted = [event(empty | {"usage": self.usage(tokens)})] if self._with_usage else []
         return [*counted, "data: [DONE]\n\n"]
 
     def _answer(self, pieces: Iterable[tuple[int, Piece]]) -> dict[str, Any]:

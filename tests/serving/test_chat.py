@@ -41,7 +41,7 @@ def test_a_greedy_answer_is_that_of_the_run(chat, chatting):
     answer = chat(temperature=0, max_completion_tokens=8)
     expected = chatting.chat(ASKED, greedy=True, tokens=8)
     (choice,) = answer["choices"]
-    assert choice["message"] == {"role": "assistant", "content": expected} and choice["index"] == 0
+    assert choice["message"] == {"role": "assistant", "content": expected, "refusal": None} and choice["index"] == 0
     assert answer["object"] == "chat.completion" and answer["id"].startswith("chatcmpl-") and answer["model"] == "chat"
     usage = answer["usage"]
     assert usage["prompt_tokens"] == len(chatting.template.prompt(conversation_of(ASKED, "messages")))
@@ -89,6 +89,7 @@ def test_a_stream_has_the_role_the_text_the_reason_and_the_usage(both, chat):
     stream = {"stream": True, "stream_options": {"include_usage": True}}
     *chunks, last = events(both.post(URL, json=request | stream))
     assert last["choices"] == [] and last["usage"] == whole["usage"]
+    assert all(chunk["usage"] is None for chunk in chunks)
     assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert len({chunk["id"] for chunk in chunks}) == 1
     for index in range(2):
@@ -116,6 +117,7 @@ def test_a_stop_string_ends_an_answer(chat):
 def test_log_probabilities_are_those_of_the_model(chat, chatting):
     answer = chat(temperature=0, max_tokens=3, logprobs=True, top_logprobs=2)["choices"][0]
     entries = answer["logprobs"]["content"]
+    assert answer["logprobs"]["refusal"] is None
     assert "".join(entry["token"] for entry in entries) == answer["message"]["content"]
     for entry in entries:
         assert [one["logprob"] for one in entry["top_logprobs"]] == sorted(

@@ -248,6 +248,7 @@ def test_a_stream_adds_up_to_the_whole_answer(client, complete, fields):
     assert response.headers["content-type"].startswith("text/event-stream")
     *events, last = events_of(response)
     assert last["choices"] == [] and last["usage"] == whole["usage"]
+    assert all(event["usage"] is None for event in events)
     for choice in whole["choices"]:
         own = [each for event in events for each in event["choices"] if each["index"] == choice["index"]]
         assert "".join(each["text"] for each in own) == choice["text"]

@@ -124,3 +124,5 @@ def test_other_endpoints_refuse_fine_tuned_runs_and_predict_refuses_where_there_
         for path, body in (("/v1/completions", {"prompt": "a"}), ("/tokenize", {"prompt": "a"})):
             assert "use POST /api/predict" in other.post(path, json=body).json()["error"]["message"]
         assert other.get("/health").json() == {"status": "ok"}
+        missing = other.get("/v1/models/none")
+        assert missing.status_code == 404 and missing.json()["error"]["code"] == "model_not_found"
