@@ -30,7 +30,7 @@ from lm.introspection.trace import Trace
 from lm.model import LanguageModel
 
 LEAST = 0.02  # distance between the prompts' logit differences, as a share of their sizes
-STREAM, ATTENTION, MLP = "hook_resid_pre", "hook_attn_out", "hook_mlp_out"
+STREAM, ATTENTION, MLP, HEADS = "hook_resid_pre", "hook_attn_out", "hook_mlp_out", "attn.hook_z"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class PatchingMaps:
     mlp: Tensor | None
     """(L, T): the output of an MLP at one position; None without MLPs"""
     heads: Tensor | None
-    """(L, H): the output of a head at all positions; None for mixers without heads"""
+    """(L, H): the output of a head at all positions; NaN for a mixer without heads, None if no layer has any"""
 
 
 def patching_maps(model: LanguageModel, clean: Tensor, corrupt: Tensor, target: int, against: int) -> PatchingMaps:
@@ -62,13 +62,15 @@ def patching_maps(model: LanguageModel, clean: Tensor, corrupt: Tensor, target: 
         names, count = activation_names(model), len(clean)
 
         def effects(short: str, rows: int, heads: bool) -> Tensor:
-            """Return the effects of an activation in every layer, each at `rows` positions or heads: (L, rows)."""
-            found = []
-            for name, value in _in_layers(model, clean, short):
-                patch = _Patch(value, heads)
-                with observed(model, edits={name: patch}):
-                    found.append((difference(corrupt.expand(rows, count)) - base) / (whole - base))
-            return torch.stack(found)
+            """Return the effects of an activation in every layer, each at `rows` positions or heads: (L, rows).
+
+            The row of a layer without the activation is NaN.
+            """
+            found = torch.full((len(model.stack.blocks), rows), torch.nan, dtype=torch.float64, device=clean.device)
+            for layer, name, value in _in_layers(model, clean, short):
+                with observed(model, edits={name: _Patch(value, heads)}):
+                    found[layer] = (difference(corrupt.expand(rows, count)) - base) / (whole - base)
+            return found
 
         return PatchingMaps(
             whole,
@@ -76,7 +78,7 @@ def patching_maps(model: LanguageModel, clean: Tensor, corrupt: Tensor, target: 
             effects(STREAM, count, False),
             effects(ATTENTION, count, False),
             effects(MLP, count, False) if f"blocks.0.{MLP}" in names else None,
-            effects("attn.hook_z", model.config.heads, True) if "blocks.0.attn.hook_z" in names else None,
+            effects(HEADS, model.config.heads, True) if any(HEADS in name for name in names) else None,
         )
 
 
@@ -84,22 +86,21 @@ def estimated_maps(model: LanguageModel, clean: Tensor, corrupt: Tensor, target:
     """Return the first-order estimates of `patching_maps` (attribution patching). Raises the same ValueErrors."""
     with inference_mode(model):
         whole, base = _ends(model, clean, corrupt, target, against)
-        known = set(activation_names(model))
-        layers = range(len(model.stack.blocks))
-        kinds = [short for short in (STREAM, ATTENTION, MLP, "attn.hook_z") if f"blocks.0.{short}" in known]
-        names = [f"blocks.{layer}.{short}" for short in kinds for layer in layers]
+        layers = len(model.stack.blocks)
+        wanted = {f"blocks.{layer}.{short}" for short in (STREAM, ATTENTION, MLP, HEADS) for layer in range(layers)}
+        names = [name for name in activation_names(model) if name in wanted]
         own, other = (Trace(model, ids[None]).record(*names) for ids in (clean, corrupt))
         added = {name: torch.zeros_like(other[name], requires_grad=True) for name in names}
         with torch.enable_grad(), observed(model, edits={name: partial(torch.add, x) for name, x in added.items()}):
             difference = _difference(model, target, against, corrupt[None]).sum()
             gradients = torch.autograd.grad(difference, list(added.values()))
-    sums: dict[str, list[Tensor]] = {short: [] for short in kinds}
+    maps: dict[str, Tensor] = {}
     for name, gradient in zip(names, gradients, strict=True):
         product = ((own[name] - other[name]).double() * gradient.double())[0]  # (T, width), or (T, H, D)
-        heads = product.dim() == 3
-        sums[name.split(".", 2)[2]].append(product.sum(dim=(0, 2) if heads else 1) / (whole - base))
-    maps = {short: torch.stack(found) for short, found in sums.items()}
-    return PatchingMaps(whole, base, maps[STREAM], maps[ATTENTION], maps.get(MLP), maps.get("attn.hook_z"))
+        row = product.sum(dim=(0, 2) if product.dim() == 3 else 1) / (whole - base)
+        _, layer, short = name.split(".", 2)
+        maps.setdefault(short, row.new_full((layers, len(row)), torch.nan))[int(layer)] = row
+    return PatchingMaps(whole, base, maps[STREAM], maps[ATTENTION], maps.get(MLP), maps.get(HEADS))
 
 
 def _ends(model: LanguageModel, clean: Tensor, corrupt: Tensor, target: int, against: int) -> tuple[float, float]:
@@ -126,12 +127,14 @@ def _difference(model: LanguageModel, target: int, against: int, ids: Tensor) ->
     return logits[:, target] - logits[:, against]
 
 
-def _in_layers(model: LanguageModel, ids: Tensor, short: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield the name and the value, (T, ...), of an activation in every layer."""
-    names = [f"blocks.{layer}.{short}" for layer in range(len(model.stack.blocks))]
-    trace = Trace(model, ids[None]).record(*names)
-    for name in names:
-        yield name, trace[name][0]
+def _in_layers(model: LanguageModel, ids: Tensor, short: str) -> Iterator[tuple[int, str, Tensor]]:
+    """Yield the layer, the name and the value, (T, ...), of an activation in every layer that has it."""
+    trace = Trace(model, ids[None])
+    names = [(layer, f"blocks.{layer}.{short}") for layer in range(len(model.stack.blocks))]
+    known = [(layer, name) for layer, name in names if name in trace]
+    trace.record(*(name for _, name in known))
+    for layer, name in known:
+        yield layer, name, trace[name][0]
 
 
 class _Patch:

@@ -81,6 +81,20 @@ def test_other_mixers_have_maps_of_positions():
     assert maps.heads is None and maps.stream.shape == maps.attention.shape == (2, 7)
 
 
+@pytest.mark.parametrize("mixers", ["attention + gru", "gru + attention"])
+def test_only_layers_of_attention_have_effects_of_heads(mixers):
+    model, clean, corrupt = random_model(mixers), random_ids(7), random_ids(7, seed=1)
+    own = mixers.split(" + ").index("attention")
+    measured, estimated = (find(model, clean, corrupt, 3, 5) for find in (patching_maps, estimated_maps))
+    for maps in (measured, estimated):
+        assert maps.heads.isnan().all(dim=1).tolist() == maps.heads.isnan().any(dim=1).tolist() == [own != 0, own != 1]
+        assert maps.stream.isfinite().all() and maps.attention.isfinite().all() and maps.mlp.isfinite().all()
+    for head in range(3):
+        where = (slice(None), slice(None), head)
+        expected = one_by_one(model, clean, corrupt, 3, 5, f"blocks.{own}.attn.hook_z", where)
+        assert measured.heads[own, head].item() == pytest.approx(expected.item(), abs=1e-8)
+
+
 def test_prompts_that_cannot_be_compared_are_refused():
     model, (clean, corrupt) = LanguageModel(TINY, seed=0), some_ids(TINY)
     with pytest.raises(ValueError, match="the prompts have 11 and 10 tokens"):

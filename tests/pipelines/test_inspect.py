@@ -11,6 +11,7 @@ import bytelm
 from lm.introspection.attribution import attribute
 from lm.introspection.norms import linear_part
 from lm.introspection.patching import patching_maps
+from lm.model import LanguageModel
 from pipelines.evaluation.measurement import Table
 from pipelines.exchange.imported_run import write_imported_run
 from pipelines.inspection.instruments import NAMES, descriptions, instrument, options
@@ -157,6 +158,26 @@ def test_patching_finds_where_two_prompts_part(induction):
     }.items():
         with pytest.raises(ValueError, match=words):
             bytelm.inspect(induction, "c h m q d h", instruments=("patching",), **given)
+
+
+@pytest.mark.parametrize("mixers", [("attention", "gru"), ("gru", "attention")])
+def test_only_layers_of_attention_have_heads_and_scores(gpt, mixers):
+    model = LanguageModel(replace(gpt.config.model, layers=2, mixers=mixers), seed=0).eval()
+    hybrid = variant(gpt, model=model, config=replace(gpt.config, model=model.config))
+    options = {"corrupt": "b c", "target": gpt.tokenizer.decode([270]), "against": gpt.tokenizer.decode([280])}
+    options |= {"deletion_tokens": 64, "validation_tokens": 64}
+    found = bytelm.inspect(hybrid, "b a", instruments=("deletions", "diagnosis", "patching"), **options)
+    deletions, diagnosis, patching = (results[0] for results in found.values())
+    own, other = mixers.index("attention"), mixers.index("gru")
+    by_layer, by_health, by_head = deletions.parts()[0], diagnosis.parts()[0], patching.parts()[1]
+    assert by_layer.heads[-2:] == by_head.heads == ["head 0", "head 1"]
+    for table, cells, above in ((by_layer, slice(-2, None), 0), (by_head, slice(None), 0), (by_health, slice(2), 1)):
+        assert all(table.rows[own + above][1][cells]) and not any(table.rows[other + above][1][cells])
+    assert by_health.heads[:2] == ["score sd", "saturated"] and patching.heads[other] is None
+    assert {one.map for one in patching.agreement} == {"stream", "attention", "mlp", "heads"}
+    for result in (deletions, diagnosis, patching):
+        json.dumps(result.to_json(), allow_nan=False)
+        assert all(picture.figure().axes for picture in result.pictures())
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])

@@ -94,12 +94,13 @@ class DeletionsOfRun(Result):
     def parts(self) -> list[Table | str]:
         lost = {one.part: f"{one.lost:+.4f}" for one in self.deletions}
         layers = range(sum(part.startswith("layers.") for part in lost))
-        heads = sum(part.startswith("heads.0.") for part in lost)
+        heads = max((int(part.split(".")[2]) + 1 for part in lost if part.startswith("heads.")), default=0)
         kinds = ["layers", "attention", *(["mlp"] if "mlp.0" in lost else [])]
         rows = []
         for layer in layers:
             cells = [lost[f"{kind}.{layer}"] for kind in kinds]
-            rows.append((f"{layer}", cells + [lost[f"heads.{layer}.{head}"] for head in range(min(heads, HEADS))]))
+            cells += [lost.get(f"heads.{layer}.{head}", "") for head in range(min(heads, HEADS))]
+            rows.append((f"{layer}", cells))
         columns = ["whole", *kinds[1:], *(f"head {head}" for head in range(min(heads, HEADS)))]
         ranked = sorted(self.deletions, key=lambda one: -one.lost)[:RANKED]
         costly = [(one.part, [f"{one.lost:+.4f}", f"{one.low:+.4f} to {one.high:+.4f}"]) for one in ranked]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
@@ -63,10 +64,11 @@ class HealthOfRun(Result):
     tokens: int
 
     def parts(self) -> list[Table | str]:
-        shown = {name: title for name, title in NAMES.items() if getattr(self.layers[0], name) is not None}
+        layers = self.layers
+        shown = {name: title for name, title in NAMES.items() if any(getattr(one, name) is not None for one in layers)}
         rows = [
             (f"{number}", [_cell(name, value) for name, value in asdict(layer).items() if name in shown])
-            for number, layer in enumerate(self.layers)
+            for number, layer in enumerate(layers)
         ]
         start = {"gradient_norm": self.embedding_gradient_norm, "stream_variance": self.embedding_variance}
         rows.insert(0, ("embedding", [_cell(name, start[name]) if name in start else "" for name in shown]))
@@ -80,7 +82,11 @@ class HealthOfRun(Result):
 
     def pictures(self) -> Sequence[Picture]:
         lines = {title: [getattr(layer, name) for layer in self.layers] for name, title in NAMES.items()}
-        panels = {title: {title: values} for title, values in lines.items() if None not in values}
+        panels = {
+            title: {title: [math.nan if value is None else value for value in values]}
+            for title, values in lines.items()
+            if values.count(None) < len(values)
+        }
         return [Curves(title=f"Health by layer, {self.state}", x=range(len(self.layers)), panels=panels, label="layer")]
 
 
@@ -139,5 +145,7 @@ def _readings(model: LanguageModel, batches: Sequence[Batch]) -> Iterator[Readin
             yield tensors, targets, weights
 
 
-def _cell(name: str, value: float) -> str:
+def _cell(name: str, value: float | None) -> str:
+    if value is None:
+        return ""
     return f"{value:.1%}" if name in ("saturated", "dead_units") else f"{value:#.3g}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,7 +11,9 @@ import torch
 from torch import Tensor
 
 from lm.config import ModelConfig
-from lm.introspection.patching import PatchingMaps, estimated_maps, patching_maps
+from lm.introspection.activations import activation_names
+from lm.introspection.patching import HEADS, PatchingMaps, estimated_maps, patching_maps
+from lm.model import LanguageModel
 from pipelines.evaluation.measurement import Result, Section, Table
 from pipelines.inspection.instrument import Instrument, require_decoder
 from pipelines.inspection.words import Words, read_ids, single_token
@@ -67,8 +70,8 @@ class PatchedPrompts(Result):
     """(L, T): output of attention"""
     mlp: Map | None
     """(L, T): output of an MLP"""
-    heads: Map | None
-    """(L, H): output of a head"""
+    heads: tuple[tuple[float, ...] | None, ...] | None
+    """(L, H): output of a head; None for a layer without heads, and if no layer has any"""
     quick: bool
     """Whether the maps are estimates"""
     agreement: tuple[Agreement, ...]
@@ -79,6 +82,11 @@ class PatchedPrompts(Result):
         """Return the token of each position; "a → b" where the corrupt prompt has a and the text has b."""
         pairs = zip(self.tokens, self.corrupt_tokens, strict=True)
         return [own if own == other else f"{other} → {own}" for own, other in pairs]
+
+    @property
+    def _head_count(self) -> int:
+        """Return the number of heads of the layers that have some."""
+        return max(len(row) for row in self.heads or () if row)
 
     def pictures(self) -> Sequence[Picture]:
         text = "1 restores the clean prediction; 0 changes nothing. Rows are layers, from the first to the last."
@@ -93,8 +101,10 @@ class PatchedPrompts(Result):
             if values is not None
         ]  # fmt: skip
         if self.heads is not None:
-            heads = [*map(str, range(len(self.heads[0])))]
-            title, maps = f"Patching a head: {self.target} against {self.against}", {"": self.heads}
+            count = self._head_count
+            heads = [*map(str, range(count))]
+            title = f"Patching a head: {self.target} against {self.against}"
+            maps = {"": [row or (math.nan,) * count for row in self.heads]}
             pictures.append(
                 HeatMap(title=title, text=text, maps=maps, rows=layers, columns=heads, x="head", y="layer", signed=True)
             )
@@ -111,8 +121,8 @@ class PatchedPrompts(Result):
         heads = [f"layer {i}" for i in shown]
         tables: list[Table | str] = [Table(f"{what}: stream before each layer, by position", "position", heads, rows)]
         if self.heads is not None:
-            few = range(min(len(self.heads[0]), COLUMNS))
-            cells = [(f"{i}", [f"{row[head]:z.2f}" for head in few]) for i, row in enumerate(self.heads)]
+            few = range(min(self._head_count, COLUMNS))
+            cells = [(f"{i}", [f"{row[head]:z.2f}" if row else "" for head in few]) for i, row in enumerate(self.heads)]
             tables.append(Table(f"{what}: heads at all positions", "layer", [f"head {head}" for head in few], cells))
         clean, corrupt = f"{self.clean_difference:+.3f}", f"{self.corrupt_difference:+.3f}"
         ends = f"logit difference: {clean} after the text, {corrupt} after the corrupt prompt"
@@ -174,7 +184,7 @@ class Patching(Instrument):
             stream=_rows(maps.stream),
             attention=_rows(maps.attention),
             mlp=None if maps.mlp is None else _rows(maps.mlp),
-            heads=None if maps.heads is None else _rows(maps.heads),
+            heads=None if maps.heads is None else _rows_of_heads(run.model, maps.heads),
             quick=self.quick,
             agreement=() if self.quick else tuple(_agreements(maps, estimates)),
         )
@@ -192,11 +202,17 @@ def _rows(values: Tensor) -> Map:
     return tuple(tuple(row) for row in values.tolist())
 
 
+def _rows_of_heads(model: LanguageModel, values: Tensor) -> tuple[tuple[float, ...] | None, ...]:
+    """Return the row of each layer that has heads, and None for the others."""
+    known = activation_names(model)
+    return tuple(row if f"blocks.{layer}.{HEADS}" in known else None for layer, row in enumerate(_rows(values)))
+
+
 def _agreements(maps: PatchingMaps, estimates: PatchingMaps) -> Iterator[Agreement]:
     for name in ("stream", "attention", "mlp", "heads"):
         real, estimated = getattr(maps, name), getattr(estimates, name)
-        if real is not None:
-            together = torch.stack((real.flatten(), estimated.flatten()))
+        if real is not None and (known := ~real.isnan()).any():
+            together = torch.stack((real[known], estimated[known]))
             varies = bool((together.std(dim=1) > 0).all())
             correlation = float(torch.corrcoef(together)[0, 1]) if varies else None
-            yield Agreement(name, correlation, float((real - estimated).abs().max()))
+            yield Agreement(name, correlation, float(together.diff(dim=0).abs().max()))
