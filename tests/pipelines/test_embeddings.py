@@ -10,6 +10,7 @@ import bytelm
 from lm.introspection.analogies import analogies, chance_of_parallels
 from pipelines.inspection.instruments.embeddings import Embeddings
 from pipelines.inspection.word_vectors import read_word_vectors
+from tests.loaded_runs import induction_run
 
 GLOVE = "man 1 0 0\nwoman 1 1 0\nking 1 0 5\nqueen 1 1 5\nnew york -1 -1 -1\n"
 
@@ -108,3 +109,12 @@ def test_the_same_words_are_looked_up_in_a_model_and_a_file(trained_gpt, tmp_pat
     (tmp_path / "analogies.txt").write_text("one two three\n")
     with pytest.raises(ValueError, match=r"line 1 of .* has 3 words"):
         instrument.look(run, "")
+
+
+def test_a_word_that_becomes_the_unknown_token_has_no_vector(trained_gpt, tmp_path):
+    run = induction_run(bytelm.load_run(trained_gpt))
+    (tmp_path / "analogies.txt").write_text("a b c d\na b c unpronounceable\n")
+    asked = Embeddings(near=("a", "unpronounceable"), analogies=str(tmp_path / "analogies.txt"))
+    (space,) = asked.look(run, "").spaces
+    assert list(space.nearest) == ["a"] and space.missing == ("unpronounceable",)
+    assert [one.words for one in space.analogies] == [("a", "b", "c", "d")] and space.skipped == 1

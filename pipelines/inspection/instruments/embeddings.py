@@ -162,7 +162,7 @@ class Embeddings(Instrument):
 
         def token(word: str) -> int | None:
             for spelled in (word,) if word.startswith(" ") else (f" {word}", word):
-                if len(ids := run.tokenizer.encode(spelled, disallowed_special=())) == 1:
+                if len(ids := run.tokenizer.encode(spelled, disallowed_special=())) == 1 and allowed[ids[0]]:
                     return ids[0]
             return None
 
