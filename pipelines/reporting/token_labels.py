@@ -1,7 +1,7 @@
 """Labels and kinds of the tokens of a vocabulary, for plots and tables."""
 
 from collections.abc import Iterable
-from unicodedata import bidirectional
+from unicodedata import bidirectional, category
 
 import numpy as np
 
@@ -55,16 +55,21 @@ class TokenLabels:
 
         `counts` are by id. Words of equal count are in the order of their ids, which is roughly by frequency.
         """
-        found = (
-            place
-            for place, piece in enumerate(self._added)
-            if piece[:1] == b" " and len(piece) > 3 and piece[1:].isalpha()
-        )
+        found = (place for place, piece in enumerate(self._added) if _is_word(piece))
         return sorted(found, key=lambda place: -counts[self.ids[place]])[:most]
 
     def kinds(self) -> list[int]:
         """Return the kind of each token, as an index into KINDS."""
         return [6 if special else _kind(piece) for piece, special in zip(self._added, self.special, strict=True)]
+
+
+def _is_word(piece: bytes) -> bool:
+    """Return whether a token is a space and at least three letters, which can have marks such as accents."""
+    try:
+        text = piece.decode()
+    except UnicodeDecodeError:
+        return False
+    return text[:1] == " " and len(text) > 3 and all(category(character)[0] in "LM" for character in text[1:])
 
 
 def _kind(piece: bytes) -> int:

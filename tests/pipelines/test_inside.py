@@ -186,6 +186,17 @@ def test_tokens_are_sorted_by_kind(tmp_path):
     assert labels.at(labels.words(counts, 5))[:2] == ["·words", "·word"]
 
 
+def test_words_are_found_in_any_script():
+    from tokenizer import Tokenizer
+
+    words = ("größer", "слова", "हिन्दी")
+    tok = Tokenizer.train(["".join(f" {word} {word}2" for word in words) * 5], vocab_size=300, pattern="o200k")
+    labels = TokenLabels(tok)
+    shown = labels.at(labels.words(np.bincount(tok.encode(" слова"), minlength=tok.vocab_size), 99))
+    assert shown[0] == "·слова" and {f"·{word}" for word in words} <= set(shown)
+    assert all(label.startswith("·") and label[1:4].isalpha() for label in shown if "ह" not in label)
+
+
 def test_labels_cannot_break_a_plot(gpt):
     (attention,) = look_inside(*gpt).attention
     tokens = ["<b>&", "$x^$", "日本", '"', *attention.queries[4:]]
