@@ -12,6 +12,7 @@ from matplotlib.patches import Circle, FancyBboxPatch
 
 from lm.config import ModelConfig
 from lm.config_costs import StackShape, stacks
+from lm.norm_places import NormPlaces
 from lm.position_checks import IN_SCORES
 from lm.presets import PRESETS
 from pipelines.figures.canvas import SMALL
@@ -62,7 +63,7 @@ def stages(model: ModelConfig, stack: StackShape) -> list[Stage]:
     B sequences of T tokens; an encoder-decoder's source has S tokens.
     """
     source = len(stacks(model)) > 1 and not stack.cross
-    length, places = "S" if source else "T", model.norm_places
+    length = "S" if source else "T"
     hidden = f"(B, {length}, {model.width:,})"
     scaled = model.scaled_embedding or model.positions == "sinusoidal"
     norm = "RMSNorm" if model.norm == "rmsnorm" else "LayerNorm"
@@ -77,6 +78,7 @@ def stages(model: ModelConfig, stack: StackShape) -> list[Stage]:
     if model.embedding_norm:
         found.append(Stage("norm", norm, hidden))
     for kind, name, detail in _sublayers(model, stack, length):
+        places = model.norm_places if kind != "mlp" or model.mlp_norm else NormPlaces()
         if places.before:
             normalized = kind == "mixer" and model.embedding_norm
             found.append(Stage("norm", norm, hidden, "not in the first block" * normalized, opens=True, in_block=True))
@@ -86,7 +88,7 @@ def stages(model: ModelConfig, stack: StackShape) -> list[Stage]:
         found.append(Stage("add", "+", hidden, in_block=True))
         if places.after:
             found.append(Stage("norm", norm, hidden, in_block=True))
-    if places.final:
+    if model.norm_places.final:
         found.append(Stage("norm", f"final {norm}", hidden))
     return found if source else [*found, *_head(model, hidden)]
 

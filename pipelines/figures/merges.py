@@ -28,16 +28,17 @@ def draw_merges(text: str | None = None, run: LoadedRun | None = None) -> Figure
     """Return the steps from the bytes of a word to its tokens: a row for each merge, in the order of training.
 
     The tokenizer is that of `run`. Without one it is trained on `text`, by default the words of Sennrich et al. 2016,
-    with 10 merges. The word is the one in the text with the most steps.
+    with 10 merges. The word is the pretoken of the text with the most steps. Raises ValueError if there are no steps.
     """
     trained_on = text or " ".join(" ".join([word] * count) for word, count in WORDS.items())
     tok = run.tokenizer if run else Tokenizer.train([trained_on], vocab_size=256 + MERGES, special_tokens=[])
-    if tok.kind != "bpe" or not tok.merges:
+    words = pretokens(tok, trained_on) if tok.kind == "bpe" else []
+    steps = max((merge_steps(tok, word[:LONGEST]) for word in words), key=len, default=[])
+    if len(steps) < 2:
         raise ValueError(
-            "the tokenizer has no merges of bytes: give a run with a byte-level BPE tokenizer, or a longer text"
+            "the tokenizer has no merges of bytes in the text: give a run with a byte-level BPE tokenizer, or a longer "
+            "text"
         )
-    words = [" " + word for word in dict.fromkeys(trained_on.split())]
-    steps = max((merge_steps(tok, word.encode()[:LONGEST]) for word in words), key=len)
     with style():
         figure = new_figure(7.4, 0.9 + 0.45 * len(steps))
         axes = figure.subplots()
@@ -65,6 +66,14 @@ def draw_merges(text: str | None = None, run: LoadedRun | None = None) -> Figure
         axes.set_xlim(-0.45 * length, length)
         axes.set_ylim(len(steps) - 0.4, -0.6)
     return figure
+
+
+def pretokens(tok: Tokenizer, text: str) -> list[bytes]:
+    """Return the distinct pretokens of a text, in order: what the tokenizer merges after normalizing and splitting."""
+    vocabulary, data = tok.vocabulary, text.encode()
+    if vocabulary.normalizer is not None:
+        data = vocabulary.normalizer.apply(data)
+    return list(dict.fromkeys(vocabulary.pattern.pretokens(data)))
 
 
 def merge_steps(tok: Tokenizer, word: bytes) -> list[Step]:

@@ -22,13 +22,17 @@ STEPS = 6
 SHOWN = 4  # tokens of a step
 LONGEST = 16  # characters of a context or a token
 
+Token = str | int
+"""A word, or the id of a token"""
+
 
 class Step(NamedTuple):
-    """A prediction: probabilities by token, and the token that follows in the text."""
+    """A prediction: probabilities by token, the token that follows in the text, and the labels of the tokens."""
 
     context: str
-    probabilities: dict[str, float]
-    target: str
+    probabilities: dict[Token, float]
+    target: Token
+    labels: dict[Token, str]
 
 
 def draw_next_tokens(text: str | None = None, run: LoadedRun | None = None) -> Figure:
@@ -63,8 +67,8 @@ def counted_steps(text: str) -> list[Step]:
     steps = []
     for position in range(1, len(words)):
         counts = after[words[position - 1]]
-        shares = {word: count / counts.total() for word, count in counts.most_common()}
-        steps.append(Step(" ".join(words[:position]), shares, words[position]))
+        shares: dict[Token, float] = {word: count / counts.total() for word, count in counts.most_common()}
+        steps.append(Step(" ".join(words[:position]), shares, words[position], {word: word for word in counts}))
     return steps
 
 
@@ -72,6 +76,9 @@ def predicted_steps(run: LoadedRun, text: str) -> list[Step]:
     """Return the predictions of a decoder. Raises ValueError for another architecture."""
     if run.config.model.architecture != "decoder":
         raise ValueError(f"{run.path} is not a decoder, but P(next | context) needs one: give another run")
+    from pipelines.inspection.words import Words
+
+    words = Words(run)
     ids = run.ids(text)[: STEPS + 1]
     start = len(run.around.before)
     probabilities = run.logits(text).double().softmax(dim=-1)
@@ -79,26 +86,24 @@ def predicted_steps(run: LoadedRun, text: str) -> list[Step]:
     for position in range(1, len(ids)):
         row = probabilities[position - 1]
         likely = row.topk(min(SHOWN, len(row))).indices.tolist()
-        shown = {_label(run, token): row[token].item() for token in dict.fromkeys([*likely, ids[position]])}
+        tokens = list(dict.fromkeys([*likely, ids[position]]))
+        labels: dict[Token, str] = dict(zip(tokens, words.of(tokens), strict=True))
         context = visible(run.tokenizer.decode_bytes(ids[start:position])) or "start of text"
-        steps.append(Step(context, shown, _label(run, ids[position])))
+        steps.append(Step(context, {token: row[token].item() for token in tokens}, ids[position], labels))
     return steps
 
 
-def _label(run: LoadedRun, token: int) -> str:
-    return visible(run.tokenizer.decode_bytes([token]))
-
-
 def _show_step(axes: Axes, step: Step) -> None:
-    names = list(step.probabilities)[:SHOWN]
-    if step.target not in names:
-        names[-1] = step.target
-    values = [step.probabilities[name] for name in names]
+    tokens = list(step.probabilities)[:SHOWN]
+    if step.target not in tokens:
+        tokens[-1] = step.target
+    values = [step.probabilities[token] for token in tokens]
+    names = [step.labels[token] for token in tokens]
     shown = [name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…" for name in names]
     labels = [
-        probability(value) + (" ←" if name == step.target else "") for name, value in zip(names, values, strict=True)
+        probability(value) + (" ←" if token == step.target else "") for token, value in zip(tokens, values, strict=True)
     ]
-    show_bars(axes, shown, values, labels, names.index(step.target), limit=1.0)
+    show_bars(axes, shown, values, labels, tokens.index(step.target), limit=1.0)
     axes.set_ylim(SHOWN - 0.5, -0.5)
     context = step.context if len(step.context) <= LONGEST else f"…{step.context[1 - LONGEST :]}"
     axes.set_title(f"P(next | {escaped(context)})", fontsize=SMALL + 2)

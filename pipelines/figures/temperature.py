@@ -11,8 +11,8 @@ from torch import Tensor
 
 from lm.decoding.sampling import apply_temperature
 from lm.text_statistics.distributions import entropy
-from pipelines.cli.escapes import visible
 from pipelines.figures.canvas import SMALL, probability, show_bars
+from pipelines.inspection.words import Words
 from pipelines.reporting.svg import new_figure, style
 
 if TYPE_CHECKING:
@@ -30,13 +30,15 @@ def draw_temperatures(
     """Return bars of the softmax of logits / T for each temperature T, with the entropy in bits.
 
     The logits are those of `run` for the token after `text`; without a run, five example values. Tokens beyond the six
-    likeliest share one bar. The entropy is that of all tokens.
+    likeliest share one bar. The entropy is that of all tokens. Raises ValueError for a run that is not a decoder.
     """
     if run is None:
         names, logits = list(LOGITS), torch.tensor(list(LOGITS.values()))
     else:
+        if run.config.model.architecture != "decoder":
+            raise ValueError(f"{run.path} is not a decoder, but the next token needs one: give another run")
         logits = run.logits(text or "the")[-1].cpu()
-        names = [visible(run.tokenizer.decode_bytes([token])) for token in logits.topk(min(SHOWN, len(logits))).indices]
+        names = list(Words(run).of(logits.topk(min(SHOWN, len(logits))).indices))
     with style():
         figure = new_figure(3.1 * len(temperatures), 1.0 + 0.36 * (len(names) + 1))
         for axes, temperature in zip(

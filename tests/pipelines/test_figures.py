@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,7 @@ from lm.layers import LayerNorm
 from lm.model import LanguageModel
 from lm.positions import sinusoidal_table
 from lm.presets import preset
+from pipelines.cli.escapes import visible
 from pipelines.figures import FIGURES
 from pipelines.figures.architecture import stages
 from pipelines.figures.canvas import SMALL, save_figure
@@ -29,6 +31,7 @@ from pipelines.figures.merges import draw_merges, merge_steps
 from pipelines.figures.next_tokens import counted_steps, draw_next_tokens
 from pipelines.figures.temperature import draw_temperatures
 from pipelines.reporting.svg import SERIES, VARIABLES
+from tests.loaded_runs import variant
 from tokenizer import Tokenizer
 
 
@@ -164,6 +167,7 @@ SHAPE = {"vocab_size": 50, "context_length": 16, "layers": 2, "width": 32, "head
 SIZES = {"B": 3, "T": 5, "S": 7}
 MODELS = [
     {"positions": "learned"},
+    {"mlp_norm": False},
     {"kv_heads": 2, "norm": "rmsnorm", "bias": False, "tied_head": False, "activation": "swiglu"},
     {"architecture": "encoder", "embedding_norm": True, "positions": "learned", "token_types": 2},
     {"architecture": "encoder-decoder", "positions": "sinusoidal", "decoder_layers": 1},
@@ -245,6 +249,16 @@ def test_each_row_of_the_merges_is_as_wide_as_the_word(drawn):
         draw_merges(run=SimpleNamespace(tokenizer=Tokenizer.train(["a b"], vocab_size=256, special_tokens=[])))
 
 
+def test_the_word_of_the_merges_is_a_pretoken_of_the_normalized_text():
+    tok = Tokenizer.train(["low-low-low lower " * 5], vocab_size=264, special_tokens=[], pattern="lowercase:cl100k")
+    run = SimpleNamespace(tokenizer=tok)
+    axes = draw_merges("LOW-Low-LOW", run).axes[0]
+    assert [text.get_text() for text in axes.texts if round(text.get_position()[1]) == 0] == ["bytes", *"-low"]
+    for text in (" ", "?"):
+        with pytest.raises(ValueError, match=r"no merges of bytes in the text: give a run .* or a longer text"):
+            draw_merges(text, run)
+
+
 def test_steps_of_the_count_model_are_relative_frequencies_and_their_product_is_printed():
     steps = counted_steps("a b a c a b")
     assert [step.probabilities for step in steps[:2]] == [{"b": 2 / 3, "c": 1 / 3}, {"a": 1.0}]
@@ -269,6 +283,29 @@ def test_the_steps_of_a_run_are_its_scores(trained_gpt):
         assert bars(axes)[arrow] is marked
     targets = probabilities[torch.arange(6), ids[1:7]]
     assert f"−log₂ P = {-targets.log2().sum().item():.2f} bits" in figure.get_supxlabel()
+
+
+@pytest.fixture
+def unigram(trained_gpt):
+    """Return a run whose tokens "a" and "▁a" give the same text at the start of a text."""
+    run = bytelm.load_run(trained_gpt)
+    tok = Tokenizer.train(["a ab ba aa b bab"] * 9, vocab_size=6, kind="unigram", special_tokens=[])
+    model = LanguageModel(replace(run.config.model, vocab_size=tok.vocab_size), seed=0).eval()
+    around = replace(run.around, before=(), special=tok.special_tokens)
+    return variant(run, model=model, config=replace(run.config, model=model.config), tokenizer=tok, around=around)
+
+
+def test_tokens_of_the_same_text_have_bars_of_their_own(unigram):
+    text = "ab a ba"
+    probabilities, ids = unigram.logits(text).double().softmax(dim=-1), unigram.ids(text)
+    for position, axes in enumerate(draw_next_tokens(text, unigram).axes[: len(ids) - 1]):
+        likely = probabilities[position].topk(4).indices.tolist()
+        tokens = likely if ids[position + 1] in likely else [*likely[:3], ids[position + 1]]
+        assert [bar.get_width() for bar in bars(axes)] == pytest.approx(probabilities[position, tokens].tolist())
+        labels = [label.get_text() for label in axes.get_yticklabels()]
+        assert labels == [visible(unigram.tokenizer.token_bytes(token)) for token in tokens]
+    names = [label.get_text() for label in draw_temperatures(text, unigram).axes[0].get_yticklabels()]
+    assert len(names) == len(set(names)) == unigram.tokenizer.vocab_size
 
 
 def test_entropy_plus_divergence_is_the_cross_entropy_at_the_same_positions(drawn):
@@ -310,8 +347,9 @@ def test_a_figure_that_a_model_does_not_suit_is_drawn_as_an_example_among_all(mo
 
 
 def test_a_named_figure_that_a_run_does_not_suit_is_refused(trained_bert, tmp_path):
-    with pytest.raises(ValueError, match="is not a decoder"):
-        bytelm.figures(["next-tokens"], run=trained_bert, out=tmp_path / "out")
+    for name in ("next-tokens", "temperature"):
+        with pytest.raises(ValueError, match="is not a decoder"):
+            bytelm.figures([name], run=trained_bert, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match="no measured divergence from a synthetic source"):
         draw_cross_entropy(bytelm.load_run(trained_bert))
