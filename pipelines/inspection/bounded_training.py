@@ -25,7 +25,7 @@ def train(label: str, step: Callable[[float], float], *, steps: int, seconds: fl
             while done < steps and elapsed < seconds:
                 loss = step(max(done / steps, elapsed / seconds))
                 done, elapsed = done + 1, time.monotonic() - started
-                bar.update(done, total=min(steps, max(done, round(done * seconds / elapsed))), note=f"loss {loss:.3f}")
+                bar.update(done, total=max(done, round(min(steps, done * seconds / elapsed))), note=f"loss {loss:.3f}")
         except KeyboardInterrupt:
             say(f"{label}: interrupted; the result is from {done:,} steps")
     return done

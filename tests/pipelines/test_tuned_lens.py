@@ -94,6 +94,7 @@ def test_a_text_shows_the_words_of_both_lenses_and_the_lens_is_trained_once(trai
 
 def test_training_ends_at_its_bounds_and_on_an_interrupt():
     assert train("x", lambda done: done, steps=7, seconds=60) == 7
+    assert train("x", lambda done: done, steps=7, seconds=math.inf) == 7
     assert train("x", lambda done: done, steps=10**9, seconds=0.01) < 10**9
     seen = []
 
