@@ -59,8 +59,8 @@ def _style(subjects: Sequence[Subject]) -> Iterable[tuple[Subject, str, str]]:
 def _draw_loss(subjects: Sequence[Subject]) -> Figure | None:
     figure, axes = new_axes()
     shown: list[float] = []
-    unit = 1.0 if any(_is_squared(subject) for subject in subjects) else math.log(2)
     for subject, colour, line in _style(subjects):
+        unit = 1.0 if _is_squared(subject) else math.log(2)
         looks: dict[tuple[str, str], dict[str, Any]] = {
             ("train", "loss"): {"alpha": 0.55, "linewidth": 1.2},
             ("validation", "loss"): {"marker": "o", "markersize": 5, "linewidth": 1.6},
@@ -82,7 +82,8 @@ def _draw_loss(subjects: Sequence[Subject]) -> Figure | None:
     axes.locator_params(axis="x", nbins=5)
     if _of_tokens(subjects):
         _add_perplexities(axes)
-    return label_axes(figure, axes, "training tokens", "loss" if unit == 1.0 else "bits per target")
+    loss = "loss" if any(_is_squared(subject) for subject in subjects) else "bits per target"
+    return label_axes(figure, axes, "training tokens", loss)
 
 
 def _of_tokens(subjects: Sequence[Subject]) -> bool:

@@ -1,5 +1,6 @@
 """Contents and structure of report.html."""
 
+import copy
 import json
 import math
 import re
@@ -16,11 +17,12 @@ from pipelines.evaluation.results import Evaluation
 from pipelines.reporting.excerpts import Excerpts
 from pipelines.reporting.page import verdict
 from pipelines.reporting.passage import passage_of
-from pipelines.reporting.plots import loss_by_position
+from pipelines.reporting.plots import loss_by_position, plots
 from pipelines.reporting.subject import subject_of
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
 from pipelines.run.retention import checkpoint_folders
+from pipelines.tasks.regression import Regression
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.inspect_vocabulary import inspect_vocabulary
@@ -437,6 +439,19 @@ def test_losses_have_an_axis_of_perplexities(tmp_path, gpt):
     bits, perplexities = ticks(html, 4), ticks(html, 2)
     assert len(bits) > 2
     assert perplexities == pytest.approx([2.0**each for each in bits], rel=0.01)
+
+
+def test_a_squared_error_does_not_change_the_unit_of_other_losses(gpt):
+    """A run of numbers whose squared errors are the bits of another run has the same curves."""
+    language = subject_of(Run(gpt), samples=False, inside=False)
+    numbers = copy.copy(language.run)
+    numbers.recipe = replace(language.run.recipe, task=Regression(columns=("text", "score")))
+    in_bits = [line | {"loss": line["loss"] / math.log(2)} for line in language.metrics]
+    both = [language, replace(language, run=numbers, metrics=in_bits)]
+    loss = next(plot for plot in plots(both) if plot.name == "loss").svg
+    curves = re.findall(r'<path d="([^"]*)" clip-path="[^"]*" style="fill: none; [^"]*var\(--series', loss)
+    assert len(curves) == 4 and len(set(curves)) == 2
+    assert ">loss<" in loss
 
 
 def test_a_run_with_label_smoothing_is_named_below_the_loss_curves(tmp_path, small_recipe, dataset_folder, gpt):
