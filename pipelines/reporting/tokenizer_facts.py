@@ -49,7 +49,7 @@ def tokenizer_facts(run: Run) -> TokenizerFacts:
     counts = Counter(labels.kinds())
     lengths = spelled_lengths(tok)[labels.ids]  # 0 for special tokens
     datasets = _datasets(run, tok.fingerprint)
-    merged = [place for place, length in enumerate(lengths.tolist()) if length > 1]
+    merged = [place for place, length in enumerate(lengths.tolist()) if length > 1] if tok.merges else []
     facts = [
         ("entries", f"{tok.vocab_size:,}"),
         ("merges", f"{len(tok.merges):,}"),

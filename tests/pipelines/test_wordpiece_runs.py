@@ -12,6 +12,8 @@ from datasets import load_from_disk
 from pipelines.dataset.document_records import read_documents
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.measurements.breakdown import CLASSES, token_classes
+from pipelines.reporting.tokenizer_facts import tokenizer_facts
+from pipelines.run.folder import Run
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.generate import generate
 from pipelines.verbs.pretrain import pretrain
@@ -27,6 +29,13 @@ def test_the_dataset_holds_the_ids_of_the_text(wordpiece_run):
     assert text == text.lower()
     assert text.count("<|endoftext|>") >= 1
     assert len(text.split()) > 3
+
+
+def test_only_a_tokenizer_with_merges_has_merged_tokens(wordpiece_run, trained_gpt):
+    for folder, merges in ((wordpiece_run, False), (trained_gpt, True)):
+        titles = {title for title, _ in tokenizer_facts(Run(folder)).examples}
+        assert "Longest tokens" in titles
+        assert ({"First merged tokens", "Last merged tokens"} <= titles) == any("merged" in t for t in titles) == merges
 
 
 @pytest.fixture(scope="module")
