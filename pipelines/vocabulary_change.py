@@ -39,7 +39,7 @@ class VocabularyChange:
         self.run = Run(source) if (source / "config.toml").is_file() else None
         if self.run is not None and pattern is not None:
             raise ValueError("`pattern` is for tokenizer files: leave it out for a run")
-        if out.exists() and (self.run is not None or not overwrite) and (not out.is_dir() or any(out.iterdir())):
+        if out.exists() and (self.run is not None or (not overwrite and (not out.is_dir() or any(out.iterdir())))):
             remedy = "" if self.run else ", or replace a tokenizer with `overwrite`"
             raise ValueError(f"{out} exists already: choose another `out`{remedy}")
         if self.run is not None:
@@ -157,7 +157,7 @@ class Sample:
 
     def bytes_per_token(self, tok: Tokenizer) -> float | None:
         """Return the bytes per token of the documents; None without documents."""
-        tokens = sum(len(ids) for ids in tok.encode_batch(self.documents))
+        tokens = sum(len(ids) for ids in tok.encode_batch(self.documents, disallowed_special=()))
         return self.size / tokens if tokens else None
 
 

@@ -179,6 +179,16 @@ def test_tokenizers_grow_and_shrink_on_the_command_line(in_process, tokenizer_fo
     assert done.returncode == 0 and json.loads(done.stdout)["entries"][1] < 600
 
 
+def test_held_out_text_may_spell_special_tokens(in_process, tokenizer_folder, tmp_path):
+    rows = [json.dumps({"text": f"number {number}: <|endoftext|> is text here"}) for number in range(20)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    options = ["--add", 2, "--split", "tail:0.2", "--out", "grown", "--json"]
+    done = in_process("grow-vocabulary", tokenizer_folder, "rows.jsonl", *options)
+    assert done.returncode == 0, done.stderr
+    before, after = json.loads(done.stdout)["bytes_per_token"]
+    assert before < after
+
+
 @pytest.mark.parametrize(
     ("verb", "options", "message"),
     [
@@ -207,6 +217,9 @@ def test_nothing_is_replaced_by_accident(in_process, trained_gpt, code, tmp_path
     done = in_process("trim-vocabulary", trained_gpt, code, "--unused", "--out", "made")
     assert done.returncode != 0 and "made exists already: choose another --out" in done.stderr
     assert (tmp_path / "made" / "notes.txt").read_text() == "mine"
+    (tmp_path / "empty").mkdir()
+    done = in_process("trim-vocabulary", trained_gpt, "no-corpus", "--unused", "--out", ".", cwd=tmp_path / "empty")
+    assert done.returncode != 0 and ". exists already: choose another --out" in done.stderr
 
 
 def test_a_vocabulary_without_the_runs_special_tokens_is_refused(trained_gpt, code, tmp_path):
