@@ -99,6 +99,18 @@ def test_a_special_token_spelled_like_an_ordinary_one_must_have_its_id(spelling)
     assert tok.special_tokens[spelling] == tok.token_to_id(spelling) in (256, 257)
 
 
+def test_a_token_that_no_merge_makes_is_saved_and_loaded_as_a_special_token(tmp_path):
+    ids = {bytes([byte]): byte for byte in range(256)} | {b"xyz": 256, b"xyzw": 257, b"ab": 258}
+    tok = Tokenizer.from_merges(ids, [(b"xyz", b"w"), (b"a", b"b")], "gpt2").add_special_tokens(["xyz", "ab"])
+    tok.save(tmp_path)
+    again = Tokenizer.load(tmp_path)
+    assert again == tok
+    assert tok.special_tokens == again.special_tokens == {"xyz": 256, "ab": 258}
+    for each in (tok, again):
+        assert each.encode("xyz ab", allowed_special="all") == [256, 32, 258]
+        assert each.encode_ordinary("xyzw ab") == [*b"xyzw", 32, 258]
+
+
 BYTES = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256, b" a": 258}
 WORDS = {"[UNK]": 0, "a": 1, "##b": 2, "abc": 3, "[CLS]": 5}
 SPELLINGS = (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
-from tokenizer.byte_level import BY_RANKS
+from tokenizer.byte_level import BY_MERGES, BY_RANKS
 from tokenizer.kinds.kind import Kind, changed
 from tokenizer.splitting.patterns import NAMES, Pattern
 
@@ -77,6 +77,19 @@ class BytePairs(Kind):
         )
         return trained_vocabulary(merges, order, special_tokens, pattern, normalization)
 
+    def with_special_tokens(self, vocabulary: BytePairVocabulary, spellings: Sequence[str]) -> BytePairVocabulary:
+        """Return the vocabulary with more special tokens, as in `Kind`.
+
+        Among them, tokens that no merge makes are no longer in `ids`: tokenizer.json could not express that they are.
+        """
+        extended: Any = super().with_special_tokens(vocabulary, spellings)
+        while unmade := _unmade_special_ids(extended):
+            ids = {token: i for token, i in extended.ids.items() if i not in unmade}
+            pairs = [pair for pair in extended.pairs if all(part in ids for part in pair)]
+            extended = changed(extended, ids=ids, pairs=pairs, first_merged=None)
+        reachable: BytePairVocabulary = extended
+        return reachable
+
     def required_ids(self, vocabulary: BytePairVocabulary) -> set[int]:
         return {i for i in vocabulary.byte_ids.tolist() if i < vocabulary.size}
 
@@ -114,6 +127,14 @@ class BytePairs(Kind):
         from tokenizer.formats.hugging_face import tokenizer_json
 
         return tokenizer_json(vocabulary)
+
+
+def _unmade_special_ids(vocabulary: BytePairVocabulary) -> set[int]:
+    """Return the ids of special tokens in `ids` that are neither bytes nor merged, so that no text becomes them."""
+    if vocabulary.rule != BY_MERGES:
+        return set()
+    special = {*vocabulary.special_tokens.values()} & {*vocabulary.ids.values()}
+    return special and special - {*vocabulary.byte_ids.tolist(), *vocabulary.merges[:, 2].tolist()}
 
 
 KIND = BytePairs()
