@@ -109,6 +109,19 @@ def test_a_merge_that_spells_a_present_token_gets_its_id():
     assert (grown.encode("abc"), grown.encode("abcd")) == ([258], [259])
 
 
+def test_a_present_merge_that_a_new_one_makes_possible_is_not_listed_again(tmp_path):
+    """The present merges make "abcd" of abc + d, but never "abc"."""
+    ids = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256, b"bc": 257, b"abc": 258, b"abcd": 259}
+    merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc"), (b"abc", b"d")]
+    tok = Tokenizer.from_merges(ids, merges, "gpt2", {})
+    grown = tok.grow(["abc"] * 5 + ["abcd"] * 5 + ["abcde"] * 3, 261)
+    assert grown.merges == [*merges, (b"ab", b"c"), (b"abcd", b"e")]
+    grown.save(tmp_path)
+    again = Tokenizer.load(tmp_path)
+    assert again == grown
+    assert [again.encode(text) for text in ("abc", "abcd", "abcde")] == [[258], [259], [260]]
+
+
 def test_text_is_normalized_before_it_is_counted(stdlib_texts):
     tok = Tokenizer.train(stdlib_texts[:5], 400, special_tokens=())
     normalized = Tokenizer.from_merges(

@@ -174,14 +174,15 @@ def grow_pairs(vocabulary: MergedVocabulary, counts: PretokenCounts, options: Gr
     ids = {token: i for i, token in enumerate(tokens) if token is not None}
     apart = _never_merged(vocabulary)
     is_refused = _rule_for_tokens(vocabulary, options, apart)
-    wanted, pairs = options.entries - vocabulary.size, []
+    wanted, pairs = options.entries - vocabulary.size, dict.fromkeys(vocabulary.merge_pairs)
+    present = len(pairs)
     new = 0
     while loop.made < wanted and (pair := loop.find(new)):
         left, right = tokens[pair[0]], tokens[pair[1]]
         if not apart.isdisjoint(pair) or is_refused(token := left + right):
             loop.refuse()
             continue
-        pairs.append((left, right))
+        pairs.setdefault((left, right))  # a present merge applies again if a later one makes its parts
         if token not in ids:
             ids[token] = len(tokens)
             tokens.append(token)
@@ -190,8 +191,8 @@ def grow_pairs(vocabulary: MergedVocabulary, counts: PretokenCounts, options: Gr
                 options.progress("merge", loop.made, wanted)
         new = ids[token]
     if isinstance(vocabulary, BytePairVocabulary):
-        return _with_merges(vocabulary, pairs, tokens[vocabulary.size :])
-    return _with_spelled_merges(vocabulary, pairs, tokens[vocabulary.size :])
+        return _with_merges(vocabulary, [*pairs][present:], tokens[vocabulary.size :])
+    return _with_spelled_merges(vocabulary, [*pairs][present:], tokens[vocabulary.size :])
 
 
 def _rule_for_tokens(vocabulary: MergedVocabulary, options: Growth, apart: set[int]) -> Callable[[bytes], bool]:
