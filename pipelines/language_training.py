@@ -17,12 +17,13 @@ from pipelines.reporting.tokenizer_summary import OURS, HeldOut, print_summary, 
 from pipelines.reporting.training_phases import Phases
 from tokenizer import PretokenCounts, Tokenizer, count_pretokens
 from tokenizer.training.counting import Progress
-from tokenizer.training.parity import ParityRules, train_with_parity_from_counts
+from tokenizer.training.parity import ParityRules, checked_pattern, train_with_parity_from_counts
 from tokenizer.training.train import DEFAULT_MIN_FREQUENCY, TrainingOptions
 
 # Options of train-tokenizer that parity-aware training does not take, with their defaults.
 UNFITTING: Mapping[str, Any] = {
     "kind": "bpe",
+    "normalize": (),
     "superwords": False,
     "pairs": None,
     "counts": (),
@@ -79,6 +80,7 @@ class LanguageTexts:
 
         options: `special_tokens` and `min_frequency` are used. others: tokenizers to compare.
         """
+        checked_pattern(pattern)  # refuses before counting
         corpora = self.corpora.values()
         rule = ", ".join(dict.fromkeys(corpus.split_rule for corpus in corpora))
         size = sum(corpus.text_bytes_estimate or 0 for corpus in corpora) or None

@@ -187,7 +187,7 @@ def train_tokenizer(
         from pipelines.language_training import open_languages
 
         given |= {"superwords": superwords, "save_counts": save_counts, "memory": memory, "min_count": min_count}
-        given |= {**options, "pairs": pairs, "trace": trace}
+        given |= {**options, "pairs": pairs, "trace": trace, "normalize": normalize}
         text = open_languages(parity, parity_window, corpus, split, reading, given)
         return text.train(vocab_size, splitter, cut_at, options, out, others, threads, as_json, dry_run)
     source = _open(corpus, pairs, split, reading, counts)

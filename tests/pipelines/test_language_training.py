@@ -81,6 +81,8 @@ def test_the_summary_compares_premiums_with_another_tokenizer(files, corpora, in
         ({"kind": "unigram"}, "`parity` does not go with `kind`"),
         ({"counts": ("counts.parquet",)}, "`parity` does not go with `counts`"),
         ({"superwords": True}, "`parity` does not go with `superwords`"),
+        ({"normalize": ("nfkc",)}, "`parity` does not go with `normalize`"),
+        ({"pattern": "nfkc:cl100k"}, "pattern is nfkc:cl100k, but parity-aware training needs one without"),
         ({"parity": (), "parity_window": 9}, "`parity_window` has no effect without `parity`"),
         ({"parity_window": -1}, "`parity_window` is -1"),
         ({"parity": ("long=1", "other=2")}, "differ in the languages other, short"),

@@ -119,6 +119,7 @@ def test_languages_are_compressed_more_equally(stdlib_texts):
         ({"parallel": {"de": ["a"]}}, "parallel and corpora differ in the languages de, en"),
         ({"ratios": {"en": 0.0}}, "ratios must be above 0"),
         ({"ratios": {"en": 1.0}, "parallel": {"en": ["a"]}}, "give either parallel or ratios"),
+        ({"pattern": "nfkc:cl100k"}, "pattern is nfkc:cl100k, but parity-aware training needs one without"),
     ],
 )
 def test_wrong_arguments_are_named(options, message):

@@ -16,8 +16,10 @@ from heapq import heapify, heappop, heappush, heapreplace
 from itertools import pairwise
 
 from tokenizer.byte_level import GPT2_BYTE_ORDER, spell
+from tokenizer.kinds.registry import resolve_splitter
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS, check_special_tokens
-from tokenizer.splitting.patterns import Pattern, resolve_pattern
+from tokenizer.splitting.patterns import Pattern
+from tokenizer.splitting.splitter import Splitter
 from tokenizer.tokenizer import Tokenizer
 from tokenizer.training.counting import PretokenCounts, Progress, count_pretokens
 from tokenizer.training.train import DEFAULT_MIN_FREQUENCY
@@ -67,7 +69,8 @@ def train_with_parity(
     global_merges, window: see `ParityRules`. All other arguments: as in `Tokenizer.train`.
 
     Counts and symbols are Python objects, so this takes much longer than `Tokenizer.train`: seconds per MB. Raises
-    ValueError for languages that differ, and for a `vocab_size` below the bytes and the special tokens.
+    ValueError for languages that differ, for a `pattern` that normalizes text, and for a `vocab_size` below the bytes
+    and the special tokens.
     """
     if not corpora:
         raise ValueError("corpora has no language: give the text of each language by its name")
@@ -79,7 +82,7 @@ def train_with_parity(
         raise ValueError("give either parallel or ratios")
     if ratios is not None and not all(ratio > 0 for ratio in ratios.values()):
         raise ValueError(f"ratios must be above 0, not {min(ratios.values())}")
-    splitter = resolve_pattern(pattern)
+    splitter = checked_pattern(pattern)
 
     def counted(texts: Mapping[str, object]) -> list[PretokenCounts]:
         return [count_pretokens(texts[language], splitter, threads, progress) for language in corpora]
@@ -94,6 +97,16 @@ def train_with_parity(
     return train_with_parity_from_counts(
         training, held_out, vocab_size, rules, special_tokens, min_frequency=min_frequency, progress=progress
     )
+
+
+def checked_pattern(spelling: str | Splitter) -> Pattern:
+    """Return the pattern with this spelling; ValueError if it normalizes text, or belongs to another kind than BPE."""
+    splitter = resolve_splitter(spelling)
+    if not isinstance(splitter, Pattern):
+        raise ValueError(
+            f"pattern is {splitter}, but parity-aware training needs one without normalization, such as cl100k"
+        )
+    return splitter
 
 
 def merges_left(vocab_size: int, special_tokens: Sequence[str]) -> int:
@@ -116,13 +129,12 @@ def train_with_parity_from_counts(
 ) -> Tokenizer:
     """Return the tokenizer of `train_with_parity` from the pretoken counts of each language, in one order."""
     special, wanted = check_special_tokens(special_tokens), merges_left(vocab_size, special_tokens)
+    pattern = checked_pattern(training[0].pattern)
     merges = learn_parity_merges(training, held_out, wanted, rules, min_count=max(1, min_frequency), progress=progress)
     tokens = dict.fromkeys([*(spell(bytes([byte])) for byte in GPT2_BYTE_ORDER), *(a + b for a, b in merges)])
     if len(tokens) < wanted + 256:
         warn(f"the vocabulary has {len(tokens) + len(special)} entries, not {vocab_size}: no other pair is so frequent")
     ids = {token: len(special) + k for k, token in enumerate(tokens)}
-    pattern = training[0].pattern
-    assert isinstance(pattern, Pattern), "byte-level BPE is trained on the words of a pattern"
     return Tokenizer.from_merges(ids, merges, pattern, {spelling: i for i, spelling in enumerate(special)})
 
 
