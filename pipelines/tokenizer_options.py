@@ -115,8 +115,8 @@ class Superwords:
         return first
 
     def grow(self, tok: Tokenizer, texts: Iterable[Any], vocab_size: int, **options: Any) -> Tokenizer:
-        """Return the vocabulary after the second stage. options: as in `Tokenizer.train_from_counts`."""
-        names = ("max_token_length", "threads", "memory", "progress")
+        """Return the vocabulary after the second stage. options: as in `train_from_counts` and `grow`."""
+        names = ("max_token_length", "threads", "memory", "spill_folder", "progress")
         least = options.get("min_frequency") or 2
         limits = {name: options.get(name) for name in names}
         return tok.grow(texts, vocab_size, superwords=self.words, min_frequency=least, **limits)

@@ -314,6 +314,7 @@ class Tokenizer(IntegerMethods):
         threads: int | None = None,
         progress: Progress | None = None,
         memory: int | None = None,
+        spill_folder: str | os.PathLike[str] | None = None,
     ) -> Tokenizer:
         """Return a new tokenizer with up to `entries` entries, trained further from the merges of this one.
 
@@ -322,14 +323,13 @@ class Tokenizer(IntegerMethods):
 
         entries: the largest id plus 1, special tokens included. superwords: let new tokens hold up to this many words
             (SuperBPE, Liu et al. 2025, arXiv 2503.13423). Texts are then cut only at numbers before merging.
-        All other arguments: as in `train`.
+        spill_folder: as in `count_pretokens`. All other arguments: as in `train`.
         """
         from tokenizer.training.growing import Growth, grow
 
         limits: Any = {"max_token_length": max_token_length, "superwords": superwords}
-        limits |= {"threads": threads, "progress": progress, "memory": memory}
-        growth = Growth(entries=entries, min_frequency=min_frequency, **limits)
-        return Tokenizer(grow(self.vocabulary, corpus, growth))
+        limits |= {"threads": threads, "progress": progress, "memory": memory, "spill_folder": spill_folder}
+        return Tokenizer(grow(self.vocabulary, corpus, Growth(entries=entries, min_frequency=min_frequency, **limits)))
 
     def trim(
         self,

@@ -201,6 +201,7 @@ def train_tokenizer(
         say_left_out(None, source.skipped_files if source else {}, say=answer)
         return None
     spare = _spare_memory(memory, source, splitter)
+    spill_folder = spill_folder or next(folder for folder in out.absolute().parents if folder.is_dir())
     shown = nullcontext() if as_json else Bar("counting", training_bytes, "B")
     with resumable(counts_folder(out), "ranges"), shown as bar:
         phases, held_out = Phases(bar, training_bytes), HeldOut()
@@ -214,7 +215,9 @@ def train_tokenizer(
         phases.begin(kind_named(kind).phase)
         tok = first = Tokenizer.train_from_counts(frequent, first_entries, **limits, **options)
         if stages and source:
-            tok = stages.grow(first, source.batches("train"), vocab_size, **limits, **options)
+            tok = stages.grow(
+                first, source.batches("train"), vocab_size, spill_folder=spill_folder, **limits, **options
+            )
         phases.end()
     tok.save(out)
     remove_range_counts(out)
@@ -310,7 +313,7 @@ def _counted(
     cut_at: tuple[str, ...],
     engine: str,
     where: tuple[str | None, int | None],
-    spill_folder: Path | None,
+    spill_folder: Path,
     out: Path,
     min_count: int | None,
     held_out: "HeldOut",
@@ -326,7 +329,6 @@ def _counted(
     from tokenizer.training.forecast import MergeForecast
 
     phases, memory = limits["progress"], limits["memory"]
-    spill_folder = spill_folder or next(folder for folder in out.absolute().parents if folder.is_dir())
     if counts or not source:
         combined = _combine(counts, pattern, memory, spill_folder, phases)
         held_out.take(source.batches("validation") if source and source.split_rule != "none" else ())

@@ -1,6 +1,7 @@
 """train-tokenizer and sweep-vocabulary make vocabularies of superwords, and BPE of normalized text."""
 
 import json
+import tempfile
 from dataclasses import replace
 
 import pytest
@@ -35,6 +36,18 @@ def test_the_summary_and_the_trace_are_of_both_stages(corpus, bytelm, tmp_path):
     assert summary["vocab_size"] == 500
     assert len(summary["trace"]) == 3
     assert summary["held_out"]["this one"]["tokens"] > 0
+
+
+def test_both_stages_spill_their_counts_beside_the_output(corpus, tmp_path, monkeypatch):
+    folders, make = [], tempfile.TemporaryFile
+
+    def recorded(**options):
+        folders.append(options["dir"])
+        return make(**options)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", recorded)
+    train_tokenizer(corpus, vocab_size=400, superwords=True, memory=64 * 10**9, out=tmp_path / "out")
+    assert folders.count(tmp_path) == 2
 
 
 @pytest.mark.parametrize(

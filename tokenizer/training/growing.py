@@ -7,6 +7,7 @@ some neighbouring tokens are joined (Purason et al. 2025, arXiv 2512.03989).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ class Growth:
     """The options of `Tokenizer.grow`. Raises ValueError, which names the argument, for an invalid one.
 
     entries: size of the grown vocabulary with special tokens: its largest id plus 1. memory: limit in bytes.
+    spill_folder: folder for counts beyond the limit, as in `count_pretokens`.
     superwords: maximum number of words in a new token; None: the split pattern stays.
     """
 
@@ -57,6 +59,7 @@ class Growth:
     threads: int | None = None
     progress: Progress | None = None
     memory: int | None = None
+    spill_folder: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         thread_count(self.threads)
@@ -104,7 +107,7 @@ def grow(vocabulary: Vocabulary, corpus: object, growth: Growth) -> Vocabulary:
         splitter = chain if any(COLON in (token or b"") for token in vocabulary.tokens) else UpToColons(chain)
     if isinstance(vocabulary, BytePairVocabulary) and vocabulary.normalizer is not None:
         splitter = NormalizedSplitter(vocabulary.normalizer, splitter)
-    counts = count_pretokens(corpus, splitter, threads=growth.threads, progress=growth.progress, memory=growth.memory)
+    counts = count_pretokens(corpus, splitter, growth.threads, growth.progress, growth.memory, growth.spill_folder)
     if isinstance(splitter, Integers):
         splitter.check(counts.data)
     grown = grow_pairs(vocabulary, counts, growth)
