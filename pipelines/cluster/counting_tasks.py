@@ -188,7 +188,7 @@ def compile_counting(pattern: str) -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "counts"
-        count_pretokens(["a b"], pattern, threads=1, memory=LEAST_MEMORY).save(path)
+        count_pretokens([b"a b"], pattern, threads=1, memory=LEAST_MEMORY).save(path)
         PretokenCounts.merge([path, path])
 
 

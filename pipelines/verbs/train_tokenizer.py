@@ -276,7 +276,7 @@ def _spare_memory(memory: int | None, source: "Corpus | PairTexts | None", patte
     from tokenizer.training.counting import LEAST_MEMORY
 
     compile_elsewhere()
-    count_pretokens(["a"], pattern, threads=1, memory=LEAST_MEMORY)  # loads the kernels
+    count_pretokens([b"a"], pattern, threads=1, memory=LEAST_MEMORY)  # loads the kernels
     taken = resident_bytes() + TEXT_MEMORY + (source.mapped_bytes if source else 0)
     if memory < taken + LEAST_SPARE_MEMORY:
         raise ValueError(

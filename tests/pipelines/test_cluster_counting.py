@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corpora import open_corpus
-from pipelines.cluster.counting_tasks import COUNTS, CountTask, SumTask, add_counts, count_range
+from pipelines.cluster.counting_tasks import COUNTS, CountTask, SumTask, add_counts, compile_counting, count_range
 from pipelines.dataset.outputs import output_prefix, read_output, remove_outputs, whole_output
 from pipelines.files import checksummed_json
 from tests.conftest import PEAK_MEMORY
@@ -118,6 +118,12 @@ def test_one_huge_document_and_one_hot_pretoken_need_little_memory(tmp_path):
     counts, outputs = counted(tmp_path / "ranges", str(tmp_path / "huge.txt"), 1_000_000)
     assert len(outputs) == 1
     assert counts == count_pretokens(open_corpus(str(tmp_path / "huge.txt")).batches("train"), "gpt2")
+
+
+def test_counting_is_compiled_in_a_folder_with_any_files(tmp_path, monkeypatch):
+    (tmp_path / "a b").write_text("")
+    monkeypatch.chdir(tmp_path)
+    compile_counting("gpt2")
 
 
 @pytest.mark.parametrize("options", [["--address", "127.0.0.1:1"], ["--engine", "ray", "--counts", "x.parquet"]])
