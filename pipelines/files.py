@@ -29,6 +29,11 @@ def place(name: "str | AnyPath") -> "AnyPath":
     return as_path(name)
 
 
+def with_a_name(path: Path) -> Path:
+    """Return the absolute path of the working folder ".", which has no name; other paths are returned unchanged."""
+    return path if path.name else path.absolute()
+
+
 def write_whole(path: Path, text: str) -> None:
     """Replace the content of `path` by `text`; after an error, such as a full disk, the file is unchanged."""
     with whole_file(path) as partial:
@@ -147,8 +152,8 @@ def whole_folder(out: Path, replaceable: Callable[[Path], bool]) -> Iterator[Pat
 
     Raises ValueError as `unfinished_folder` does, and if `out` exists and is not `replaceable`.
     """
-    old = out.with_name(out.name + ".old")
     with unfinished_folder(out) as partial:
+        old = out.with_name(out.name + ".old")
         if old.exists() and not out.exists():
             # Killed between the two renames below: the previous folder is the only whole one.
             old.rename(out)
@@ -174,8 +179,10 @@ def unfinished_folder(out: Path, name: str = "") -> Iterator[Path]:
     """Yield an empty folder beside `out` for unfinished work on it, which is removed at the end of the block.
 
     The leftovers of a killed process are removed. Raises ValueError if another process works on the same `out`, which
-    the error calls `name`.
+    the error calls `name`, and for the working folder ".", which cannot be replaced.
     """
+    if not out.name:
+        raise ValueError(f"`out` is {out}, which cannot be replaced: choose another `out`")
     partial = out.with_name(out.name + ".partial")
     make_folder(out.parent)
     with locked_file(out.with_name(out.name + ".lock"), f"{name or out} is being built by another process"):

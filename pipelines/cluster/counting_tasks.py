@@ -11,7 +11,7 @@ from pipelines.cli.display import count_text
 from pipelines.cli.dry_run import COUNTED_PER_SECOND, plan_tasks
 from pipelines.cluster.tasks import cluster, collect, prepare_nodes
 from pipelines.dataset.outputs import NewFile, Output, key_of, output_prefix, remove_outputs, whole_output
-from pipelines.files import locked_file
+from pipelines.files import locked_file, with_a_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,6 +105,7 @@ def remove_range_counts(out: Path) -> None:
 
 def counts_folder(out: Path) -> Path:
     """Return the folder for the counts of ranges."""
+    out = with_a_name(out)
     return out.with_name(out.name + ".range-counts")
 
 

@@ -21,7 +21,7 @@ from pipelines.cli.display import Bar
 from pipelines.cli.waiting import doing
 from pipelines.dataset.dataset_manifest import MANIFEST, File, files_in_manifest, is_sound
 from pipelines.dataset.reader import REMEDY
-from pipelines.files import unfinished_folder, whole_folder
+from pipelines.files import unfinished_folder, whole_folder, with_a_name
 from tokenizer.formats.records import folder_of_records
 from tokenizer.formats.whole_files import whole_file
 
@@ -112,7 +112,7 @@ def new_dataset(out: AnyPath, overwrite: bool, send_all: Send | None = None) -> 
 
 def work_folder(out: AnyPath) -> Path:
     """Return the local folder for the unfinished work on the dataset `out`."""
-    folder = out if isinstance(out, Path) else _staging_folder(out)
+    folder = with_a_name(out) if isinstance(out, Path) else _staging_folder(out)
     return folder.with_name(folder.name + ".ranges")
 
 

@@ -31,6 +31,7 @@ from pipelines.cli.process import resumable
 from pipelines.cli.shell import command
 from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import doing
+from pipelines.files import with_a_name
 from pipelines.process_memory import resident_bytes
 from pipelines.reporting.training_phases import Phases
 from pipelines.tokenizer_options import Superwords, all_special_tokens, check_options
@@ -253,7 +254,7 @@ def next_step(given: Mapping[str, Any], _: Any) -> str:
         return ""
     length = {} if given["pairs"] else {"context_length": 256}
     text = {name: given[name] for name in ("split", "pairs")} | given["reading"]
-    folders = {"tokenizer": given["out"], **length, "out": given["out"].with_name("data")}
+    folders = {"tokenizer": given["out"], **length, "out": with_a_name(given["out"]).with_name("data")}
     corpus = [name.partition("=")[2] if given["parity"] else name for name in given["corpus"]]
     return command("build-dataset", *corpus, **text, **folders)
 

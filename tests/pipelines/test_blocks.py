@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from hashlib import blake2b
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -174,6 +175,15 @@ def test_a_folder_that_cannot_be_renamed_keeps_the_previous_one(tmp_path):
         new.rmdir()
     assert [path.name for path in tmp_path.iterdir()] == ["data"]
     assert (tmp_path / "data" / "old").exists()
+
+
+def test_the_working_folder_is_not_replaced(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with (
+        pytest.raises(ValueError, match=r"`out` is \., which cannot be replaced"),
+        whole_folder(Path(), lambda _: True),
+    ):
+        pass
 
 
 def test_documents_left_out_are_counted(tmp_path, text_folder, tokenizer_folder, printed):

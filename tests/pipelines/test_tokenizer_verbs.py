@@ -202,6 +202,18 @@ def test_saved_counts_replace_reading_the_corpus(in_process, text_folder, tmp_pa
     assert "held out: " in two.stdout  # the corpus is given for this number only
 
 
+def test_the_working_folder_can_be_the_output_whatever_files_it_has(in_process, tmp_path):
+    for name in ("a", "text.txt"):
+        (tmp_path / name).write_text("low low low newer newer widest widest")
+    command = ("train-tokenizer", "text.txt", "--vocab-size", 264, "--split", "none", "--memory", "64G", "--out", ".")
+    done = in_process(*command)
+    assert done.returncode == 0, done.stderr
+    assert f"--tokenizer . --context-length 256 --out {tmp_path.parent / 'data'}" in done.stdout + done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "text.txt", "tokenizer.json"]
+    refused = in_process("build-dataset", "text.txt", "--tokenizer", ".", "--context-length", 8, "--out", ".")
+    assert ". exists already: choose another --out" in refused.stderr
+
+
 def test_split_none_trains_on_all_of_a_file(in_process, tmp_path):
     (tmp_path / "a.txt").write_text("low low low newer newer widest widest")
     in_process(
