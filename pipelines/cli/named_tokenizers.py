@@ -21,12 +21,12 @@ def load_tokenizer(path: Path, pattern: str | None = None) -> Tokenizer:
 def load_compared(specs: Sequence[str]) -> dict[str, Tokenizer]:
     """Return the tokenizers of `compare` by name: each PATH or NAME=PATH. PATH alone is named after its file.
 
-    A file without a split pattern gets the pattern with the same name as the tokenizer. Raises ValueError if there is
-    no such pattern, or if two tokenizers have the same name.
+    An existing PATH may have an equals sign. A file without a split pattern gets the pattern with the same name as the
+    tokenizer. Raises ValueError if there is no such pattern, or if two tokenizers have the same name.
     """
     tokenizers: dict[str, Tokenizer] = {}
     for spec in specs:
-        name, _, file = spec.rpartition("=")
+        name, _, file = spec.partition("=") if "=" in spec and not Path(spec).exists() else ("", "", spec)
         path = Path(file)
         refuse_uri("`compare`", path)
         name = name or path.stem.removesuffix("_base")

@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import pytest
 from corpora import open_corpus
 from pipelines.cli.display import Bar, show
 from pipelines.cli.escapes import visible
+from pipelines.cli.named_tokenizers import load_compared
 from pipelines.reporting.training_phases import Phases
 from pipelines.verbs.train_tokenizer import train_tokenizer
 from tokenizer import PieceRules, Tokenizer
@@ -277,6 +279,12 @@ def test_published_tokenizers_are_compared_on_the_held_out_text(shared, text_fol
     shown = printed.readouterr().out
     assert re.search(r"^gpt2 +\d\.\d+ .* 50,256 ", shown, re.M)
     assert re.search(r"^cl100k +\d\.\d+ .* 100,256 ", shown, re.M)
+
+
+def test_a_compared_tokenizer_may_have_an_equals_sign_in_its_path(tokenizer_folder, tmp_path):
+    shutil.copytree(tokenizer_folder, tmp_path / "size=512")
+    path = str(tmp_path / "size=512")
+    assert [*load_compared([path, f"a={path}"])] == ["size=512", "a"]
 
 
 TEXT = "Hello, world\n\tfor x in range(10):  # naïve\n"
