@@ -29,6 +29,8 @@ def read_parallel(path: Path) -> dict[str, list[str]]:
             row = json.loads(line)
         except ValueError as error:
             raise ValueError(f"{path}, line {number} is not JSON in UTF-8: {error}") from None
+        except RecursionError:
+            raise ValueError(f"{path}, line {number} is nested too deeply") from None
         if not isinstance(row, dict) or not all(isinstance(text, str) for text in row.values()):
             raise ValueError(f'{path}, line {number} is not an object of texts, such as {{"en": "a", "de": "b"}}')
         if texts and row.keys() != texts.keys():

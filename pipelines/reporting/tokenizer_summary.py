@@ -153,10 +153,10 @@ def _trained_on(counts: PretokenCounts, frequent: PretokenCounts) -> dict[str, A
 def _exact(
     tok: Tokenizer, counts: PretokenCounts, frequent: PretokenCounts, max_token_length: int | None
 ) -> dict[str, Any]:
-    """Return how many first merges training on all `counts` also gives, for BPE trained on fewer pretokens."""
+    """Return how many first merges training on all `counts` also gives, for bpe trained on fewer pretokens."""
     from tokenizer.training.replay import exact_merges
 
-    if frequent is counts or not tok.is_lossless:
+    if frequent is counts or tok.kind != "bpe":
         return {}
     exact = exact_merges(counts, tok.vocabulary, CHECKED_MERGES, max_token_length=max_token_length)
     return {"exact_merges": exact, "checked_merges": min(CHECKED_MERGES, len(tok.merges))}

@@ -78,8 +78,8 @@ class Budget:
             )
         if self.recipe.lora.rank:
             raise ValueError("`recipe` has lora.rank, but the runs begin with random weights: remove it")
-        if not self.flops > 0:
-            raise ValueError(f"`flops` is {self.flops:g}, but must be above 0")
+        if not 0 < self.flops < float("inf"):
+            raise ValueError(f"`flops` is {self.flops:g}, but must be above 0 and finite")
 
     @property
     def step_tokens(self) -> int:

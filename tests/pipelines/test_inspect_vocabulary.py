@@ -46,6 +46,7 @@ def test_the_premium_is_relative_to_the_language_with_the_fewest_tokens(parallel
     [
         ('{"en": "a"}', "line 3 and the first one differ in the languages de, zh"),
         ("{", "line 3 is not JSON in UTF-8"),
+        pytest.param("[" * 100_000, "line 3 is nested too deeply", id="deep"),
         ('["a"]', "line 3 is not an object of texts"),
         ('{"en": 1, "de": "b", "zh": "c"}', "line 3 is not an object of texts"),
     ],

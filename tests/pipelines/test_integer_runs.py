@@ -74,6 +74,14 @@ def test_a_prompt_and_what_follows_are_texts_of_integers(run):
     assert (tok.decode_ids(tok.encode(written)) < INTEGERS).all()
 
 
+def test_rare_sequences_are_left_out(tmp_path):
+    rows = np.array([[1, 2, 1, 2]] * 4 + [[3, 1, 3, 1]], np.uint8)
+    np.save(tmp_path / "rows.npy", rows)
+    options = {"kind": "integers", "vocab_size": 10, "base": 4, "min_count": 2, "split": "none", "suffix": ".npy"}
+    tok = train_tokenizer([str(tmp_path / "rows.npy")], out=tmp_path / "tok", **options)
+    assert tok == Tokenizer.train_ids(rows[:4], 10, base=4)
+
+
 def test_the_command_shows_integers_and_refuses_texts(files, tokenizer, in_process):
     options = ["--suffix", ".npy", "--kind", "integers", "--vocab-size", 60, "--base", 20, "--out", files / "again"]
     done = in_process("train-tokenizer", files / "songs.npy", *options)
