@@ -106,11 +106,13 @@ def check_sinks(config: ModelConfig, sinks: int, capacity: int) -> None:
             f"`sinks` is {sinks}, but must be from 0 to {capacity - 1}: the cache holds {capacity} tokens, the newest "
             "among them"
         )
+    mixer = "attention" if config.attention_only else config.mixer_names  # model.mixers may name other mixers
     needed = {"architecture": "decoder", "mixer": "attention", "window": 0, "attention_pattern": "none"}
     for field, value in needed.items():
-        if getattr(config, field) != value:
+        found = mixer if field == "mixer" else getattr(config, field)
+        if found != value:
             raise ValueError(
-                f"`sinks` is {sinks}, but the model has model.{field}={getattr(config, field)!r}: only a model with "
+                f"`sinks` is {sinks}, but the model has model.{field}={found!r}: only a model with "
                 f"model.{field}={value!r} needs a cache with sinks, so leave it out"
             )
     if config.positions in ("learned", "sinusoidal"):

@@ -175,11 +175,12 @@ def test_sequences_can_be_selected_and_forgotten():
         ({"positions": "sinusoidal"}, 4, "positions='sinusoidal', which are part of the embeddings"),
         ({"window": 4}, 2, "model.window=4: only a model with model.window=0"),
         ({"mixer": "gru", "positions": "none"}, 4, "model.mixer='gru'"),
+        ({"mixers": ("linear", "attention"), "positions": "none"}, 4, r"model\.mixer='linear \+ attention'"),
         ({"architecture": "encoder-decoder"}, 4, "model.architecture='encoder-decoder'"),
     ],
 )
 def test_models_without_use_for_sinks_are_refused_by_name(kind, sinks, words):
-    model = random_model(1, **kind)
+    model = random_model(2, **kind)
     source = {"source": texts()[:, :4]} if kind.get("architecture") else {}
     with pytest.raises(ValueError, match=words):
         generate(model, texts()[:, :2], 3, sinks=sinks, **source)
