@@ -324,8 +324,8 @@ def _loss(found: TaskHead, settings: Mapping[str, Any], outputs: int) -> Loss:
 def _labels(settings: Mapping[str, Any], outputs: int) -> tuple[str, ...]:
     """Return the names of the outputs in id2label; LABEL_0, LABEL_1 and so on without it."""
     given = settings.get("id2label") or {str(i): f"LABEL_{i}" for i in range(outputs)}
-    names = [given.get(str(i)) for i in range(outputs)] if isinstance(given, dict) else []
-    if len(given) != outputs or not all(isinstance(name, str) for name in names):
+    names = [given.get(str(i)) for i in range(len(given))] if isinstance(given, dict) else []
+    if len(names) != outputs or not all(isinstance(name, str) for name in names):
         raise ValueError(f"config.json has an id2label that does not name the {outputs} outputs of the head: fix it")
     if twice := [name for name in names if names.count(name) > 1]:
         raise ValueError(f"config.json has the label {twice[0]!r} twice in id2label: rename one")

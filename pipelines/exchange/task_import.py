@@ -66,7 +66,7 @@ def _language_tensors(found: TaskHead, settings: Mapping[str, Any], tensors: Map
 
 
 def _task(model: FineTuned, settings: Mapping[str, Any], columns: tuple[str, ...]) -> Task:
-    """Return the task of a fine-tuned model."""
+    """Return the task of a fine-tuned model. Raises ValueError for a head that no task of bytelm has."""
     head = model.head
     name = "regression" if head.loss == "squared" else TASKS[head.kind]
     if name not in task_names():
@@ -83,6 +83,12 @@ def _task(model: FineTuned, settings: Mapping[str, Any], columns: tuple[str, ...
         raise ValueError(
             f"the task {name} is for {' and '.join(task.architectures)}, not for a model of architecture "
             f"{model.config.architecture!r}: import it `without_head`"
+        )
+    own = task.head(model.config.architecture)
+    if own is not None and own.outputs != head.outputs and head.kind != "span":  # a span always has two
+        raise ValueError(
+            f"{settings['architectures'][0]} has a head with {head.outputs} outputs, but that of the task {name} has "
+            f"{own.outputs}: import it `without_head`"
         )
     return task
 

@@ -482,7 +482,9 @@ def spoiled(folder, target, **settings):
     [
         ({"id2label": {"0": "a", "1": "b"}}, "id2label that does not name the 3 outputs"),
         ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "has the label 'a' twice in id2label"),
-        ({"id2label": [1]}, "id2label that does not name the 3 outputs"),
+        ({"id2label": ["a", "b", "c"]}, "id2label that does not name the 3 outputs"),
+        ({"id2label": 3}, "id2label that does not name the 3 outputs"),
+        ({"problem_type": "regression"}, "3 outputs, but that of the task regression has 1: import it `without_head`"),
         ({"problem_type": "ranking"}, "problem_type = 'ranking': known are single_label_classification"),
         ({"hidden_size": 64}, "has the shape .*, but config.json makes it"),
     ],
