@@ -54,8 +54,8 @@ def model_costs(model: ModelConfig, dtype: str, optimizer: OptimizerKind) -> Mod
     `dtype` is that of activations, and in generation of weights and cache. Weights in training are float32.
     """
     table = parameter_table(model)
-    # Costs do not depend on the initialization, but "t5" is refused for a tied head.
-    other = parameter_table(replace(model, tied_head=not model.tied_head, initialization="gpt2"))
+    # Costs do not depend on the initialization, but a tied head refuses "t5", and DeepNorm all but "xavier".
+    other = parameter_table(replace(model, tied_head=not model.tied_head, initialization="xavier"))
     tied, untied = (table, other) if model.tied_head else (other, table)
     length = model.context_length
     cache = cache_bytes(model, dtype, length, source_length=length)

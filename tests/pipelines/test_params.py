@@ -74,6 +74,14 @@ def test_every_recipe_has_costs(recipe, capsys):
     assert costs["parameters_untied"]["total"] > costs["parameters_tied"]["total"]
 
 
+def test_a_model_with_deepnorm_has_costs(capsys):
+    deepnorm, post = (
+        costs_of(capsys, "gpt-tiny", "--model.norm-position", place, "--model.initialization", "xavier")
+        for place in ("deepnorm", "post")
+    )
+    assert deepnorm["parameters_untied"] == post["parameters_untied"]
+
+
 def test_every_field_of_the_shape_can_be_given(capsys):
     costs = costs_of(capsys, "gpt2", "--model.kv-heads", "4", "--model.context-length", "2k", "--dtype", "float32")
     assert costs["cache_bytes_per_token"] == 2 * 12 * 4 * 64 * 4
