@@ -59,6 +59,8 @@ def _text_facts(keys: Mapping[str, Any], tok: Tokenizer, architecture: str) -> d
     special = {"bos_token_id": found("bos"), "eos_token_id": ends or None, "pad_token_id": found("padding")}
     # llama.cpp adds a start token by default after these names only.
     starts = keys.get(f"{PREFIX}add_bos_token", keys.get(f"{PREFIX}pre") in IGNORES_MERGES)
+    if starts and special["bos_token_id"] is None and architecture != "encoder":
+        raise ValueError(f"puts a start token before texts, but has no {PREFIX}bos_token_id: fetch it again")
     facts: dict[str, Any] = {
         "special_ids": {name: i for name, i in special.items() if i is not None},
         "around_text": {"before": [special["bos_token_id"]] if starts else [], "after": []},

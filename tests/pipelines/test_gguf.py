@@ -381,6 +381,7 @@ GGML, HF = "tokenizer.ggml.", "tokenizer.huggingface.json"
         ({"drop": (HF,), f"{GGML}pre": "tekken"}, f"{GGML}pre = 'tekken', which is not supported"),
         ({"drop": (HF,), f"{GGML}model": "llama"}, "only byte-level BPE"),
         ({f"{GGML}bos_token_id": 99999}, "bos_token_id = 99999, which is no id"),
+        ({"drop": (f"{GGML}bos_token_id",)}, f"puts a start token before texts, but has no {GGML}bos_token_id"),
         ({HF: "{"}, f"{HF} that is not JSON"),
     ],
 )
