@@ -22,7 +22,9 @@ HEAD = "embed_out.weight"
 def _has_biases(given: Pretrained) -> bool:
     """Return whether the model has biases: not if it was written without them, and none was trained since."""
     zero = given.settings.get("bias") is False and not any(
-        bool(tensor.any()) for name, tensor in given.tensors.items() if name.endswith(".bias")
+        bool(tensor.any())
+        for name, tensor in given.tensors.items()
+        if name.startswith("gpt_neox.") and name.endswith(".bias")  # the head of a task has its own
     )
     return given.settings["attention_bias"] and not zero
 

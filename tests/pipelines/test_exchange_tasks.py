@@ -320,6 +320,7 @@ def test_tags_of_words_keep_their_logits(fixture, request, tuned, tmp_path):
     assert set(json.loads((out / "config.json").read_text())["label2id"]) == {"O", "B-X", "I-X"}
     again = bytelm.import_hf(str(out), out=tmp_path / "again")
     assert bytelm.predict(again, file=data) == bytelm.predict(run, file=data)
+    assert Run(again).recipe.model.bias == run.config.model.bias
     assert transformers.pipeline("token-classification", str(out), device="cpu")(TEXTS[0]) is not None
 
 
