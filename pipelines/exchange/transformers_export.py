@@ -1,9 +1,12 @@
 """A run as a folder that `transformers` opens."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from lm.exchange import format_of, to_hugging_face
 from lm.exchange.adapters import to_peft
@@ -12,10 +15,11 @@ from pipelines.exchange.model_card import WITHOUT_MASKS, model_card
 from pipelines.exchange.parts import Edges, Ids, Parts
 from pipelines.exchange.task_export import task_parts
 from pipelines.files import read_json, save_tensors, whole_folder, write_json, write_whole
-from pipelines.run.checkpoint_reader import MODEL, whole_checkpoint
+from pipelines.run.checkpoint_reader import load_with_adapters
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
 from pipelines.run.text_ids import BEFORE_TEXT, OPTIONAL_ROLES, ROLES, special_ids, text_ids
+from pipelines.training.init_from import ROTARY_FREQUENCIES, source_of
 from tokenizer import CLS, SEP, Tokenizer
 
 AUTO_CLASSES = {
@@ -148,9 +152,13 @@ def _start_edges(run: Run, tok: Tokenizer) -> Edges:
 
 
 def write_adapter_folder(run: Run, checkpoint: str, out: Path, replaceable: Callable[[Path], bool]) -> str:
-    """Write the adapters of a run to `out` as peft does, and return a line about the result."""
+    """Write the adapters of a run to `out` as peft does, and return a line about the result.
+
+    Averages replace weights. Raises ValueError if the model of the run is not its base with adapters.
+    """
     config, base = run.recipe.model, Path(run.facts["init_from"])
-    weights = whole_checkpoint(run.folder, run.settings, checkpoint, MODEL).tensors(MODEL)
+    _, weights = load_with_adapters(run.folder, run.settings, checkpoint)
+    _check_base(run, weights)
     settings, tensors = to_peft(config, run.recipe.lora, weights, run.facts.get("model_type"))
     parameters = sum(tensor.numel() for tensor in tensors.values())
     loading = ADAPTER_LOADING.format(auto=AUTO_CLASSES[config.architecture], out=out.name, base=base.name)
@@ -160,6 +168,27 @@ def write_adapter_folder(run: Run, checkpoint: str, out: Path, replaceable: Call
         card = model_card(run, run.tokenizer(), parameters, "peft", loading, checkpoint=checkpoint)
         write_whole(partial / "README.md", card)
     return f"{out}: adapters of {quantity(parameters, '')} parameters in the format of peft, for an export of {base}"
+
+
+def _check_base(run: Run, weights: Mapping[str, Tensor]) -> None:
+    """Raise ValueError unless the `weights` of a run, without its adapters, are the model that it started from.
+
+    A task may add tokens or draw layers anew, and a run may have another context or other rotary positions.
+    """
+    remedy = "export the merged run: leave `adapter` out"
+    try:
+        source = source_of(run)
+    except ValueError as error:
+        raise ValueError(f"the base of the adapters of {run.folder} cannot be read ({error}): {remedy}") from None
+    ours, theirs = run.recipe.model, source.run.recipe.model
+    fields = ("vocab_size", *ROTARY_FREQUENCIES, *(("context_length",) if ours.positions == "learned" else ()))
+    changed = [f"model.{name}" for name in fields if getattr(ours, name) != getattr(theirs, name)]
+    changed += [name for name, tensor in source.weights.items() if not torch.equal(weights[name], tensor)]
+    if changed:
+        raise ValueError(
+            f"{run.folder} has another {changed[0]} than its base {source.run.folder}, so its adapters do not fit the "
+            f"base: {remedy}"
+        )
 
 
 def _special_ids(run: Run, tok: Tokenizer) -> Ids:

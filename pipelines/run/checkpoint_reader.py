@@ -119,11 +119,17 @@ def load_weights(run: Path, settings: Mapping[str, Any], which: str = "auto") ->
 
     Averages replace weights, and adapters are folded into the weights.
     """
+    folder, weights = load_with_adapters(run, settings, which)
+    if rank := settings.get("lora.rank"):
+        weights = merge_lora(weights, settings["lora.alpha"] / rank)
+    return folder, weights
+
+
+def load_with_adapters(run: Path, settings: Mapping[str, Any], which: str = "auto") -> tuple[Path, dict[str, Tensor]]:
+    """Return the same as `load_weights`, with the adapters beside the weights."""
     checkpoint = whole_checkpoint(run, settings, which, MODEL, AVERAGE)
     weights = checkpoint.tensors(MODEL)
     weights |= checkpoint.tensors(AVERAGE) if AVERAGE in checkpoint else {}
-    if rank := settings.get("lora.rank"):
-        weights = merge_lora(weights, settings["lora.alpha"] / rank)
     return checkpoint.folder, weights
 
 

@@ -14,9 +14,12 @@ from pipelines.recipes.recipe import load_recipe
 from pipelines.run.checkpoint_reader import MODEL, OPTIMIZER, read_checkpoint
 from pipelines.run.folder import Run
 from pipelines.run.retention import latest_checkpoint
+from pipelines.verbs.export_hf import export_hf
 from pipelines.verbs.finetune import finetune
 from pipelines.verbs.pretrain import pretrain
+from tests.pipelines.gguf_cases import random_run
 from tests.pipelines.training_cases import after_each_step, assert_same_run, metrics_of, weights_of
+from tokenizer import Tokenizer
 
 TRAIN = {"epochs": 2, "batch_size": 8, "lr": 3e-3, "device": "cpu", "dtype": "float32"}
 
@@ -41,9 +44,10 @@ def adapted(tmp_path_factory, trained_bert, rows):
 
 @pytest.fixture(scope="module")
 def adapted_gpt(tmp_path_factory, small_recipe, trained_gpt, dataset_folder):
-    """Return the folder of a decoder whose pretraining went on with adapters."""
+    """Return the folder of a decoder whose pretraining went on with adapters, which it averaged."""
     out = tmp_path_factory.mktemp("adapted") / "gpt"
-    recipe = replace(small_recipe, lora=replace(small_recipe.lora, rank=2, targets=("all",)))
+    train = replace(small_recipe.train, average=0.9)
+    recipe = replace(small_recipe, lora=replace(small_recipe.lora, rank=2, targets=("all",)), train=train)
     pretrain(recipe, data=dataset_folder, out=out, init_from=trained_gpt)
     return out
 
@@ -124,6 +128,42 @@ def test_an_export_folds_adapters_in_and_peft_opens_them_alone(tmp_path, in_proc
         assert float((plain - expected).abs().max()) > 1e-2
         for found in (merged(ids).logits, beside(ids).logits, logits(tmp_path / "again", ids)):
             torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "name"),
+    [
+        ({"positions": "learned", "context_length": 64}, {"context_length": 32}, r"model\.context_length"),
+        ({"context_length": 16}, {"context_length": 32, "rotary_base": 20_000.0}, r"model\.rotary_base"),
+    ],
+)
+def test_adapters_of_a_run_with_another_context_or_rotation_than_its_base_are_not_exported_alone(
+    base, changes, name, tmp_path, small_recipe, dataset_folder
+):
+    source = random_run(tmp_path / "base", Tokenizer.load(dataset_folder), **base)
+    train = replace(small_recipe.train, tokens=512, warmup_tokens=0)
+    model, lora = replace(Run(source).recipe.model, **changes), replace(small_recipe.lora, rank=2)
+    recipe = replace(small_recipe, model=model, lora=lora, train=train)
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "run", init_from=source)
+    with pytest.raises(ValueError, match=rf"another {name} than its base .*/base, .*: leave `adapter` out"):
+        export_hf(tmp_path / "run", adapter=True, out=tmp_path / "lora")
+    assert not (tmp_path / "lora").exists()
+    assert export_hf(tmp_path / "run", out=tmp_path / "merged").is_dir()
+
+
+def test_adapters_of_a_run_with_new_tokens_or_without_its_base_are_not_exported_alone(tmp_path, trained_gpt):
+    rows = "".join(json.dumps({"prompt": f"say {i}", "completion": str(i)}) + "\n" for i in range(20))
+    (tmp_path / "chat.jsonl").write_text(rows, encoding="utf-8")
+    out, options = tmp_path / "chat", {"write": 1}
+    train = {**TRAIN, "epochs": 1}
+    data = {"data": tmp_path / "chat.jsonl", "held_out": 0.5, "compare_scratch": False}
+    finetune(trained_gpt, task="chat", out=out, train=train, lora={"rank": 2}, options=options, **data)
+    with pytest.raises(ValueError, match=r"another model\.vocab_size than its base .*: leave `adapter` out"):
+        export_hf(out, adapter=True, out=tmp_path / "lora")
+    config = (out / "config.toml").read_text(encoding="utf-8")
+    (out / "config.toml").write_text(config.replace(str(trained_gpt.resolve()), str(tmp_path / "gone")))
+    with pytest.raises(ValueError, match=r"the base of the adapters of .* cannot be read .*: leave `adapter` out"):
+        export_hf(out, adapter=True, out=tmp_path / "lora")
 
 
 def logits(run, ids):
