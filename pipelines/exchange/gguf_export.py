@@ -1,21 +1,18 @@
 """A run as a GGUF file, which llama.cpp runs."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from lm.config import ModelConfig
 from lm.exchange.gguf import gguf_format, to_gguf
 from pipelines.cli.display import quantity
 from pipelines.exchange.gguf_file import GgufDtype, write_gguf
+from pipelines.exchange.gguf_ids import special_keys
 from pipelines.exchange.model_card import model_card
 from pipelines.files import unfinished_folder
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_trained
-from pipelines.run.text_ids import special_ids, text_ids
-from tokenizer import CLS, MASK, SEP, Tokenizer
-from tokenizer.formats.gguf_fields import PREFIX, gguf_tokenizer
+from tokenizer.formats.gguf_fields import gguf_tokenizer
 from tokenizer.formats.whole_files import publish
 
 LOADING = """import xllamacpp  # llama.cpp
@@ -45,7 +42,7 @@ def write_gguf_file(run: Run, checkpoint: str, out: Path, dtype: GgufDtype, appr
     config, tok = run.recipe.model, run.tokenizer()
     gguf_format(config)  # before the weights are read
     vocabulary = gguf_tokenizer(tok.vocabulary, config.vocab_size, approximate)
-    keys = {"general.name": run.name, **vocabulary.keys, **_special_keys(run, tok)}
+    keys = {"general.name": run.name, **vocabulary.keys, **special_keys(config.architecture, run.facts, tok)}
     if run.chat_template:
         keys[TEMPLATE] = _without_generation(run.chat_template)
     model = load_trained(run, device="cpu", checkpoint=checkpoint).model
@@ -68,32 +65,6 @@ def write_gguf_file(run: Run, checkpoint: str, out: Path, dtype: GgufDtype, appr
 def _model_notes(config: ModelConfig) -> list[str]:
     exact = config.activation == "gelu"
     return ["llama.cpp computes GELU by its tanh formula, which changes logits by about 0.002"] if exact else []
-
-
-def _special_keys(run: Run, tok: Tokenizer) -> dict[str, Any]:
-    """Return the ids that llama.cpp adds around a text or stops at. It has defaults for ids that are left out."""
-    around, given = text_ids(run, tok), special_ids(run.facts, tok)
-    special: Mapping[str, int] = around.special
-    ids: dict[str, Any]
-    if run.recipe.model.architecture == "encoder":
-        first, last = special.get(CLS), special.get(SEP)
-        ids = {"bos": first, "eos": last, "cls": first, "seperator": last, "mask": special.get(MASK)}  # its spelling
-        before, after = first is not None, last is not None
-    else:
-        if len(around.before) > 1:
-            raise ValueError(f"the run reads {len(around.before)} ids before a text, and llama.cpp adds at most one")
-        ids = dict(zip(("eos", "eot"), around.stops, strict=False))
-        ids["bos"] = around.before[0] if around.before else given["bos_token_id"]
-        before, after = bool(around.before), False
-    ids["padding"] = around.pad
-    if ids.get("eos") is None:
-        raise ValueError(
-            "the tokenizer has no token that ends a text, which llama.cpp needs: train one with <|endoftext|>"
-        )
-    if ids.get("bos") is None:
-        ids["bos"] = ids["eos"]
-    named = {f"{PREFIX}{name}_token_id": i for name, i in ids.items() if isinstance(i, int)}
-    return named | {f"{PREFIX}add_bos_token": before, f"{PREFIX}add_eos_token": after}
 
 
 def _without_generation(template: str) -> str:

@@ -88,7 +88,7 @@ def model_card(
         if train.masked_rows:
             parts[-1] += f" {100 * train.masked_rows:g} % of the blocks trained masked tokens, but {WITHOUT_MASKS}."
     if head is None:
-        lines = possible_exports(model, tok, run.facts.get("model_type"))
+        lines = possible_exports(model, tok, run.facts)
         parts.append("## Formats\n\n" + "\n".join(f"- {line}" for line in lines))
     parts.append(f"## Evaluation\n\n{_evaluation(run, folder.name)}")
     return safe("\n\n".join(parts)) + "\n"

@@ -1,28 +1,35 @@
 """The formats that can express a model, and the changes that the other formats would need."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from lm.config import ModelConfig
 from lm.exchange import format_of
 from lm.exchange.conversion import NotExpressedError
 from lm.exchange.gguf import gguf_format
 from lm.mixers.attention import require_attention
+from pipelines.exchange.gguf_ids import special_keys
+from pipelines.run.text_ids import ids_of, is_known
 from tokenizer import Tokenizer
 from tokenizer.formats.gguf_fields import gguf_tokenizer
 
 
-def possible_exports(config: ModelConfig, tok: Tokenizer, model_type: str | None = None) -> Iterator[str]:
+def possible_exports(config: ModelConfig, tok: Tokenizer, facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence about each verb that exports a language model.
 
-    It names the class of the export, or the changes that the nearest format needs. `model_type`: see `format_of`.
+    It names the class of the export, or the changes that the nearest format needs. `facts`: the table [run] of
+    config.toml.
     """
 
     def hf() -> str:
-        return f"as {format_of(config, model_type).auto_class}"
+        chosen = format_of(config, facts.get("model_type"))
+        check_padding(config, tok, facts)
+        return f"as {chosen.auto_class}"
 
     def gguf() -> str:
         chosen = gguf_format(config)
         gguf_tokenizer(tok.vocabulary, config.vocab_size)
+        special_keys(config.architecture, facts, tok)
         return f"as {chosen.name} of llama.cpp"
 
     def onnx() -> str:
@@ -37,6 +44,20 @@ def possible_exports(config: ModelConfig, tok: Tokenizer, model_type: str | None
             yield f"{verb} could not write the run: {error.nearest}"
         except ValueError as error:
             yield f"{verb} could not write the run: {error}"
+
+
+def check_padding(config: ModelConfig, tok: Tokenizer, facts: Mapping[str, Any]) -> None:
+    """Raise ValueError if RoBERTa would number the positions of texts differently from our model.
+
+    RoBERTa numbers positions from its padding id + 1, and skips this id. `facts`: see `ids_of`.
+    """
+    skipped, pad = config.position_offset - 1, ids_of(config.architecture, facts, tok).pad
+    if config.position_offset and skipped != pad and is_known(tok, skipped):
+        raise ValueError(
+            f"model.position_offset is {config.position_offset}, so RoBERTa would skip the id {skipped} when it "
+            f"numbers positions, but the run's padding id is {pad}: take a vocabulary with the padding id {skipped}, "
+            "or train a run with model.position_offset=0, which BERT expresses"
+        )
 
 
 def check_onnx(config: ModelConfig) -> None:

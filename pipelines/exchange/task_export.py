@@ -1,12 +1,14 @@
 """A run with the head of a task in the format of `transformers`: its settings, tensors, and code that uses it."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
 
 from lm.exchange.task_heads import TaskHead, expressed_head, task_settings, to_task_model
 from pipelines.exchange.parts import Edges, Ids, Parts
+from pipelines.exchange.possible_exports import check_padding
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_model
@@ -35,13 +37,14 @@ model = {auto}.from_pretrained("{out}")
 tokenizer = AutoTokenizer.from_pretrained("{out}")"""
 
 
-def exported_head(recipe: Recipe, model_type: str | None) -> TaskHead:
-    """Return the class of transformers that expresses the fine-tuned model of a recipe; `model_type`: see `format_of`.
+def exported_head(recipe: Recipe, tok: Tokenizer, facts: Mapping[str, Any]) -> TaskHead:
+    """Return the class of transformers that expresses the fine-tuned model of a recipe.
 
-    Raises ValueError, with the remedy, if there is none.
+    `facts`: the table [run] of config.toml. Raises ValueError, with the remedy, if there is none.
     """
     assert recipe.head is not None
-    found = expressed_head(recipe.model, recipe.head, model_type)
+    found = expressed_head(recipe.model, recipe.head, facts.get("model_type"))
+    check_padding(recipe.model, tok, facts)
     norm_bias = recipe.model.norm == "layernorm" and recipe.model.bias
     if getattr(recipe.task, "mean", 0.0) and not (found.output_bias or norm_bias):
         raise ValueError(
@@ -59,7 +62,7 @@ def task_parts(run: Run, checkpoint: str, tok: Tokenizer, ids: Ids, out: str) ->
     recipe = run.recipe
     config, head, task = recipe.model, recipe.head, recipe.task
     assert head is not None and task is not None
-    found = exported_head(recipe, run.facts.get("model_type"))
+    found = exported_head(recipe, tok, run.facts)
     reader = reader_of(run, task, tok)
     labels = list(getattr(task, "labels", ()))
     model = load_model(run, device="cpu", checkpoint=checkpoint).model

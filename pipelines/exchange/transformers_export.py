@@ -13,6 +13,7 @@ from lm.exchange.adapters import to_peft
 from pipelines.cli.display import quantity
 from pipelines.exchange.model_card import WITHOUT_MASKS, model_card
 from pipelines.exchange.parts import Edges, Ids, Parts
+from pipelines.exchange.possible_exports import check_padding
 from pipelines.exchange.task_export import task_parts
 from pipelines.files import read_json, save_tensors, whole_folder, write_json, write_whole
 from pipelines.run.checkpoint_reader import load_with_adapters
@@ -104,6 +105,7 @@ def _language_parts(run: Run, checkpoint: str, tok: Tokenizer, ids: Ids, out: st
         chosen = format_of(config, run.facts.get("model_type"))
     except ValueError as error:
         raise ValueError(f"{error}{REMEDIES.get(config.architecture, '')}") from None
+    check_padding(config, tok, run.facts)
     model = load_trained(run, device="cpu", checkpoint=checkpoint).model
     settings, tensors = to_hugging_face(config, model.state_dict(), chosen.model_type)
     before = list(around.before)

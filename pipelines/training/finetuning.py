@@ -82,14 +82,14 @@ def print_plan(run: Run, work: EncodedTask, out: Path) -> None:
     speed = measured_speed(recipe, lambda: model, task_data(prepared(work, lambda: None), out))
     answer(speed.time_of(recipe.train.tokens))
     if recipe.head is not None:
-        answer(_export(recipe, run))
+        answer(_export(work, run))
     answer(f"would {'resume the run' if checkpoint_folders(out) else 'make a run'} in {out}")
 
 
-def _export(recipe: Recipe, run: Run) -> str:
+def _export(work: EncodedTask, run: Run) -> str:
     """Return a sentence that says whether a class of transformers can express the fine-tuned model."""
     try:
-        found = exported_head(recipe, run.facts.get("model_type"))
+        found = exported_head(work.recipe, work.reader.tokenizer, run.facts)
     except ValueError as error:
         return f"export-hf could not write the run: {error}"
     return f"export-hf could write the run as {found.auto_class}"

@@ -90,7 +90,8 @@ def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | No
         f"memory: {quantity(sum(memory[part] for part in ('weights', 'gradients', 'moments')), 'B')} for weights, "
         f"gradients and optimizer, and {about} {quantity(memory['activations'], 'B')} of activations per sequence"
     )
-    exports = possible_exports(recipe.model, tok, start.facts.get("model_type"))
+    separated = {"separated": dataset.info.get("separator") is not None}
+    exports = possible_exports(recipe.model, tok, separated | start.facts)
     for line in (*word_lines(train), *mixture.lines(train.tokens), *start.lines(recipe), *exports):
         answer(line)
     state = "resume the run" if checkpoint_folders(out) else "make a run"

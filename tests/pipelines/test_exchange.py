@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from pipelines.exchange.possible_exports import possible_exports
 from pipelines.run.folder import Run
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.export_hf import export_hf
@@ -18,6 +19,7 @@ from pipelines.verbs.import_hf import import_hf
 from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.report import report
 from tests.pipelines.exchange_cases import AUTO, IDS, SHAPES, our_model, save_peer
+from tests.pipelines.gguf_cases import ENCODER, random_run
 from tokenizer import CLS, END_OF_TEXT, SEP, Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -297,6 +299,15 @@ def test_a_model_that_transformers_cannot_express_is_refused_by_field(in_process
     assert done.returncode == 1
     assert "BERT would need model.positions = 'learned', not 'rotary'" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_positions_that_roberta_would_number_otherwise_are_refused(tokenizer_folder, tmp_path):
+    run = Run(random_run(tmp_path / "run", Tokenizer.load(tokenizer_folder), **ENCODER, position_offset=4))
+    with pytest.raises(ValueError, match=r"RoBERTa would skip the id 3 .*, but the run's padding id is ") as refusal:
+        export_hf(run.folder, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    sentences = possible_exports(run.recipe.model, run.tokenizer(), run.facts)
+    assert f"export-hf could not write the run: {refusal.value}" in sentences
 
 
 @pytest.mark.parametrize("export", [export_hf, export_onnx])

@@ -441,13 +441,28 @@ def test_a_file_that_names_huge_lengths_is_refused_at_once(tmp_path):
 )
 def test_a_plan_names_the_options_that_close_an_export(recipe, sentence, tok):
     config = replace(load_recipe(recipe).model, vocab_size=512)
-    assert sentence in possible_exports(config, tok)
+    assert sentence in possible_exports(config, tok, {})
 
 
 def test_a_plan_names_a_tokenizer_that_closes_an_export(tmp_path, text_folder):
     tok = Tokenizer.train(sorted(text_folder.iterdir()), 300, "o200k")
-    sentences = list(possible_exports(replace(load_recipe("gpt-tiny").model, vocab_size=300), tok))
+    sentences = list(possible_exports(replace(load_recipe("gpt-tiny").model, vocab_size=300), tok, {}))
     assert "export-gguf could not write the run: llama.cpp has no pre-tokenizer" in sentences[1]
+
+
+def test_a_plan_names_special_tokens_that_close_an_export(tok, tmp_path):
+    endless = Tokenizer.train(["import os"], 258, special_tokens=("<s>",))
+    for number, (vocabulary, facts, words) in enumerate(
+        [
+            (tok, {"around_text": {"before": [1, 2], "after": []}}, "the run reads 2 ids before a text"),
+            (endless, {}, "the tokenizer has no token that ends a text"),
+        ]
+    ):
+        run = Run(random_run(tmp_path / str(number), vocabulary, facts))
+        with pytest.raises(ValueError, match=words) as refusal:
+            export_gguf(run.folder, out=tmp_path / "out.gguf")
+        sentences = possible_exports(run.recipe.model, vocabulary, run.facts)
+        assert f"export-gguf could not write the run: {refusal.value}" in sentences
 
 
 @pytest.mark.slow
