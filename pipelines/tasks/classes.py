@@ -180,6 +180,17 @@ class Classes(Task):
         weights = len(examples) / (len(labels) * counts)
         return replace(learned, class_weights=tuple(float(weight) for weight in weights))
 
+    def check(self, examples: Sequence[Example]) -> None:
+        """Raise ValueError for an example with an unknown label, or with a list of labels if the others have one."""
+        wanted = "a list of labels" if self.several else "one label"
+        for example in examples:
+            if isinstance(example.target, list) != self.several:
+                raise ValueError(
+                    f"{example.row.place} has {example.target!r:.60}, but each training example has {wanted}: give "
+                    f"{wanted} here too"
+                )
+        super().check(examples)
+
     def head(self, architecture: str) -> HeadConfig:
         pooling = chosen_pooling(self.pooling, architecture)
         loss: Literal["binary", "cross-entropy"] = "binary" if self.several else "cross-entropy"

@@ -69,6 +69,19 @@ def test_labels_that_teach_nothing_are_refused_by_line(tmp_path, labels, message
         learned(tmp_path, [{"text": f"text {i}", "label": label} for i, label in enumerate(labels)])
 
 
+@pytest.mark.parametrize(
+    ("known", "other", "message"),
+    [
+        (["a", "b"], ["a"], r"line 1 of .*test.jsonl has \['a'\], but each training example has one label: give one"),
+        ([["a"], ["b"]], "ab", "line 1 of .*test.jsonl has 'ab', but each training example has a list of labels"),
+    ],
+)
+def test_labels_of_another_kind_than_the_training_labels_are_refused_by_line(tmp_path, known, other, message):
+    rows = [{"text": f"text {i}", "label": label} for i, label in enumerate(known)]
+    with pytest.raises(ValueError, match=message):
+        learned(tmp_path, rows, [{"text": "another text", "label": other}])
+
+
 LABELLED = st.lists(st.tuples(st.text("ab ", min_size=1), st.sampled_from(["x", "y", "z"])), min_size=2, max_size=40)
 
 
