@@ -1,10 +1,10 @@
 """Conversations: a language model learns to answer."""
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
@@ -121,6 +121,12 @@ class Chat(Task):
 
     # Reading
 
+    def choose_columns(self, fields: Mapping[str, Any]) -> Self:
+        """Return the task with its `columns`. Rows of instructions may have an `input`, even if the first has none."""
+        task = super().choose_columns(fields)
+        without_input = not self.columns and task.columns == ("instruction", "output")
+        return replace(task, columns=("instruction", "input", "output")) if without_input else task
+
     def example(self, row: Row, labelled: bool = True) -> Example | None:
         from pipelines.chat.messages import Message, conversation_of, text_or_messages  # --help does not need it
 
@@ -192,7 +198,10 @@ class Chat(Task):
         ]
 
     def _encoded(self, example: Example, number: int, template: "ChatTemplate", reader: TextReader) -> Encoded | None:
-        """Return a conversation whose targets are the tokens of answers; None without an answer in the context."""
+        """Return a conversation whose targets are the tokens of answers; None without an answer in the context.
+
+        `extra` is (2,): the bytes of the answers, and 1 if the last answer is cut.
+        """
         from pipelines.chat.messages import fitting
 
         most = reader.model.context_length + 1  # the last token is a target only
@@ -206,12 +215,12 @@ class Chat(Task):
         ids, answers = made.ids[:most], made.answers[1:most]
         if not answers.any():
             return None
-        size = made.sizes[1:most].sum()
+        extra = made.sizes[1:most].sum(), made.answers[most : most + 1].any()
         return Encoded(
             ids=ids[:-1],
             targets=ids[1:],
             weights=answers.astype(np.float32),
-            extra=np.array([size], np.float32),
+            extra=np.array(extra, np.float32),
             origin=number,
             cut=cut,
         )
@@ -238,7 +247,7 @@ class Chat(Task):
         pairs = list(zip((one.scores for one in outputs), scored, strict=True))
         nats, first = (np.concatenate([scores[here, i] for scores, here in pairs]).astype(np.float64) for i in range(2))
         size = sum(int(one.extra[0]) for one in encoded if one.extra is not None)
-        cut = [one.cut for one in encoded]
+        cut = [one.extra is not None and bool(one.extra[1]) for one in encoded]
         exact = [right for (o, here), end in zip(pairs, cut, strict=True) for right in _exact(o[:, 1], here, end)]
         low, high = share_interval(sum(exact) / len(exact), len(exact)) if exact else (None, None)
         ended = [one.ended for one in outputs if one.ended is not None]
@@ -299,7 +308,7 @@ def packed(parts: Sequence[Encoded]) -> Encoded:
 
 
 def _exact(first: Array, scored: Array, cut: bool) -> Iterable[bool]:
-    """Yield for each answer whether all its tokens are ranked first. An answer `cut` at the end is left out."""
+    """Yield for each answer whether all its tokens are ranked first. `cut`: the last answer is cut and left out."""
     edges = np.flatnonzero(np.diff(np.concatenate(([0], scored.astype(np.int8), [0]))))
     for start, end in edges.reshape(-1, 2).tolist():
         if not (cut and end == len(scored)):

@@ -1,5 +1,6 @@
 """Conversations as a task: rows, targets, packing, results and resuming."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +18,7 @@ from pipelines.recipes.finetune_config import FinetuneConfig
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_model, load_run
 from pipelines.run.task_outputs import task_outputs
-from pipelines.tasks.chat import Chat, best_fit
+from pipelines.tasks.chat import Chat, Output, best_fit
 from pipelines.tasks.data import ExampleFiles, encode_task
 from pipelines.tasks.examples import batch_of
 from pipelines.training.batch_loss import summed_loss
@@ -138,9 +139,11 @@ def test_rows_of_every_form_are_read(chat_run, tmp_path):
         task = Chat().choose_columns(form[0])
         (example,) = task.examples([path])
         assert example.inputs == (Message("user", "0 + 1?"), Message("assistant", "1"))
-    task = Chat().choose_columns({"instruction": "", "input": "", "output": ""})
-    path = written(tmp_path / "form.jsonl", [{"instruction": "Add 1.", "input": "0", "output": "1"}])
-    assert task.examples([path])[0].inputs[0].content == "Add 1.\n\n0"
+    mixed = [{"instruction": "Add 1 to 0.", "output": "1"}, {"instruction": "Add 1.", "input": "0", "output": "1"}]
+    for first, second in (mixed, mixed[::-1]):  # any row may lack an input
+        path = written(tmp_path / "form.jsonl", [first, second])
+        examples = Chat().choose_columns(first).examples([path])
+        assert {example.inputs[0].content for example in examples} == {"Add 1 to 0.", "Add 1.\n\n0"}
 
 
 @pytest.mark.parametrize(
@@ -198,6 +201,20 @@ def test_left_keeps_the_system_message_and_the_last_turns(chat_run, tmp_path, te
     assert "a9" in said[0] and "q0" not in said[0] and said[0].startswith("<|im_start|>system\ns<|im_end|>")
     assert "q0" in said[1] and "a9" not in said[1]
     assert left.encoded_training[0].cut and right.encoded_training[0].cut
+
+
+@pytest.mark.parametrize("truncate", ["left", "right"])
+def test_every_answer_whose_end_is_not_cut_is_scored(chat_run, tmp_path, template, truncate):
+    turns = [m for n in range(10) for m in (Message("user", f"q{n}"), Message("assistant", f"a{n}"))]
+    path = written(tmp_path / "long.jsonl", [{"messages": dicts(turns)}])
+    task = Chat(truncate=truncate, template=CHATML.replace("{{ '\\n' }}", ""))  # a conversation ends with its answer
+    with pytest.warns(UserWarning, match="too"):
+        work = encode_task(Run(chat_run), ExampleFiles(data=(path,), test=(path,)), task, FinetuneConfig())
+    (one,) = work.encoded_validation
+    text = template.tokenizer.decode([*one.ids.tolist(), int(one.targets[-1])])
+    (numbers,) = task.results([Output(np.ones((len(one.ids), 2), np.float32))], [one], work.validation)
+    assert numbers.answers == len(re.findall(r"assistant\na\d<\|im_end\|>", text)) > 0
+    assert one.cut and text.endswith("a9<|im_end|>") == (truncate == "left")
 
 
 def test_a_chat_run_resumes_and_learns_more(chat_run, trained_gpt, data, tmp_path, in_process):
