@@ -158,6 +158,11 @@ def _check_layers(run: Run, task: Task, config: FinetuneConfig, lora: LoraConfig
         )
     if lora.rank and (config.freeze or config.reinit):
         raise ValueError("`lora.rank` freezes all blocks: leave `freeze` and `reinit` out")
+    if config.reinit and type(task).prepare is not Task.prepare:
+        raise ValueError(
+            f"`reinit` is {config.reinit}, but the task {task.name} compares the model with the run that it starts "
+            "from: leave `reinit` out"
+        )
     if config.freeze == "all" and task.head(model.architecture) is None:
         raise ValueError(f"`freeze` is 'all', but the task {task.name} has no head to train: give a number of blocks")
 
@@ -181,9 +186,15 @@ class EncodedTask:
 def encode_task(
     run: Run, files: ExampleFiles, task: Task, config: FinetuneConfig, lora: LoraConfig | None = None
 ) -> EncodedTask:
-    """Return the examples and the recipe of a fine-tuning of `run`."""
+    """Return the examples and the recipe of a fine-tuning of `run`.
+
+    Raises ValueError if the task adds special tokens whose embeddings could not train.
+    """
     tok = run.tokenizer()
-    adapted = task.adapt(run, tok)
+    adapted, lora = task.adapt(run, tok), lora or LoraConfig()
+    added = [name for name, i in adapted.tokenizer.special_tokens.items() if i >= tok.vocab_size]
+    if added:
+        _check_new_tokens(run, added, config, lora)
     task, training, validation = files.read(adapted.task)
     reader = _reader(run, task, adapted.tokenizer, {**run.facts, **adapted.facts})
     encoded, encoded_validation = (task.encode(part, reader) for part in (training, validation))
@@ -196,12 +207,22 @@ def encode_task(
         objective=run.recipe.objective,
         model=model,
         train=train,
-        lora=lora or LoraConfig(),
+        lora=lora,
         task=task,
         finetune=config,
         head_layers=_head_layers(run, task),
     )
     return EncodedTask(recipe, reader, training, validation, encoded, encoded_validation, adapted.facts, tok.vocab_size)
+
+
+def _check_new_tokens(run: Run, added: Sequence[str], config: FinetuneConfig, lora: LoraConfig) -> None:
+    """Raise ValueError if options freeze the embeddings of the `added` special tokens, which start equal."""
+    frozen = "`lora.rank`" if lora.rank else "`freeze`" if config.freeze and run.recipe.model.tied_head else ""
+    if frozen:
+        raise ValueError(
+            f"the vocabulary of {run.folder} has no {' '.join(added)}, and {frozen} freezes the embeddings of new "
+            f"special tokens, which start equal: leave {frozen} out, or start from a run that has these tokens"
+        )
 
 
 def _head_layers(run: Run, task: Task) -> HeadLayers | None:

@@ -39,8 +39,13 @@ from pipelines.training.training_run import Training, run_training
 
 
 def train(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, parallel: Kind, from_scratch: bool) -> int:
-    """Train the recipe of `work` in the run folder `out`. Return the exit status, as `pretraining.train` does."""
+    """Train the recipe of `work` in the run folder `out`. Return the exit status, as `pretraining.train` does.
+
+    Raises ValueError if `out` holds a run with another start.
+    """
     recipe = work.recipe
+    if (out / "config.toml").exists():
+        _check_same_start(Run(out), work, None if from_scratch else run)
     source = None if from_scratch or checkpoint_folders(out) else Source.open(run.folder)
     facts = {
         **files.facts(),
@@ -66,6 +71,28 @@ def train(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, parallel:
             return initial_model(work, source.weights if source else None)
 
         return run_training(Training(recipe, work.reader.tokenizer, data, build, facts, lines), out, group)
+
+
+def _check_same_start(held: Run, work: EncodedTask, source: Run | None) -> None:
+    """Raise ValueError if the fine-tuned run `held` has another tokenizer, or did not start from the run `source`.
+
+    Under the recorded path the source may have changed, because the run resumes from its own checkpoints.
+    """
+    if held.recipe.task is None or "imported_from" in held.facts:
+        return  # opening the run to resume it raises an error
+    own, asked = held.facts["tokenizer_fingerprint"], work.reader.tokenizer.fingerprint
+    if own != asked:
+        raise ValueError(
+            f"{held.folder} holds another run: its tokenizer has the fingerprint {own[:16]}, not {asked[:16]}; choose "
+            "another `out`"
+        )
+    origin, folder = held.facts.get("init_from"), None if source is None else str(source.folder.resolve())
+    if folder == origin:
+        return
+    if source and origin and Source.open(source.folder).facts["init_from_sha256"] == held.facts["init_from_sha256"]:
+        return  # the source has moved
+    had, given = (f"the weights of {one}" if one else "random weights" for one in (origin, folder))
+    raise ValueError(f"{held.folder} holds another run: it started from {had}, not from {given}; choose another `out`")
 
 
 def print_plan(run: Run, work: EncodedTask, out: Path) -> None:
@@ -103,11 +130,12 @@ def evaluate(
     Others are the initial `run` (if the task compares it), the same model trained from random weights, and the same
     training with other seeds.
     """
-    task, seed, further, by_seed = work.recipe.task, work.recipe.train.seed, {}, {}
-    assert task is not None
+    task, settings, seed, further, by_seed = work.recipe.task, work.recipe.finetune, work.recipe.train.seed, {}, {}
+    assert task is not None and settings is not None
     if "before" in task.compared_with and not from_scratch:
         machine = choose_machine(work.recipe.train.device, "float32")
-        before = initial_model(work, Source.open(run.folder).weights).to(machine.device)
+        whole = replace(work, recipe=replace(work.recipe, finetune=replace(settings, reinit=0)))
+        before = initial_model(whole, Source.open(run.folder).weights).to(machine.device)
         further[BEFORE] = _first_result(work, out, before.eval())
     if compare_scratch and not from_scratch:
         say("the same model from random weights, for comparison:")
@@ -132,7 +160,10 @@ def _first_result(work: EncodedTask, out: Path, model: TrainedModel) -> Result:
 def train_in_memory(
     work: EncodedTask, out: Path, seed: int, weights: Mapping[str, Tensor] | None = None
 ) -> TrainedModel:
-    """Train the model of `work` with `seed` from `weights`, and return it in evaluation mode. None: random weights."""
+    """Train the model of `work` with `seed` from `weights`, and return it in evaluation mode. None: random weights.
+
+    Raises KeyboardInterrupt after Ctrl-C or SIGTERM.
+    """
     recipe = replace(work.recipe, train=replace(work.recipe.train, seed=seed))
     assert recipe.finetune is not None
     settings = replace(recipe.finetune, seed=seed)  # it decides the order of the examples
@@ -144,7 +175,9 @@ def train_in_memory(
     model.compute_dtype = machine.dtype
     with without_subnormals():
         data = task_data(prepared(replace(work, recipe=recipe), lambda: weights), out)
-        Trainer(None, model, data, recipe.train).train()
+        at = Trainer(None, model, data, recipe.train).train()
+    if at.signal:
+        raise KeyboardInterrupt
     model.compute_dtype = torch.float32
     return plain_model(recipe, model).eval()
 
@@ -190,12 +223,13 @@ def task_data(work: EncodedTask, out: Path, shard: Shard = ALL_ROWS) -> TaskData
 
 
 def _score(work: EncodedTask, out: Path, model: TrainedModel) -> Score:
-    """Return the first number of the task on the validation examples."""
+    """Return the first number of the task that is defined on the validation examples."""
     task = work.recipe.task
     assert task is not None
     first = _first_result(work, out, model)
-    key, shown = next((key, shown) for key, shown in first.numbers().items() if shown.headline)
-    return shown.name, getattr(first, key), task.better == "highest"
+    headlines = ((shown.name, getattr(first, key)) for key, shown in first.numbers().items() if shown.headline)
+    name, value = next((name, value) for name, value in headlines if value is not None)
+    return name, value, task.better == "highest"
 
 
 def initial_model(work: EncodedTask, weights: Mapping[str, Tensor] | None) -> TrainedModel:

@@ -20,9 +20,10 @@ from pipelines.recipes.finetune_config import FinetuneConfig
 from pipelines.recipes.recipe import save_config
 from pipelines.run.checkpoint_reader import load_weights
 from pipelines.run.folder import Run
+from pipelines.run.retention import latest_checkpoint
 from pipelines.tasks.comparison import SCRATCH
 from pipelines.training.task_data import SORTED_BATCHES, ExampleOrder
-from tests.pipelines.training_cases import accept_config
+from tests.pipelines.training_cases import accept_config, rewrite_state
 from tests.tasks.files import write
 
 SETTINGS = {"epochs": 4, "lr": 3e-3, "batch_size": 8, "device": "cpu", "dtype": "float32"}
@@ -159,6 +160,26 @@ def test_more_epochs_extend_a_run(tmp_path, trained_bert, passages):
         bytelm.finetune(trained_bert, **options, train=SETTINGS | {"lr": 1e-3})
     with pytest.raises(ValueError, match="was trained on other data"):
         bytelm.finetune(trained_bert, **options | {"data": passages[1]}, train=SETTINGS | {"epochs": 2})
+
+
+def test_a_folder_with_a_run_of_another_start_is_refused(tmp_path, trained_bert, trained_gpt, passages):
+    call = {"data": passages[0], "test": passages[1], "out": tmp_path / "out", "compare_scratch": False}
+    call["train"] = SETTINGS | {"epochs": 1}
+    made = bytelm.finetune(trained_bert, **call)
+    with pytest.raises(ValueError, match=r"holds another run: it started from the weights of .*, not from random w"):
+        bytelm.finetune(trained_bert, **call, from_scratch=True)
+    other = shutil.copytree(trained_bert, tmp_path / "other")
+    assert bytelm.finetune(other, **call).path == made.path  # the same run at another place
+    rewrite_state(latest_checkpoint(other), note="another checkpoint")
+    with pytest.raises(ValueError, match=r"it started from the weights of .*, not from the weights of .*other; ch"):
+        bytelm.finetune(other, **call)
+    with pytest.raises(ValueError, match="its tokenizer has the fingerprint"):
+        bytelm.finetune(trained_gpt, **call | {"task": "chat", "data": chats(tmp_path), "test": ()})
+
+
+def chats(folder):
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    return write(folder / "chats.jsonl", [{"messages": [turns[0] | {"content": str(i)}, turns[1]]} for i in range(40)])
 
 
 def test_texts_beyond_the_context_are_cut_and_counted(tmp_path, trained_bert):

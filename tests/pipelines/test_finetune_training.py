@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import signal
 import subprocess
@@ -24,7 +25,13 @@ from pipelines.training.init_from import Source
 from pipelines.verbs.finetune import finetune
 from tests.conftest import BYTELM
 from tests.pipelines.test_parallel import LAUNCH, finish
-from tests.pipelines.training_cases import assert_same_run, metrics_of, wait_for_checkpoint, weights_of
+from tests.pipelines.training_cases import (
+    after_each_step,
+    assert_same_run,
+    metrics_of,
+    wait_for_checkpoint,
+    weights_of,
+)
 
 TRAIN = {"epochs": 2, "batch_size": 7, "micro_batch": 2, "lr": 3e-3, "device": "cpu", "dtype": "float32"}
 
@@ -147,6 +154,16 @@ def test_training_stops_when_the_first_number_of_the_task_stops_improving(train,
     assert validations(out) == lines
 
 
+def test_patience_judges_tags_without_entities_by_their_accuracy(trained_bert, tmp_path):
+    rows = [{"tokens": ["def", f"f{i}", "("], "tags": ["keyword", "name", "sign"]} for i in range(30)]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    settings = {"data": data, "held_out": 0.3, "out": tmp_path / "tags", "compare_scratch": False}
+    finetune(trained_bert, task="tokens", **settings, train={**TRAIN, "epochs": 3, "patience": 1, "lr": 1e-2})
+    lines = validations(tmp_path / "tags")
+    assert len(lines) > 2 and all(line["accuracy of tags"] > 0 for line in lines[1:])
+
+
 def test_the_best_epoch_is_used_and_training_in_memory_gives_the_same_model(train, trained_bert, rows):
     settings = {"epochs": 12, "patience": 3, "lr": 2e-2, "layer_decay": 0.9}
     out = train("run", **settings)
@@ -222,3 +239,16 @@ def test_seeds_show_the_mean_and_the_spread_of_the_same_training(in_process, tra
     numbers = [values.mean(), values.std(ddof=1), values.min(), values.max()]
     assert row.split()[3:] == [f"{number:.4f}" for number in numbers]
     assert found.evaluate().splits["validation"].seeds.seeds == (0, 1, 2)  # a later evaluation keeps them
+
+
+def test_a_signal_ends_the_training_of_other_seeds_without_a_result(trained_bert, rows, tmp_path, monkeypatch):
+    """The same call then measures the finished run and trains the other seeds."""
+    call = {"data": rows, "out": tmp_path / "seeds", "held_out": 0.3, "compare_scratch": False, "seeds": 2}
+    train = {**TRAIN, "epochs": 1}
+    with monkeypatch.context() as patch:
+        after_each_step(patch, lambda trainer: trainer.run is None and os.kill(os.getpid(), signal.SIGTERM))
+        with pytest.raises(KeyboardInterrupt):
+            finetune(trained_bert, **call, train=train)
+    assert not (tmp_path / "seeds" / "evaluation.json").exists()
+    made = finetune(trained_bert, **call, train=train)
+    assert made.evaluate().splits["validation"].seeds.seeds == (0, 1)

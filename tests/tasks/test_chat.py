@@ -9,6 +9,7 @@ import torch
 
 import bytelm
 from lm.config import ModelConfig
+from lm.lora_config import LoraConfig
 from lm.model import LanguageModel
 from lm.new_entries import with_new_entries
 from pipelines.chat.messages import Message, fitting
@@ -58,6 +59,21 @@ def test_the_evaluation_has_the_answers_beside_the_run_before_fine_tuning(chat_r
     assert numbers.bits_per_byte == pytest.approx(nats / np.log(2) / numbers.bytes, rel=1e-6)
     before = found.results[1].others["the run before fine-tuning"]
     assert before["bits per byte of answers"] > numbers.bits_per_byte
+
+
+def test_the_run_before_fine_tuning_has_no_random_blocks(chat_run, trained_gpt, data, tmp_path):
+    settings = {"task": "chat", "data": data, "out": tmp_path / "run", "compare_scratch": False}
+    bytelm.finetune(trained_gpt, **settings, train=TRAIN | {"epochs": 1, "reinit": 1})
+    one, other = (Evaluation.read(run).validation.comparison.others for run in (tmp_path / "run", chat_run))
+    assert one["the run before fine-tuning"] == other["the run before fine-tuning"]
+
+
+@pytest.mark.parametrize(("settings", "option"), [({"freeze": 1}, "freeze"), ({}, "lora.rank")])
+def test_new_tokens_are_refused_if_their_embeddings_cannot_train(trained_gpt, chat_run, data, settings, option):
+    files, lora = ExampleFiles(data=(data,)), LoraConfig(rank=0 if settings else 2)
+    with pytest.raises(ValueError, match=rf"has no <\|im_start\|> <\|im_end\|>, and `{option}` freezes .*: leave"):
+        encode_task(Run(trained_gpt), files, Chat(), FinetuneConfig(**settings), lora)
+    assert encode_task(Run(chat_run), files, Chat(), FinetuneConfig(**settings), lora).encoded_training
 
 
 def test_exact_answers_are_those_that_greedy_decoding_gives(trained_gpt, tmp_path):

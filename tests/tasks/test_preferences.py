@@ -197,6 +197,12 @@ def preferring(tmp_path_factory, trained_gpt, rows):
     return start, folder / "run"
 
 
+def test_random_blocks_are_refused_because_the_reference_has_none(trained_gpt, rows, tmp_path):
+    data = write(tmp_path / "rows.jsonl", rows)
+    with pytest.raises(ValueError, match="`reinit` is 1, but the task preferences compares the model with the run"):
+        bytelm.finetune(trained_gpt, task="preferences", data=[data], out=tmp_path / "run", train={"reinit": 1})
+
+
 def test_training_raises_the_chosen_answers(preferring):
     split = Evaluation.read(preferring[1]).validation
     assert split.preference_accuracy == 1 and split.reward_margin > 0
