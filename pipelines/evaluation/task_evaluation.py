@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from pipelines.cli.display import Bar
+from pipelines.cli.display import Bar, say
 from pipelines.evaluation.measurement import Result
 from pipelines.evaluation.planning import TaskPlan
 from pipelines.evaluation.results import Evaluation, Measured, SplitEvaluation, add_to_file
@@ -17,7 +17,7 @@ from pipelines.run.provenance import provenance
 from pipelines.tasks.comparison import Comparison
 from pipelines.tasks.data import ExampleFiles, fingerprint
 from pipelines.tasks.seeds import Seeds
-from pipelines.tasks.task import TaskSettings
+from pipelines.tasks.task import Example, Task, TaskSettings
 
 R = TypeVar("R", bound=Result)
 
@@ -33,12 +33,11 @@ def measure_task(
     with other seeds. Both are kept from an earlier evaluation of the same checkpoint and examples.
     """
     started, run, options = time.perf_counter(), plan.run, plan.options
-    task, files = run.recipe.task, ExampleFiles.of(run)
-    assert task is not None
+    files = ExampleFiles.of(run)
     if plan.data:
-        task, files = tuned_task(run), replace(files, test=plan.data)
-    learned, training, examples = files.read(task)
-    task = task if training else learned
+        files = replace(files, test=plan.data)
+    task, training, examples = _other_examples(run, files) if plan.data else _own_examples(run)
+    files.warn_of_repeats(training, examples)
     task.check(examples)
     loaded = load_model(run, options.device, options.dtype, options.checkpoint, needs="float64")
     predictor = Predictor(run, loaded.model, task)
@@ -48,7 +47,8 @@ def measure_task(
     cut = len({example.origin for example in encoded if example.cut})
     baselines = task.baselines(training, examples, predictor.reader) if training else {}
     others = {**baselines, **(further or {})}
-    settings = TaskSettings(task.name, len(examples), cut, loaded.machine.dtype_name)
+    scored = len({example.origin for example in encoded})
+    settings = TaskSettings(task.name, scored, cut, loaded.machine.dtype_name)
     measured = Measured(
         checkpoint=loaded.checkpoint.name,
         checkpoint_sha256=run.weights_sha256(loaded.checkpoint),
@@ -66,6 +66,37 @@ def measure_task(
         seeds = Seeds.of([run.recipe.train.seed, *by_seed], [results[0], *by_seed.values()])
     beside = [*comparison, *([seeds] if seeds else [])]
     return add_to_file(run, [SplitEvaluation(plan.splits[0], (*results, *beside, settings), measured)])
+
+
+def _own_examples(run: Run) -> tuple[Task, list[Example], list[Example]]:
+    """Return the task of a fine-tuned run, and the examples that it was trained and tested on.
+
+    Raises ValueError if a file is missing, or if the examples have changed.
+    """
+    task, files = run.recipe.task, ExampleFiles.of(run)
+    assert task is not None
+    _, training, examples = files.split(task)
+    if fingerprint(training, examples) != run.facts["dataset_fingerprint"]:
+        named = " or ".join(map(str, (*files.data, *files.test)))
+        raise ValueError(
+            f"{named} has changed since {run.folder} was trained: restore the examples, or name others with `data`"
+        )
+    return task, training, examples
+
+
+def _other_examples(run: Run, files: ExampleFiles) -> tuple[Task, list[Example], list[Example]]:
+    """Return the tuned task of a run, the examples that it was trained on, and the examples of `files.test`.
+
+    Without the training examples there are no baselines, and a message says so.
+    """
+    task, _, examples = replace(files, data=()).split(tuned_task(run))
+    if not files.data:
+        return task, [], examples
+    try:
+        return task, _own_examples(run)[1], examples
+    except (ValueError, OSError) as error:
+        say(f"baselines are left out: {error}")
+        return task, [], examples
 
 
 def _earlier(run: Run, measured: Measured, kind: type[R]) -> R | None:

@@ -39,6 +39,19 @@ class ExampleFiles:
 
         Raises ValueError for examples that teach or test nothing.
         """
+        task, training, validation = self.split(task)
+        if not self.data:
+            return task, training, validation
+        self.warn_of_repeats(training, validation)
+        task = task.learn(training)
+        task.check(validation)
+        return task, training, validation
+
+    def split(self, task: Task) -> tuple[Task, list[Example], list[Example]]:
+        """Return the task with its columns, and the examples to train on and to test on.
+
+        Without `data` there are no examples to train on. Raises ValueError for a missing file or an empty part.
+        """
         for path in (*self.data, *self.test):
             if not path.exists():
                 raise ValueError(f"there is no {path}: name a file of examples")
@@ -51,19 +64,16 @@ class ExampleFiles:
         fields = (row.fields for path in self.data for row in task.read(path))
         task = task.choose_columns(next(iter(fields), {}))
         training = task.examples(self.data)
-        if self.test:
-            validation = task.examples(self.test)
-            known = {repr(example.inputs) for example in training}
-            if repeated := sum(repr(example.inputs) in known for example in validation):
-                warn(
-                    f"{repeated:,} of the {len(validation):,} examples of {_named(self.test)} are in "
-                    f"{_named(self.data)} too: their results say little about others"
-                )
-        else:
-            training, validation = self._divide(task, training)
-        task = task.learn(training)
-        task.check(validation)
-        return task, training, validation
+        return (task, training, task.examples(self.test)) if self.test else (task, *self._divide(task, training))
+
+    def warn_of_repeats(self, training: Sequence[Example], validation: Sequence[Example]) -> None:
+        """Warn if examples of `test` are training examples too."""
+        known = {repr(example.inputs) for example in training} if self.test else set()
+        if repeated := sum(repr(example.inputs) in known for example in validation):
+            warn(
+                f"{repeated:,} of the {len(validation):,} examples of {_named(self.test)} are in "
+                f"{_named(self.data)} too: their results say little about others"
+            )
 
     def facts(self) -> dict[str, Any]:
         """Return the entries about files in the table [run] of config.toml."""

@@ -16,12 +16,14 @@ import pytest
 import torch
 
 import bytelm
+from pipelines.evaluation.results import Evaluation
 from pipelines.recipes.finetune_config import FinetuneConfig
 from pipelines.recipes.recipe import save_config
 from pipelines.run.checkpoint_reader import load_weights
 from pipelines.run.folder import Run
 from pipelines.run.retention import latest_checkpoint
-from pipelines.tasks.comparison import SCRATCH
+from pipelines.tasks.comparison import SCRATCH, Comparison
+from pipelines.tasks.data import ExampleFiles
 from pipelines.training.task_data import SORTED_BATCHES, ExampleOrder
 from tests.pipelines.training_cases import accept_config, rewrite_state
 from tests.tasks.files import write
@@ -130,8 +132,6 @@ def test_the_evaluation_includes_simpler_predictors_and_keeps_the_model_from_scr
 
 
 def test_a_worse_result_than_from_scratch_is_said():
-    from pipelines.tasks.comparison import Comparison
-
     values = {"own": {"accuracy": 0.59}, "others": {SCRATCH: {"accuracy": 0.95}, "naive Bayes": {"accuracy": 0.4}}}
     (sentence,) = Comparison(number="accuracy", highest=True, **values).sentences(0)
     assert sentence.startswith("Pretraining makes it worse here: accuracy 0.5900 against 0.9500 from scratch.")
@@ -180,6 +180,31 @@ def test_a_folder_with_a_run_of_another_start_is_refused(tmp_path, trained_bert,
 def chats(folder):
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     return write(folder / "chats.jsonl", [{"messages": [turns[0] | {"content": str(i)}, turns[1]]} for i in range(40)])
+
+
+def test_other_examples_have_the_baselines_of_the_training_examples_while_these_exist(
+    tmp_path, trained_bert, passages, recwarn, in_process
+):
+    data = write(tmp_path / "rows.jsonl", [json.loads(line) for line in passages[0].read_text().splitlines()])
+    train = SETTINGS | {"epochs": 1}
+    run = bytelm.finetune(
+        trained_bert, data=data, out=tmp_path / "out", held_out=0.3, train=train, compare_scratch=False
+    )
+    own = bytelm.evaluate(run).validation
+    _, _, examples = ExampleFiles.of(run.run).split(run.config.task)
+    held_out = write(tmp_path / "held-out.jsonl", [example.row.fields for example in examples])
+    assert bytelm.evaluate(run, data=held_out).validation.comparison.others == own.comparison.others
+    assert not any("too" in str(warning.message) for warning in recwarn.list)  # none is a training example
+    data.write_text(data.read_text() + json.dumps({"text": "more", "label": 0}) + "\n")
+    with pytest.raises(ValueError, match=r"rows\.jsonl has changed since .*out was trained: restore the examples, or"):
+        bytelm.evaluate(run)
+    data.unlink()
+    with pytest.raises(ValueError, match=r"there is no .*rows\.jsonl"):
+        bytelm.evaluate(run)
+    done = in_process("evaluate", run.path, "--data", passages[1])
+    assert done.returncode == 0 and "baselines are left out: there is no" in done.stdout + done.stderr
+    other = Evaluation.read(run.path).validation
+    assert other.examples == 60 and other.find(Comparison) is None
 
 
 def test_texts_beyond_the_context_are_cut_and_counted(tmp_path, trained_bert):

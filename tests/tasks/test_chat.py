@@ -1,6 +1,7 @@
 """Conversations as a task: rows, targets, packing, results and resuming."""
 
 import re
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -199,6 +200,9 @@ def test_conversations_without_an_answer_in_the_context_are_counted(chat_run, tm
     with pytest.warns(UserWarning, match="1 of 25 conversations have no answer within the context of 32 tokens"):
         work = encode_task(Run(chat_run), files, Chat(pack=False), FinetuneConfig())
     assert len(work.encoded_training) == 24
+    run = shutil.copytree(chat_run, tmp_path / "run")
+    with pytest.warns(UserWarning, match="1 of 25 conversations"):
+        assert bytelm.evaluate(run, data=files.data[0]).validation.examples == 24
 
 
 def test_left_keeps_the_system_message_and_the_last_turns(chat_run, tmp_path, template):
