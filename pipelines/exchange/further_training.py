@@ -46,6 +46,7 @@ def _of_steps(recipe: Recipe, steps: int) -> Recipe:
         recipe.train,
         tokens=tokens,
         words=0,
+        minutes=0.0,
         batch_tokens_start=0,
         batch_warmup_tokens=0,
         warmup_tokens=min(recipe.train.warmup_tokens, round(WARMUP_SHARE * tokens)),

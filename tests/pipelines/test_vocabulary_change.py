@@ -11,6 +11,7 @@ import torch
 from lm.model import LanguageModel
 from lm.new_entries import NEW, with_entries
 from pipelines.exchange.carried_run import Carried
+from pipelines.recipes.recipe import save_config
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_run
 from pipelines.verbs.carry_over import carry_over
@@ -18,6 +19,7 @@ from pipelines.verbs.export_hf import export_hf
 from pipelines.verbs.grow_vocabulary import grow_vocabulary
 from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.trim_vocabulary import trim_vocabulary
+from tests.pipelines.training_cases import with_train
 from tokenizer import Tokenizer
 
 KINDS = ["trained_gpt", "trained_bert", "trained_t5"]
@@ -115,7 +117,11 @@ def test_a_carried_run_trains_further_evaluates_and_exports(trained_gpt, code, t
 
 
 def test_further_training_is_measured_saved_and_equals_pretrain(trained_gpt, code, tmp_path, in_process):
-    options = [trained_gpt, code, "--add", "48", "--split", "hash:0.3"]
+    """Also for a run that ended by time, as those of `bytelm train` do."""
+    timed = shutil.copytree(trained_gpt, tmp_path / "timed")
+    run = Run(timed)
+    save_config(timed / "config.toml", with_train(run.recipe, minutes=0.05), run.facts)
+    options = [timed, code, "--add", "48", "--split", "hash:0.3"]
     done = in_process("grow-vocabulary", *options, "--out", "trained", "--steps", "4", "--json")
     assert done.returncode == 0, done.stderr
     rows = {row["what"]: row["bits_per_byte"] for row in json.loads(done.stdout)["bits_per_byte"]}
@@ -128,7 +134,8 @@ def test_further_training_is_measured_saved_and_equals_pretrain(trained_gpt, cod
         *("--context-length", "32", "--out", "data"),
     )
     assert done.returncode == 0, done.stderr
-    train = {"tokens": 4 * 256, "warmup_tokens": 102, "validate_every_tokens": 1024, "device": "auto", "dtype": "auto"}
+    train = {"tokens": 4 * 256, "minutes": 0.0, "warmup_tokens": 102, "validate_every_tokens": 1024}
+    train |= {"device": "auto", "dtype": "auto"}
     recipe = Run(tmp_path / "start").recipe
     pretrain(recipe, data=tmp_path / "data", init_from=tmp_path / "start", out=tmp_path / "more", train=train)
     ours, expected = weights_of(tmp_path / "trained"), weights_of(tmp_path / "more")
