@@ -14,6 +14,7 @@ from pipelines.cli import display
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenDataset
 from pipelines.recipes.recipe import save_config
+from pipelines.run.loaded_run import load_run
 from pipelines.run.retention import latest_checkpoint
 from pipelines.training import training_run
 from pipelines.training.data import open_training_data
@@ -129,6 +130,9 @@ def test_spikes_are_printed_and_logged_once(tmp_path, small_recipe, dataset_fold
     pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt")
     spikes = {line["step"]: line["spikes"] for line in metrics_of(tmp_path / "gpt") if "spikes" in line}
     assert spikes == {65: [63], 75: [71]}
+    columns = load_run(tmp_path / "gpt", device="cpu").metrics()
+    counted = dict(zip(columns["step"].tolist(), columns["spikes"].tolist(), strict=True))
+    assert counted == dict.fromkeys(range(5, 81, 5), 0) | {65: 1, 75: 1}
     said = " ".join(printed.readouterr().out.split())
     assert said.count("the loss jumped to") == 2
     assert "step 63: the loss jumped to 1" in said
