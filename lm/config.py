@@ -9,7 +9,7 @@ from typing import Literal
 from lm.layer_groups import check_layer_groups
 from lm.norm_places import NORM_PLACES, NormPlaces, NormPosition, check_norms
 from lm.position_checks import check_pattern, check_positions, fitting_width
-from lm.values import check_fields
+from lm.values import check_fields, check_ranges
 
 Architecture = Literal["decoder", "encoder", "encoder-decoder"]
 Positions = Literal["rotary", "learned", "sinusoidal", "relative", "relative-keys", "alibi", "none"]
@@ -198,6 +198,7 @@ class ModelConfig:
         self._check_initialization()
         self._check_attention()
         check_layer_groups(self)
+        check_ranges(self, "model.{}")
 
     def _check_counts(self) -> None:
         for field in ("context_length", "layers", "width", "heads"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lm.values import check_fields
+from lm.values import check_fields, check_ranges
 
 ALL = "all"
 """Target name for all linear layers of the blocks"""
@@ -33,6 +33,7 @@ class LoraConfig:
             raise ValueError(f"`lora.dropout` is {self.dropout:g}: give a share from 0 to below 1")
         if not self.targets:
             raise ValueError(f"`lora.targets` is empty: name linear layers, such as query value, or {ALL}")
+        check_ranges(self, "`lora.{}`")
 
     @property
     def scale(self) -> float:

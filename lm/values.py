@@ -53,6 +53,19 @@ def check_fields(config: Any, prefix: str) -> None:
         object.__setattr__(config, name, check_value(getattr(config, name), hint, prefix + name))  # it may be frozen
 
 
+def check_range(value: Any, hint: Any, name: str) -> None:
+    """Raise ValueError for NaN, and for a number outside the range of float32 if the `hint` is float, else of int64."""
+    bits = 128 if hint is float else 63
+    if isinstance(value, int | float) and not abs(value) < 2**bits:  # the comparison refuses NaN too
+        raise ValueError(f"{name} is out of range: its magnitude must be below 2^{bits}")
+
+
+def check_ranges(config: Any, spelled: str) -> None:
+    """Raise ValueError if `check_range` refuses a field of a dataclass; `spelled`: how messages name it, `train.{}`."""
+    for name, hint in _hints(config.__class__).items():
+        check_range(getattr(config, name), hint, spelled.format(name))
+
+
 @functools.cache
 def _hints(cls: Any) -> dict[str, Any]:
     hints = get_type_hints(cls)

@@ -11,7 +11,7 @@ from typing import Literal
 from lm.config import SELECTED
 from lm.optim.optimizer_settings import OptimizerKind
 from lm.optim.schedules import ends_at_peak, multiplier, sequence_length, weight_decay_multiplier
-from lm.values import check_fields
+from lm.values import check_fields, check_ranges
 from pipelines.recipes.field_checks import require, require_not_negative, require_positive, require_seed
 
 Device = Literal["auto", "cpu", "cuda", "mps"]
@@ -231,6 +231,7 @@ class TrainConfig:
         require(self, ("masked_share",), lambda value: 0 < value <= 1, "be above 0 and at most 1")
         require(self, ("masked_share_end",), lambda value: 0 <= value <= 1, "be in [0, 1]")
         require_seed(self.seed, "train.seed")
+        check_ranges(self, "train.{}")
         if self.words and self.minutes:
             raise ValueError(f"train.words is {self.words}, and train.minutes is {self.minutes:g}: give one of them")
         if self.keep_words and not self.words:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lm.optim.schedules import ends_at_peak
-from lm.values import check_fields
+from lm.values import check_fields, check_ranges
 from pipelines.recipes.config import Device, Dtype, TrainConfig
 from pipelines.recipes.field_checks import require, require_not_negative, require_positive, require_seed
 
@@ -63,6 +63,7 @@ class FinetuneConfig:
         for name in ("warmup", "dropout", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"`{name}` is {getattr(self, name)}: give a share from 0 to below 1")
+        check_ranges(self, "`{}`")
 
     def unfinished_schedules(self, train: TrainConfig) -> list[str]:
         """Return a sentence if the warm-up lasts until the end of `train`, made from these settings; otherwise none."""

@@ -16,7 +16,7 @@ import tyro
 from lm.config import ModelConfig
 from lm.head_config import HeadConfig, HeadLayers
 from lm.lora_config import LoraConfig
-from lm.values import check_fields, check_value
+from lm.values import check_fields, check_range, check_value
 from pipelines.cli.errors import did_you_mean
 from pipelines.files import read_toml, write_whole
 from pipelines.recipes.config import TrainConfig
@@ -223,7 +223,5 @@ def _check(hint: Any, value: Any, source: str, name: str) -> Any:
         except ValueError as error:
             raise ValueError(f"{source}: {name}: {error}") from None
     value = check_value(value, hint, f"{source}: {name}")
-    bits = 128 if hint is float else 63  # the ranges of float32 and int64; the comparison refuses NaN too
-    if isinstance(value, int | float) and not abs(value) < 2**bits:
-        raise ValueError(f"{source}: {name} is out of range: its magnitude must be below 2^{bits}")
+    check_range(value, hint, f"{source}: {name}")
     return float(value) if hint is float and isinstance(value, int | float) else value

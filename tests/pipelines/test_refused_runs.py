@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -11,8 +12,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from lm.config import ModelConfig
+from lm.lora_config import LoraConfig
 from pipelines.cli.dispatch import main
 from pipelines.dataset.reader import write_info
+from pipelines.recipes.config import TrainConfig
+from pipelines.recipes.finetune_config import FinetuneConfig
 from pipelines.recipes.recipe import save_config
 from pipelines.run.folder import Run, lock
 from pipelines.verbs.pretrain import pretrain
@@ -187,3 +192,26 @@ def test_a_lock_is_free_again_after_its_process_was_killed(tmp_path):
     with lock(out):
         assert (out / ".lock").exists()
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "named"),
+    [
+        (TrainConfig, {"minutes": math.inf}, r"train\.minutes"),
+        (TrainConfig, {"lr": 2.0**128}, r"train\.lr"),
+        (TrainConfig, {"tokens": 2**63}, r"train\.tokens"),
+        (FinetuneConfig, {"grad_clip": math.inf}, "`grad_clip`"),
+        (LoraConfig, {"alpha": math.nan}, r"`lora\.alpha`"),
+        (ModelConfig, {"rotary_base": 1e300}, r"model\.rotary_base"),
+    ],
+)
+def test_a_number_that_config_toml_may_not_have_is_refused(config, field, named):
+    with pytest.raises(ValueError, match=rf"^{named} is out of range: its magnitude must be below 2\^(63|128)$"):
+        config(**field)
+
+
+def test_an_infinite_number_leaves_no_run(tmp_path, dataset_folder, in_process):
+    command = ("pretrain", "gpt-tiny", "--data", dataset_folder, "--model.context-length", "32", "--out", "run")
+    refused = in_process(*command, "--train.grad-clip", "inf", "--train.tokens", "2k")
+    assert refused.returncode == 2 and "train.grad_clip is out of range" in refused.stderr
+    assert not (tmp_path / "run").exists()
