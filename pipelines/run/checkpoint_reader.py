@@ -19,7 +19,7 @@ from pipelines.run.manifest import (
     read_verified,
     verify_shards,
 )
-from pipelines.run.retention import checkpoint_folders, find_checkpoint, stops_early
+from pipelines.run.retention import checkpoint_folders, find_checkpoint, prefers_best
 
 MODEL, OPTIMIZER, RNG, AVERAGE = (
     "model.safetensors",
@@ -109,7 +109,7 @@ def whole_checkpoint(run: Path, settings: Mapping[str, Any], which: str, *names:
     checkpoint, and the errors of `read_checkpoint`.
     """
     folders = checkpoint_folders(run)
-    if which == "newest" or (which == "auto" and not (folders and stops_early(folders[-1]))):
+    if which == "newest" or (which == "auto" and not prefers_best(folders)):
         return newest_whole_checkpoint(run, settings, *names)
     return read_checkpoint(find_checkpoint(run, which), settings, *names)
 

@@ -1,6 +1,6 @@
 """Which checkpoints a run has, and which of them it keeps. Imports no torch."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,12 +74,11 @@ def latest_checkpoint(run: Path) -> Path:
 def find_checkpoint(run: Path, which: str = "auto") -> Path:
     """Return the checkpoint `which`: "auto", "newest", "best" (see `criteria`), or the number of a step.
 
-    "auto" is the best of a run that stops without improvement, and the newest of any other. Raises ValueError if there
-    is none.
+    "auto" is the best of a run that stops without improvement, and the newest of any other (see `prefers_best`). Raises
+    ValueError if there is none.
     """
     if which == "auto":
-        newest = latest_checkpoint(run)
-        return best_checkpoint(run) if stops_early(newest) else newest
+        return best_checkpoint(run) if prefers_best(checkpoint_folders(run)) else latest_checkpoint(run)
     if which == "newest":
         return latest_checkpoint(run)
     if which == "best":
@@ -101,9 +100,12 @@ def best_checkpoint(run: Path) -> Path:
     return min(losses, key=losses.__getitem__)
 
 
-def stops_early(checkpoint: Path) -> bool:
-    """Return whether the run of a checkpoint stops without improvement, so that its best checkpoint counts."""
-    return bool(readable_state(checkpoint).get("patience"))
+def prefers_best(folders: Sequence[Path]) -> bool:
+    """Return whether the best of a run's checkpoints counts, because the run stops without improvement.
+
+    `folders`: oldest first. The newest one counts until one was validated.
+    """
+    return bool(folders and readable_state(folders[-1]).get("patience") and criteria(folders))
 
 
 def criteria(folders: Iterable[Path]) -> dict[Path, float]:

@@ -15,7 +15,8 @@ from lm.optim.optimizers import Optimizers
 from pipelines.dataset.reader import TokenDataset
 from pipelines.machine import tabulated_flops
 from pipelines.run.checkpoint_reader import whole_checkpoint
-from pipelines.run.folder import Run
+from pipelines.run.folder import Run, opened
+from pipelines.run.loaded_run import load_run
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.training.data import open_training_data
 from pipelines.training.loop import Trainer
@@ -249,6 +250,16 @@ def test_the_best_checkpoint_and_milestones_are_kept(
     step = str(best // 256)
     written = [in_process("generate", out, "--checkpoint", which, "--tokens", "5").stdout for which in ("best", step)]
     assert written[0] == written[1] != ""
+
+
+def test_a_run_with_patience_that_stopped_before_it_was_validated_loads_its_newest_checkpoint(
+    tmp_path, small_recipe, dataset_folder, monkeypatch
+):
+    stop_after(3, monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(with_train(small_recipe, patience=2), data=dataset_folder, out=tmp_path / "gpt")
+    assert load_run(tmp_path / "gpt").loaded.checkpoint.name == "step-0000003"
+    assert opened(tmp_path / "gpt").name == "gpt"
 
 
 def test_the_best_checkpoint_was_validated_on_the_newest_number_of_tokens(
