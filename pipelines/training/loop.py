@@ -175,7 +175,7 @@ class Trainer:
         goal = self.config.expected_tokens(self.at.tokens, self.at.seconds)
         bar.update(min(self.at.tokens, goal), goal, self.at.training_line(step.lr, self.config.loss_is_cross_entropy))
         intervals = (self.config.validate_every_tokens, self.config.checkpoint_every_tokens)
-        to_log = self._due_to_log(step.batch_tokens)
+        to_log = self._due_to_log(step.batch_tokens, goal)
         if to_log or self._is_over() or any(self._due(interval, before) for interval in intervals):
             self._finish_steps()
         last = self._is_over()
@@ -352,12 +352,12 @@ class Trainer:
         """Return whether the step that began at the position `before` crossed a multiple of `every_tokens`."""
         return self._position() // every_tokens > before // every_tokens
 
-    def _due_to_log(self, batch_tokens: int) -> bool:
-        """Return whether to write a line about training after a step of `batch_tokens` tokens.
+    def _due_to_log(self, batch_tokens: int, goal: float) -> bool:
+        """Return whether to write a line about training after a step of `batch_tokens` of about `goal` tokens.
 
         The mean of a few steps is noise: an interval of less than half of `log_every_steps` joins its neighbour.
         """
-        every, left = self.config.log_every_steps, math.ceil((self.config.tokens - self._position()) / batch_tokens)
+        every, left = self.config.log_every_steps, math.ceil((goal - self.at.tokens) / batch_tokens)
         return self.at.step % every == 0 and 2 * min(left, len(self.at.unlogged) + len(self._queued)) >= every
 
     def _checkpoint(self) -> None:

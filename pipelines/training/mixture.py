@@ -52,16 +52,21 @@ class Mixture:
         parts = [[weight, dataset.fingerprint] for weight, dataset in zip(self.weights, self.datasets, strict=True)]
         return self.first.fingerprint if len(parts) == 1 else hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
-    def lines(self, tokens: int) -> list[str]:
-        """Return a line for each source of a mixture: its share of `tokens`, its epochs. A plain dataset has none."""
+    def lines(self, tokens: float | None) -> list[str]:
+        """Return a line for each source of a mixture: its share of `tokens` and its epochs, or if None its share alone.
+
+        A plain dataset has no lines.
+        """
         if len(self.datasets) == 1:
             return []
         lines = []
         for (name, share), dataset in zip(self.shares.items(), self.datasets, strict=True):
-            available = dataset.split("train").tokens
-            epochs = f"{share * tokens / available:.3g} epochs of {quantity(available, 'tok')}"
-            part = f"{100 * share:.4g} % of the tokens, {quantity(share * tokens, 'tok')}"
-            lines.append(f"{name}: {part} ({epochs})")
+            line = f"{name}: {100 * share:.4g} % of the tokens"
+            if tokens is not None:
+                available = dataset.split("train").tokens
+                epochs = f"{share * tokens / available:.3g} epochs of {quantity(available, 'tok')}"
+                line += f", {quantity(share * tokens, 'tok')} ({epochs})"
+            lines.append(line)
         return lines
 
 

@@ -59,7 +59,8 @@ def _train(recipe: Recipe, sources: Sources, out: Path, parallel: OneProcess, in
         "separated": dataset.info.get("separator") is not None,
         **start.facts,
     }
-    lines = [*word_lines(recipe.train), *mixture.lines(recipe.train.tokens), *start.lines(recipe)]
+    tokens = None if recipe.train.minutes else recipe.train.tokens
+    lines = [*word_lines(recipe.train), *mixture.lines(tokens), *start.lines(recipe)]
     return run_training(Training(recipe, tok, data, build, facts, lines), out, parallel)
 
 
@@ -76,15 +77,17 @@ def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | No
     available = sum(dataset.split("train").tokens for dataset in mixture.datasets)
     memory = costs["training_bytes"]
     checkpoint = memory["weights"] * (2 if train.average else 1) + memory["moments"]
-    retained = train.keep_checkpoints + train.keep_best
+    retained = train.keep_checkpoints + train.keeps_best
+    speed = training_speed(recipe, mixture, start.facts)
+    tokens = 60 * train.minutes * speed.tokens_per_second if train.minutes else train.tokens
+    length = f"{'about ' if train.minutes else ''}{quantity(tokens, 'tok')}"
     parameters = quantity(costs["parameters"]["total"], "")
     answer(
-        f"would train {parameters} parameters on {quantity(train.tokens, 'tok')} of {' and '.join(map(str, sources))} "
-        f"({train.tokens / available:.3g} epochs of {quantity(available, 'tok')}), in batches of {batches(recipe)}"
+        f"would train {parameters} parameters on {length} of {' and '.join(map(str, sources))} "
+        f"({tokens / available:.3g} epochs of {quantity(available, 'tok')}), in batches of {batches(recipe)}"
     )
-    speed = training_speed(recipe, mixture, start.facts)
     time = f"training ends after {train.minutes:g} minutes" if train.minutes else speed.time_of(train.tokens)
-    answer(f"compute: {quantity(costs['flops_per_token'] * train.tokens, 'FLOP')}; {time}")
+    answer(f"compute: {quantity(costs['flops_per_token'] * tokens, 'FLOP')}; {time}")
     about = "less than" if train.activation_checkpointing else "about"
     answer(
         f"memory: {quantity(sum(memory[part] for part in ('weights', 'gradients', 'moments')), 'B')} for weights, "
@@ -92,7 +95,7 @@ def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | No
     )
     separated = {"separated": dataset.info.get("separator") is not None}
     exports = possible_exports(recipe.model, tok, separated | start.facts)
-    for line in (*word_lines(train), *mixture.lines(train.tokens), *start.lines(recipe), *exports):
+    for line in (*word_lines(train), *mixture.lines(tokens), *start.lines(recipe), *exports):
         answer(line)
     state = "resume the run" if checkpoint_folders(out) else "make a run"
     answer(f"would {state} in {out}, with {retained} checkpoints of about {quantity(checkpoint, 'B')} each")

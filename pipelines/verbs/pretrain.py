@@ -82,19 +82,29 @@ def pretrain(
     from pipelines.run.loaded_run import LoadedRun
 
     asked = changed(recipe, model, train)
-    _refuse_two_lengths(asked, recipe)
+    _refuse_two_lengths(asked, recipe, out)
     if _pretrain(asked, sources_of(data), out, init_from, parallel):
         raise KeyboardInterrupt
     return LoadedRun(Run(out))
 
 
-def _refuse_two_lengths(recipe: Recipe, before: Recipe) -> None:
-    """Raise ValueError if `recipe` has `train.words` and other `train.tokens` than `before`: words replace tokens."""
-    words, tokens = recipe.train.words, recipe.train.tokens
-    if words and tokens != before.train.tokens:
+def _refuse_two_lengths(recipe: Recipe, before: Recipe, out: Path) -> None:
+    """Raise ValueError if `recipe` has other `train.tokens` than `before`, but its words or minutes decide the length.
+
+    `open_or_create` has a better message about minutes for an existing run in `out`.
+    """
+    words, tokens, minutes = recipe.train.words, recipe.train.tokens, recipe.train.minutes
+    if tokens == before.train.tokens:
+        return
+    if words:
         without = "train.words=0 and train.keep_words=0" if recipe.train.keep_words else "train.words=0"
         raise ValueError(
             f"train.tokens is {tokens}, and train.words is {words}: give one of them ({without} for tokens alone)"
+        )
+    if minutes == before.train.minutes > 0 and not (out / "config.toml").exists():
+        raise ValueError(
+            f"train.tokens is {tokens}, and train.minutes is {minutes:g}: give one of them (train.minutes=0 for tokens "
+            "alone)"
         )
 
 
@@ -184,7 +194,7 @@ def main(arguments: list[str]) -> int:
                 and replicated across nodes. Command: torchrun --nproc-per-node 2 --no-python bytelm pretrain ...
                 --parallel ddp.
         """
-        _refuse_two_lengths(recipe, base)
+        _refuse_two_lengths(recipe, base, out)
         return _pretrain(recipe, parse_sources(data), out, init_from, parallel, dry_run)
 
     return parse(command, rest, words, {} if rest is not arguments else {"Recipes": _listed_recipes()})

@@ -1,11 +1,15 @@
 """A run with `train.minutes` ends on time, at the end of its schedules, however fast the machine is."""
 
 import itertools
+import re
+import shutil
 
 import pytest
 
 from lm.optim.schedules import multiplier
+from pipelines.recipes.recipe import save_config
 from pipelines.run.folder import Run
+from pipelines.training.pretraining import print_plan
 from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.runs import describe
 from tests.pipelines.training_cases import stop_after, with_train
@@ -85,3 +89,40 @@ def test_minutes_extend_a_timed_run_and_tokens_do_not(tmp_path, small_recipe, da
 def test_minutes_may_not_be_negative(small_recipe):
     with pytest.raises(ValueError, match=r"train.minutes is -1.0, but must not be negative"):
         with_train(small_recipe, minutes=-1.0)
+
+
+def test_tokens_of_a_run_that_ends_by_time_are_refused(tmp_path, trained_gpt, dataset_folder, in_process):
+    timed = shutil.copytree(trained_gpt, tmp_path / "timed")
+    run = Run(timed)
+    save_config(timed / "config.toml", with_train(run.recipe, minutes=10.0), run.facts)
+    words = ["pretrain", "--init-from", timed, "--data", dataset_folder, "--out", "new", "--train.tokens", "2k"]
+    refused = in_process(*words)
+    assert refused.returncode == 1
+    assert "train.tokens is 2000, and train.minutes is 10: give one of them (train.minutes=0 for" in refused.stderr
+    with pytest.raises(ValueError, match=r"train\.tokens is 2000, and train\.minutes is 10: give one of them"):
+        pretrain(Run(timed).recipe, data=dataset_folder, out=tmp_path / "new", train={"tokens": 2000})
+    planned = in_process(*words, "--train.minutes", "0", "--dry-run")
+    assert planned.returncode == 0 and "on 2 ktok of" in planned.stdout
+    resumed = in_process("pretrain", "--out", timed, "--train.tokens", "50k")
+    assert "ends after 10 minutes, so --train.tokens does not extend it: give more --train.minutes" in resumed.stderr
+
+
+def test_a_timed_run_logs_at_its_intervals_until_its_end(tmp_path, small_recipe, dataset_folder):
+    """Also a run that is planned as two steps."""
+    recipe = with_train(timed(small_recipe, tokens=512), log_every_steps=4)
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt")
+    steps = [line["step"] for line in steps_of(tmp_path / "gpt")]
+    assert max(later - earlier for earlier, later in itertools.pairwise(steps)) < 16 < steps[-1]
+
+
+def test_the_plan_of_a_timed_run_follows_from_its_speed(tmp_path, small_recipe, dataset_folder, printed):
+    recipe = timed(small_recipe, tokens=10**15, patience=3)
+    sources = {dataset_folder: 1, shutil.copytree(dataset_folder, tmp_path / "copy"): 3}
+    print_plan(recipe, sources, tmp_path / "gpt")
+    said = " ".join(printed.readouterr().out.split())
+    assert re.search(r"would train .* on about [\d.]+ [kM]?tok of ", said)
+    assert "copy: 75 % of the tokens, " in said and "Ptok" not in said and "Ttok" not in said
+    assert "with 3 checkpoints of" in said  # the newest two and the best
+    pretrain(recipe, data=sources, out=tmp_path / "gpt")
+    said = " ".join(printed.readouterr().out.split())
+    assert "copy: 75 % of the tokens" in said and "of the tokens," not in said and "epochs" not in said
