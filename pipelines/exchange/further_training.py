@@ -60,4 +60,4 @@ def _of_steps(recipe: Recipe, steps: int) -> Recipe:
         device="auto",  # the run may have been trained on another machine
         dtype="auto",
     )
-    return replace(recipe, lora=LoraConfig(), train=changed)
+    return replace(recipe.without_task(), lora=LoraConfig(), train=changed)

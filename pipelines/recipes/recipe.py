@@ -123,6 +123,10 @@ class Recipe:
         """The task, or the objective of pretraining."""
         return self.objective if self.task is None else self.task.name
 
+    def without_task(self) -> "Recipe":
+        """Return the recipe for pretraining: without the task and the settings of fine-tuning."""
+        return replace(self, task=None, finetune=None, head_layers=None)
+
     def as_tables(self) -> dict[str, Any]:
         """Return the tables of config.toml."""
         tables = {name: value for name, value in asdict(self).items() if value is not None}

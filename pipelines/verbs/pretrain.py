@@ -112,7 +112,7 @@ def _pretrain(
     recipe: Recipe, sources: Sources, out: Path, init_from: Path | None, parallel: "Kind", dry_run: bool = False
 ) -> int:
     """Return 0, or 128 + the signal that stopped the training after it saved a checkpoint (0 on ranks other than 0)."""
-    recipe = _checked(recipe, sources, out, init_from)
+    recipe = _checked(recipe.without_task(), sources, out, init_from)
     from pipelines.training.pretraining import print_plan, train  # imports PyTorch, which takes seconds
 
     for sentence in recipe.train.unfinished_schedules() if is_first_process() else ():
@@ -125,20 +125,34 @@ def _pretrain(
 
 def _checked(recipe: Recipe, sources: Sources, out: Path, init_from: Path | None) -> Recipe:
     """Return the recipe with the tokens of its words. Raises ValueError for mistakes that are found without torch."""
-    from pipelines.run.folder import opened
+    from pipelines.run.folder import Run, opened
     from pipelines.training.mixture import fit_to_data, open_sources
     from pipelines.training.word_budget import with_tokens_of_words
 
-    if init_from is not None and not (out / "config.toml").exists():
+    run = Run(out) if (out / "config.toml").exists() else None
+    if run is not None:
+        _refuse_other_training(run)
+    elif init_from is not None:
         opened(init_from)
     if init_from is None and recipe.lora.rank:
         raise ValueError(
             "`lora.rank` is given without `init_from`, but random weights must train: give a trained run to start from"
         )
     mixture = open_sources(sources, recipe.objective)
-    if init_from is None and not (out / "config.toml").exists():  # else the other run has its own vocabulary
+    if init_from is None and run is None:  # else the other run has its own vocabulary
         fit_to_data(recipe, mixture.first)
     return with_tokens_of_words(recipe, mixture)
+
+
+def _refuse_other_training(run: "Run") -> None:
+    """Raise ValueError if pretraining cannot resume a run, because it was imported or fine-tuned."""
+    if "imported_from" in run.facts:
+        raise ValueError(f"{run.folder} was imported, and training cannot resume it: choose another `out`")
+    if run.recipe.task is not None:
+        raise ValueError(
+            f"{run.folder} was fine-tuned for the task {run.recipe.task.name}: repeat its bytelm finetune command to "
+            "resume it, or choose another `out`"
+        )
 
 
 def next_step(given: Mapping[str, Any], status: int) -> str:

@@ -70,10 +70,10 @@ def runs(
 ) -> list[ListedRun]:
     """List the runs in folders and below: state, objective, progress and loss.
 
-    A run is training, finished, stopped (pretraining into the same folder resumes it), imported, or damaged (a line
-    gives the reason). Tokens and losses are as of the newest checkpoint, or as of now if the run is training. Losses
-    are in nats per target, the training loss as the mean of the last logged steps. The date is when the newest
-    checkpoint was saved.
+    A run is training, finished, stopped (the command that began it resumes it), imported, or damaged (a line gives the
+    reason). Tokens and losses are as of the newest checkpoint, or as of now if the run is training. Losses are in nats
+    per target, the training loss as the mean of the last logged steps. The date is when the newest checkpoint was
+    saved.
 
     Args:
         folders: Folders to search.

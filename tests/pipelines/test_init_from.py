@@ -17,10 +17,12 @@ from pipelines.run.text_ids import text_ids
 from pipelines.training.pretraining import print_plan
 from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
+from pipelines.verbs.finetune import finetune
 from pipelines.verbs.import_hf import import_hf
 from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.exchange_cases import save_peer
 from tests.pipelines.training_cases import assert_same_run, metrics_of, stop_after, weights_of, with_train
+from tests.tasks.files import write
 
 OWN = ("trained_gpt", "trained_bert", "trained_t5", pytest.param("trained_translator", marks=pytest.mark.slow))
 
@@ -49,6 +51,17 @@ def imported(tmp_path_factory, tokenizer_folder, pair_dataset):
         return import_hf(str(folder / kind), out=folder / f"{kind}-run", overwrite=True)
 
     return get
+
+
+@pytest.fixture(scope="module")
+def fine_tuned(tmp_path_factory, trained_gpt):
+    """Return a run that `trained_gpt` was fine-tuned to, for a task without a head of its own."""
+    folder = tmp_path_factory.mktemp("fine-tuned")
+    rows = write(folder / "rows.jsonl", [{"source": str(n), "target": str(n + 1)} for n in range(8)])
+    train = {"epochs": 1, "device": "cpu", "dtype": "float32"}
+    task = {"task": "text-to-text", "options": {"write": 0}, "train": train, "compare_scratch": False}
+    finetune(trained_gpt, data=[rows], test=[rows], out=folder / "run", **task)
+    return folder / "run"
 
 
 def short(recipe, source, **train):
@@ -257,6 +270,35 @@ def test_without_a_recipe_the_recipe_of_the_source_is_used(trained_gpt, dataset_
     assert done.returncode == 0, done.stderr
     assert Run(tmp_path / "run").recipe.model == Run(trained_gpt).recipe.model
     assert Run(tmp_path / "run").recipe.train.lr == Run(trained_gpt).recipe.train.lr
+
+
+def test_a_fine_tuned_source_lends_its_model_and_not_its_task(fine_tuned, dataset_folder, tmp_path, in_process):
+    words = ["--data", dataset_folder, "--out", tmp_path / "run", "--train.tokens", "512", "--train.warmup-tokens", "0"]
+    done = in_process("pretrain", "--init-from", fine_tuned, *words)
+    assert done.returncode == 0, done.stderr
+    recipe, train = Run(fine_tuned).recipe, {"tokens": 512, "warmup_tokens": 0}
+    pretrain(recipe, data=dataset_folder, out=tmp_path / "python", init_from=fine_tuned, train=train)
+    for out in (tmp_path / "run", tmp_path / "python"):
+        run = Run(out)
+        assert (run.recipe.task, run.recipe.finetune, run.recipe.trained_for) == (None, None, "next-token")
+        assert run.recipe.model == recipe.model and run.data == dataset_folder.resolve()
+    resumed = in_process("pretrain", "--out", tmp_path / "run", "--train.tokens", "1024")
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def test_a_run_that_pretraining_did_not_make_is_refused_with_its_remedy(
+    fine_tuned, imported, dataset_folder, tmp_path, in_process
+):
+    expected = {
+        fine_tuned: "was fine-tuned for the task text-to-text: repeat its bytelm finetune command to resume it",
+        imported("gpt2"): "was imported, and training cannot resume it: choose another --out",
+    }
+    for folder, message in expected.items():
+        before = (folder / "config.toml").read_bytes()
+        for more in ((), ("--data", dataset_folder), ("--dry-run",)):
+            refused = in_process("pretrain", "--out", folder, *more)
+            assert refused.returncode == 1 and f"{folder} {message}" in refused.stderr
+        assert (folder / "config.toml").read_bytes() == before
 
 
 def test_source_that_is_not_a_run_is_a_one_line_error(dataset_folder, tmp_path, in_process):
