@@ -132,7 +132,7 @@ def _checked(recipe: Recipe, sources: Sources, out: Path, init_from: Path | None
     run = Run(out) if (out / "config.toml").exists() else None
     if run is not None:
         _refuse_other_training(run)
-    elif init_from is not None:
+    elif init_from is not None and is_first_process():  # the other nodes do not read it
         opened(init_from)
     if init_from is None and recipe.lora.rank:
         raise ValueError(

@@ -215,6 +215,15 @@ def test_all_ranks_of_a_timed_run_have_the_same_lengths_and_end_at_the_same_step
     assert last["batch_tokens"] == 7 * 32
 
 
+def test_only_the_first_process_reads_the_run_that_lends_its_weights(tmp_path, recipe, dataset_folder, monkeypatch):
+    """Other nodes may have no copy of it. They get as far as the missing `parallel`."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, message in (("0", "nowhere is not a run"), ("1", "torchrun started 2 processes")):
+        monkeypatch.setenv("RANK", rank)
+        with pytest.raises(ValueError, match=message):
+            pretrain(recipe, data=dataset_folder, out=tmp_path / "run", init_from=tmp_path / "nowhere")
+
+
 def test_parallel_without_torchrun_is_a_clear_error(tmp_path, recipe, dataset_folder, monkeypatch):
     with pytest.raises(ValueError, match=r"is for processes that torchrun starts: `torchrun .* --parallel ddp`"):
         pretrain(recipe, data=dataset_folder, out=tmp_path / "run", parallel="ddp")
