@@ -44,7 +44,7 @@ class Source:
 
     @classmethod
     def open(cls, folder: Path) -> "Source":
-        """Return the run in `folder` with the weights of its newest complete checkpoint."""
+        """Return the run in `folder` with the weights of its newest complete checkpoint, or its best with patience."""
         doing("loading the weights to start from")
         run = Run(folder)
         return cls(run, *load_weights(run.folder, run.settings))
