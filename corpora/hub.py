@@ -61,8 +61,8 @@ class Hub:
             name = SPLIT_NAMES.get(split.lower(), split)
             if name in named:
                 raise ValueError(
-                    f'{self._name} has the splits "{named[name]}" and "{split}", which both are {name}: choose one in '
-                    "[splits] of a corpus card"
+                    f'{self._name} has two {name} splits, "{named[name]}" and "{split}": choose one in [splits] of a '
+                    "corpus card"
                 )
             named[name] = split
         return named

@@ -54,9 +54,8 @@ def check_padding(config: ModelConfig, tok: Tokenizer, facts: Mapping[str, Any])
     skipped, pad = config.position_offset - 1, ids_of(config.architecture, facts, tok).pad
     if config.position_offset and skipped != pad and is_known(tok, skipped):
         raise ValueError(
-            f"model.position_offset is {config.position_offset}, so RoBERTa would skip the id {skipped} when it "
-            f"numbers positions, but the run's padding id is {pad}: take a vocabulary with the padding id {skipped}, "
-            "or train a run with model.position_offset=0, which BERT expresses"
+            f"the padding id of the run is {pad}, but RoBERTa needs {skipped}: use a vocabulary with this padding id, "
+            "or train with model.position_offset=0"
         )
 
 

@@ -187,10 +187,7 @@ def _check_base(run: Run, weights: Mapping[str, Tensor]) -> None:
     changed = [f"model.{name}" for name in fields if getattr(ours, name) != getattr(theirs, name)]
     changed += [name for name, tensor in source.weights.items() if not torch.equal(weights[name], tensor)]
     if changed:
-        raise ValueError(
-            f"{run.folder} has another {changed[0]} than its base {source.run.folder}, so its adapters do not fit the "
-            f"base: {remedy}"
-        )
+        raise ValueError(f"{changed[0]} of {run.folder} differs from that of its base {source.run.folder}: {remedy}")
 
 
 def _special_ids(run: Run, tok: Tokenizer) -> Ids:

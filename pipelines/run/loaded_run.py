@@ -175,13 +175,13 @@ class LoadedRun(Laboratory):
 
         `step` and `tokens`, the tokens trained on so far, are int64 (N,). All others are float64 (N,): `loss` in nats
         per token, `lr`, `grad_norm`, `tokens_per_s`, `time_s` in seconds and so on; NaN where a line lacks the number.
-        `spikes` is the number of steps since the line before whose loss jumped; a run without any lacks this column.
+        `spikes` counts the loss spikes since the previous line. A run without spikes lacks this column.
         """
         if split not in ("train", "validation"):
             raise ValueError(f"`split` is {split!r}, but must be 'train' or 'validation'")
         rows, counts = [line for line in self.run.metrics() if line["split"] == split], ("step", "tokens")
         rest = dict.fromkeys(name for line in rows for name in line if name not in ("split", *counts))
-        if "spikes" in rest:  # the log has the numbers of these steps
+        if "spikes" in rest:  # the log lists the steps with a spike
             rows = [line | {"spikes": len(line.get("spikes", ()))} for line in rows]
         whole = {name: np.array([line[name] for line in rows], dtype=np.int64) for name in counts}
         return whole | {name: np.array([line.get(name, np.nan) for line in rows], dtype=np.float64) for name in rest}

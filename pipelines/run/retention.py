@@ -101,9 +101,9 @@ def best_checkpoint(run: Path) -> Path:
 
 
 def prefers_best(folders: Sequence[Path]) -> bool:
-    """Return whether the best of a run's checkpoints counts, because the run stops without improvement.
+    """Return whether "auto" means the best checkpoint: the run has patience, and a checkpoint has a validation loss.
 
-    `folders`: oldest first. The newest one counts until one was validated.
+    `folders`: oldest first.
     """
     return bool(folders and readable_state(folders[-1]).get("patience") and criteria(folders))
 

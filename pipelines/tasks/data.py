@@ -230,8 +230,8 @@ def _check_new_tokens(run: Run, added: Sequence[str], config: FinetuneConfig, lo
     frozen = "`lora.rank`" if lora.rank else "`freeze`" if config.freeze and run.recipe.model.tied_head else ""
     if frozen:
         raise ValueError(
-            f"the vocabulary of {run.folder} has no {' '.join(added)}, and {frozen} freezes the embeddings of new "
-            f"special tokens, which start equal: leave {frozen} out, or start from a run that has these tokens"
+            f"{frozen} would freeze the equal embeddings of {' '.join(added)}, which {run.folder} lacks: leave it out, "
+            "or start from a run with these tokens"
         )
 
 

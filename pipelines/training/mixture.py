@@ -53,9 +53,9 @@ class Mixture:
         return self.first.fingerprint if len(parts) == 1 else hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def lines(self, tokens: float | None) -> list[str]:
-        """Return a line for each source of a mixture: its share of `tokens` and its epochs, or if None its share alone.
+        """Return a line for each source of a mixture: its share, tokens and epochs.
 
-        A plain dataset has no lines.
+        If `tokens` is None, a line has only the share. A plain dataset has no lines.
         """
         if len(self.datasets) == 1:
             return []

@@ -82,7 +82,7 @@ COMPLAINTS = {
     "hub:ann/nothing": ("FileNotFoundError", "no such dataset on the hub"),
     "hub:ann/words/french": ("ValueError", "'french' not found. Available: ['default']"),
     "hub:ann/one": ("ValueError", 'no column "text": choose one of its columns (title, body) with `text_column`'),
-    "hub:ann/twice": ("ValueError", 'has the splits "dev" and "validation", which both are validation'),
+    "hub:ann/twice": ("ValueError", 'has two validation splits, "dev" and "validation"'),
     "hub:ann": ("ValueError", "is not a hub name"),
 }
 

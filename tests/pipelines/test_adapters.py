@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 from dataclasses import replace
 
@@ -145,25 +146,21 @@ def test_adapters_of_a_run_with_another_context_or_rotation_than_its_base_are_no
     model, lora = replace(Run(source).recipe.model, **changes), replace(small_recipe.lora, rank=2)
     recipe = replace(small_recipe, model=model, lora=lora, train=train)
     pretrain(recipe, data=dataset_folder, out=tmp_path / "run", init_from=source)
-    with pytest.raises(ValueError, match=rf"another {name} than its base .*/base, .*: leave `adapter` out"):
+    with pytest.raises(
+        ValueError, match=rf"{name} of .* differs from that of its base .*/base: .*: leave `adapter` out"
+    ):
         export_hf(tmp_path / "run", adapter=True, out=tmp_path / "lora")
     assert not (tmp_path / "lora").exists()
     assert export_hf(tmp_path / "run", out=tmp_path / "merged").is_dir()
 
 
-def test_adapters_of_a_run_with_new_tokens_or_without_its_base_are_not_exported_alone(tmp_path, trained_gpt):
-    rows = "".join(json.dumps({"prompt": f"say {i}", "completion": str(i)}) + "\n" for i in range(20))
-    (tmp_path / "chat.jsonl").write_text(rows, encoding="utf-8")
-    out, options = tmp_path / "chat", {"write": 1}
-    train = {**TRAIN, "epochs": 1}
-    data = {"data": tmp_path / "chat.jsonl", "held_out": 0.5, "compare_scratch": False}
-    finetune(trained_gpt, task="chat", out=out, train=train, lora={"rank": 2}, options=options, **data)
-    with pytest.raises(ValueError, match=r"another model\.vocab_size than its base .*: leave `adapter` out"):
-        export_hf(out, adapter=True, out=tmp_path / "lora")
-    config = (out / "config.toml").read_text(encoding="utf-8")
-    (out / "config.toml").write_text(config.replace(str(trained_gpt.resolve()), str(tmp_path / "gone")))
+def test_adapters_without_their_base_are_not_exported_alone(tmp_path, adapted_gpt, trained_gpt):
+    run = shutil.copytree(adapted_gpt, tmp_path / "run")
+    config = (run / "config.toml").read_text(encoding="utf-8")
+    assert str(trained_gpt.resolve()) in config
+    (run / "config.toml").write_text(config.replace(str(trained_gpt.resolve()), str(tmp_path / "gone")))
     with pytest.raises(ValueError, match=r"the base of the adapters of .* cannot be read .*: leave `adapter` out"):
-        export_hf(out, adapter=True, out=tmp_path / "lora")
+        export_hf(run, adapter=True, out=tmp_path / "lora")
 
 
 def logits(run, ids):

@@ -450,7 +450,7 @@ def test_a_plan_names_a_tokenizer_that_closes_an_export(tmp_path, text_folder):
     assert "export-gguf could not write the run: llama.cpp has no pre-tokenizer" in sentences[1]
 
 
-def test_a_plan_names_special_tokens_that_close_an_export(tok, tmp_path):
+def test_a_dry_run_names_the_special_tokens_that_prevent_an_export(tok, tmp_path):
     endless = Tokenizer.train(["import os"], 258, special_tokens=("<s>",))
     for number, (vocabulary, facts, words) in enumerate(
         [

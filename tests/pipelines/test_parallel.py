@@ -215,7 +215,7 @@ def test_all_ranks_of_a_timed_run_have_the_same_lengths_and_end_at_the_same_step
     assert last["batch_tokens"] == 7 * 32
 
 
-def test_only_the_first_process_reads_the_run_that_lends_its_weights(tmp_path, recipe, dataset_folder, monkeypatch):
+def test_only_the_first_process_reads_the_run_of_init_from(tmp_path, recipe, dataset_folder, monkeypatch):
     """Other nodes may have no copy of it. They get as far as the missing `parallel`."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     for rank, message in (("0", "nowhere is not a run"), ("1", "torchrun started 2 processes")):

@@ -72,7 +72,7 @@ def test_the_run_before_fine_tuning_has_no_random_blocks(chat_run, trained_gpt, 
 @pytest.mark.parametrize(("settings", "option"), [({"freeze": 1}, "freeze"), ({}, "lora.rank")])
 def test_new_tokens_are_refused_if_their_embeddings_cannot_train(trained_gpt, chat_run, data, settings, option):
     files, lora = ExampleFiles(data=(data,)), LoraConfig(rank=0 if settings else 2)
-    with pytest.raises(ValueError, match=rf"has no <\|im_start\|> <\|im_end\|>, and `{option}` freezes .*: leave"):
+    with pytest.raises(ValueError, match=rf"`{option}` would freeze the equal embeddings of <\|im_start\|> <\|im_end"):
         encode_task(Run(trained_gpt), files, Chat(), FinetuneConfig(**settings), lora)
     assert encode_task(Run(chat_run), files, Chat(), FinetuneConfig(**settings), lora).encoded_training
 

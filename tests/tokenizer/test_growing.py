@@ -109,7 +109,7 @@ def test_a_merge_that_spells_a_present_token_gets_its_id():
     assert (grown.encode("abc"), grown.encode("abcd")) == ([258], [259])
 
 
-def test_a_present_merge_that_a_new_one_makes_possible_is_not_listed_again(tmp_path):
+def test_growing_never_lists_an_existing_merge_twice(tmp_path):
     """The present merges make "abcd" of abc + d, but never "abc"."""
     ids = {bytes([byte]): byte for byte in range(256)} | {b"ab": 256, b"bc": 257, b"abc": 258, b"abcd": 259}
     merges = [(b"a", b"b"), (b"b", b"c"), (b"a", b"bc"), (b"abc", b"d")]

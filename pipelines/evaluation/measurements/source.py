@@ -122,7 +122,7 @@ class SourceDivergence:
 
 @dataclass(frozen=True, kw_only=True)
 class Source(Measurement):
-    """The divergence from a synthetic source. It is measured if every symbol is one token."""
+    """The divergence from a synthetic source. It is measured if every token is a single byte."""
 
     result = SourceNumbers
 
