@@ -145,8 +145,8 @@ def plan(run: Run, options: EvaluationOptions, data: AnyPath | None = None, agai
         theirs = plan(against, own)
     else:
         raise ValueError(
-            f"{against.folder} has another tokenizer than {run.folder}, and no single dataset of its own: name a text "
-            "for both with `corpus`"
+            f"{against.folder} has another tokenizer than {run.folder}, and was not trained on one dataset: name a "
+            "text for both with `corpus`"
         )
     return replace(chosen, other=replace(theirs, training=None))
 

@@ -175,7 +175,7 @@ def write_adapter_folder(run: Run, checkpoint: str, out: Path, replaceable: Call
 def _check_base(run: Run, weights: Mapping[str, Tensor]) -> None:
     """Raise ValueError unless the `weights` of a run, without its adapters, are the model that it started from.
 
-    A task may add tokens or draw layers anew, and a run may have another context or other rotary positions.
+    The run may have another context or other rotary positions, and its base may have been trained further since.
     """
     remedy = "export the merged run: leave `adapter` out"
     try:

@@ -194,7 +194,7 @@ def test_a_run_diverges_from_another_but_not_from_itself(tmp_path, trained_gpt, 
 def test_an_imported_run_with_another_tokenizer_is_compared_on_a_corpus(trained_gpt, wordpiece_run, text_folder):
     other = Run(wordpiece_run)
     other.sources = {}  # as of an imported run
-    with pytest.raises(ValueError, match="no single dataset of its own: name a text for both with `corpus`"):
+    with pytest.raises(ValueError, match="was not trained on one dataset: name a text for both with `corpus`"):
         plan(Run(trained_gpt), EvaluationOptions(), against=other)
     chosen = plan(Run(trained_gpt), EvaluationOptions(corpus=(str(text_folder),)), against=other)
     assert chosen.other and chosen.other.run is other

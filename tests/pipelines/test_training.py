@@ -87,7 +87,6 @@ def test_seed_clipping_decay_rates_and_batches_have_their_effect(tmp_path, small
 def nothing_frozen():
     """Let the garbage collector see all objects, even the ones that tests/conftest.py has frozen."""
     gc.unfreeze()
-    gc.collect()  # then the objects count as long-lived, and further collections of all of them are rare
     yield
     gc.freeze()
 

@@ -80,7 +80,7 @@ class BytePairs(Kind):
     def with_special_tokens(self, vocabulary: BytePairVocabulary, spellings: Sequence[str]) -> BytePairVocabulary:
         """Return the vocabulary with more special tokens, as in `Kind`.
 
-        Among them, tokens that no merge makes are no longer in `ids`: tokenizer.json could not express that they are.
+        A special token that no merge makes leaves `ids`, as it does when tokenizer.json is loaded.
         """
         extended: Any = super().with_special_tokens(vocabulary, spellings)
         while unmade := _unmade_special_ids(extended):
