@@ -25,7 +25,7 @@ def cuda_tests(session: Session) -> list[Finding]:
     """Run the tests that need a GPU; without one they are skipped."""
     files = [path for path in (ROOT / "tests").rglob("test_*.py") if "pytest.mark.gpu" in path.read_text("utf-8")]
     processes = TEST_PROCESSES if session.device == "cuda" else 0
-    options = ("-m", "gpu", "-p", "no:cacheprovider", "-n", processes, "-rf", "--tb", "short")
+    options = ("-m", "gpu", "-p", "no:cacheprovider", "-n", processes, "-rf", "--tb", "short", "--durations", 10)
     ran = session.run("pytest", *options, *sorted(files), may_fail=True)
     sys.stderr.write(ran["output"][-4000:])
     failed = re.findall(r"^FAILED (\S+.*)$", ran["output"], re.M)
@@ -93,7 +93,7 @@ def demo(session: Session) -> list[Finding]:
 
 
 CHECKS = (
-    Part("tests", 150, cuda_tests),
+    Part("tests", 240, cuda_tests),
     parallel("ddp"),
     parallel("fsdp"),
     Part("resuming after SIGKILL", 60, resume),

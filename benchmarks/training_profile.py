@@ -31,6 +31,8 @@ def seconds_by_group(step: Callable[[], object], steps: int, device: str) -> dic
     """Return the mean seconds per step of each group and of the whole step; on a GPU, of its kernels."""
     on_gpu = device == "cuda"
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if on_gpu else [])
+    if on_gpu:
+        torch.cuda.synchronize()  # earlier steps may still be queued
     with profile(activities=activities, acc_events=True) as profiler:
         started = time.perf_counter()
         for _ in range(steps):

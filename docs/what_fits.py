@@ -22,7 +22,7 @@ OTHER_ENTRIES = {
     "t5-small": 32_128,
     "transformer-base": 37_000,
 }
-GPU_TOKENS = 490_000  # tokens/s of GPT-2 124M on one H200, measured by modded-nanogpt (docs/scale.md)
+GPU_TOKENS = 567_000  # tokens/s of GPT-2 124M on one H200 (docs/gpu-step.md)
 BATCH = 16  # sequences of a micro-batch, where the recipe leaves it to the device
 SIZES = {128: 2, 256: 4, 384: 6, 512: 8, 768: 12, 1024: 16}  # layers by width
 BATCHES = (1, 16, 64)
