@@ -16,7 +16,7 @@ help:
 	@echo "make bench       the tokenizer beside its peers, in most of an hour (results in benchmarks/results/)"
 	@echo "make bench-pretrain TEXT=FILE"
 	@echo "                 pretraining beside transformers and litgpt, in an hour or two"
-	@echo "make gpu         checks and speeds on a GPU in four stages of nine minutes, without a virtual environment"
+	@echo "make gpu         checks and speeds on a GPU in five stages of nine minutes, without a virtual environment"
 	@echo "make docs        these pages as a site in build/docs/site/, in a minute; after make demo with its report"
 	@echo "make package     a wheel and an sdist in dist/, each installed and tried in an empty environment, in minutes"
 	@echo "make setup       only the virtual environment in .venv/ with the bytelm command"

@@ -5,7 +5,8 @@ the best learning rate by width and tokens, and the law of bits per byte by weig
 
 FLOPs end the trainings, so other work on the machine does not change the results. Every combination of the options is
 trained, one after the other. Each result is appended to budget_fit.jsonl at once, and budget_fit.md is written again.
-Recorded trainings are left out. With --folder, the same command resumes an interrupted training.
+Recorded trainings are left out. With --folder, the same command resumes an interrupted training. Several commands may
+run at once, also in one folder when its dataset exists: small models leave most of a GPU idle.
 
 `--predict` trains nothing: it records what the law predicts for the shapes and FLOPs, before anyone measures them. The
 predictions for 4.2M and 8.6M weights are recorded. These commands test them, each in less than an hour of two cores:
@@ -33,7 +34,17 @@ from benchmarks.budget_texts import Text, written
 from benchmarks.harness import RESULTS, command_line, device_name, say
 from lm.costs import flops_per_token, meta_model
 from pipelines.dataset.reader import TokenDataset
-from pipelines.first_model.choices import Choice, Size, recipe_for, with_length, with_rates
+from pipelines.first_model.choices import (
+    SIZES,
+    Choice,
+    Size,
+    recipe_for,
+    with_batch,
+    with_decay,
+    with_length,
+    with_rates,
+)
+from pipelines.first_model.choices import Setting as FirstSetting
 from pipelines.machine import choose_machine
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
@@ -61,25 +72,32 @@ class Setting:
 
     @property
     def size(self) -> Size:
+        """The size of `bytelm train`, or another one with its smallest recipe."""
         heads = max(1, self.width // HEAD_WIDTH)
-        shape = {"layers": self.layers, "width": self.width, "heads": heads}
-        return Size(gpt="gpt-tiny", bert="bert-tiny", context=CONTEXT, **shape)
+        other = replace(SIZES[0], layers=self.layers, width=self.width, heads=heads)
+        same = [size for size in SIZES if (size.layers, size.width) == (self.layers, self.width)]
+        return replace((same or [other])[0], context=CONTEXT)
 
     def size_and_tokens(self, recipe: Recipe) -> Row:
         """Return the weights and tokens by which the law predicts the bits per byte."""
         return {"weights": self.size.parameters(self.vocab_size), "tokens": recipe.train.tokens}
 
-    def recipe(self, dtype: str) -> Recipe:
-        """Return the recipe of `bytelm train` with these settings, validated once, at the end."""
-        base = recipe_for("gpt", Choice(self.vocab_size, CONTEXT, self.size, 0))
+    def recipe(self, dtype: str, text_tokens: int) -> Recipe:
+        """Return the recipe of `bytelm train` with these settings, validated once, at the end.
+
+        `text_tokens`: tokens of the text, which decide about the weight decay.
+        """
+        base = recipe_for("gpt", Choice(self.vocab_size, CONTEXT, FirstSetting(self.size), 0))
+        if self.batch_tokens:
+            base = with_batch(base, self.batch_tokens / base.train.batch_tokens)
         per_token = flops_per_token(meta_model(replace(base.model, vocab_size=self.vocab_size)))
         recipe = with_rates(with_length(base, round(self.tflop * 1e12 / per_token)), self.size.gpt)
+        recipe = with_decay(recipe, text_tokens)
         train, never = recipe.train, 2 * recipe.train.tokens
         rates = {} if self.rate is None else {"muon_lr": self.rate, "lr": self.rate * train.lr / train.muon_lr}
-        batch = {} if self.batch_tokens is None else {"batch_tokens": self.batch_tokens}
         single = {"dtype": dtype, "threads": torch.get_num_threads(), "seed": self.seed, "keep_best": False}
         rare = {"validate_every_tokens": never, "checkpoint_every_tokens": never}
-        return replace(recipe, train=replace(train, **rates, **batch, **single, **rare))
+        return replace(recipe, train=replace(train, **rates, **single, **rare))
 
 
 class Measurement:
@@ -91,7 +109,8 @@ class Measurement:
         self.text: Text = written(self.name, [options.text], folder / "texts")
         self._file = options.out / "budget_fit.jsonl"
         self.rows = rows_of(self._file)
-        self.dtype = choose_machine(dtype=options.dtype).dtype_name
+        machine = choose_machine(dtype=options.dtype)
+        self.dtype, self.device = machine.dtype_name, machine.device_name
 
     def data(self, vocab_size: int) -> TokenDataset:
         """Return the dataset with a vocabulary of the text. Make both unless they exist."""
@@ -115,6 +134,8 @@ class Measurement:
             "batch_tokens": train.batch_tokens,
             "muon_lr": round(train.muon_lr, 8),
             "lr": round(train.lr, 8),
+            "beta2": train.beta2,
+            "weight_decay": train.weight_decay,
             "seed": setting.seed,
             "dtype": train.dtype,
         }
@@ -123,14 +144,14 @@ class Measurement:
         """Train with a setting and record the result, unless it is recorded. An interrupted training resumes."""
         dataset = self.data(setting.vocab_size)
         held_out = dataset.info["splits"]["validation"]
-        recipe = setting.recipe(self.dtype)
+        recipe = setting.recipe(self.dtype, dataset.split("train").tokens)
         recipe = replace(recipe, train=replace(recipe.train, validation_tokens=held_out["tokens"]))
         key = self.key(setting, recipe)
         if any(key.items() <= row.items() for row in measured(self.rows)):
             return
         say(" ".join(f"{name}={value}" for name, value in key.items()))
         run = self.folder / "runs" / "-".join(map(str, key.values()))
-        resumed, started = run.exists(), time.process_time()
+        resumed, on_gpu, started = run.exists(), self.device != "cpu", time.process_time()
         try:
             pretrain(recipe, data=dataset.folder, out=run)
         except KeyboardInterrupt:
@@ -140,7 +161,8 @@ class Measurement:
             "bytes_per_token": held_out["bytes"] / held_out["tokens"],
             "bits_per_byte": last["loss"] * held_out["tokens"] / held_out["bytes"] / math.log(2),
             "seconds": last["time_s"],
-            "processor_seconds": None if resumed else time.process_time() - started,
+            "processor_seconds": None if resumed or on_gpu else time.process_time() - started,
+            **({"gpu": device_name(self.device)} if on_gpu else {}),
         }
         self.record(key | setting.size_and_tokens(recipe) | result)
         say(f"{result['bits_per_byte']:.4f} bits per byte")
@@ -148,7 +170,7 @@ class Measurement:
 
     def predict(self, setting: Setting) -> None:
         """Record what the law predicts for a setting, unless a prediction is recorded."""
-        recipe = setting.recipe(self.dtype)
+        recipe = setting.recipe(self.dtype, self.data(setting.vocab_size).split("train").tokens)
         key = self.key(setting, recipe)
         if any(key.items() <= row.items() for row in self.rows):
             return
@@ -158,10 +180,10 @@ class Measurement:
 
     def record(self, row: Row) -> None:
         """Append a row to the file, and write the page again."""
-        self.rows.append(row)
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
+        self.rows = rows_of(self._file)  # with those of other processes
         command = command_line("benchmarks.budget_fit", ["--text", self.name])
         text = page(self.rows, command, f"{device_name('cpu')}, beside other work.")
         self._file.with_suffix(".md").write_text(text, encoding="utf-8")

@@ -23,6 +23,7 @@ LEAST_TFLOP = 4
 # Alpha and beta of Besiroglu et al. 2024: the runs of Hoffmann et al. 2022, fitted again.
 LITERATURE = (0.348, 0.366)
 PARAMETERS = 5  # of the law
+PREDICTED_BY = ("text", "layers", "width", "entries", "tflop", "batch_tokens", "muon_lr")
 
 
 class BestRate(NamedTuple):
@@ -146,7 +147,7 @@ def page(rows: Sequence[Row], command: str, machine: str) -> str:
         "each token: the matrices of blocks, and the head. `rate` is Muon's; AdamW's is 1.5 times as high.",
         "",
     ]
-    head = ("layers x width", "weights", "entries", "batch", "rate", "seed", "tokens", "bits per byte", "CPU s")
+    head = ("layers x width", "weights", "entries", "batch", "rate", "seed", "tokens", "bits per byte", "CPU s", "GPU")
     for (text, tflop), same in groups(measured(rows), "text", "tflop").items():
         ranked = sorted(same, key=lambda row: row["bits_per_byte"])
         lines += [f"## {text}, {tflop:g} TFLOP", "", *table(head, map(_cells, ranked)), ""]
@@ -162,6 +163,7 @@ def _cells(row: Row) -> tuple[str, ...]:
         *(_shape(row), f"{row['weights']:,}", f"{row['entries']:,}", f"{row['batch_tokens']:,}"),
         *(f"{row['muon_lr']:g}", f"{row['seed']}", f"{row['tokens']:,}"),
         *(f"{row['bits_per_byte']:.4f}", f"{row['processor_seconds']:.0f}" if row["processor_seconds"] else "-"),
+        row.get("gpu", "-"),
     )
 
 
@@ -217,7 +219,7 @@ def _prediction_lines(rows: Sequence[Row]) -> list[str]:
     cells = []
     for row in rows:
         if "predicted" in row:
-            key = {name: row[name] for name in ("text", "layers", "width", "entries", "tflop")}
+            key = {name: row[name] for name in PREDICTED_BY}
             found = [f"{other['bits_per_byte']:.4f}" for other in measured(rows) if key.items() <= other.items()]
             interval = f"{row['predicted']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
             cells.append((_shape(row), f"{row['tflop']:g}", interval, ", ".join(found) or "not measured"))

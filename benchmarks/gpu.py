@@ -1,6 +1,6 @@
-"""Check and measure everything on a GPU, in four stages of less than nine minutes.
+"""Check and measure everything on a GPU, in five stages of less than nine minutes.
 
-    python -m benchmarks.gpu [check] [speed] [peers] [learn] [--texts FOLDER] [--out FOLDER]
+    python -m benchmarks.gpu [check] [speed] [peers] [train] [learn] [--texts FOLDER] [--out FOLDER]
 
 Each part runs in fresh processes with a time limit. A part that fails is listed with its error, and the next one runs.
 Results go to gpu.json and gpu.md after each part, beside the results of the benchmarks that the parts run.
@@ -26,6 +26,7 @@ from benchmarks.gpu_session import Finding, Part, Session, Skipped
 from benchmarks.harness import RESULTS, command_line, device_name, heading, met, record, say, table
 from benchmarks.recipe_variants import SWEEP
 from benchmarks.texts import SHARED
+from pipelines.run.folder import Run
 
 Rows = dict[str, dict]
 GPT2, SPEED = "gpt2-124m", 550_000  # tokens/s on an H200; plain PyTorch reaches 490,000
@@ -34,6 +35,8 @@ BERT, BERT_SPEED = "bert-base", 700_000
 TO_GPT2, TO_BERT, TO_GENERATION = 1.1, 1.5, 2.0  # times the speed of compiled transformers
 MFU = 0.5  # of a measured matrix product
 NATS, TRAINING_SECONDS = 1.42, 60
+DEMO_SECONDS = 120
+FIRST_BITS = 1.5  # bits per byte of books after a minute of `bytelm train`; two cores of a CPU reach 1.82
 TOKENS, SOONER, SOONEST = 20_000_000, 10_000_000, 6_700_000  # of GPT-2, and of `modern` for the same loss
 PROCESSES = 8  # small models trained at once: a single one does not fill a GPU
 CPU_PATIENCE = 5  # factor of the time limits on a CPU
@@ -143,6 +146,25 @@ def shakespeare(session: Session) -> list[Finding]:
     ]
 
 
+def demo(session: Session) -> list[Finding]:
+    length = ("--minutes", 0.02) if session.tiny else ()
+    seconds = session.run("pipelines", "demo", "--out", session.work / "demo", *length)["seconds"]
+    return [session.judged(f"make demo in {DEMO_SECONDS} s", f"{seconds:.0f} s", seconds < DEMO_SECONDS)]
+
+
+def first_model(session: Session) -> list[Finding]:
+    """Train for a minute with `bytelm train`, which chooses the vocabulary, the model and the batch."""
+    books, folder = session.texts / "books.jsonl.xz", session.work / "first"
+    text = books if books.is_file() and not session.tiny else session.text()
+    session.run("pipelines", "train", text, "--minutes", 0.02 if session.tiny else 1, "--out", folder)
+    run = Run(folder / "gpt")
+    model, last = run.recipe.model, run.metrics()[-1]
+    bits = json.loads((run.folder / "evaluation.json").read_text())["splits"]["validation"]["bits_per_byte"]
+    shape = f"{model.layers} layers of width {model.width}, batches of {run.recipe.train.batch_tokens:,} tokens"
+    speed = f"{last['tokens'] / last['time_s']:,.0f} tokens/s"
+    return [session.judged(f"{FIRST_BITS} bits per byte", f"{bits:.3f}: {shape}, {speed}", bits <= FIRST_BITS)]
+
+
 def modern(session: Session) -> list[Finding]:
     """Train GPT-2 with all settings of the sweep, and `modern` on fewer tokens, several runs at a time."""
     whole, sooner, soonest = (4096, 2048, 1024) if session.tiny else (TOKENS, SOONER, SOONEST)
@@ -189,6 +211,7 @@ STAGES: dict[str, tuple[Part, ...]] = {
         Part("GPT-3 1.3B", 95, larger("gpt3-1.3b")),
     ),
     "peers": (Part("generation", 165, generation),),
+    "train": (Part("demo", 115, demo), Part("bytelm train", 150, first_model)),
     "learn": (
         Part("bytes of tinyshakespeare", 145, shakespeare),
         Part("modern and GPT-2", 380, modern),

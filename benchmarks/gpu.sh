@@ -1,5 +1,5 @@
 #!/bin/sh
-# Check and measure on a GPU: benchmarks/gpu.sh [check] [speed] [peers] [learn] [options of `python -m benchmarks.gpu`]
+# Check and measure on a GPU: benchmarks/gpu.sh [STAGE...] [options of `python -m benchmarks.gpu`]
 # Needs a Python with torch ($PYTHON, else python3, else .venv/), and takes other packages from the wheels in the folder
 # $BYTELM_WHEELS. Uses no network.
 set -eu

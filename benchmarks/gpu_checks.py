@@ -1,4 +1,4 @@
-"""The stage `check` of benchmarks.gpu: tests, parallel training, resuming, synchronisation and the demo."""
+"""The stage `check` of benchmarks.gpu: tests, parallel training, resuming and synchronisation."""
 
 import json
 import re
@@ -15,7 +15,6 @@ from benchmarks.training_models import CASES, OURS
 from benchmarks.training_worker import Job
 from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 
-DEMO_SECONDS = 120
 TEST_PROCESSES = 6
 SAME_LOSS = 0.005  # nats; torchrun may add gradients in another order
 STEPS, CHECKPOINT_STEPS = 400, 50
@@ -86,19 +85,12 @@ def queued_steps(session: Session) -> list[Finding]:
     ]
 
 
-def demo(session: Session) -> list[Finding]:
-    length = ("--minutes", 0.02) if session.tiny else ()
-    seconds = session.run("pipelines", "demo", "--out", session.work / "demo", *length)["seconds"]
-    return [session.judged(f"make demo in {DEMO_SECONDS} s", f"{seconds:.0f} s", seconds < DEMO_SECONDS)]
-
-
 CHECKS = (
     Part("tests", 240, cuda_tests),
     parallel("ddp"),
     parallel("fsdp"),
     Part("resuming after SIGKILL", 60, resume),
     Part("queued steps and their profile", 60, queued_steps),
-    Part("demo", 115, demo),
 )
 
 

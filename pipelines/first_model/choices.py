@@ -3,11 +3,14 @@
 `docs/training.md` has the measurements behind the numbers.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from functools import cache
+from itertools import product
+from typing import Literal, NamedTuple
 
-from pipelines.first_model.fit import LAW, muon_rate
+from pipelines.first_model.fit import HIGHEST_RATE, LAW, equal_tokens, muon_rate
 from pipelines.first_model.text_facts import TextFacts
 from pipelines.recipes.recipe import Recipe, load_recipe
 
@@ -20,7 +23,12 @@ EPOCHS = 8
 # A text that is read at least this often gets a stronger weight decay: by itself it would shrink the weights to 1/e in
 # DECAY_EPOCHS epochs at the peak rate. It is at most MOST_DECAY.
 REPEATED, DECAY_EPOCHS, MOST_DECAY = 4, 1.4, 5.0
+# Batches to choose from on a GPU, as multiples of the recipe's.
+GPU_BATCHES = (1, 4, 16, 64)
+# The second moment of AdamW forgets no faster, however large the batches.
+LEAST_BETA2 = 0.95
 BYTE_VOCABULARY = 256 + 5  # with the special tokens
+USUAL_VOCABULARY = 4096
 # Entries of a vocabulary, and the fewest bytes of text that the training reads with it.
 VOCABULARIES = (
     (512, 10_000),
@@ -65,7 +73,36 @@ SIZES = (
     Size(gpt="gpt-tiny", bert="bert-tiny", layers=4, width=256, heads=4, context=256),
     Size(gpt="gpt-small", bert="bert-tiny", layers=6, width=384, heads=6, context=512),
     Size(gpt="gpt-small", bert="bert-tiny", layers=8, width=512, heads=8, context=512),
+    Size(gpt="gpt-small", bert="bert-tiny", layers=12, width=768, heads=12, context=512),
 )
+
+
+class Setting(NamedTuple):
+    """A size of model, and a batch."""
+
+    size: Size
+    batch_factor: int = 1
+    """The batch as a multiple of the recipe's"""
+
+    @property
+    def batch_tokens(self) -> int:
+        """The tokens of a batch of a decoder."""
+        return self.batch_factor * recipe_batch(self.size.gpt)
+
+    def is_within(self, other: "Setting") -> bool:
+        """Return whether neither the model nor the batch is larger than another setting's."""
+        smaller = self.size.layers <= other.size.layers and self.size.width <= other.size.width
+        return smaller and self.batch_tokens <= other.batch_tokens
+
+    def flops_of_step(self) -> float:
+        """Return about how many operations a step has, up to the size of the vocabulary."""
+        return 6 * self.size.parameters(USUAL_VOCABULARY) * self.batch_tokens
+
+
+@cache
+def recipe_batch(name: str) -> int:
+    """Return the tokens of a batch of a recipe."""
+    return load_recipe(name).train.batch_tokens
 
 
 @dataclass(frozen=True)
@@ -74,27 +111,48 @@ class Budget:
 
     seconds: float
     flops_per_second: float
-    """Estimated speed of models that `measured` lacks"""
+    """The speed that large models reach, in large batches on a GPU"""
     tokens: int | None = None
     flops: float | None = None
-    measured: Mapping[Size, float] = field(default_factory=dict)
-    """Measured training speed by model, in FLOP/s"""
+    measured: Mapping[Setting, float] = field(default_factory=dict)
+    """Measured training speeds in FLOP/s; 0 for a model that does not fit the memory"""
+    batch_factors: Sequence[int] = (1,)
+    """The batches to choose from, as multiples of a recipe's. Larger ones pay where small ones leave a GPU idle."""
 
-    def tokens_of(self, size: Size, vocab_size: int) -> float:
-        """Return about how many tokens a model of this size trains on."""
-        flops = self.flops or self.seconds * self.measured.get(size, self.flops_per_second)
-        return self.tokens or flops / (6 * size.parameters(vocab_size))
+    def tokens_of(self, setting: Setting, vocab_size: int) -> float:
+        """Return about how many tokens a model trains on."""
+        flops = self.flops or self.seconds * self.speed(setting)
+        return self.tokens or flops / (6 * setting.size.parameters(vocab_size))
+
+    def speed(self, setting: Setting) -> float:
+        """Return the measured training speed in FLOP/s, or the highest that other measurements allow.
+
+        No step takes less time than one of a smaller model or batch, and none is slower in FLOP/s.
+        """
+        if setting in self.measured:
+            return self.measured[setting]
+        bounds = [self.flops_per_second]
+        for other, flops in self.measured.items():
+            if flops and setting.is_within(other):
+                bounds.append(flops)
+            if other.is_within(setting):
+                bounds.append(flops * setting.flops_of_step() / other.flops_of_step())
+        return min(bounds)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A vocabulary, a context and a size of model for a text."""
+    """A vocabulary, a context, a size of model and a batch for a text."""
 
     vocab_size: int
     context_length: int
-    size: Size
+    setting: Setting
     read_bytes: int
     """Distinct bytes of text that the training reads"""
+
+    @property
+    def size(self) -> Size:
+        return self.setting.size
 
     @property
     def parameters(self) -> int:
@@ -120,9 +178,31 @@ def choose(text: TextFacts, budget: Budget) -> Choice:
     If the text or a number of tokens limits the training, only models that suit the tokens are considered, because
     larger ones overfit.
     """
-    choices = [choice_of(text, budget, size) for size in SIZES]
+    settings = [Setting(*pair) for pair in product(SIZES, budget.batch_factors)]
+    choices = [choice_of(text, budget, setting) for setting in settings]
     suitable = [choice for choice in choices if _suits(choice, text, budget)]
-    return min(suitable, key=lambda each: LAW.loss(each.parameters, _tokens(each, text, budget)))
+    return min(suitable, key=lambda each: _loss(each, text, budget))
+
+
+def measured_budget(text: TextFacts, budget: Budget, speed: Callable[[Choice], float]) -> Budget:
+    """Return `budget` with the speeds that `speed` measures, in FLOP/s; 0 is a model that does not fit the memory.
+
+    The smallest setting is measured first, then the best setting by the speeds so far, until that is a measured one.
+    """
+    setting = Setting(SIZES[0])
+    while setting not in budget.measured:
+        found = speed(choice_of(text, budget, setting))
+        budget = replace(budget, measured={**budget.measured, setting: found})
+        setting = choose(text, budget).setting
+    return budget
+
+
+def _loss(choice: Choice, text: TextFacts, budget: Budget) -> float:
+    """Return the bits per byte that the law predicts; infinite for a model that does not fit the memory."""
+    tokens, setting = _tokens(choice, text, budget), choice.setting
+    if not tokens:
+        return math.inf
+    return LAW.loss(choice.parameters, equal_tokens(tokens, setting.batch_tokens, recipe_batch(setting.size.gpt)))
 
 
 def _suits(choice: Choice, text: TextFacts, budget: Budget) -> bool:
@@ -130,7 +210,7 @@ def _suits(choice: Choice, text: TextFacts, budget: Budget) -> bool:
     if choice.size.width <= ALWAYS_SUITABLE_WIDTH:
         return True
     tokens = _tokens(choice, text, budget)
-    limited = budget.tokens is not None or tokens < budget.tokens_of(choice.size, choice.vocab_size)
+    limited = budget.tokens is not None or tokens < budget.tokens_of(choice.setting, choice.vocab_size)
     return not limited or choice.parameters <= LAW.size_for(tokens)
 
 
@@ -142,7 +222,8 @@ def tokens_for(choice: Choice, text: TextFacts, budget: Budget) -> float:
 def _tokens(choice: Choice, text: TextFacts, budget: Budget) -> float:
     """Return about how many tokens a model trains on within the budget and `EPOCHS` epochs."""
     return min(
-        budget.tokens_of(choice.size, choice.vocab_size), EPOCHS * text.train_bytes / bytes_per_token(choice.vocab_size)
+        budget.tokens_of(choice.setting, choice.vocab_size),
+        EPOCHS * text.train_bytes / bytes_per_token(choice.vocab_size),
     )
 
 
@@ -151,8 +232,8 @@ def bytes_per_token(vocab_size: int) -> float:
     return 1.0 if vocab_size <= BYTE_VOCABULARY else 1.0 + 0.25 * (vocab_size // 256).bit_length() ** 1.4
 
 
-def choice_of(text: TextFacts, budget: Budget, size: Size) -> Choice:
-    """Return the choice with a model of one size.
+def choice_of(text: TextFacts, budget: Budget, setting: Setting) -> Choice:
+    """Return the choice with a size and a batch.
 
     The more text the training reads, the more entries are seen often enough.
     """
@@ -160,11 +241,11 @@ def choice_of(text: TextFacts, budget: Budget, size: Size) -> Choice:
     large = sum(text.scripts.get(name, 0.0) for name in LARGE_SCRIPTS) > 0.3
     for entries, least in VOCABULARIES:
         entries *= 2 if large else 1
-        seen = min(text.train_bytes, budget.tokens_of(size, entries) * bytes_per_token(entries))
+        seen = min(text.train_bytes, budget.tokens_of(setting, entries) * bytes_per_token(entries))
         if seen < least:
             break
         vocab_size, read = entries, round(seen)
-    return Choice(vocab_size, _context_length(text, vocab_size, size.context), size, read)
+    return Choice(vocab_size, _context_length(text, vocab_size, setting.size.context), setting, read)
 
 
 def _context_length(text: TextFacts, vocab_size: int, most: int) -> int:
@@ -195,7 +276,19 @@ def recipe_for(kind: Kind, choice: Choice) -> Recipe:
         mlp_width=base.model.mlp_width * size.width // base.model.width,  # 0 stays 0
         context_length=context,
     )
-    return replace(base, model=model)
+    return with_batch(replace(base, model=model), choice.setting.batch_factor)
+
+
+def with_batch(recipe: Recipe, factor: float) -> Recipe:
+    """Return `recipe` with a batch `factor` times as large.
+
+    AdamW's second moment forgets at the same speed per token (Marek et al. 2025), up to LEAST_BETA2.
+    """
+    if factor == 1:
+        return recipe
+    beta2 = max(1 - factor * (1 - recipe.train.beta2), min(recipe.train.beta2, LEAST_BETA2))
+    larger = {"batch_tokens": round(factor * recipe.train.batch_tokens), "micro_batch": 0, "beta2": round(beta2, 4)}
+    return replace(recipe, train=replace(recipe.train, **larger))
 
 
 def with_length(recipe: Recipe, tokens: int, minutes: float = 0.0) -> Recipe:
@@ -218,14 +311,18 @@ def with_length(recipe: Recipe, tokens: int, minutes: float = 0.0) -> Recipe:
 
 
 def with_rates(recipe: Recipe, name: str) -> Recipe:
-    """Return `recipe`, a variant of the recipe `name`, with the learning rates that suit its tokens.
+    """Return `recipe`, a variant of the recipe `name`, with the learning rates that suit its tokens and batch.
 
-    Muon's rate is that of `muon_rate`, but not below the recipe's. AdamW's keeps its ratio to Muon's.
+    Muon's rate is that of `muon_rate`, but not below the recipe's. It grows with the root of the batch (Malladi et al.
+    2022), up to HIGHEST_RATE. AdamW's keeps its ratio to Muon's.
     """
-    if name != RATED_RECIPE:
-        return recipe
     train = recipe.train
-    factor = max(1.0, muon_rate(train.tokens) / train.muon_lr)
+    factor = math.sqrt(train.batch_tokens / recipe_batch(name))
+    if name == RATED_RECIPE:
+        factor *= max(1.0, muon_rate(train.tokens) / train.muon_lr)
+    factor = max(1.0, min(factor, HIGHEST_RATE / train.muon_lr))
+    if factor == 1:
+        return recipe
     # Two digits, because `train` prints the rates in the command that trains the model alone.
     lr, muon_lr = (float(f"{factor * rate:.2g}") for rate in (train.lr, train.muon_lr))
     return replace(recipe, train=replace(train, lr=lr, muon_lr=muon_lr))

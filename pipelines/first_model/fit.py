@@ -16,3 +16,17 @@ HIGHEST_RATE = 0.012
 def muon_rate(tokens: float) -> float:
     """Return the learning rate of Muon with the fewest bits per byte after `tokens` tokens of the recipe gpt-tiny."""
     return min(HIGHEST_RATE, float(RATE_FACTOR * tokens**RATE_EXPONENT))
+
+
+# Training in batches of the critical size takes twice the tokens of training in tiny ones, for the same loss.
+CRITICAL_BATCH_FACTOR, CRITICAL_BATCH_EXPONENT = 16.9, 0.47
+
+
+def equal_tokens(tokens: float, batch_tokens: int, usual: int) -> float:
+    """Return how many tokens in batches of `usual` tokens teach as much as `tokens` in batches of `batch_tokens`.
+
+    The tokens to a loss are proportional to 1 + batch / critical batch (McCandlish et al. 2018, equation 2.11), and the
+    critical batch grows with the tokens (Zhang et al. 2025).
+    """
+    critical = CRITICAL_BATCH_FACTOR * tokens**CRITICAL_BATCH_EXPONENT
+    return float(tokens * (critical + usual) / (critical + batch_tokens))

@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from corpora import Corpus
 from lm.costs import flops_per_token, meta_model
 from pipelines.cli.corpus_arguments import left_out_is_said, say_left_out
@@ -18,13 +20,16 @@ from pipelines.evaluation.planning import EvaluationOptions, plan
 from pipelines.evaluation.results import Evaluation, SplitEvaluation
 from pipelines.first_model.choices import (
     EPOCHS,
+    GPU_BATCHES,
     SIZES,
     Budget,
     Choice,
     Kind,
+    Setting,
     check_enough,
-    choice_of,
     choose,
+    measured_budget,
+    recipe_batch,
     recipe_for,
     recipe_name,
     with_decay,
@@ -117,27 +122,30 @@ def _step(title: str, alone: str) -> None:
 def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
     """Return the budget of each model.
 
-    If a time limits the training, speeds are measured: first of the smallest model, then of the best model by the
-    speeds so far, until the best model is a measured one.
+    If a time limits the training, speeds are measured. On a GPU larger batches may be chosen, too.
     """
     asked = [record.models[kind] for kind in job.kinds if kind in record.models]
     minutes, tokens = max(map(job.minutes_of, asked), default=job.minutes_of(None)), job.tokens
     if not (job.minutes or job.tokens or job.flops):
         tokens = max((before.tokens for before in asked if not before.minutes), default=None)
-    flops = training_flops(choose_machine(half=True))
+    machine = choose_machine(half=True)
+    flops = training_flops(machine)
     budget = Budget(seconds=60 * minutes, flops_per_second=flops, tokens=tokens, flops=job.flops)
     if tokens or job.flops or any((job.out / kind / "config.toml").exists() for kind in job.kinds):
         return budget
-    size = SIZES[0]
-    while size not in budget.measured:
-        choice = choice_of(text, budget, size)
-        recipe = recipe_for("gpt", choice)
-        recipe = replace(recipe, model=replace(recipe.model, vocab_size=choice.vocab_size))
-        rate = 6 * choice.parameters * speed_without_data(recipe).tokens_per_second
-        # A size without a measurement counts as fast as the last size measured.
-        budget = replace(budget, measured={**budget.measured, size: rate}, flops_per_second=rate)
-        size = choose(text, budget).size
-    return budget
+    if machine.device.type != "cpu":
+        budget = replace(budget, batch_factors=GPU_BATCHES)
+    return measured_budget(text, budget, _measured_flops)
+
+
+def _measured_flops(choice: Choice) -> float:
+    """Return the speed of training a decoder in FLOP/s; 0 if it does not fit the memory."""
+    recipe = recipe_for("gpt", choice)
+    recipe = replace(recipe, model=replace(recipe.model, vocab_size=choice.vocab_size))
+    try:
+        return 6 * choice.parameters * speed_without_data(recipe).tokens_per_second
+    except torch.OutOfMemoryError:
+        return 0.0
 
 
 def _with_existing(job: Job, choice: Choice) -> Choice:
@@ -145,9 +153,12 @@ def _with_existing(job: Job, choice: Choice) -> Choice:
     out = job.out
     for kind in job.kinds:
         if (out / kind / "config.toml").exists():
-            model = Run(out / kind).recipe.model
+            recipe = Run(out / kind).recipe
+            model = recipe.model
             sizes = [size for size in SIZES if (size.layers, size.width) == (model.layers, model.width)]
-            choice = replace(choice, size=(sizes or [choice.size])[0])
+            size = (sizes or [choice.size])[0]
+            factor = recipe.train.batch_tokens // recipe_batch(getattr(size, kind))
+            choice = replace(choice, setting=Setting(size, max(1, factor)))
             break
     if (out / "tokenizer" / "tokenizer.json").exists():
         choice = replace(choice, vocab_size=Tokenizer.load(out / "tokenizer").vocab_size)

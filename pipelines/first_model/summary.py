@@ -54,6 +54,10 @@ def print_choice(name: str, text: TextFacts, choice: Choice, budget: Budget, kin
         shape = f"{size.layers} layers of width {size.width}, {rounded(choice.parameters, 'parameters')}"
         rows.append((kind, f"{recipe_name(kind, choice)}: {shape}"))
     rows.append(("training", f"about {rounded(tokens, 'tokens')}: {_limit(text, choice, budget)}"))
+    if choice.setting.batch_factor > 1:
+        rows.append(
+            ("batches", f"{choice.setting.batch_factor} times the recipe's, because smaller ones leave the GPU idle")
+        )
     seconds = seconds_of_steps(text, choice, budget, kinds)
     times = ", ".join(f"{step} {duration(each)}" for step, each in seconds.items())
     rows.append(("time", f"about {duration(sum(seconds.values()))}: {times}"))
@@ -74,7 +78,7 @@ def _limit(text: TextFacts, choice: Choice, budget: Budget) -> str:
     """Return what limits the tokens of a training."""
     if budget.tokens:
         return "as asked"
-    if tokens_for(choice, text, budget) < budget.tokens_of(choice.size, choice.vocab_size):
+    if tokens_for(choice, text, budget) < budget.tokens_of(choice.setting, choice.vocab_size):
         return f"{EPOCHS} epochs of the text, because more gain little"
     return (
         f"{quantity(budget.flops, 'FLOP')}, as asked"
@@ -85,7 +89,7 @@ def _limit(text: TextFacts, choice: Choice, budget: Budget) -> str:
 
 def seconds_of_steps(text: TextFacts, choice: Choice, budget: Budget, kinds: Sequence[Kind]) -> dict[str, float]:
     """Return about how many seconds each step takes on this machine."""
-    rate = budget.measured.get(choice.size, budget.flops_per_second)
+    rate = budget.speed(choice.setting)
     cores, per_token = os.cpu_count() or 1, 2 * choice.parameters / rate
     seconds = {
         "vocabulary": START_SECONDS + text.train_bytes / COUNTED_PER_SECOND / cores,

@@ -11,7 +11,7 @@ import torch
 from lm.costs import flops_per_token, meta_model
 from lm.model import LanguageModel
 from lm.task_model import TrainedModel
-from pipelines.cli.display import duration, quantity
+from pipelines.cli.display import duration, quantity, show
 from pipelines.cli.waiting import doing
 from pipelines.machine import Machine, choose_machine, measured_flops
 from pipelines.recipes.recipe import Recipe
@@ -107,7 +107,8 @@ def measured_speed(
     machine = choose_machine(train.device, train.dtype, half=True)
     model = build().to(machine.device)
     model.compute_dtype = machine.dtype
-    trainer = Trainer(None, model, data, train)
+    with show(quiet=True):  # the micro-batches of a trial interest nobody
+        trainer = Trainer(None, model, data, train)
     try:
         for _ in range(WARM_UP_STEPS):
             trainer.step()

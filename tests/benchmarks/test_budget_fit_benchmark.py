@@ -76,9 +76,10 @@ def test_the_law_is_recovered_from_exact_runs_and_predicts_them():
 
 
 def test_the_page_shows_a_prediction_beside_its_run():
-    key = {"seed": 1, "layers": 4, "width": 256, "tflop": 150}
+    key = {"seed": 1, "layers": 4, "width": 256, "tflop": 150, "muon_lr": 0.004}
     prediction = FITTED | key | {"predicted": 1.5, "low": 1.4, "high": 1.6}
-    text = page([*EXACT, prediction, run(4, 256, 150) | key | {"bits_per_byte": 1.55}], "command", "machine")
+    one, other = run(4, 256, 150) | key, run(4, 256, 150) | key | {"batch_tokens": 4096, "bits_per_byte": 1.57}
+    text = page([*EXACT, prediction, one | {"bits_per_byte": 1.55}, other], "command", "machine")
     assert "| 4 x 256 | 150 | 1.500 (1.400 to 1.600) | 1.5500 |" in text
 
 

@@ -15,20 +15,25 @@ from pipelines.cli.shell import command
 from pipelines.first_model.choices import (
     BYTE_VOCABULARY,
     EPOCHS,
+    GPU_BATCHES,
     LEAST_BYTES,
     MOST_DECAY,
     SIZES,
     Budget,
+    Setting,
     bytes_per_token,
     check_enough,
+    choice_of,
     choose,
+    measured_budget,
     recipe_for,
     tokens_for,
+    with_batch,
     with_decay,
     with_length,
     with_rates,
 )
-from pipelines.first_model.fit import HIGHEST_RATE
+from pipelines.first_model.fit import HIGHEST_RATE, equal_tokens
 from pipelines.first_model.steps import pretrain_command
 from pipelines.first_model.text_facts import TextFacts, facts_of
 from pipelines.recipes.recipe import Recipe
@@ -98,7 +103,7 @@ def test_scripts_of_thousands_of_letters_get_twice_the_entries():
 def test_a_gpu_gets_a_larger_model_than_a_laptop():
     text = text_of(2_000_000_000)
     assert choose(text, LAPTOP).size in SIZES[:3]
-    assert choose(text, GPU).size in SIZES[-2:]
+    assert choose(text, GPU).size in SIZES[-3:]
     too_short = text_of(500_000)
     assert choose(too_short, GPU).size == choose(too_short, replace(GPU, tokens=10**9)).size == SIZES[1]
 
@@ -135,10 +140,63 @@ def test_more_flops_never_give_a_smaller_model_or_fewer_tokens(flops, more):
 
 def test_a_machine_that_trains_large_models_as_fast_gets_a_larger_one():
     text, sizes = text_of(10**9), SIZES[:3]
-    equal = replace(LAPTOP, seconds=300, measured=dict.fromkeys(sizes, 1e11))
-    tokens = equal.tokens_of(sizes[0], 4096)
-    as_fast = {size: 6 * size.parameters(4096) * tokens / equal.seconds for size in sizes}
+    settings = [Setting(size) for size in sizes]
+    equal = replace(LAPTOP, seconds=300, measured=dict.fromkeys(settings, 1e11))
+    tokens = equal.tokens_of(settings[0], 4096)
+    as_fast = {each: 6 * each.size.parameters(4096) * tokens / equal.seconds for each in settings}
     assert choose(text, replace(LAPTOP, measured=as_fast)).size.width > choose(text, equal).size.width
+
+
+def launch_bound(choice):
+    """Return the FLOP/s on a GPU whose every step takes at least 3 ms per layer, and which computes at 2e14 FLOP/s."""
+    flops = 6 * choice.parameters * choice.setting.batch_tokens
+    return flops / (3e-3 * choice.size.layers + flops / 2e14)
+
+
+@pytest.mark.parametrize("seconds", [60, 600, 6000])
+def test_a_gpu_that_waits_for_launches_gets_larger_batches(seconds):
+    text, gpu = text_of(10**10), replace(GPU, seconds=seconds)
+    budget = measured_budget(text, replace(gpu, batch_factors=GPU_BATCHES), launch_bound)
+    single = measured_budget(text, gpu, launch_bound)
+    choice = choose(text, budget)
+    assert choice.setting in budget.measured and choice.setting.batch_factor > 1
+    assert tokens_for(choice, text, budget) > 3 * tokens_for(choose(text, single), text, single)
+    assert len(budget.measured) <= 10  # each measurement takes seconds
+
+
+@pytest.mark.parametrize("seconds", [60, 6000])
+def test_the_choice_is_the_best_of_all_settings_that_were_not_measured(seconds):
+    text, gpu = text_of(10**10), replace(GPU, seconds=seconds, flops_per_second=2e14, batch_factors=GPU_BATCHES)
+    few = measured_budget(text, gpu, launch_bound)
+    settings = [Setting(size, factor) for size in SIZES for factor in GPU_BATCHES]
+    speeds = {each: launch_bound(choice_of(text, few, each)) for each in settings}
+    assert choose(text, replace(gpu, measured=speeds)).setting == choose(text, few).setting
+
+
+def test_a_model_that_does_not_fit_the_memory_is_not_chosen():
+    text = text_of(10**10)
+    budget = measured_budget(text, replace(GPU, seconds=6000), lambda choice: 1e14 * (choice.size.width < 512))
+    assert choose(text, budget).size.width == 384
+
+
+@given(tokens=st.integers(10**5, 10**12), factor=st.integers(1, 64), more=st.integers(1, 64))
+def test_larger_batches_never_teach_more_with_the_same_tokens(tokens, factor, more):
+    equal, less = (equal_tokens(tokens, 1024 * n, 1024) for n in (factor, factor + more))
+    rounding = 1 + 1e-9
+    assert rounding * tokens >= equal > less and rounding * less >= tokens / (factor + more)
+    assert equal_tokens(tokens, 1024, 1024) == pytest.approx(tokens)
+    longer = equal_tokens(10 * tokens, 1024 * factor, 1024)
+    assert rounding * longer >= 10 * equal  # large batches cost a long training less
+
+
+@pytest.mark.parametrize("kind", ["gpt", "bert"])
+@pytest.mark.parametrize("factor", GPU_BATCHES)
+def test_a_larger_batch_keeps_the_memory_of_the_second_moment_in_tokens(kind, factor):
+    recipe = recipe_for(kind, choose(text_of(10**6), LAPTOP))
+    larger = with_batch(recipe, factor).train
+    assert larger.batch_tokens == factor * recipe.train.batch_tokens
+    assert larger.beta2 == pytest.approx(max(0.95, 1 - factor * (1 - recipe.train.beta2)))
+    assert (larger == recipe.train) == (factor == 1)
 
 
 def test_short_documents_get_a_short_context():
@@ -231,7 +289,7 @@ def test_a_command_reads_back_as_its_words():
 
 
 def test_a_pretrain_command_names_every_changed_field():
-    recipe = recipe_for("gpt", replace(choose(text_of(10**6), LAPTOP), size=SIZES[2], context_length=128))
+    recipe = recipe_for("gpt", replace(choose(text_of(10**6), LAPTOP), setting=Setting(SIZES[2]), context_length=128))
     words = shlex.split(pretrain_command("gpt-tiny", with_length(recipe, 5000), data=Path("d"), out=Path("o")))
     assert words[:7] == ["bytelm", "pretrain", "gpt-tiny", "--data", "d", "--out", "o"]
     changed = dict(zip(words[7:-1:2], words[8::2], strict=True))
