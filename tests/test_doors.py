@@ -564,6 +564,7 @@ assert inside.attention == () and inside.scores is None and len(inside.embedding
 """
 
 
+@pytest.mark.slow
 def test_adding_a_mixer_takes_its_module_its_costs_and_its_name(house, tmp_path, dataset_folder):
     house.add("lm/mixers/running_mean.py", RUNNING_MEAN)
     house.add("lm/mixers/running_mean_costs.py", RUNNING_MEAN_COSTS)
@@ -633,6 +634,7 @@ def test_adding_an_instrument_takes_its_module(house, trained_gpt):
     assert "It cannot tell what the stream holds." in printed
 
 
+@pytest.mark.slow
 def test_adding_a_task_takes_its_module(house, tmp_path, trained_bert):
     house.add("pipelines/tasks/questions.py", QUESTIONS)
     rows = [{"sentence": text + str(i) + mark} for i in range(20) for text, mark in (("why ", "?"), ("so ", "."))]
@@ -651,6 +653,7 @@ def test_adding_a_task_takes_its_module(house, tmp_path, trained_bert):
     assert "Questions recognised" in (run / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_adding_a_named_split_pattern_takes_its_regex(house, tmp_path):
     patterns, name = "tokenizer/splitting/patterns.py", '    "gpt2": "gpt2",\n'
     house.register(patterns, name, f'{name}    "camel": "camel",\n')

@@ -52,6 +52,7 @@ def test_every_part_is_measured_and_added_to_the_earlier_ones(tmp_path, monkeypa
     assert (tmp_path / "mixers-cpu.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_benchmark_ends_in_time_with_what_it_has(tmp_path):
     started = time.monotonic()
     main(Options(parts=("recall",), recall_tokens=10**8, minutes=0.2, out=tmp_path))
@@ -62,6 +63,7 @@ def test_the_benchmark_ends_in_time_with_what_it_has(tmp_path):
     assert "seed 0 stopped after" in (tmp_path / "mixers.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_runs_of_other_mixers_add_up_and_no_training_is_repeated(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("It was a dark and stormy night.\n" * 2_000)

@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from benchmarks import serve
 
 
+@pytest.mark.slow
 def test_every_request_of_a_short_run_is_answered(tmp_path, trained_gpt, monkeypatch):
     monkeypatch.setattr(serve, "IN_PROMPT", (1, 16))
     monkeypatch.setattr(serve, "IN_ANSWER", (1, 16))

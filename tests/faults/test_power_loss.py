@@ -164,6 +164,7 @@ def test_a_dataset_outlives_a_power_loss(work, tmp_path, text_folder, tokenizer_
     check(traced([*words, *shards, "--overwrite"], work, tmp_path / "trace"), "new/data/manifest.json")
 
 
+@pytest.mark.slow
 def test_a_run_and_its_evaluation_outlive_a_power_loss(work, tmp_path, dataset_folder):
     words = ["pretrain", "gpt-tiny", "--data", dataset_folder, "--out", "new/run", *MODEL]
     check(traced(words, work, tmp_path / "trace"), "new/run/config.toml", "new/run/checkpoints")

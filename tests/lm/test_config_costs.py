@@ -152,7 +152,7 @@ def test_forward_flops_are_those_that_torch_counts(config, source):
     assert 3 * counter.get_total_flops() == pytest.approx(per_token * (length + source * both), rel=1e-12)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @with_long_sequences(dtype="float32", length=2 * CHUNK + 7)
 @with_long_sequences(dtype="bfloat16", length=CHUNK + 1)
 @given(config=configs(), dtype=st.sampled_from(["float32", "bfloat16"]), length=LENGTHS)

@@ -341,6 +341,7 @@ def trained(norm_position, warmup):
     return entropy(np.bincount(text) / len(text), math.e), sum(losses[-10:]) / 10, gradients
 
 
+@pytest.mark.slow
 def test_post_norm_needs_warm_up_and_pre_norm_does_not():
     """Without warm-up, a post-norm model learns how frequent symbols are, but nothing about their order."""
     (unigram, post, _), (_, warmed, _), (_, pre, _) = trained("post", 1), trained("post", 100), trained("pre", 1)

@@ -273,6 +273,7 @@ def test_ppm_sizes_of_prefixes_are_those_of_each_prefix_alone():
     assert ppm_sizes(text, []) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_compressors_within_seconds(tmp_path, interrupt):
     path = tmp_path / "noise.txt"
     path.write_bytes(np.random.default_rng(0).integers(97, 113, 8_000_000, dtype=np.uint8).tobytes())

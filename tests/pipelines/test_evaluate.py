@@ -318,6 +318,7 @@ def test_compressors_read_the_text_of_the_split(dataset_folder, tokenizer_folder
     assert 0 < bits["zstd -19"]["given_train"] < bits["zstd -19"]["alone"] < 8
 
 
+@pytest.mark.slow
 def test_a_small_gpt_on_a_markov_source_comes_within_0_02_bits_of_the_entropy_rate(tmp_path):
     """The whole chain (source, tokenizer, blocks, training, evaluation) against a closed form."""
     (tmp_path / "chain.toml").write_text(

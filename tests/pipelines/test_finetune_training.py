@@ -73,6 +73,7 @@ def validations(run):
     return [line for line in metrics_of(run) if line["split"] == "validation"]
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_and_ends_with_the_same_weights_bit_for_bit(train, trained_bert, rows, tmp_path):
     settings = {"epochs": 40, "layer_decay": 0.8, "dropout": 0.2}
     out = tmp_path / "killed"
@@ -97,6 +98,7 @@ def test_a_killed_run_resumes_and_ends_with_the_same_weights_bit_for_bit(train, 
 ADAPTED = {"lora.rank": 2, "lora.targets": "all"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{"layer_decay": 0.5, "patience": 3}, pytest.param(ADAPTED, marks=pytest.mark.slow)]
 )

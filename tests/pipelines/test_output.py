@@ -218,6 +218,7 @@ def test_a_locale_without_unicode_gets_escapes(shell, tokenizer_folder):
     assert_refused(shell("$BYTELM corpus show é.txt", **ascii_only), ".txt")
 
 
+@pytest.mark.slow
 def test_control_c_while_modules_are_imported_is_no_traceback(tmp_path, dataset_folder):
     """Ctrl-C at ten moments of the first two seconds, after Python itself has started."""
     command = [BYTELM, *PRETRAIN, "--data", dataset_folder, "--out", "run"]

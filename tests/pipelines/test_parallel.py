@@ -159,6 +159,7 @@ def test_shards_hold_the_targets_of_the_whole_batch(consumed, blocks, parts, cro
         assert np.array_equal(np.concatenate(scored), getattr(whole, name)[whole.weights > 0])
 
 
+@pytest.mark.slow
 def test_a_job_that_lost_a_process_resumes_and_trains_as_one_process_does(tmp_path, recipe, dataset_folder):
     """In one test, because each start of a job takes seconds. The slow tests hold every part more closely."""
     steps = {"tokens": 7 * 32 * 120, "checkpoint_every_tokens": 7 * 32 * 10, "log_every_steps": 5}

@@ -213,6 +213,7 @@ def survival(two_nodes, many_files, tokenizer_folder, tmp_path, monkeypatch):
     return Survival(two_nodes, many_files, tmp_path / "expected", monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_killed_command_worker_and_node_change_nothing(survival, tmp_path, capfd):
     """One line names the lost node, and Ray prints nothing."""
     with show():
@@ -244,6 +245,7 @@ def test_a_wrong_address_is_an_error_without_a_wait(bytelm, text_folder, server)
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "verb"),
     [(signal.SIGINT, "build-dataset"), pytest.param(signal.SIGTERM, "train-tokenizer", marks=pytest.mark.slow)],

@@ -130,6 +130,7 @@ def test_all_runs_are_measured_on_the_same_bytes(scaled):
     assert len({result["held_out_sha256"] for result in results(scaled[0])}) == 1
 
 
+@pytest.mark.slow
 def test_the_same_command_restores_a_lost_run_and_keeps_the_others(scaled, text_folder, tiny):
     out, summary = scaled
     lost = out / "results" / f"{ScaleRun(16, 5120, summary.rate).name}.json"

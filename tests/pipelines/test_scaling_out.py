@@ -40,6 +40,7 @@ def recipe(small_recipe):
     )
 
 
+@pytest.mark.slow
 def test_accumulation_sends_gradients_once_a_step_where_memory_allows():
     """The model has three groups of weights: two blocks, and the rest. The batch has three micro-batches."""
     torchrun = [Path(sys.executable).with_name("torchrun"), "--standalone", "--nproc-per-node=2"]

@@ -88,6 +88,7 @@ def tensors_of(run):
     return {(name, key): value for name in PARTS for key, value in checkpoint.tensors(name).items()}
 
 
+@pytest.mark.slow
 def test_fsdp_on_two_processes_trains_as_one_process_does(one, two):
     """The optimizer is Muon, which needs unsharded matrices, and validation uses averaged weights."""
     assert_same_to_rounding(two, one, rel=1e-4)  # Muon orthogonalises in bfloat16

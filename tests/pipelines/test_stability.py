@@ -224,6 +224,7 @@ def test_float16_trains_like_float32(tmp_path, small_recipe, dataset_folder, tra
     assert (line["loss_scale"], line["overflows"]) == (2.0**16, 0)
 
 
+@pytest.mark.slow
 def test_overflows_are_counted_separately_and_the_scale_is_resumed(tmp_path, small_recipe, dataset_folder, monkeypatch):
     """The scale starts far too high and doubles every fourth step, so overflows come and go. They do not stop the run,
     although the recipe stops at losses that are not finite."""

@@ -77,6 +77,7 @@ def test_text_is_normalized_before_it_is_split(corpus, tmp_path):
         train_tokenizer(corpus, vocab_size=400, kind="wordpiece", normalize=("nfc",), out=tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_a_sweep_compares_superwords(corpus, tmp_path, small_recipe):
     recipe = tmp_path / "tiny.toml"
     save_config(recipe, replace(small_recipe, model=replace(small_recipe.model, dropout=0.0)), {})

@@ -143,6 +143,7 @@ def whole_work(swept, folder, recipe, flops, text_folder):
     return Work(folder, budget, held_out_documents(open_corpus(str(text_folder))))
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_resumes_and_ends_with_the_same_numbers(text_folder, tiny, tmp_path):
     out = tmp_path / "out"
     command = [BYTELM, "sweep-vocabulary", text_folder, "--out", out, "--kinds", "bpe", "--sizes", "600", "--seeds"]
@@ -171,6 +172,7 @@ def test_an_interrupted_sweep_resumes_and_ends_with_the_same_numbers(text_folder
     assert not list(out.glob("runs/*"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="children are listed in /proc")
 def test_the_processes_of_a_killed_sweep_end_with_it_and_leave_its_folder_free(text_folder, tiny, tmp_path):
     command = [BYTELM, "sweep-vocabulary", text_folder, "--kinds", "bpe", "--sizes", "600", "--seeds", "2"]

@@ -295,6 +295,7 @@ def test_a_run_with_threads_reports_them_and_trains_like_one_thread(
     assert both == pytest.approx(one, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_killed_run_with_threads_ends_with_the_same_bits(recipe, dataset_folder, tmp_path, two_cores):
     pretrain(recipe, data=dataset_folder, out=tmp_path / "whole")
     process = start(recipe, dataset_folder, tmp_path / "killed", tmp_path)

@@ -147,6 +147,7 @@ def test_a_memory_limit_spills_counts_with_the_same_result_and_bounds_the_proces
     assert {path.name for path in tmp_path.iterdir()} == {"whole", "within"}
 
 
+@pytest.mark.slow
 def test_a_memory_limit_too_small_for_merging_ends_counting_early_with_a_remedy(bytelm, tmp_path):
     rng = np.random.default_rng(0)
     letters = rng.integers(97, 123, size=16_000_000, dtype=np.uint8)

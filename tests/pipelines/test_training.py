@@ -91,6 +91,7 @@ def nothing_frozen():
     gc.freeze()
 
 
+@pytest.mark.slow
 def test_the_garbage_collector_skips_objects_from_start_up_until_the_run_ends(
     tmp_path, small_recipe, dataset_folder, nothing_frozen, monkeypatch
 ):

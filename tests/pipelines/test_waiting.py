@@ -163,7 +163,12 @@ def test_a_terminal_shows_one_line_that_other_output_replaces(start):
         ("torch.nn", "PyTorch", ["evaluate", "RUN", "--json"]),
         pytest.param("torch.nn", "PyTorch", ["params", "gpt2", "--json"], marks=pytest.mark.slow),
         pytest.param("torch.nn", "PyTorch", ["generate", "RUN", "--prompt", "x", "--json"], marks=pytest.mark.slow),
-        ("matplotlib.rcsetup", "matplotlib", ["report", "RUN", "--no-samples", "--no-inside"]),
+        pytest.param(
+            "matplotlib.rcsetup",
+            "matplotlib",
+            ["report", "RUN", "--no-samples", "--no-inside"],
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_slow_import_is_named_and_the_result_is_whole(start, module, name, arguments, trained_gpt):

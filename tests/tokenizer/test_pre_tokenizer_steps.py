@@ -67,6 +67,7 @@ def test_any_sequence_of_pre_tokenizers_splits_as_in_tokenizers(steps, text):
     assert [piece.decode() for piece in Chain(steps, as_bytes=False).pretokens(text.encode())] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", WORDS[:4], ids=lambda step: step["type"])
 def test_every_code_point_is_split_as_in_tokenizers(step):
     characters = [chr(c) for c in range(0x110000) if not 0xD800 <= c < 0xE000]
