@@ -275,7 +275,8 @@ def test_a_full_disk_is_a_one_line_error(tmp_path, trained_bert):
         "import resource, sys; from pipelines.cli.dispatch import main; import torch; "
         f"resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000)); sys.exit(main({command!r}))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    # -B: the limit would cut compiled bytecode off, too.
+    done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert "File too large" in done.stderr
 
