@@ -7,9 +7,11 @@ the same number of threads. Each peer first tries its four settings (benchmarks/
 The setting with the fewest bits per byte on the validation passages then trains all rows of the peer. Only training
 steps count as minutes. Setup, vocabulary, encoding, validation and checkpoints are timed separately. A finished run
 scores the test passages once, which is not timed. The schedules of peers follow the elapsed share of the minutes, as
-ours do. Each result is written to budget.json at once, so the same command resumes after an interruption. On another
-machine it keeps the search and measures all rows anew, since equal minutes need equal machines. budget.md shows all
-results so far.
+ours do. Each result is written to budget.json at once, so the same command resumes after an interruption. A run with
+less than half of the steps that other seeds took was disturbed by other work on the machine, and is trained again. On
+another machine the command keeps the search and measures all rows anew, since equal minutes need equal machines. It
+does not compare versions: after a change of bytelm or of a peer, choose another --out. budget.md shows all results so
+far.
 """
 
 import argparse
@@ -35,6 +37,7 @@ OURS = "bytelm"
 TEXTS, SEEDS = ("books", "code", "multilingual"), {1: 3, 5: 3, 20: 1}
 SEARCH_MINUTES, SEARCH_TEXT = 5, "books"
 GOAL = 0.97
+LEAST_STEPS = 0.5
 DRAWS = 10_000
 
 Run = dict[str, Any]
@@ -68,6 +71,8 @@ class Benchmark:
             self.result = json.loads(self._file.read_text())
             if changed := [name for name, value in made_with.items() if self.result[name] != value]:
                 raise SystemExit(f"{self._file} was measured with another {changed[0]}: choose another --out")
+            again = disturbed(self.result)
+            self.result["runs"] = [run for run in self.result["runs"] if run not in again]
 
     def text(self, name: str) -> Text:
         """Return a text. Raises SystemExit if the recorded results are for other passages."""
@@ -160,6 +165,21 @@ def measure(bench: Benchmark) -> None:
                 bench.run("row", contestant, best.get(contestant, ""), row, seed)
 
 
+def disturbed(result: dict[str, Any]) -> list[Run]:
+    """Return the runs with fewer than LEAST_STEPS of the median steps of all seeds; none of a trial's short ones."""
+    seeds: dict[tuple[Any, ...], list[Run]] = {}
+    for run in result["runs"] if result["minute_seconds"] == 60 else ():
+        if run["kind"] == "row" and "error" not in run:
+            same = (run[name] for name in ("contestant", "text", "minutes", "machine"))
+            seeds.setdefault(tuple(same), []).append(run)
+    return [
+        run
+        for group in seeds.values()
+        for run in group
+        if run["steps"] < LEAST_STEPS * statistics.median(each["steps"] for each in group)
+    ]
+
+
 def difference(ours: Sequence[Run], theirs: Sequence[Run]) -> tuple[float, float, float]:
     """Return our bits per byte minus theirs, and its 95 % interval.
 
@@ -203,6 +223,11 @@ def page(result: dict[str, Any], command: str) -> str:
             _verdicts(result["runs"]),
         ),
         "",
+        *(
+            f"**{run['contestant']}, {run['text']}, {run['minutes']} minutes, seed {run['seed']}**: {run['steps']:,} "
+            "steps, less than half of other seeds'. The same command trains it again.\n"
+            for run in disturbed(result)
+        ),
         "## Runs",
         "",
         *table(RUN, (_cells(run) for run in result["runs"] if run["kind"] == "row")),

@@ -16,8 +16,7 @@ from pipelines.cli.waiting import doing
 from pipelines.machine import Machine, choose_machine, measured_flops
 from pipelines.recipes.recipe import Recipe
 from pipelines.training.batch import Batch
-from pipelines.training.batch_loss import summed_loss
-from pipelines.training.data import Score, TrainingData, open_training_data
+from pipelines.training.data import BlockData, TrainingData, open_training_data
 from pipelines.training.loop import Trainer
 from pipelines.training.mixture import Mixture
 from tokenizer import Tokenizer
@@ -65,15 +64,11 @@ def training_speed(recipe: Recipe, mixture: Mixture, facts: Mapping[str, Any] | 
     return measured_speed(recipe, lambda: LanguageModel(recipe.model, recipe.train.seed), data)
 
 
-class RandomBlocks:
+class RandomBlocks(BlockData):
     """Blocks of random tokens for a decoder. A step on them takes as long as a step on text."""
 
-    unit = "blocks"
-    shares: dict[str, float] = {}  # noqa: RUF012 - nothing is validated
-    loss = staticmethod(summed_loss)
-    score: Callable[[TrainedModel], Score] | None = None
-
     def __init__(self, recipe: Recipe) -> None:
+        self.shares = {}  # nothing is validated
         length = recipe.model.context_length
         self._size = recipe.step_tokens // length, length
         self._vocab_size = recipe.model.vocab_size

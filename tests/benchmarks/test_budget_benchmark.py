@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from benchmarks.budget import GOAL, ROWS, SEEDS, difference, main, page
+from benchmarks.budget import GOAL, ROWS, SEEDS, difference, disturbed, main, page
 from benchmarks.budget_peers import PEERS, UNICODE_BITS, Characters, Setting, tokens_of
 from benchmarks.budget_texts import passages, split_of, written
 from benchmarks.budget_worker import Training, nats_of, scored, windows
@@ -127,7 +127,13 @@ def run(contestant, seed, level, sizes, minutes=1, machine="p"):
     """Return a recorded run with about `level` bits per byte."""
     bits = [size * (level + 0.01 * seed + 0.1 * np.sin(i)) for i, size in enumerate(sizes)]
     key = {"kind": "row", "contestant": contestant, "text": "books", "minutes": minutes, "seed": seed, "setting": "s"}
-    more = {"tokens": 1, "parameters": 1, "seconds": 60.0, "bits_per_byte": sum(bits) / sum(sizes)}
+    more = {
+        "tokens": 1,
+        "steps": 1000 + seed,
+        "parameters": 1,
+        "seconds": 60.0,
+        "bits_per_byte": sum(bits) / sum(sizes),
+    }
     more["machine"] = machine
     return key | more | {"bits": bits, "bytes": sizes}
 
@@ -140,6 +146,17 @@ def test_the_interval_of_a_constant_difference_is_that_of_the_seeds_alone():
     assert -0.22 <= low < -0.2 < high <= -0.18 + 1e-9
     alone = difference(ours[:1], theirs[:1])
     assert alone == pytest.approx((-0.2, -0.2, -0.2))
+
+
+def test_a_run_that_other_work_held_up_is_named_and_trained_again():
+    seeds = [run("transformers", seed, 2.0, [1000]) for seed in range(3)]
+    others = [run("nanoGPT", 0, 2.0, [1000]) | {"steps": 9}, run("transformers", 0, 2.0, [1000], 5)]
+    made_with = {"threads": 2, "minute_seconds": 60, "texts": {}}
+    assert disturbed({**made_with, "runs": [*seeds, *others]}) == []
+    slow = seeds[1] | {"steps": 85}
+    result = {**made_with, "runs": [seeds[0], slow, seeds[2], *others]}
+    assert disturbed(result) == [slow]
+    assert "**transformers, books, 1 minutes, seed 1**: 85 steps" in page(result, "c")
 
 
 @pytest.mark.parametrize(("level", "verdict"), [(1.5, "won"), (1.69, "**lost**"), (1.9, "**lost**")])

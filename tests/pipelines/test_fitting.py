@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +15,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.recipes.recipe import load_recipe
+from pipelines.training import micro_batch
 from pipelines.training.batch import Batch
 from pipelines.training.micro_batch import OPTIMIZER_NUMBERS, even, largest_micro_batch, leave_a_tenth
+from pipelines.training.parallel import ONE_PROCESS
+from pipelines.training.timing import RandomBlocks
 from pipelines.verbs.pretrain import pretrain
 from tests.pipelines.training_cases import with_train
 
@@ -39,6 +45,16 @@ def test_a_batch_is_cut_into_as_few_even_parts_as_fit_and_no_gradient_is_left(ro
     assert found == max([size for parts in range(1, rows + 1) if (size := even(rows, parts)) <= room], default=1)
     assert model.weight.grad is None
     assert len(tried) <= 2 * rows.bit_length()
+
+
+def test_the_speed_is_measured_in_the_micro_batches_of_the_training(monkeypatch):
+    """Where the recipe leaves their size to a GPU's memory."""
+    monkeypatch.setattr(micro_batch, "largest_micro_batch", lambda loss, batch, model: len(batch.inputs))
+    on_a_gpu = SimpleNamespace(parameters=lambda: iter([SimpleNamespace(device=torch.device("cuda"))]))
+    recipe = with_train(load_recipe("gpt-tiny"), batch_tokens=64 * 256, micro_batch=0)
+    data = RandomBlocks(replace(recipe, model=replace(recipe.model, vocab_size=512)))
+    rows = micro_batch.micro_batch_rows(None, on_a_gpu, data, recipe.train, ONE_PROCESS, one_shape=False)
+    assert rows == 64 > micro_batch.DEFAULT_ROWS
 
 
 @given(rows=st.integers(1, 300), capacity=st.integers(2, 300))
