@@ -23,7 +23,7 @@ PAGE = Path(__file__).with_name("scale.md")
 BEGIN, END = "<!-- begin: written by python docs/scale.py -->", "<!-- end -->"
 
 MODEL, TOKENS, BATCH_TOKENS = "gpt3-xl", 100e9, 2**20
-MEASURED = ("gpt2", 567_000, "H200")  # model, tokens/s (docs/gpu-step.md), GPU
+MEASURED = ("gpt2", 493_000, "H100")  # model, tokens/s (docs/gpu-step.md), GPU
 PEAK = TABULATED["H100"]  # H200 has the same
 NVLINK = 450e9  # bytes/s per direction and GPU (NVLink 4, data sheet)
 NIC = 50e9  # bytes/s per direction and network card (400 Gb/s)
