@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
-from pipelines.verbs.train import train
+from pipelines.verbs.train import check_length, train
 
 if TYPE_CHECKING:
     from pipelines.evaluation.results import Evaluation
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ENVIRONMENT = PASSIVE_THREADS
 
 MINUTES = 1.4
+CORPUS = "stdlib"
 
 
 @verb
@@ -32,8 +33,12 @@ def demo(out: Path = Path("bytelm-demo"), *, minutes: float = MINUTES, fresh: bo
         minutes: Training time of each model.
         fresh: Delete an earlier demo in the folder first.
     """
+    check_length("`minutes`", minutes)
     if fresh and out.exists():
-        if not (out / "tokenizer").exists():
+        from pipelines.first_model.record import Record  # --help does not need it
+
+        text = Record.read(out).text
+        if text is None or text.corpus != (CORPUS,):
             raise ValueError(f"{out} is not a folder of this demo: remove it yourself, or choose another `out`")
         shutil.rmtree(out)
-    return train(["stdlib"], out=out, kind=("gpt", "bert"), minutes=minutes)
+    return train([CORPUS], out=out, kind=("gpt", "bert"), minutes=minutes)

@@ -69,8 +69,7 @@ def train(
     if len(given) > 1:
         raise UsageError(f"{' and '.join([*given][:2])} both say how long to train: give one of them")
     for option, value in given.items():
-        if not 0 < value < float("inf"):
-            raise ValueError(f"{option} is {value:g}, but must be above 0")
+        check_length(option, value)
     if seed is not None and not 0 <= seed < 2**63:
         raise ValueError(f"`seed` is {seed}, but must be between 0 and 2^63")
     if (out / "config.toml").exists():
@@ -87,6 +86,12 @@ def train(
         corpus=corpus, out=out, kinds=kinds, minutes=minutes, tokens=tokens, flops=flops, seed=seed, reading=options
     )
     return run(job, source, dry_run)
+
+
+def check_length(option: str, value: float) -> None:
+    """Raise ValueError unless the length of a training, the value of `option`, is above 0 and finite."""
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{option} is {value:g}, but must be above 0")
 
 
 def next_step(given: Mapping[str, Any], evaluations: "dict[str, Evaluation]") -> str:

@@ -226,3 +226,15 @@ def test_fresh_refuses_a_folder_that_is_not_a_demo(tmp_path, in_process):
     assert done.returncode == 1
     assert "is not a folder of this demo" in done.stderr
     assert (tmp_path / "mine" / "precious").exists()
+
+
+def test_fresh_deletes_no_other_training_and_nothing_before_the_options_are_checked(copied, in_process):
+    record = copied / "my" / "train.json"
+    done = in_process("demo", "--out", copied / "my", "--fresh")
+    assert done.returncode == 1 and "is not a folder of this demo" in done.stderr
+    content = json.loads(record.read_text())
+    content["text"]["corpus"] = ["stdlib"]
+    record.write_text(json.dumps(content))
+    done = in_process("demo", "--out", copied / "my", "--fresh", "--minutes", "0")
+    assert done.returncode == 1 and "--minutes is 0, but must be above 0" in done.stderr
+    assert record.exists()
