@@ -77,8 +77,11 @@ def predict(
     if file is not None and not file.exists():
         raise ValueError(f"there is no {file}: name a file of examples")
     texts = list(text) if text or file else _lines_of_standard_input()
-    rows = task.read(file) if file else iter(task.rows_of_texts(texts))
-    examples = (example for row in rows if (example := task.example(row, labelled=False)))
+    examples = _examples(task, file, texts)
+    if out is not None and file:
+        from pipelines.run.predictions_file import check_fields
+
+        check_fields(out, _examples(task, file, texts), task)
     predictor = _predictor(found, checkpoint, device, dtype)
     if out is None:
         predicted = list(_shown(task, predictor.predictions(examples), as_json))
@@ -92,6 +95,12 @@ def predict(
     _warn_of_cuts(predictor)
     say(f"{count:,} predictions in {out}")
     return []
+
+
+def _examples(task: "Task", file: Path | None, texts: Sequence[str]) -> "Iterator[Example]":
+    """Return an iterator over the examples in a file, or in texts."""
+    rows = task.read(file) if file else iter(task.rows_of_texts(texts))
+    return (example for row in rows if (example := task.example(row, labelled=False)))
 
 
 def _predictor(run: Run, checkpoint: str, device: str, dtype: str) -> "Predictor":

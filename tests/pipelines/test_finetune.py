@@ -239,6 +239,32 @@ def test_predictions_keep_the_columns_of_a_file(tuned, passages, tmp_path):
     assert not (tmp_path / "twice.csv").exists()
 
 
+@pytest.mark.parametrize(
+    ("later", "name", "match"),
+    [
+        ({"note": "x"}, "p.csv", r'line 5001 of .* has a field "note", which line 1 of .* lacks, .* ends in \.jsonl'),
+        ({"note": "x"}, "p.parquet", r'line 5001 of .* has a field "note", which line 1 of .* lacks'),
+        ({"id": "x"}, "p.parquet", r'"id" in line 5001 of .* is \'x\', which has another type .* ends in \.jsonl'),
+        ({"empty": "x"}, "p.parquet", r'"empty" in line 5001 of .* is \'x\', which has another type'),
+        ({"more": {"a": 1, "b": 2}}, "p.parquet", r'"more" in line 5001 of .* is .*, which has another type'),
+    ],
+)
+def test_a_field_that_a_table_would_lose_is_refused_before_the_work(tuned, tmp_path, monkeypatch, later, name, match):
+    rows = [{"text": "import os", "id": i, "empty": None, "more": {"a": i}} for i in range(5001)]
+    rows[5000] |= later
+    data = write(tmp_path / "rows.jsonl", rows)
+    monkeypatch.setattr(torch.nn.Module, "__call__", lambda *_: pytest.fail("the model runs"))
+    with pytest.raises(ValueError, match=match):
+        bytelm.predict(tuned, file=data, out=tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
+def test_an_object_that_parquet_lacks_is_refused(tuned, tmp_path):
+    data = write(tmp_path / "rows.jsonl", [{"text": "a", "more": {}}])
+    with pytest.raises(ValueError, match=r'"more" in line 1 of .* is \{\}, .* or one that Parquet lacks'):
+        bytelm.predict(tuned, file=data, out=tmp_path / "p.parquet")
+
+
 def test_predict_reads_arguments_and_lines(tuned, in_process):
     texts = ["import os", "return 3"]
     given = in_process("predict", tuned.path, *texts, "--json")
