@@ -16,7 +16,7 @@ import tyro
 
 from lm.warn import warn
 from pipelines.cli.arguments import Adapter, Checkpoint, Device, Dtype, RunFolder
-from pipelines.cli.display import answer, say, write
+from pipelines.cli.display import say, write
 from pipelines.cli.errors import complain
 from pipelines.cli.process import read_standard_input
 from pipelines.cli.text_input import without_line_end
@@ -121,10 +121,7 @@ def _shown(
 ) -> Iterator[dict[str, Any]]:
     """Yield the fields of each prediction after printing them."""
     for example, fields in predicted:
-        if as_json:
-            write(json.dumps(fields, ensure_ascii=False))
-        else:
-            answer(task.summary(example, fields))
+        write(json.dumps(fields, ensure_ascii=False) if as_json else task.summary(example, fields))
         yield fields
 
 

@@ -273,6 +273,8 @@ def test_predict_reads_arguments_and_lines(tuned, in_process):
     first = json.loads(given.stdout.splitlines()[0])
     shown = in_process("predict", tuned.path, texts[0]).stdout
     assert f"{first['prediction']} {first['probability']:.0%}" in shown and shown.endswith(": import os\n")
+    code = "give `top_k=5` or `as_json`"  # messages of bytelm would name options
+    assert in_process("predict", tuned.path, code).stdout.endswith(f": {code}\n")
 
 
 def test_lines_of_standard_input_end_at_lf_and_cr_lf_only(tuned, monkeypatch):
