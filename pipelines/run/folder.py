@@ -1,7 +1,7 @@
 """A run's folder: its configuration, tokenizer, metrics and checkpoints. One process at a time uses it."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -219,15 +219,11 @@ def lock(folder: Path) -> Iterator[None]:
 def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenizer: Tokenizer) -> Run:
     """Return the run of `recipe` in `folder`: a new one, or an existing one that differs only in CHANGEABLE fields.
 
-    An existing run takes over the new values. Raises ValueError if the folder holds another run, naming the first field
-    that differs, or something else.
+    An existing run takes over the new values. Raises ValueError as `check_folder` does.
     """
+    changes = check_folder(folder, recipe, facts, tokenizer)
     if (folder / "config.toml").exists():
         run = Run(folder)
-        if "imported_from" in run.facts:
-            raise ValueError(f"{folder} was imported, and training cannot resume it: choose another `out`")
-        _check_config(run)
-        changes = _changes(run, recipe, facts)
         if changes or run.facts["data"] != facts["data"]:
             # The dataset may have moved: record its new path.
             save_config(folder / "config.toml", recipe, {**run.facts, "data": facts["data"]})
@@ -236,14 +232,32 @@ def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenize
             changed = ", ".join(f"{name} {now!r} (was {was!r})" for name, was, now in changes)
             say(f"{run.name} resumes with {changed}")
         return run
-    foreign = [path.name for path in folder.iterdir() if path.name != ".lock" and path.suffix != ".partial"]
+    tokenizer.save(folder)
+    save_config(folder / "config.toml", recipe, facts)
+    return Run(folder)
+
+
+def check_folder(
+    folder: Path, recipe: Recipe, facts: Mapping[str, Any], tokenizer: Tokenizer
+) -> list[tuple[str, Any, Any]]:
+    """Return (field, the run's value, `recipe`'s value) for each change of the run in `folder`. A new run has none.
+
+    Raises ValueError if the folder holds another run, naming the first field that differs, or something else. `facts`
+    needs `data` and `dataset_fingerprint`.
+    """
+    if (folder / "config.toml").exists():
+        run = Run(folder)
+        if "imported_from" in run.facts:
+            raise ValueError(f"{folder} was imported, and training cannot resume it: choose another `out`")
+        _check_config(run)
+        return _changes(run, recipe, facts)
+    there = folder.iterdir() if folder.exists() else ()
+    foreign = [path.name for path in there if path.name != ".lock" and path.suffix != ".partial"]
     if foreign and not (foreign == ["tokenizer.json"] and _holds(folder, tokenizer)):
         raise ValueError(
             f"{folder} is not empty and holds no run (it has {foreign[0]}): choose another `out`, or empty it"
         )
-    tokenizer.save(folder)
-    save_config(folder / "config.toml", recipe, facts)
-    return Run(folder)
+    return []
 
 
 def _check_config(run: Run) -> None:
@@ -260,7 +274,7 @@ def _check_config(run: Run) -> None:
         return
 
 
-def _changes(run: Run, recipe: Recipe, facts: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+def _changes(run: Run, recipe: Recipe, facts: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
     """Return (field, the run's value, `recipe`'s value) for each change; ValueError for a forbidden change.
 
     `facts`, such as the fingerprint of the data, belong to the run that `recipe` asks for.

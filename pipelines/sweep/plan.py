@@ -170,22 +170,20 @@ def read_settings(folder: Path) -> dict[str, Any] | None:
     return settings
 
 
-def settings_of(budget: Budget, split_rule: str, held_out: list[bytes]) -> dict[str, Any]:
-    """Return the settings that all runs of a sweep have in common, in the types of JSON."""
-    facts = {
-        "format": 1,
-        "flops": budget.flops,
-        "split_rule": split_rule,
-        "held_out_bytes": sum(map(len, held_out)),
-        "held_out_sha256": fingerprint(held_out),
-        "recipe": asdict(budget.recipe),
-    }
+def settings_of(budget: Budget, split_rule: str, held_out: list[bytes] | None) -> dict[str, Any]:
+    """Return the settings that all runs of a sweep have in common, in the types of JSON.
+
+    Without the held-out text, as in a dry run, its settings are missing.
+    """
+    facts = {"format": 1, "flops": budget.flops, "split_rule": split_rule, "recipe": asdict(budget.recipe)}
+    if held_out is not None:
+        facts |= {"held_out_bytes": sum(map(len, held_out)), "held_out_sha256": fingerprint(held_out)}
     settings: dict[str, Any] = json.loads(json.dumps(facts))
     return settings
 
 
 def check_settings(folder: Path, settings: dict[str, Any]) -> None:
-    """Raise ValueError if `folder` holds a sweep with other settings, or something else."""
+    """Raise ValueError if `folder` holds a sweep with other values of `settings`, or something else."""
     earlier = read_settings(folder)
     if earlier is None:
         return
@@ -196,7 +194,7 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
         "held_out_sha256": "give the same corpus and reading options",
     }
     for name, remedy in remedies.items():
-        if earlier.get(name) != settings[name]:
+        if name in settings and earlier.get(name) != settings[name]:
             raise ValueError(f"{folder} holds a sweep with another {name}: {remedy}, or choose another `out`")
 
 

@@ -21,7 +21,7 @@ from pipelines.evaluation.task_evaluation import measure_task
 from pipelines.exchange.task_export import exported_head
 from pipelines.machine import choose_machine, cores_per_operation, freed_memory_returned, without_subnormals
 from pipelines.recipes.recipe import Recipe
-from pipelines.run.folder import Run
+from pipelines.run.folder import Run, check_folder
 from pipelines.run.predictor import Predictor
 from pipelines.run.retention import checkpoint_folders
 from pipelines.tasks.comparison import BEFORE, SCRATCH
@@ -95,10 +95,14 @@ def _check_same_start(held: Run, work: EncodedTask, source: Run | None) -> None:
     raise ValueError(f"{held.folder} holds another run: it started from {had}, not from {given}; choose another `out`")
 
 
-def print_plan(run: Run, work: EncodedTask, out: Path) -> None:
-    """Print the examples, the settings and the time of a fine-tuning."""
+def print_plan(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, from_scratch: bool) -> None:
+    """Print the examples, the settings and the time of a fine-tuning; ValueError if `out` holds another run."""
     recipe, parts = work.recipe, (work.encoded_training, work.encoded_validation)
     assert recipe.task is not None and recipe.finetune is not None
+    if (out / "config.toml").exists():
+        _check_same_start(Run(out), work, None if from_scratch else run)
+    facts = {**files.facts(), "dataset_fingerprint": fingerprint(work.training, work.validation)}
+    check_folder(out, recipe, facts, work.reader.tokenizer)
     cut = sum(len({one.origin for one in part if one.cut}) for part in parts)
     settings = recipe.finetune
     answer(

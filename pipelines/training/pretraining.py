@@ -8,6 +8,7 @@ from pipelines.cli.display import answer, quantity
 from pipelines.exchange.possible_exports import possible_exports
 from pipelines.machine import cores_per_operation, freed_memory_returned, without_subnormals
 from pipelines.recipes.recipe import Recipe
+from pipelines.run.folder import check_folder
 from pipelines.run.retention import checkpoint_folders
 from pipelines.run.sources import Sources, spell
 from pipelines.training.data import open_training_data
@@ -32,12 +33,7 @@ def train(recipe: Recipe, sources: Sources, out: Path, parallel: Kind, init_from
 def _train(recipe: Recipe, sources: Sources, out: Path, parallel: OneProcess, init_from: Path | None) -> int:
     mixture = open_sources(sources, recipe.objective)
     dataset = mixture.first
-    tok = Tokenizer.load(dataset.folder)
-    if tok.fingerprint != dataset.tokenizer_fingerprint:
-        raise ValueError(
-            f"{dataset.place}: its tokenizer.json is not the tokenizer that the dataset was built with "
-            f"({tok.fingerprint[:16]} instead of {dataset.tokenizer_fingerprint[:16]}): build the dataset again"
-        )
+    tok = _tokenizer(dataset)
     if parallel.broadcast(mixture.fingerprint) != mixture.fingerprint:
         raise ValueError(
             f"{spell(sources)} is other data on rank {parallel.rank} than on rank 0: give all ranks the same"
@@ -65,12 +61,16 @@ def _train(recipe: Recipe, sources: Sources, out: Path, parallel: OneProcess, in
 
 
 def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | None = None) -> None:
-    """Print the work that `recipe` takes on the data of `sources`, its size and its output path."""
+    """Print the work that `recipe` takes on the data of `sources`, its size and its output path.
+
+    Raises ValueError, as the training does, if the dataset is damaged or if `out` holds another run.
+    """
     mixture = open_sources(sources, recipe.objective)
     dataset = mixture.first
+    tok = _tokenizer(dataset)
     start = find_start(recipe, dataset, out, init_from)
-    recipe = fit_to_data(recipe, dataset, start.vocab_size)
-    tok = Tokenizer.load(dataset.folder)
+    recipe = _fit(recipe, dataset, out, start.vocab_size)
+    check_folder(out, recipe, {"data": spell(sources), "dataset_fingerprint": mixture.fingerprint}, tok)
     open_training_data(recipe, mixture, tok, facts=start.facts)  # checks special tokens
     train = recipe.train
     costs = model_costs(recipe.model, "float32", train.optimizer)
@@ -99,6 +99,17 @@ def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | No
         answer(line)
     state = "resume the run" if checkpoint_folders(out) else "make a run"
     answer(f"would {state} in {out}, with {retained} checkpoints of about {quantity(checkpoint, 'B')} each")
+
+
+def _tokenizer(dataset: Dataset) -> Tokenizer:
+    """Return the tokenizer of a dataset; ValueError if it is not the one that the dataset was built with."""
+    tok = Tokenizer.load(dataset.folder)
+    if tok.fingerprint != dataset.tokenizer_fingerprint:
+        raise ValueError(
+            f"{dataset.place}: its tokenizer.json is not the tokenizer that the dataset was built with "
+            f"({tok.fingerprint[:16]} instead of {dataset.tokenizer_fingerprint[:16]}): build the dataset again"
+        )
+    return tok
 
 
 def _fit(recipe: Recipe, dataset: Dataset, out: Path, vocab_size: int) -> Recipe:

@@ -120,7 +120,7 @@ def _finetune(
     from pipelines.training import finetuning  # imports PyTorch, which takes seconds
 
     if dry_run:
-        finetuning.print_plan(run, work, out)
+        finetuning.print_plan(run, work, files, out, from_scratch)
         return 0
     status = finetuning.train(run, work, files, out, parallel, from_scratch)
     if status == 0 and is_first_process():

@@ -116,6 +116,8 @@ def sweep_vocabulary(
         budget.tokens(vocabulary.size)  # refuses a budget of less than one step
     _warn_of_schedules(budget, wanted)
     if dry_run:
+        if earlier:
+            check_settings(out, settings_of(_on_this_machine(budget, earlier), source.split_rule, None))
         _print_plan(budget, wanted, seeds, workers, source, out, strict=bool(sizes))
         return None
     from pipelines.sweep.sweep_runs import Work
@@ -176,10 +178,10 @@ def _on_this_machine(budget: "Budget", earlier: dict[str, Any] | None) -> "Budge
 
     Otherwise each run would choose its own, and could choose differently on a busy machine.
     """
-    from pipelines.machine import choose_machine
-
     train = budget.recipe.train
     if earlier is None:
+        from pipelines.machine import choose_machine
+
         machine = choose_machine(train.device, train.dtype, half=True)
         train = replace(train, device=machine.device_name, dtype=machine.dtype_name)
     else:

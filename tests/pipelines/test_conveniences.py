@@ -73,6 +73,16 @@ def test_a_dry_run_fails_where_the_real_run_would(in_process, dataset_folder, tm
     assert "model.context_length is 256, but the dataset has blocks of 32 tokens" in done.stderr
 
 
+def test_a_dry_run_of_training_refuses_the_folders_that_the_run_refuses(in_process, dataset_folder, trained_gpt):
+    command = ("pretrain", "--out", trained_gpt, "--dry-run")
+    assert "would resume the run" in in_process(*command).stdout
+    done = in_process(*command, "--train.lr", "0.5")
+    assert done.returncode == 1 and "holds another run: its train.lr is 0.002, not 0.5" in done.stderr
+    options = ("--data", dataset_folder, "--model.context-length", "32", "--out", dataset_folder)
+    done = in_process("pretrain", "gpt-tiny", *options, "--dry-run")
+    assert done.returncode == 1 and "is not empty and holds no run" in done.stderr
+
+
 @pytest.mark.parametrize("dry", [True, False])
 def test_a_schedule_longer_than_the_run_is_named_by_the_run_and_its_dry_run(in_process, dataset_folder, dry):
     """The warm-up ends with the run, or the batch is still growing."""

@@ -394,3 +394,10 @@ def test_the_command_prints_a_table_for_people_and_a_dry_run_nothing_else(in_pro
         assert shown in done.stdout
     assert "perplexity" not in done.stdout + done.stderr
     assert Run(tmp_path / "out").recipe.task.pooling == "first"
+    assert "would resume the run" in in_process(*words, "--dry-run").stdout
+    for options, match in (
+        (("--lr", "0.5"), "holds another run: its finetune.lr is"),
+        (("--from-scratch",), "holds another run: it started from the weights of"),
+    ):
+        refused = in_process(*words, *options, "--dry-run")
+        assert refused.returncode == 1 and match in refused.stderr

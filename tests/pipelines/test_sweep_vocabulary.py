@@ -247,11 +247,15 @@ def test_bad_options_are_refused_and_leave_no_files(in_process, tmp_path, text_f
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sweep_with_other_settings_is_refused(swept, in_process, text_folder, tiny):
-    command = ("sweep-vocabulary", text_folder, "--out", swept[0], "--recipe", tiny, "--sizes", "600")
+@pytest.mark.parametrize("dry", [False, True])
+def test_a_sweep_with_other_settings_is_refused(swept, in_process, text_folder, tiny, tmp_path, dry):
+    recipe = load_recipe(tiny)
+    save_config(tmp_path / "other.toml", replace(recipe, train=replace(recipe.train, lr=0.5)), {})
+    command = ("sweep-vocabulary", text_folder, "--out", swept[0], "--sizes", "600", *["--dry-run"] * dry)
     for options, words in (
-        (("--flops", "1e9"), "another flops: give --flops 3e+08"),
-        (("--split", "tail:0.1"), "another split_rule"),
+        (("--recipe", tiny, "--flops", "1e9"), "another flops: give --flops 3e+08"),
+        (("--recipe", tiny, "--split", "tail:0.1"), "another split_rule"),
+        (("--recipe", "other.toml"), "another recipe: give the same --recipe"),
     ):
         done = in_process(*command, *options)
         assert done.returncode == 1
