@@ -94,10 +94,12 @@ Dtype = Annotated[
 TextPooling = Literal["mean", "cls", "first", "last"]
 """The hidden states that stand for a text; cls is the first position."""
 AsJson = Annotated[bool, tyro.conf.arg(name="json")]
+SHORT = ("-q",)
+"""Short names of options"""
 Quiet = Annotated[
     bool,
     tyro.conf.FlagCreatePairsOff,
-    tyro.conf.arg(aliases=["-q"], help="Print results and errors only."),
+    tyro.conf.arg(aliases=SHORT, help="Print results and errors only."),
 ]
 HelpAll = Annotated[
     bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help="Print all options and their whole descriptions.")

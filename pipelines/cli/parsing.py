@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from functools import partial
+from itertools import pairwise
 from types import MappingProxyType, NoneType, UnionType
 from typing import Annotated, Any, TypeVar, Union, Unpack, get_args, get_origin, get_type_hints
 
@@ -22,7 +23,7 @@ from tyro._errors import (
 )
 from tyro.constructors import ConstructorRegistry, PrimitiveConstructorSpec, PrimitiveTypeInfo
 
-from pipelines.cli.arguments import HelpAll, Quiet, check_writable, parse_count, parse_number
+from pipelines.cli.arguments import SHORT, HelpAll, Quiet, check_writable, parse_count, parse_number
 from pipelines.cli.errors import UsageError, nearest
 from pipelines.cli.escapes import as_options, command_line
 from pipelines.cli.help import FLAGS, Lists, examples, help_text, metavar, page
@@ -52,7 +53,7 @@ def parse(
         module, whole = sys.modules[target.__module__], "--help-all" in arguments
         print(help_text(bind, registry(), module, prog, _description(target), lists, whole), file=Stdout(), end="")
         raise SystemExit(0)
-    with on_parse_error(lambda event: _refuse([*_options(bind.__annotations__)], event)):
+    with on_parse_error(lambda event: _refuse(arguments, [*_options(bind.__annotations__)], event)):
         call, quiet = tyro.cli(
             bind, args=list(arguments), prog=prog, registry=registry(), config=(tyro.conf.DisallowNone,)
         )
@@ -102,16 +103,22 @@ def parse_second(functions: Mapping[str, Callable[..., Any]], arguments: Sequenc
     raise SystemExit(0)
 
 
-def _refuse(options: Sequence[str], event: ParseErrorEvent) -> None:
-    """Raise UsageError with one sentence about a mistake in the command line."""
+def _refuse(words: Sequence[str], options: Sequence[str], event: ParseErrorEvent) -> None:
+    """Raise UsageError with one sentence about a mistake in the command line `words`."""
+    strange = [word for word in words if _is_option(word) and _option_name(word) not in (*options, *SHORT)]
     match event:
         case MissingArgs():
             missing = ", ".join(map(_usage, (missing.arg for missing in event.missing_arguments)))
             text = "; ".join(filter(None, (f"missing {missing}", _unknown(event.unrecognized_tokens, options))))
         case UnrecognizedArgs():
             text = _unknown(event.tokens, options)
+        case BadValue() if event.argument.is_positional() and strange:
+            text = _unknown(strange, options)  # the parser takes it for the value of the positional argument
         case BadValue():
             text = f"{event.argument.display_name()} needs a value: {_usage(event.argument)}"
+            names = event.argument.lowered.name_or_flags
+            if any(_option_name(word) in names and following in strange for word, following in pairwise(words)):
+                text += f"; write {names[0]}={metavar(event.argument)} if it begins with a hyphen"
         case InvalidChoice():
             choices = " or ".join(filter(None, (", ".join(event.choices[:-1]), event.choices[-1])))
             text = f"{event.argument.display_name()} is {event.value}, but must be {choices}"
@@ -128,6 +135,16 @@ def _usage(argument: ArgumentDefinition) -> str:
     return " ".join(filter(None, (*lowered.name_or_flags[: not argument.is_positional()], metavar(argument))))
 
 
+def _is_option(word: str) -> bool:
+    """Return whether the parser takes a word for an option: hyphens and a letter, so neither a number nor "-"."""
+    return word.startswith("-") and word.lstrip("-")[:1].isalpha()
+
+
+def _option_name(word: str) -> str:
+    """Return the option in a word such as "--top_k=5", with hyphens."""
+    return word.partition("=")[0].replace("_", "-")
+
+
 def _unknown(words: Sequence[str], options: Sequence[str]) -> str:
     """Return a message about the first word that is no argument, with the options that resemble it."""
     if not words:
@@ -135,8 +152,7 @@ def _unknown(words: Sequence[str], options: Sequence[str]) -> str:
     word = words[0]
     if not word.startswith("-"):
         return f"unexpected argument {word}"
-    name = word.partition("=")[0].replace("_", "-")
-    similar = nearest(name, options)
+    similar = nearest(_option_name(word), options)
     return f"unknown option {word}" + (f" (did you mean {' or '.join(similar)}?)" if similar else "")
 
 

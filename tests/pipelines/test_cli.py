@@ -174,6 +174,9 @@ LONG = "/a/path/that/does/not/fit/into/a/line/of/eighty/columns/however/it/is/br
         ("pretrain gpt-tiny --data x --out y --train.lr -1", "train.lr is -1.0, but must be above 0"),
         ("generate x --top-k few", "--top-k: 'few' is not a whole number"),
         ("generate x --top-p few", "--top-p: 'few' is not a number"),
+        ("generate -q --promt x run", "unknown option --promt (did you mean --prompt?): `bytelm generate --help-all`"),
+        ("generate run --prompt --greedy", "--prompt needs a value: --prompt TEXT: `bytelm generate --help-all`"),
+        ("generate run --prompt -ing", "TEXT; write --prompt=TEXT if it begins with a hyphen: `bytelm generate"),
         ("generate", "missing RUN: `bytelm generate --help-all`"),
         (
             "train-tokenizer x --vocab-size 1k --out y --pairs en",
