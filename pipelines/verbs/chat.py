@@ -15,7 +15,7 @@ import tyro
 
 from pipelines.cli import waiting
 from pipelines.cli.arguments import Adapter, AsJson, Checkpoint, Device, Dtype, RunFolder
-from pipelines.cli.display import say, write
+from pipelines.cli.display import say, say_on_stderr, write
 from pipelines.cli.process import interrupts
 from pipelines.cli.text_input import argument_text, without_line_end
 from pipelines.cli.verbs import verb
@@ -62,13 +62,17 @@ def chat(
     options = SamplingOptions(**sampling)
     if tokens < 1:
         raise ValueError(f"`tokens` is {tokens}, but must be at least 1")
+    if as_json:
+        say_on_stderr()
     opened(run, checkpoint, device, dtype, adapter=adapter).require_chat_template()
     given = [argument_text(text, "`message`") for text in message]
     start = [] if system is None else [{"role": "system", "content": argument_text(system, "`system`")}]
     from pipelines.generation.answers import load_run  # imports PyTorch, which takes seconds
 
     loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype, adapter=adapter)
-    said = _talk(loaded, start, iter(given) if given else _typed(loaded.run.name), tokens, options, silent=as_json)
+    said = _talk(
+        loaded, start, iter(given) if given else _typed(loaded.run.name, as_json), tokens, options, silent=as_json
+    )
     if as_json:
         write(json.dumps(said, ensure_ascii=False))
     return said
@@ -103,8 +107,11 @@ def _talk(
     return said
 
 
-def _typed(name: str) -> Iterator[str]:
-    """Yield the lines of standard input that are not blank. A terminal shows a prompt."""
+def _typed(name: str, as_json: bool) -> Iterator[str]:
+    """Yield the lines of standard input that are not blank.
+
+    A terminal shows a prompt: on standard error with `as_json`, because standard output has only the JSON.
+    """
     typed = sys.stdin.isatty()
     if typed:
         import readline  # noqa: F401 - input() edits lines with it
@@ -113,9 +120,14 @@ def _typed(name: str) -> Iterator[str]:
     while True:
         try:
             with waiting.pause_line():
-                line = input("> ") if typed else sys.stdin.buffer.readline().decode()
+                if typed and as_json:
+                    print("> ", end="", file=sys.stderr, flush=True)
+                line = input("" if as_json else "> ") if typed else sys.stdin.buffer.readline().decode()
         except EOFError:
-            write("")
+            if as_json:
+                print(file=sys.stderr)
+            else:
+                write("")
             return
         except UnicodeDecodeError as error:
             raise ValueError(f"standard input is not UTF-8 ({error.reason}): convert it") from None

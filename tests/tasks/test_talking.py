@@ -13,6 +13,7 @@ import pytest
 
 import bytelm
 from pipelines.chat.messages import conversation_of, fitting
+from pipelines.cli.dispatch import main
 from pipelines.run.loaded_run import load_run
 from tests.conftest import BYTELM
 
@@ -71,6 +72,17 @@ def test_a_conversation_that_outgrows_the_context_keeps_its_system_message(chat_
     assert len(short) <= 28 and run.tokenizer.decode(short).startswith("<|im_start|>system\ns")
     with pytest.warns(UserWarning, match="the last message has"):
         run.chat("long " * 100, tokens=2)
+
+
+def test_on_a_terminal_standard_output_has_only_the_json(chat_run, monkeypatch, capsys):
+    own, theirs = pty.openpty()
+    with open(own, "wb", buffering=0) as keys, open(theirs, encoding="utf-8") as terminal:  # noqa: PTH123
+        monkeypatch.setattr(sys, "stdin", terminal)
+        keys.write(b"3 + 1?\n\x04")
+        assert main(["chat", str(chat_run), "--tokens", "2", "--json"]) == 0
+    said = capsys.readouterr()
+    assert [one["role"] for one in json.loads(said.out)] == ["user", "assistant"]
+    assert "write a message" in said.err and "> " in said.err
 
 
 @pytest.mark.slow
