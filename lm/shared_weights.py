@@ -2,7 +2,7 @@
 
 A block is a module of its own at every depth, with its own hooks, probability of being skipped and decoding state.
 `named_parameters` yields a shared parameter once, under the name that it has in the first block of its group. State
-dicts have the same names.
+dicts have the same names, and the buffers of every block: the random features of a Performer differ by block.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def share_weights(stack: Stack) -> None:
 
 
 def save_once(stack: Stack) -> None:
-    """Keep only the first block of each group in the stack's state dicts. Loading fills the other blocks in."""
+    """Keep parameters once in the stack's state dicts, in the first block of a group. Loading fills the others in."""
     if any(True for _ in _copies(stack)):
         stack.register_state_dict_post_hook(_without_copies)  # type: ignore[no-untyped-call]
         stack.register_load_state_dict_pre_hook(_with_copies)  # type: ignore[no-untyped-call]
@@ -43,13 +43,15 @@ def _copies(stack: Stack) -> Iterator[tuple[int, int]]:
 
 
 def _without_copies(module: nn.Module, state: dict[str, Tensor], prefix: str, _: dict[str, Any]) -> None:
-    for layer, _first in _copies(cast("Stack", module)):
-        for name in [name for name in state if name.startswith(f"{prefix}blocks.{layer}.")]:
-            del state[name]
+    stack = cast("Stack", module)
+    for layer, _first in _copies(stack):
+        for name, _parameter in stack.blocks[layer].named_parameters():
+            del state[f"{prefix}blocks.{layer}.{name}"]
 
 
 def _with_copies(module: nn.Module, state: dict[str, Tensor], prefix: str, *_: Any) -> None:
     for layer, first in _copies(cast("Stack", module)):
         copy, source = f"{prefix}blocks.{layer}.", f"{prefix}blocks.{first}."
         found = {name: tensor for name, tensor in state.items() if name.startswith(source)}
-        state |= {copy + name.removeprefix(source): tensor for name, tensor in found.items()}
+        for name, tensor in found.items():
+            state.setdefault(copy + name.removeprefix(source), tensor)  # buffers are there already

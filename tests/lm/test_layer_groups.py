@@ -165,6 +165,16 @@ def test_every_weight_is_saved_and_initialised_once(config):
         other.load_state_dict({name: tensor for name, tensor in saved.items() if "blocks.0.mlp." not in name})
 
 
+def test_a_saved_performer_keeps_the_random_features_of_every_layer():
+    model = random_model(replace(SMALL, mixer="performer"))
+    saved = model.state_dict()
+    features = [tensor for name, tensor in saved.items() if name.endswith(".directions")]
+    assert len(features) == 4 and not torch.equal(features[0], features[1])
+    other = random_model(model.config, seed=4)
+    other.load_state_dict(saved)
+    assert torch.equal(read(other, some_ids()), read(model, some_ids()))
+
+
 def test_as_many_groups_as_layers_is_a_model_without_groups():
     one, other = (LanguageModel(replace(SMALL, layer_groups=groups), seed=5) for groups in (0, 4))
     assert list(one.state_dict()) == list(other.state_dict())
