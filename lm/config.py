@@ -167,7 +167,7 @@ class ModelConfig:
     scaled_embedding: bool = False
     """Multiply token embeddings by the root of the width; always so with sinusoidal positions"""
     scaled_head: bool = False
-    """Divide hidden states by the root of the width before the head, as in T5"""
+    """Divide hidden states by the root of the width before the output matrix, as in T5"""
     soft_cap: float = 0.0
     """Logits become cap * tanh(logits / cap); 0: no cap"""
     token_types: int = 0

@@ -52,6 +52,7 @@ class LanguageHead(Component):
         self.fused: FusedScore | None = None
         self._embedding = (embedding,)  # a tuple hides the module: the matrix is counted and saved once
         self.soft_cap = config.soft_cap
+        self.scale = config.width**-0.5 if config.scaled_head else 1.0
         self.weight = None if config.tied_head else nn.Parameter(torch.empty(config.vocab_size, config.width))
         self.bias = nn.Parameter(torch.empty(config.vocab_size)) if bias else None
 
@@ -68,6 +69,10 @@ class LanguageHead(Component):
         """hidden (..., width) to unnormalised log-probabilities (..., V), in the dtype of hidden."""
         bias = None if self.bias is None else self.bias.to(hidden.dtype)
         return self.cap(F.linear(self(hidden), self.output_weight.to(hidden.dtype), bias))
+
+    def scaled(self, hidden: Tensor) -> Tensor:
+        """Return hidden states divided by the root of the width if `config.scaled_head`, as in T5."""
+        return hidden if self.scale == 1.0 else hidden * self.scale
 
     def cap(self, logits: Tensor) -> Tensor:
         """Return soft_cap * tanh(logits / soft_cap); a cap of 0 changes nothing."""
@@ -108,16 +113,15 @@ class LanguageHead(Component):
 
 
 class NextTokenHead(LanguageHead):
-    """Passes hidden states on unchanged, or divided by the root of the width (T5)."""
+    """Passes hidden states on, unchanged or scaled."""
 
     selected_only = False
 
     def __init__(self, config: ModelConfig, embedding: Embedding) -> None:
         super().__init__(config, embedding, bias=False)
-        self.scale = config.width**-0.5 if config.scaled_head else 1.0
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return hidden if self.scale == 1.0 else hidden * self.scale
+        return self.scaled(hidden)
 
 
 class MaskedTokenHead(LanguageHead):
@@ -131,7 +135,7 @@ class MaskedTokenHead(LanguageHead):
         self.norm = build_norm(config)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        return self.norm(F.gelu(self.dense(hidden)))
+        return self.scaled(self.norm(F.gelu(self.dense(hidden))))
 
     def flops(self, rows: float) -> float:
         """Return the training FLOPs of predicting `rows` positions."""

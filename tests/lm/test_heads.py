@@ -44,3 +44,7 @@ def test_a_scaled_head_divides_by_the_root_of_the_width(hidden):
     decoder = replace(ENCODER, architecture="decoder")
     torch.testing.assert_close(NextTokenHead(replace(decoder, scaled_head=True), EMBEDDING)(hidden), hidden / 4)
     assert NextTokenHead(decoder, EMBEDDING)(hidden) is hidden
+    theirs, ours = BertLMPredictionHead(BERT).eval(), MaskedTokenHead(replace(ENCODER, scaled_head=True), EMBEDDING)
+    copied(ours.dense, theirs.transform.dense)
+    copied(ours.norm, theirs.transform.LayerNorm)
+    torch.testing.assert_close(ours(hidden), theirs.transform(hidden) / 4)

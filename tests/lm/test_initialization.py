@@ -78,6 +78,13 @@ def test_t5_gives_every_layer_and_the_unscaled_scores_unit_variance():
         assert v.std().item() == pytest.approx(1, abs=0.1)
 
 
+@pytest.mark.parametrize("config", [ENCODER, replace(DECODER, tied_head=True)], ids=lambda config: config.architecture)
+def test_t5_gives_the_logits_of_a_scaled_head_unit_variance(config):
+    model = LanguageModel(replace(config, initialization="t5", scaled_head=True), seed=0)
+    ids = torch.randint(600, (2, 32), generator=torch.Generator().manual_seed(1))
+    assert model.logits(model(ids)).std().item() == pytest.approx(1, abs=0.1)
+
+
 def test_t5_divides_queries_only_where_attention_does_not_scale_scores():
     model = LanguageModel(replace(DECODER, initialization="t5"), seed=0)
     for key, parameter in random_parameters(model):

@@ -183,7 +183,7 @@ class Textbook:
         config = self.config
         if config.architecture == "encoder":
             hidden = self.norm("head.norm", gelu(self.linear("head.dense", hidden)))
-        elif config.scaled_head:
+        if config.scaled_head:
             hidden = hidden / math.sqrt(config.width)
         matrix = self.weights["embedding.weight" if config.tied_head else "head.weight"]
         values = hidden @ matrix.T + self.weights.get("head.bias", 0.0)
