@@ -95,10 +95,12 @@ class Recipe:
                     f"train.{name} is {getattr(train, name)!r}, but the objective is {self.objective!r}, without "
                     "masks: leave it out, train an encoder on 'masked-token', or give a decoder train.masked_rows"
                 )
-        if train.masked_rows and not (self.model.attention_only and self.model.positions != "relative"):
+        backward = not self.model.attention_only or self.model.positions in ("relative", "relative-keys")
+        if train.masked_rows and backward:
             raise ValueError(
                 f"train.masked_rows is {train.masked_rows}, but mixers other than attention, and model.positions="
-                "'relative' of a decoder, see the past only: give model.mixer=attention with other positions"
+                "'relative' or 'relative-keys' of a decoder, see the past only: give model.mixer=attention with other "
+                "positions"
             )
 
     @property

@@ -225,6 +225,7 @@ def test_a_run_resumes_with_the_same_rows(recipe, dataset_folder, tmp_path, monk
         ({}, {"masked_rows": 1.5}, r"train\.masked_rows is 1\.5, but must be in \[0, 1\]"),
         ({"mixer": "average", "positions": "none"}, {"masked_rows": 0.5}, "mixers other than attention"),
         ({"positions": "relative"}, {"masked_rows": 0.5}, "see the past only"),
+        ({"positions": "relative-keys"}, {"masked_rows": 0.5}, "'relative-keys' of a decoder, see the past only"),
     ],
 )
 def test_models_that_cannot_look_ahead_are_refused(small_recipe, model, train, words):
