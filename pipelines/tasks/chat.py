@@ -32,6 +32,8 @@ CONVERSATIONS = ("messages", "conversations")
 """Names of columns that hold lists of messages"""
 RELATIVE = ("rotary", *UNBOUNDED)
 """Kinds of positions for which a conversation's loss does not depend on its place in a row"""
+RELATIVE_PATTERNS = ("none", "dilated", "strided")
+"""Sparse patterns of attention for which it does not either"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,7 +193,8 @@ class Chat(Task):
         return kept
 
     def arrange(self, encoded: list[Encoded], model: ModelConfig) -> list[Encoded]:
-        if not self.pack or not model.attention_only or model.positions not in RELATIVE:
+        relative = model.positions in RELATIVE and model.attention_pattern in RELATIVE_PATTERNS
+        if not (self.pack and model.attention_only and relative):
             return encoded
         return [
             packed([encoded[i] for i in row]) for row in best_fit([e.tokens for e in encoded], model.context_length)

@@ -121,7 +121,9 @@ def alone(chat_run, data):
     return encode_task(Run(chat_run), ExampleFiles(data=(data,)), Chat(pack=False), FinetuneConfig()).encoded_training
 
 
-def test_packing_changes_neither_loss_nor_gradient(alone, wide):
+@pytest.mark.parametrize("pattern", ["none", "strided"])
+def test_packing_changes_neither_loss_nor_gradient(alone, wide, pattern):
+    wide = replace(wide, attention_pattern=pattern, pattern_size=16 if pattern == "none" else 5)
     together, found = Chat().arrange(alone, wide), []
     assert 4 * len(together) < len(alone)
     for examples in (together, alone):
@@ -139,6 +141,11 @@ def test_packing_changes_neither_loss_nor_gradient(alone, wide):
 def test_models_with_absolute_positions_are_not_packed(alone, wide, positions):
     assert Chat().arrange(alone, replace(wide, positions=positions)) == alone
     assert len(Chat().arrange(alone, wide)) < len(alone)
+
+
+@pytest.mark.parametrize("pattern", ["fixed", "global", "random"])
+def test_models_whose_sparse_attention_depends_on_the_place_in_a_row_are_not_packed(alone, wide, pattern):
+    assert Chat().arrange(alone, replace(wide, attention_pattern=pattern)) == alone
 
 
 def test_rows_of_every_form_are_read(chat_run, tmp_path):
