@@ -43,6 +43,7 @@ class Attention(Mixer):
 
     component = "attention"
     fields: ClassVar[tuple[str, ...]] = (*OPTIONAL, "positions")
+    scored = True
     bidirectional = True
     state = KVCache
     has_pattern: ClassVar[bool] = True

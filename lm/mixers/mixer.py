@@ -16,7 +16,7 @@ from torch import Tensor
 from lm.config import MixerKind, ModelConfig
 from lm.layers import Component
 from lm.masks import Mask
-from lm.position_checks import IN_SCORES
+from lm.position_checks import BIASES, IN_SCORES
 from lm.positions import Rotary
 
 if TYPE_CHECKING:
@@ -32,6 +32,8 @@ OPTIONAL = (
 """Fields of `ModelConfig` that only some mixers read."""
 OF_ALL = ("document_mask", "value_embeddings")
 """Those of OPTIONAL that the mixers of all layers must read. For the others, one of them is enough."""
+OF_SCORES = ("scaled_attention", "attention_pattern")
+"""Those that all mixers with attention scores must read, because they change the scores of every layer."""
 OF_CROSS = ("head_width", "kv_heads", "qk_norm")
 """Those of OPTIONAL that all cross-attention reads."""
 OF_DOT = ("scaled_attention", "attention")
@@ -46,6 +48,8 @@ class Mixer(Component):
 
     fields: ClassVar[tuple[str, ...]] = ()
     """The fields in OPTIONAL that the mixer reads; "positions" if it adds them to scores."""
+    scored: ClassVar[bool] = False
+    """Whether the mixer has attention scores."""
     bidirectional: ClassVar[bool] = False
     """Whether encoders can have the mixer."""
     state: ClassVar[type[MixerState]]
@@ -100,9 +104,11 @@ def check_mixers(config: ModelConfig) -> None:
     if config.architecture == "encoder-decoder":
         read |= {*OF_CROSS, *(OF_DOT if config.cross == "dot" else ())}
     for mixer, kind in kinds.items():
-        unread = [field for field in OPTIONAL if field not in (kind.fields if field in OF_ALL else read)]
+        needed = (*OF_ALL, *(OF_SCORES if kind.scored else ()))
+        unread = [field for field in OPTIONAL if field not in (kind.fields if field in needed else read)]
         unused = {field: getattr(ModelConfig, field) for field in unread}
-        if config.positions in IN_SCORES and "positions" not in read:
+        biased = kind.scored and config.positions in BIASES
+        if config.positions in IN_SCORES and "positions" not in (kind.fields if biased else read):
             unused["positions"] = "none"
         if not kind.bidirectional:
             unused["architecture"] = "decoder"

@@ -25,7 +25,7 @@ from lm.optim.adamw import AdamW
 from lm.optim.muon import Muon
 from lm.optim.optimizer_settings import OPTIMIZERS, OptimizerKind, OptimizerSettings
 from lm.optim.optimizers import build_optimizers
-from lm.position_checks import IN_SCORES
+from lm.position_checks import BIASES, IN_SCORES
 from tests.lm.layer_groups import with_groups
 
 LENGTHS = st.integers(2, 40)
@@ -52,6 +52,8 @@ def configs(draw):
     layers = len(mixers) * draw(st.integers(1, 4 // len(mixers)))
     decoder_layers = draw(st.integers(0, 3)) if both else 0
     if positions in IN_SCORES and not any("positions" in kind.fields for kind in kinds):
+        positions = "none"
+    if positions in BIASES and Hopfield in kinds:
         positions = "none"
     cross = draw(of(choices.CrossKind)) if both and heads == 1 else "dot"
     config = ModelConfig(

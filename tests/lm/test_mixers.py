@@ -271,6 +271,15 @@ def test_a_window_limits_the_attention_of_a_hybrid_and_its_cache():
         ),
         ({"mixers": ("lstm", "gru"), "window": 5}, "model.mixers has 'lstm', .* model.window=5"),
         ({"mixers": ("lstm", "hopfield"), "positions": "alibi"}, "model.mixers has 'lstm', .* model.positions='alibi'"),
+        *(
+            ({"mixers": ("attention", "hopfield"), field: value}, f"model.mixers has 'hopfield', .* model.{field}=")
+            for field, value in [
+                ("positions", "alibi"),
+                ("positions", "relative"),
+                ("scaled_attention", False),
+                ("attention_pattern", "strided"),
+            ]
+        ),
     ],
 )
 def test_a_pattern_that_no_model_can_have_is_refused_by_name(options, error):
