@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from lm.layers import LayerNorm, Linear
 from lm.mixers.attention import Attend, Attention
+from lm.mixers.recurrent import RecurrentMixer
 from lm.model import LanguageModel, Stack
 from lm.positions import Rotary
 
@@ -28,6 +29,7 @@ class InferenceModel:
         self.config = model.config
         self.dtype = model.compute_dtype
         self.model = copy.deepcopy(model).to(self.dtype).eval().requires_grad_(False)
+        _restore_mixers(self.model, model)
         self.output = fastest_linear(self.model.head.output_weight, self.model.head.bias, sequences)
         _replace_layers(self.model, sequences)
 
@@ -166,6 +168,15 @@ def fastest_linear(weight: Tensor, bias: Tensor | None, rows: int) -> nn.Module:
     layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
     layer.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
     return layer
+
+
+def _restore_mixers(model: LanguageModel, source: LanguageModel) -> None:
+    """Give recurrent mixers their own tensors, such as decays, back from `source`: scans read them in float32."""
+    for module, other in zip(model.modules(), source.modules(), strict=True):
+        if isinstance(module, RecurrentMixer):
+            tensors = [*other.named_parameters(recurse=False), *other.named_buffers(recurse=False)]
+            for name, tensor in tensors:
+                getattr(module, name).data = tensor.detach().clone()
 
 
 def _replace_layers(module: nn.Module, sequences: int) -> None:

@@ -1,5 +1,6 @@
 """Sequence mixers equal their formulas, read the past only, and give the same from a state as from whole sequences."""
 
+import copy
 from dataclasses import replace
 from itertools import chain
 
@@ -216,6 +217,20 @@ def test_bfloat16_is_close_to_float32(mixer):
     rounded = model(ids)
     assert rounded.dtype == torch.bfloat16
     assert float((rounded.float() - exact).std()) < 0.05 * float(exact.std())
+
+
+@pytest.mark.parametrize("mixer", ["mamba2", "gated-linear", "performer"])
+@torch.no_grad()
+def test_generation_in_bfloat16_has_the_decays_and_random_features_of_the_whole_pass(mixer):
+    model, ids = random_model(mixer, torch.float32), random_ids(2, LENGTH)
+    model.compute_dtype = torch.bfloat16
+    ready, rounded = prepare(model).model, copy.deepcopy(model).bfloat16()
+    for block, source in zip(ready.stack.blocks, model.stack.blocks, strict=True):
+        own = [*source.mixer.named_parameters(recurse=False), *source.mixer.named_buffers(recurse=False)]
+        assert own and all(torch.equal(getattr(block.mixer, name), tensor) for name, tensor in own)
+    last = model(ids)[:, -1].float()
+    errors = [(read_pieces(each, ids, [LENGTH - 1, 1])[:, -1] - last).abs().mean() for each in (ready, rounded)]
+    assert errors[0] < errors[1]
 
 
 @torch.no_grad()
