@@ -116,7 +116,8 @@ class EncodingMethods(VocabularyMethods):
         a disallowed special token comes after the ids of the text before it. Memory holds only about the last 256 KiB,
         or the current pretoken if it is longer. Exceptions: a custom regex needs the whole text between two special
         tokens, and so does a Unigram file that does not cut at spaces. An added token that is matched in NFC needs the
-        whole text. NFC needs the text since the last ASCII character.
+        whole text. NFC needs the text since the last ASCII character. Normalizers such as Prepend, Strip and Replace
+        need the whole text between two special tokens.
         """
         if isinstance(pieces, (str, bytes, bytearray, memoryview)) or not isinstance(pieces, Iterable):
             raise ValueError(f"pieces must be an iterable of texts, not a {type(pieces).__name__}; encode takes a text")

@@ -1,5 +1,8 @@
 """Ids in any form decode to their bytes, and invalid ids are errors."""
 
+import warnings
+from functools import partial
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -36,6 +39,31 @@ def test_many_ids_decode_at_once_to_the_same_bytes(trained, stdlib_texts):
         damaged[77_777] = wrong
         with pytest.raises(ValueError, match=f"{wrong} is not an id"):
             tok.decode_bytes(damaged)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram", "sentencepiece"])
+def test_no_negative_id_decodes_to_a_token(kind, shared):
+    """Python reads negative indices from the end of a list. -100 is the ignore index of PyTorch."""
+    if kind == "sentencepiece":
+        tok = Tokenizer.load(shared / "vectors" / "sentencepiece" / "test_model.model")
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # there are few words
+            tok = Tokenizer.train(["some words and other words, often"] * 3, 300 if kind == "bpe" else 40, kind=kind)
+    methods = [
+        *(tok.decode, tok.decode_bytes, tok.decode_tokens_bytes, tok.decode_with_offsets),
+        lambda ids: tok.decode(ids, skip_special_tokens=True),
+        lambda ids: tok.decode_batch([ids]),
+    ]
+    for wrong in (-1, -100, -tok.vocab_size, -tok.vocab_size - 1, -2 * tok.vocab_size):
+        ids = [5, wrong, 6]
+        calls = [partial(method, form) for method in methods for form in (ids, np.array(ids))]
+        calls += [partial(method, wrong) for method in (tok.token_bytes, tok.added_bytes)]
+        for many in (np.array(ids * 20_000), pa.array(ids * 20_000)):
+            calls += [partial(tok.decode_bytes, many, skip_special_tokens=skip) for skip in (False, True)]
+        for call in calls:
+            with pytest.raises(ValueError, match=f"{wrong} is not an id of this tokenizer, which has"):
+                call()
 
 
 def test_invalid_ids_are_value_errors(trained):

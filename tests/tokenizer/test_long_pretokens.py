@@ -123,6 +123,13 @@ def test_a_few_long_runs_give_the_ids_of_the_whole_pretoken():
     assert max(widths) > 4
 
 
+def test_a_word_of_2_gib_is_refused_by_unigram():
+    tok = Tokenizer.train(["a word and another word"] * 3, 24, kind="unigram", special_tokens=())
+    tables, none = tok.vocabulary.kernel_tables(), np.empty(0, dtype=np.uint8)
+    with pytest.raises(ValueError, match="a single pretoken of 2147483648 bytes is longer than the 2 GiB supported"):
+        tables.encode_long(none, 5, 5 + 2**31, none, 0, lambda: None)  # before it reads the text
+
+
 def test_a_run_is_encoded_in_memory_for_its_ids():
     """Each token is the previous one twice. A run has few ids, and encoding needs no memory for each byte."""
     script = """

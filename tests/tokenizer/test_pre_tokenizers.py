@@ -155,6 +155,19 @@ def test_a_saved_file_gives_the_same_ids(pair, texts, tmp_path):
     assert (tmp_path / "again" / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
 
 
+@pytest.mark.parametrize("step", [None, {"type": "Split", "pattern": {"String": "Ġ"}, "behavior": "MergedWithNext"}])
+def test_bytes_that_a_normalizer_spells_have_the_ids_of_tokenizers(step, texts, tmp_path):
+    path = tmp_path / "tokenizer.json"
+    trained_by_tokenizers(texts[:20], "GPT-NeoX, MPT", path)
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content |= {"normalizer": {"type": "ByteLevel"}, "pre_tokenizer": step and step | {"invert": False}}
+    path.write_text(json.dumps(content), encoding="utf-8")
+    ours, theirs = Tokenizer.load(path), tokenizers.Tokenizer.from_file(str(path))
+    expected = [encoding.ids for encoding in theirs.encode_batch(texts[:20])]
+    assert [ours.encode(text) for text in texts[:20]] == expected  # in plain Python if a text is short
+    assert ours.encode_batch(texts[:20]) == expected
+
+
 def test_the_fingerprint_depends_on_every_step(pair, tmp_path):
     ours, _ = pair
     ours.save(tmp_path)

@@ -1,5 +1,6 @@
 """Ids of streams, first ids and numbers of ids are those of the whole text, in bounded memory and time."""
 
+import json
 import subprocess
 import sys
 import time
@@ -63,20 +64,34 @@ BYTES = TEXTS.map(str.encode) | st.lists(st.sampled_from([b"a", b"\xff", b"\xe5\
 )
 
 
+# Fields of tokenizer.json. Normalizing a text twice, or its parts separately, gives other ids.
+NORMALIZERS = {
+    "Prepend": {"normalizer": {"type": "Prepend", "prepend": "x "}},
+    "Strip": {"normalizer": {"type": "Strip", "strip_left": True, "strip_right": True}},
+    "ByteLevel": {"normalizer": {"type": "ByteLevel"}, "pre_tokenizer": None},
+}
+
+
 @pytest.fixture(
-    scope="module", params=[*PATTERNS, "bert-uncased", "bert-cased", "t5-small", "NFC", r"\p{L}+|\s+|[^\p{L}\s]"]
+    scope="module",
+    params=[*PATTERNS, "bert-uncased", "bert-cased", "t5-small", "NFC", *NORMALIZERS, r"\p{L}+|\s+|[^\p{L}\s]"],
 )
-def tok(request):
+def tok(request, tmp_path_factory):
     if request.param == "t5-small":
         return Tokenizer.load(request.getfixturevalue("shared") / "vectors" / "t5-small")
     model = "wordpiece" if request.param.startswith("bert") else "bpe"
-    pattern = "gpt2" if request.param == "NFC" else request.param
+    pattern = "gpt2" if request.param in ("NFC", *NORMALIZERS) else request.param
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the regex is slower, and there are few pairs
         made = Tokenizer.train(["".join(PIECES), "some text CD 字字 " * 3], 320, pattern, kind=model)
     if request.param == "NFC":
         ids = {made.token_bytes(i): i for i in range(len(made)) if made.token_byte_lengths[i]}
         return Tokenizer.from_merges(ids, made.merges, pattern, made.special_tokens, normalizer="NFC")
+    if request.param in NORMALIZERS:
+        made.save(folder := tmp_path_factory.mktemp("saved"))
+        content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8")) | NORMALIZERS[request.param]
+        (folder / "changed.json").write_text(json.dumps(content), encoding="utf-8")
+        return Tokenizer.load(folder / "changed.json")
     return made
 
 

@@ -74,7 +74,7 @@ class CharacterSpans:
         spans = []
         place = of_character = 0
         for i in ids:
-            if vocabulary.unknown is None:
+            if vocabulary.unknown is None and vocabulary.byte_ids is None:  # unknown characters have no ids
                 place = self._after_unknown(normalized, place, frozenset())
             first = last = place
             spelling = self._spellings[i]

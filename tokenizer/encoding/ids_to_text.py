@@ -34,9 +34,9 @@ class ByteDecoding:
 
     @cached_property
     def by_id(self) -> list[bytes | None]:
-        """Return the bytes of each id, followed by `size` Nones, so that negative indices are unknown too."""
+        """Return the bytes of each id, None for an id without a token."""
         vocabulary = self._vocabulary
-        by_id = vocabulary.tokens + [None] * vocabulary.size
+        by_id = [*vocabulary.tokens]
         for spelling, i in [*vocabulary.special_tokens.items(), *vocabulary.unreachable.items()]:
             if by_id[i] is None:
                 by_id[i] = spelling.encode()
@@ -79,7 +79,10 @@ class ByteDecoding:
         listed = ids if isinstance(ids, list) else list(ids)
         try:
             kept = [i for i in listed if i not in self._skipped] if skip_special_tokens else listed
-            return b"".join(self._pieces(kept))
+            decoded = b"".join(self._pieces(kept))
+            if min(kept, default=0) < 0:  # lists take negative indices too
+                raise IndexError("negative id")
+            return decoded
         except (IndexError, TypeError):
             for i in listed:
                 if not hasattr(i, "__index__"):
@@ -94,7 +97,10 @@ class ByteDecoding:
         return list(self._pieces(listed))
 
     def _pieces(self, ids: list[int]) -> Iterable[bytes]:
-        """Return the bytes that each id adds. Unknown ids raise IndexError or TypeError, or give None."""
+        """Return the bytes that each id adds. Unknown ids raise IndexError or TypeError, or give None.
+
+        The caller refuses negative ids.
+        """
         return map(self.by_id.__getitem__, ids)  # type: ignore[arg-type]
 
     @cached_property
@@ -120,4 +126,4 @@ class ByteDecoding:
     def _decoder(self) -> Decoder:
         from tokenizer.kernels.decode import Decoder
 
-        return Decoder(self.by_id[: self._vocabulary.size])
+        return Decoder(self.by_id)

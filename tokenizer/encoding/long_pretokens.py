@@ -43,8 +43,7 @@ def encode_long(
     if token >= 0:
         out[at] = token
         return at + 1
-    if end - start >= 2**31:
-        raise ValueError(f"a single pretoken of {end - start} bytes is longer than the 2 GiB supported; cut the text")
+    check_pretoken_size(end - start)
     if tables.made_by is None:
         return merge_by_heap(data, start, end - start, tables, out, at, check)
     first, window = at, WINDOW
@@ -73,6 +72,12 @@ def encode_long(
                 last -= 1
                 start -= int(tables.byte_lengths[out[last]])
             at = last
+
+
+def check_pretoken_size(size: int) -> None:
+    """Raise ValueError for a pretoken of 2 GiB or more: kernels store a place in it in 31 bits."""
+    if size >= 2**31:
+        raise ValueError(f"a single pretoken of {size} bytes is longer than the 2 GiB supported; cut the text")
 
 
 def _merge_window(

@@ -9,6 +9,7 @@ import numpy as np
 
 from tokenizer.document_blocks import as_readonly
 from tokenizer.encoding.kernel_encoder import KernelTables
+from tokenizer.encoding.long_pretokens import check_pretoken_size
 from tokenizer.kernels import trie
 from tokenizer.kernels import trie_words as kernel
 from tokenizer.kernels.tools import align
@@ -25,8 +26,14 @@ class TrieTables(KernelTables):
     def encode_long(
         self, data: np.ndarray, start: int, end: int, out: np.ndarray, at: int, check: Callable[[], None]
     ) -> int:
-        """Write the ids of the word data[start:end] to out[at:]. Return the end of the ids."""
-        room = end - start + 1 if len(self.pieces.scores) else 0
+        """Write the ids of the word data[start:end] to out[at:]. Return the end of the ids.
+
+        ValueError for more than 2 GiB in a vocabulary with scores.
+        """
+        has_path = len(self.pieces.scores) > 0
+        if has_path:
+            check_pretoken_size(end - start)
+        room = end - start + 1 if has_path else 0
         sums, path = np.empty(room), np.empty(room, dtype=np.int64)
         return at + int(kernel.encode_long_word(data, start, end, *self.pieces, sums, path, out, at))
 

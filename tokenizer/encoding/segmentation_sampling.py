@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenizer.document_blocks import as_readonly, single_block
+from tokenizer.encoding.long_pretokens import check_pretoken_size
 from tokenizer.kernels import sampling as kernel
 from tokenizer.kernels.merges import make_heap
 from tokenizer.splitting.pretokenize import pretokenize
@@ -57,7 +58,10 @@ def draw_pieces(text: bytes, tables: KernelTables, alpha: float, random: Random)
 
 
 def _longest(start: int, ends: np.ndarray) -> int:
-    return int(np.diff(ends, prepend=start).max())
+    """Return the size of the longest pretoken in bytes. ValueError for more than 2 GiB."""
+    longest = int(np.diff(ends, prepend=start).max())
+    check_pretoken_size(longest)
+    return longest
 
 
 def _draw(text: bytes, tables: KernelTables, random: Random, draw: Draw) -> list[int]:

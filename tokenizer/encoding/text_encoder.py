@@ -121,19 +121,19 @@ class TextEncoder:
         """Yield the ids of the joined pieces. Holds about `size` bytes and the longest pretoken."""
         from tokenizer.splitting.pretokenize import decided_bytes
 
-        held, offset, wanted = bytearray(), 0, size
+        encoder, held, offset, wanted = self.after_normalization, bytearray(), 0, size
         for piece in self._normalize(_slice(pieces, size)):
             held += piece
             if len(held) < wanted:
                 continue
             cut = decided_bytes(bytes(held), self._vocabulary.pattern)
             with offset_by(offset):
-                yield from self.to_list(bytes(held[:cut]))
+                yield from encoder.to_list(bytes(held[:cut]))
             del held[:cut]
             offset += cut
             wanted = max(size, 2 * len(held))
         with offset_by(offset):
-            yield from self.to_list(bytes(held))
+            yield from encoder.to_list(bytes(held))
 
     def _normalize(self, pieces: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the normalized text, cut before ASCII characters if these compose with nothing before them."""

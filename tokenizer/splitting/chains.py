@@ -70,9 +70,10 @@ class Chain(Splitter):
         self.steps = tuple(steps)
         self.as_bytes = as_bytes
         kinds = {step["type"] for step in steps}
-        # ByteLevel can put a space before a piece, so that pretokens have more bytes than the text.
+        # ByteLevel can put a space before a piece, so that pretokens have more bytes than the text. Without ByteLevel,
+        # the normalizer has spelled the text in its alphabet.
         self.rewrites = (
-            not (as_bytes and kinds <= {"ByteLevel", "Split", "Digits", "Punctuation"})
+            not (as_bytes and {"ByteLevel"} <= kinds <= {"ByteLevel", "Split", "Digits", "Punctuation"})
             or any(step.get("add_prefix_space") for step in steps)
             or any(step.get("behavior") == "Removed" for step in steps)
         )
