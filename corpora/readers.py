@@ -58,7 +58,10 @@ class Reader(Protocol):
         """Return whether the source is known, without reading it, to have at least `documents` non-empty documents."""
 
     def parts(self, size: int | None = None) -> Iterator[Part]:
-        """Yield all documents in parts. With `size`, larger files are cut to about this many bytes if they can be."""
+        """Yield all documents in parts. With `size`, larger files are cut to about this many bytes if they can be.
+
+        These parts can be read from any working folder.
+        """
 
 
 @dataclass(frozen=True)
@@ -175,7 +178,8 @@ class Files:
     def parts(self, size: int | None = None) -> Iterator[Part]:
         for file in self._files:
             split = file.split if self.own_splits else None
-            whole = _FilePart(file.path, split, self._options, file.format, file.size)
+            path = file.path.absolute() if size else file.path  # Ray's workers have another working folder
+            whole = _FilePart(path, split, self._options, file.format, file.size)
             cuts = _cuts(file, size, self._options) if size and whole.size > size else []
             if len(cuts) <= 2:
                 yield whole

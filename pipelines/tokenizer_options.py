@@ -116,7 +116,6 @@ class Superwords:
 
     def grow(self, tok: Tokenizer, texts: Iterable[Any], vocab_size: int, **options: Any) -> Tokenizer:
         """Return the vocabulary after the second stage. options: as in `train_from_counts` and `grow`."""
-        names = ("max_token_length", "threads", "memory", "spill_folder", "progress")
-        least = options.get("min_frequency") or 2
-        limits = {name: options.get(name) for name in names}
-        return tok.grow(texts, vocab_size, superwords=self.words, min_frequency=least, **limits)
+        names = ("min_frequency", "max_token_length", "threads", "memory", "spill_folder", "progress")
+        limits = {name: options[name] for name in names if options.get(name) is not None}
+        return tok.grow(texts, vocab_size, superwords=self.words, **limits)

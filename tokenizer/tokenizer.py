@@ -110,13 +110,13 @@ class Tokenizer(IntegerMethods):
         invalid argument, and before merging if the distinct pretokens do not fit in `memory`.
         """
         from tokenizer.training.counting import count_pretokens
-        from tokenizer.training.forecast import MergeForecast
+        from tokenizer.training.forecast import forecast_for
         from tokenizer.training.train import Options, train_vocabulary
 
         checked = Options(vocab_size=vocab_size, threads=threads, progress=progress, memory=memory, **options)
         if special_text not in ("text", "cut"):
             raise ValueError(f"special_text must be text or cut, not {special_text!r}")
-        forecast = MergeForecast(memory) if memory is not None else None
+        forecast = forecast_for(checked.kind, memory)
         splitter = checked.splitter(pattern)
         counts = count_pretokens(
             corpus,

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from corpora import Corpus, PairTexts
     from pipelines.reporting.tokenizer_summary import HeldOut
     from tokenizer import PretokenCounts
+    from tokenizer.training.forecast import MergeForecast
 
 OUT_OF_MEMORY = "set `memory`, or lower `max_document`"
 
@@ -208,8 +209,8 @@ def train_tokenizer(
         phases, held_out = Phases(bar, training_bytes), HeldOut()
         split_by, where = pattern if counts else splitter, (address, threads)
         limits: Any = {"threads": threads, "memory": spare, "progress": phases}
-        least = None if save_counts else min_count  # saved counts are useful even if they are too many to merge
-        counted = _counted(source, counts, split_by, cut_at, engine, where, spill_folder, out, least, held_out, limits)
+        counting = limits | {"forecast": _forecast(kind, spare, min_count, save_counts)}
+        counted = _counted(source, counts, split_by, cut_at, engine, where, spill_folder, out, held_out, counting)
         if save_counts:
             counted.save(save_counts)
         frequent = counted.at_least(min_count) if min_count > 1 else counted
@@ -287,6 +288,16 @@ def _spare_memory(memory: int | None, source: "Corpus | PairTexts | None", patte
     return memory - taken
 
 
+def _forecast(kind: str, memory: int | None, min_count: int, save_counts: Path | None) -> "MergeForecast | None":
+    """Return the forecast that ends counting early if merging would exceed the memory; None to count everything.
+
+    Saved counts are useful even if they are too many to merge.
+    """
+    from tokenizer.training.forecast import forecast_for
+
+    return None if save_counts else forecast_for(kind, memory, min_count)
+
+
 def _open(
     corpus: Sequence[str],
     pairs: tuple[str, str] | None,
@@ -316,18 +327,16 @@ def _counted(
     where: tuple[str | None, int | None],
     spill_folder: Path,
     out: Path,
-    min_count: int | None,
     held_out: "HeldOut",
     limits: Mapping[str, Any],
 ) -> "PretokenCounts":
     """Return the pretoken counts of the training split, or the sum of saved ones, and take the held-out text.
 
-    Counting stops early if merging the pretokens that occur `min_count` times would exceed the memory limit.
+    Counting without Ray stops early if the forecast among the limits says that merging would exceed the memory.
     """
     from corpora import Corpus
     from pipelines.cluster.counting_tasks import count_on_ray
     from tokenizer import count_pretokens
-    from tokenizer.training.forecast import MergeForecast
 
     phases, memory = limits["progress"], limits["memory"]
     if counts or not source:
@@ -338,9 +347,8 @@ def _counted(
     if engine == "ray" and isinstance(source, Corpus):
         return count_on_ray(source, pattern, where, cut_at, memory, spill_folder, out, held_out, phases)
     phases.begin("count")
-    forecast = None if memory is None or min_count is None else MergeForecast(memory, min_count)
     texts = held_out.apart_from_training(source)
-    return count_pretokens(texts, pattern, spill_folder=spill_folder, forecast=forecast, cut_at=cut_at, **limits)
+    return count_pretokens(texts, pattern, spill_folder=spill_folder, cut_at=cut_at, **limits)
 
 
 def _combine(

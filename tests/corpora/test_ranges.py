@@ -81,6 +81,17 @@ def test_only_files_that_can_be_cut_are_in_several_ranges(tmp_path):
     assert found == [["a.jsonl"]] * 4 + [["b.jsonl.gz"], ["c.txt"]]
 
 
+def test_ranges_of_relative_paths_can_be_read_from_another_folder(tmp_path, monkeypatch):
+    write_jsonl(tmp_path / "a.jsonl", ["a text"] * 100)
+    (tmp_path / "b.txt").write_text("a text")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    ranges = open_corpus(["a.jsonl", "b.txt"], "none").ranges(500)
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    found = [text for each in ranges for text in documents_of(each.routed_batches(Dropped()))["train"]]
+    assert found == ["a text"] * 101
+
+
 def test_small_files_share_a_range(tmp_path):
     for number in range(30):
         (tmp_path / f"{number:02}.txt").write_text("x" * 100)

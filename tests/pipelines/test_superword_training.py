@@ -30,6 +30,17 @@ def test_superwords_are_training_and_then_growth(corpus, tmp_path):
     assert any(b" " in (token or b"").strip() for token in made.vocabulary.tokens[480:])
 
 
+@pytest.mark.filterwarnings("ignore:the corpus ran out of pairs")
+def test_both_stages_merge_pairs_that_occur_once_if_asked(tmp_path):
+    text = "one two three four five six"
+    (tmp_path / "text.txt").write_text(text)
+    options = {"vocab_size": 300, "superwords": True, "min_frequency": 0, "split": "none"}
+    made = train_tokenizer([str(tmp_path / "text.txt")], **options, out=tmp_path / "out")
+    expected = Tokenizer.train([text], 270, min_frequency=0).grow([text], 300, superwords=4, min_frequency=0)
+    assert made.fingerprint == expected.fingerprint
+    assert made.vocab_size > 270
+
+
 def test_the_summary_and_the_trace_are_of_both_stages(corpus, bytelm, tmp_path):
     out = ("--vocab-size", 500, "--superwords", "--trace", 3, "--out", tmp_path / "out", "--json")
     summary = json.loads(bytelm("train-tokenizer", *corpus, *out).stdout)

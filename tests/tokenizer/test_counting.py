@@ -19,7 +19,7 @@ from tokenizer.training import spilling
 from tokenizer.training.count_table import Counted
 from tokenizer.training.counting import LEAST_MEMORY
 from tokenizer.training.counts_file import write_counts
-from tokenizer.training.forecast import merge_bytes
+from tokenizer.training.forecast import forecast_for, merge_bytes
 
 pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out of pairs")
 
@@ -188,6 +188,22 @@ def test_training_refuses_in_advance_if_merging_does_not_fit(words, counts_in_me
     frequent = counts_in_memory.at_least(2)
     assert dict(frequent.items()) == {pretoken: n for pretoken, n in counts_in_memory.items() if n >= 2}
     assert Tokenizer.train_from_counts(frequent, 400, memory=LEAST_MEMORY).vocab_size == 400
+
+
+def test_a_kind_that_only_counts_trains_within_the_least_memory(words):
+    within = Tokenizer.train(words, 1000, kind="words", memory=LEAST_MEMORY)
+    assert within == Tokenizer.train(words, 1000, kind="words")
+
+
+def test_the_forecast_for_merging_characters_goes_by_their_number():
+    letters = np.empty((300_000, 6, 3), dtype=np.uint8)  # words of Georgian letters, which have three bytes
+    letters[..., :2] = list("ა".encode())[:2]
+    letters[..., 2] = np.random.default_rng(0).integers(0x90, 0xB0, size=letters.shape[:2])
+    counted = Counted(letters.reshape(-1), np.arange(0, letters.size + 1, 18), np.ones(len(letters), dtype=np.int64))
+    forecast_for("wordpiece", 80_000_000).add(counted)
+    for kind, memory in (("bpe", 80_000_000), ("wordpiece", 40_000_000)):
+        with pytest.raises(ValueError, match="merging takes at least about"):
+            forecast_for(kind, memory).add(counted)
 
 
 PEAK = """

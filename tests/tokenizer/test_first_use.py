@@ -96,6 +96,15 @@ print(first_use.is_compiled(merge))
     assert run(code, tmp_path) == ["False", "is compiling True", "is compiling False", "True"]
 
 
+@pytest.mark.parametrize(
+    "kind", ["wordpiece", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("character-bpe", "integers"))]
+)
+def test_pairs_of_characters_are_merged_by_a_kernel_that_another_process_compiled(tmp_path, kind):
+    call = "train_ids([[1, 2, 1, 2]]" if kind == "integers" else "train(['low lower']"
+    code = f"from tokenizer import Tokenizer; Tokenizer.{call} * 3, 300, kind={kind!r})"
+    assert "compiled merge_and_find" not in run(code, tmp_path)
+
+
 @pytest.mark.slow
 def test_precompilation_covers_all_kernels_of_training_and_encoding(tmp_path, text):
     run("from tokenizer.compilation import compile_kernels; compile_kernels()", tmp_path)

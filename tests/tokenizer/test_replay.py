@@ -116,12 +116,12 @@ def test_hard_strings_have_the_counts_of_a_recount():
     assert check(tok, counts, characters, b"##")
 
 
-def test_characters_outside_the_alphabet_leave_their_neighbours_adjacent():
+def test_characters_outside_the_alphabet_leave_their_neighbours_adjacent_and_within_the_word():
     words = {"éaéb".encode(): 3, b"b": 9, b"a": 9}
     counts = counts_of(words, NAMED_WORDS["bert-cased"])
     tok = Tokenizer.train_from_counts(counts, 60, kind="wordpiece", limit_alphabet=2)
     (step,) = replay(counts, tok.vocabulary, ALL)
-    assert (step.count, step.before, step.after) == (3, [b"a", b"##b"], [b"ab"])
+    assert (step.count, step.before, step.after) == (3, [b"##a", b"##b"], [b"##ab"])
 
 
 def test_a_long_word_is_cut_around_the_merge():

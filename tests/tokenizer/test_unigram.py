@@ -7,6 +7,7 @@ import lzma
 import math
 import pickle
 import random
+import re
 import subprocess
 import sys
 
@@ -21,7 +22,8 @@ from tokenizer import Tokenizer
 from tokenizer.formats.number_text import number_text, read_number
 from tokenizer.splitting.double_array import compile_map, offset_of
 from tokenizer.splitting.graphemes import CLASSES, code_point_classes, probe_tokenizers
-from tokenizer.splitting.normalizers import MARK
+from tokenizer.splitting.metaspace_splitter import PLAIN_WORDS
+from tokenizer.splitting.normalizers import MARK, Precompiled, Replace
 from tokenizer.splitting.precompiled_map import CharacterMap
 from tokenizer.splitting.pretokenize import split
 
@@ -226,6 +228,22 @@ def test_every_way_to_encode_a_long_text_gives_the_same_ids(t5, stdlib_texts, tm
     assert len(cuts) > 5
     parts = [whole.encode()[start:end] for start, end in itertools.pairwise(cuts)]
     assert [i for part in parts for i in ours.encode_ordinary(part)] == together
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        *(Replace(r"\s+", True, " "), Replace(" {2,}", True, MARK), Replace("``", False, '"'), Replace("a", False, "")),
+        *(Replace(r"\s+", True, ""), Replace(" {2,}", True, ""), Replace(r"\n", True, ""), Replace(" ", False, "")),
+        *(Replace(" b", False, "c"), Precompiled(CharacterMap(compile_map({b"\n": b""})))),
+    ],
+)
+def test_a_text_is_cut_at_spaces_only_if_words_end_there(step):
+    words, text = PLAIN_WORDS._replace(normalizers=(step,)), b"a a  b``\nb\n\nb b c\nc"
+    ends = [match.start() for match in re.finditer(rb"(?<=\w)[ \n]", text)]
+    whole = [*words.pretokens(text)]
+    splits = all([*words.pretokens(text[:end]), *words.pretokens(text[end:])] == whole for end in ends)
+    assert words.splits_at_spaces is splits
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Unigram words that keep all white space: texts come back as they were, and runs of spaces are pieces."""
 
 import io
+import json
 
 import pytest
 import sentencepiece
@@ -80,6 +81,21 @@ def test_a_word_ends_where_spaces_begin(text):
     words = [word.decode() for word in resolve_splitter("keep-whitespace").pretokens(text.encode())]
     assert "".join(words) == (" " + text if text else "")
     assert all(word.strip(" ").count(" ") == 0 for word in words)
+
+
+@pytest.mark.parametrize("split", [False, True])
+def test_short_and_long_texts_have_the_words_of_tokenizers_without_a_normalizer(tok, tmp_path, split):
+    tok.save(tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
+    content["normalizer"] = None
+    content["pre_tokenizer"]["pretokenizers"][0] |= {"prepend_scheme": "always", "split": split}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    ours, peer = Tokenizer.load(tmp_path), tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    texts = ["def f(self):\n        x = 1", "    self  #", "self"]
+    expected = [found.ids for found in peer.encode_batch(texts)]
+    assert [ours.encode_ordinary(text) for text in texts] == expected
+    ours.warm_up(1)
+    assert ours.encode_batch(texts) == expected
 
 
 def test_bpe_over_characters_has_no_such_words(code):

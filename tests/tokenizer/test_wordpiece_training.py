@@ -18,10 +18,10 @@ from tokenizer.splitting.bert_splitter import NAMED_WORDS
 pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out")
 
 
-def peer_vocabulary(texts, size, min_frequency=2, cased=False):
+def peer_vocabulary(texts, size, min_frequency=2, cased=False, limit_alphabet=10**6):
     """Return the tokens of a vocabulary that tokenizers trained, in the order of their ids."""
     peer = tokenizers.BertWordPieceTokenizer(lowercase=not cased)
-    options = {"limit_alphabet": 10**6, "show_progress": False, "special_tokens": ["[PAD]", "[UNK]"]}
+    options = {"limit_alphabet": limit_alphabet, "show_progress": False, "special_tokens": ["[PAD]", "[UNK]"]}
     peer.train_from_iterator(texts, vocab_size=size, min_frequency=min_frequency, **options)
     return [token for token, _ in sorted(peer.get_vocab().items(), key=lambda item: item[1])]
 
@@ -124,6 +124,13 @@ def test_the_alphabet_can_be_limited_to_the_most_frequent_characters():
     assert trained(["aéb aéb"], 8, limit_alphabet=2, min_frequency=1) == trained(["ab ab"], 8, min_frequency=1)
 
 
+def test_a_character_after_one_left_out_is_still_within_the_word():
+    texts = ["zab zab zab ab ab ba ba ba"]
+    theirs = peer_vocabulary(texts, 30, limit_alphabet=2)
+    assert theirs[-3:] == ["ba", "##ab", "ab"]
+    assert trained(texts, 30, limit_alphabet=2, alphabet_order=order_of(theirs)) == theirs
+
+
 def test_a_trained_tokenizer_opens_in_tokenizers_with_the_same_ids(stdlib_texts, random_strings, tmp_path):
     ours = Tokenizer.train(stdlib_texts[:20], 2000, kind="wordpiece")
     assert list(ours.special_tokens) == [*DEFAULT_SPECIAL_TOKENS, "[UNK]"]
@@ -179,6 +186,16 @@ def test_merging_stops_before_it_exceeds_the_memory(score):
     options = {"kind": "wordpiece", "merge_by": score, "min_frequency": 1}
     expected = Tokenizer.train_from_counts(counts, 9000, **options).fingerprint
     assert Tokenizer.train_from_counts(counts, 9000, memory=100_000_000, **options).fingerprint == expected
-    for memory in (4_500_000, 6_500_000):
+    for memory in (5_500_000, 6_500_000):
         with pytest.raises(ValueError, match=r"after \d+ merges the next one takes [\d,]+ bytes more than the memory"):
             Tokenizer.train_from_counts(counts, 9000, memory=memory, **options)
+
+
+def test_the_memory_for_merging_goes_by_the_number_of_characters():
+    rng = random.Random(9)
+    words = sorted({"".join(rng.choices("აბგდევზთ", k=8)) for _ in range(20_000)})  # three bytes each
+    counts = count_pretokens([" ".join(words)], "bert-cased", threads=1)
+    expected = Tokenizer.train_from_counts(counts, 60, kind="wordpiece")
+    assert Tokenizer.train_from_counts(counts, 60, kind="wordpiece", memory=9_000_000) == expected
+    with pytest.raises(ValueError, match=r"merging [\d,]+ distinct pretokens takes at least about 5,\d+,\d+ bytes"):
+        Tokenizer.train_from_counts(counts, 60, kind="wordpiece", memory=5_000_000)

@@ -157,4 +157,5 @@ def _parse_words(content: dict[str, Any]) -> MetaspaceWords:
     expect(replacement == MARK, f"has a pre_tokenizer Metaspace with replacement = {quote(replacement)}, not supported")
     expect(prepend != FIRST or len(steps) == 1, "has WhitespaceSplit before Metaspace with prepend_scheme first")
     normalizers = steps_of(content.get("normalizer"), "normalizer", "normalizers")
-    return MetaspaceWords(tuple(map(parse_normalizer, normalizers)), len(steps) == 2, prepend, RUNS if runs else cuts)
+    how = RUNS if runs and not cuts else cuts  # after a cut before each mark, runs are cut already
+    return MetaspaceWords(tuple(map(parse_normalizer, normalizers)), len(steps) == 2, prepend, how)

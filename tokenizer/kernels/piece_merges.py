@@ -88,7 +88,7 @@ def lay_out(data, offsets, first_symbols, later_symbols, merging):
     """Lay out all words, one position per code point. Return the number of positions.
 
     first_symbols, later_symbols: int32, the symbol of each code point at the start of a word and within a word; NONE
-    leaves the code point out.
+    leaves the code point out. As in `tokenizers`, a character after one that is left out is still within the word.
     """
     used = 0
     for word in range(len(offsets) - 1):
@@ -96,8 +96,8 @@ def lay_out(data, offsets, first_symbols, later_symbols, merging):
         before = NONE
         while position < offsets[word + 1]:
             code_point, width = _decode(data, position)
+            symbol = first_symbols[code_point] if position == offsets[word] else later_symbols[code_point]
             position += width
-            symbol = first_symbols[code_point] if before == NONE else later_symbols[code_point]
             if symbol == NONE:
                 continue
             merging.symbols[used] = symbol

@@ -24,7 +24,8 @@ class CharacterPairs(SentencePieceKind):
     """BPE over characters."""
 
     name, title, entries = "character-bpe", "BPE over characters", "tokens"
-    merges, kernels = True, "merging"
+    merges = merges_characters = True
+    kernels = "word pieces"
     no_growth = ""
     patterns, default_pattern, exact_pattern = (SPACED, *METASPACE_NAMES), SPACED, SPACED
     needed_splitter = f"words: {', '.join((SPACED, *METASPACE_NAMES))}"
@@ -42,7 +43,7 @@ class CharacterPairs(SentencePieceKind):
         from tokenizer.training.merging import check_memory
         from tokenizer.training.wordpiece_training import alphabet_of, learn_pieces
 
-        check_memory(counts, options.memory)
+        check_memory(counts, options.memory, characters=True)
         words: Any = counts.pattern
         alphabet, _ = alphabet_of(counts, options.limit_alphabet, None)
         alphabet = " " + alphabet.replace(" ", "")

@@ -26,7 +26,8 @@ class IntegerPairs(Kind):
 
     name, title = "integers", "BPE over integers"
     entries = "tokens"
-    is_lossless = merges = True
+    is_lossless = merges = merges_characters = True
+    kernels = "word pieces"
     patterns, default_pattern, exact_pattern = ("integers",), "integers", "integers"
     needed_splitter = "the pattern integers"
     no_growth = ""
@@ -57,7 +58,7 @@ class IntegerPairs(Kind):
         from tokenizer.training.merging import check_memory
         from tokenizer.training.wordpiece_training import PROGRESS_STEP, MergeLoop, lay_out_symbols
 
-        check_memory(counts, options.memory)
+        check_memory(counts, options.memory, characters=True)
         integers = Integers(options.base).check(counts.data)
         base = int(integers.max(initial=0)) + 1 if options.base is None else options.base
         wanted = options.vocab_size - base - len(options.special_tokens)

@@ -31,6 +31,8 @@ class Kind:
     """Whether ids decode exactly to the text."""
     merges = False
     """Whether training merges pairs of tokens."""
+    merges_characters = False
+    """Whether these are pairs of characters or integers, not of bytes."""
     patterns: Collection[str]
     """Names of its splitters."""
     default_pattern: str

@@ -53,8 +53,12 @@ def kind_of(content: Any) -> Kind:
 
 
 def kind_trained_on(splitter: Splitter) -> Kind:
-    """Return the first kind that is trained on this splitter; BPE, which grows on every splitter, if none."""
-    return next((kind for kind in all_kinds() if kind.accepts(splitter)), kind_named("bpe"))
+    """Return the kind that is trained on this splitter: the one whose default it is, or else the first one.
+
+    BPE, which grows on every splitter, if none is trained on it.
+    """
+    kinds = [kind for kind in all_kinds() if kind.accepts(splitter)] or [kind_named("bpe")]
+    return next((kind for kind in kinds if kind.default_pattern == splitter.spelling), kinds[0])
 
 
 def resolve_splitter(spelling: str | Splitter) -> Splitter:

@@ -21,7 +21,8 @@ class WordPiece(Kind):
     """WordPiece."""
 
     name, title = "wordpiece", "WordPiece"
-    merges, kernels = True, "merging"
+    merges = merges_characters = True
+    kernels = "word pieces"
     patterns = default_pattern, exact_pattern = "bert-uncased", "bert-cased"
     needed_splitter = "words: bert-uncased or bert-cased"
     options = ("min_frequency", "limit_alphabet", "alphabet_order", "merge_by")
@@ -44,7 +45,7 @@ class WordPiece(Kind):
         from tokenizer.training.wordpiece_training import alphabet_of, learn_pieces
         from tokenizer.wordpiece_vocabulary import CONTINUATION, UNKNOWN, WordPieceVocabulary
 
-        check_memory(counts, options.memory)
+        check_memory(counts, options.memory, characters=True)
         words: Any = counts.pattern
         special_tokens = tuple(dict.fromkeys([*options.special_tokens, UNKNOWN]))
         for spelling in special_tokens:

@@ -30,8 +30,11 @@ BYTES_PER_CALL = 4 << 20
 
 
 def has_kernel(words: MetaspaceWords) -> bool:
-    """Return whether the kernel supports the normalizers: a map, Strip at the end, and Replace of runs of spaces."""
-    return _options_of(words) is not None
+    """Return whether the kernel supports the normalizers: a map, Strip at the end, and Replace of runs of spaces.
+
+    It cuts before every mark or before none, and does not support runs of marks.
+    """
+    return isinstance(words.cuts, bool) and _options_of(words) is not None
 
 
 def metaspace_block(block: Block, words: MetaspaceWords) -> tuple[Block, np.ndarray]:

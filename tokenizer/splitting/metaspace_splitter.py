@@ -113,15 +113,24 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
         steps = [step for step in self.normalizers if not self._is_harmless(step)]
         # A line feed that does not become a space would get a mark before it at the start of a part.
         spaces = all(self.normalize(f"a{c}a") == "a a" for c in " \n")
-        return bool(self.cuts) and not steps and (self.whitespace_split or (spaces and self.prepend == ALWAYS))
+        splits = self.whitespace_split or (spaces and self.prepend == ALWAYS)
+        return bool(self.cuts) and not steps and splits and all(map(self._splits_before, (b" ", b"\n", b"  ", b"\n\n")))
+
+    def _splits_before(self, white: bytes) -> bool:
+        """Return whether a word ends between a letter and this white space."""
+        return [*self.pretokens(b"a" + white + b"a")] == [*self.pretokens(b"a"), *self.pretokens(white + b"a")]
 
     def _is_harmless(self, step: Normalizer) -> bool:
-        """Return whether no match of a normalizer continues after an ASCII letter with white space."""
-        if isinstance(step, Replace):
-            return self.whitespace_split and (
-                step.find in REGEXES or not (step.is_regex or _WHITE_SPACE.search(step.find, 1))
-            )
-        return isinstance(step, Precompiled)
+        """Return whether a normalizer leaves the end of a word between an ASCII letter and white space.
+
+        No match may continue after the letter. What replaces a match from the white space on must begin with a break.
+        """
+        if not isinstance(step, Replace):
+            return isinstance(step, Precompiled)
+        if step.find not in REGEXES and (step.is_regex or _WHITE_SPACE.search(step.find, 1)):
+            return False
+        replaces_break = step.find in REGEXES or _WHITE_SPACE.match(step.find) is not None
+        return self.whitespace_split and (not replaces_break or _BREAK.match(step.content) is not None)
 
     def normalize(self, text: str) -> str:
         """Return the normalized text. Raises ValueError if replacements make it far longer."""
@@ -181,4 +190,5 @@ def metaspace_of(spelling: str) -> MetaspaceWords | None:
 
 
 _WHITE_SPACE = re.compile(f"[{WHITE_SPACE}]+")
+_BREAK = re.compile(f"[{WHITE_SPACE}{MARK}]")
 _CUTS = {True: re.compile(f"(?={MARK})"), RUNS: re.compile(f"(?<=[^{MARK}])(?={MARK})")}

@@ -16,24 +16,32 @@ from tokenizer import first_use
 from tokenizer.kernels import merge_loop as merge_kernel
 from tokenizer.kernels import pairs as kernel
 from tokenizer.training.counting import PretokenCounts
-from tokenizer.training.forecast import merge_bytes
+from tokenizer.training.forecast import begins_character, merge_bytes
 
 WORK_PER_CALL = 1_000_000  # replacements: about 0.1 s, between which progress is reported and Ctrl-C handled
 POSITIONS_PER_CALL = 1 << 23
 
 
-def check_memory(counts: PretokenCounts, memory: int | None) -> None:
-    """Raise ValueError if merging cannot start within `memory` bytes. The error names a minimum count that fits."""
-    needed = merge_bytes(len(counts), len(counts.data))
-    if memory is None or needed <= memory:
+def check_memory(counts: PretokenCounts, memory: int | None, characters: bool = False) -> None:
+    """Raise ValueError if merging cannot start within `memory` bytes. The error names a minimum count that fits.
+
+    characters: whether characters are merged, not bytes.
+    """
+    if memory is None:
+        return
+    begins = begins_character(counts.data) if characters else None
+    needed = merge_bytes(len(counts), len(counts.data), None if begins is None else int(np.count_nonzero(begins)))
+    if needed <= memory:
         return
     lengths = np.diff(counts.offsets)
+    widths = None if begins is None else np.add.reduceat(begins, counts.offsets[:-1], dtype=np.int64)
     least = 1
     fitting = needed
     while fitting > memory:
         least += 1
         kept = counts.counts >= least
-        fitting = merge_bytes(int(kept.sum()), int(lengths[kept].sum()))
+        left = None if widths is None else int(widths[kept].sum())
+        fitting = merge_bytes(int(kept.sum()), int(lengths[kept].sum()), left)
     raise ValueError(
         f"merging {len(counts):,} distinct pretokens takes at least about {needed:,} bytes, more than "
         f"the memory of {memory:,}: allow more, or leave out those that occur less than {least} times "

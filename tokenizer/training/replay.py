@@ -106,9 +106,9 @@ class _Symbols:
             return data.astype(np.int32), words
         code_points = np.frombuffer(data.tobytes().decode().encode("utf-32-le"), dtype="<i4")
         kept = np.isin(code_points, self.kept)
-        words = words[(data & 0xC0) != 0x80][kept]
+        words = words[(data & 0xC0) != 0x80]
         within = (np.diff(words, prepend=-1) == 0) & (self.prefix != b"")
-        return (code_points[kept] + CODE_POINTS * within).astype(np.int32), words
+        return (code_points + CODE_POINTS * within)[kept].astype(np.int32), words[kept]
 
 
 class _Batch:

@@ -14,15 +14,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tokenizer import first_use
 from tokenizer.kernels import likelihood
 from tokenizer.kernels import piece_merges as kernel
 from tokenizer.splitting.unicode_classes import CODE_POINTS
 from tokenizer.training.counting import PretokenCounts, Progress
+from tokenizer.training.forecast import POSITION_BYTES, begins_character
 from tokenizer.training.merging import check_spare
 from tokenizer.wordpiece_vocabulary import CONTINUATION
 
 PROGRESS_STEP = 256  # merges
-POSITION_BYTES = 28  # of the arrays by position and by node
 RANKED_BYTES = 48  # of the arrays by record that training by likelihood adds
 LEAST_SEARCHED = 2  # the smallest min_count that the search tries
 
@@ -192,7 +193,7 @@ def _lay_out(counts: PretokenCounts, alphabet: str, later: str | None, spare: in
         later_symbols = first_symbols
     else:
         later_symbols[list(map(ord, later))] = len(alphabet) + np.arange(len(later))
-    positions = int(np.count_nonzero((counts.data & 0xC0) != 0x80))
+    positions = int(np.count_nonzero(begins_character(counts.data)))
     merging = _empty_merging(positions, counts.counts, spare)
     used = kernel.lay_out(counts.data, counts.offsets, first_symbols, later_symbols, merging)
     return _with_pairs(merging._replace(symbols=merging.symbols[:used]), spare)
@@ -215,6 +216,7 @@ def _empty_merging(positions: int, word_counts: np.ndarray, spare: int | None) -
     if positions >= 2**31:
         raise ValueError(f"the words have {positions:,} symbols, more than 2**31: leave out rare words")
     check_spare(POSITION_BYTES * positions, spare, 0)
+    first_use.wait("word pieces")
     records = 1 << 14
     symbols, words, following, preceding, pair_at = np.empty((5, positions), dtype=np.int32)
     return kernel.Merging(
