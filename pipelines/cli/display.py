@@ -120,8 +120,9 @@ def table(
 
 def quantity(value: float, unit: str) -> str:
     """Return `value` with a decimal prefix, such as "12.3 kB" or "4.56 Mtok"."""
+    shown = abs(float(f"{value:.3g}"))  # 999.9 is 1 k, not 1e+03
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= factor:
+        if shown >= factor:
             return f"{value / factor:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}".rstrip()
 

@@ -98,10 +98,16 @@ class PageModel:
         }
 
     def answered(self, text: str, target: str) -> Json:
-        """Return `scored` for a target of an encoder-decoder, and the tokens of its source."""
-        (source,) = source_ids(self.run.tokenizer, [text], self.run.config.model, self.run.around)
-        answer = self.scored(score_text(self.run, text, target=target, top=TOP))
-        return answer | {"source": self.spelled(source)}
+        """Return `scored` for a target of an encoder-decoder, and whether the end of its source was cut off (`cut`)."""
+        _, cut = self.source(text)
+        return self.scored(score_text(self.run, text, target=target, top=TOP)) | {"cut": cut}
+
+    def source(self, text: str) -> tuple[list[int], bool]:
+        """Return the ids that an encoder-decoder reads of a source, and whether the end of the source was cut off."""
+        run, around = self.run, self.run.around
+        (ids,) = source_ids(run.tokenizer, [text], run.config.model, around)
+        whole = len(around.before) + len(text_tokens(run, text, around.marks)) + len(around.after)
+        return ids, len(ids) < whole
 
     def masked(self, ids: Array, places: list[int]) -> Json:
         """Return the tokens `ids` (T,) of a text for an encoder, with scores at `places`, which are masked together.

@@ -17,7 +17,6 @@ from lm.decoding.generation import stream
 from lm.decoding.packed import InferenceModel, prepare
 from lm.decoding.slots import Text, choose
 from lm.task_model import TrainedModel
-from pipelines.generation.prompts import source_ids
 from pipelines.run.loaded_run import LoadedRun
 from pipelines.run.text_ids import known_ids
 from pipelines.scoring.options import check_options
@@ -110,8 +109,9 @@ class PageApi:
     async def generate(self, request: Request) -> StreamingResponse:
         """Continue a text followed by ids, token by token, as server-sent events.
 
-        Each event has a `token`. The last one has `cut` and `end` instead. `end` is length, stop (the stop string ended
-        the text) or end (the model ended it).
+        Each event has a `token`. The last one has `cut` and `end` instead. `cut` is true if the beginning of the prompt
+        or the end of the source was cut off. `end` is length, stop (the stop string ended the text) or end (the model
+        ended it).
         """
         asked = await WriteRequest.of(request)
         page = self._page(asked.model)
@@ -175,13 +175,12 @@ class PageApi:
         served.check_ids(asked.ids, "ids")
         max_tokens = min(DEFAULT_TOKENS, context // 2) if asked.max_tokens is None else asked.max_tokens
         _check_range("max_tokens", max_tokens, 1, context - 1)
-        source = None
+        source: list[int] | None = None
+        cut = False
         if page.architecture == "encoder-decoder":
             await self._ids(page, asked.text, "text")
             with blamed_on("text"):
-                (source,) = await asyncio.to_thread(
-                    source_ids, run.tokenizer, [asked.text], run.config.model, run.around
-                )
+                source, cut = await asyncio.to_thread(page.source, asked.text)
             prompt = [run.around.start or 0, *asked.ids]
         else:
             start = [] if run.around.start is None else [run.around.start]
@@ -190,7 +189,7 @@ class PageApi:
             generation = GenerationRequest(
                 prompt_ids=prompt if source is not None else prompt[-(context - max_tokens) :],
                 max_tokens=max_tokens,
-                seed=asked.seed,
+                seed=(asked.seed + len(asked.ids)) % 2**63,  # "One token" draws anew at each place
                 stop_ids=run.around.stops,
                 top=TOP,
                 **asked.options(),
@@ -201,7 +200,8 @@ class PageApi:
                 if page.name not in self._writers:
                     self._writers[page.name] = await self.engine.call(partial(prepare, run.model, 1))
                 tokens = _in_steps(self.engine, generate_target(run, self._writers[page.name], generation, source))
-        return _Writing(tokens, cut=len(prompt) > len(generation.prompt_ids), stops=run.around.stops)
+        cut = cut or len(prompt) > len(generation.prompt_ids)
+        return _Writing(tokens, cut=cut, stops=run.around.stops)
 
 
 def _check_range(name: str, value: int, low: int, high: int) -> None:
@@ -217,7 +217,7 @@ class _Writing:
     tokens: AsyncGenerator[GeneratedToken, None]
     stops: tuple[int, ...]
     cut: bool
-    """Whether the beginning of the prompt was cut off"""
+    """Whether the beginning of the prompt or the end of the source was cut off"""
 
 
 async def _events(page: PageModel, writing: _Writing, stop: str | None) -> AsyncIterator[str]:

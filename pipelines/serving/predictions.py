@@ -26,14 +26,16 @@ def prediction_routes(service: Service) -> list[Route]:
     async def predict(request: Request) -> JSONResponse:
         asked = await PredictRequest.of(request)
         name = service.task(asked.model)
-        predictor, predictions = service.tasks[name], []
+        predictor, predictions, cut = service.tasks[name], [], False
         with blamed_on("texts"):
             examples = _examples(predictor, asked.texts)
             for start in range(0, len(examples), AT_ONCE):
-                predictions += await service.engine.call(
+                made, was_cut = await service.engine.call(
                     partial(_predict, predictor, examples[start : start + AT_ONCE])
                 )
-        answer = {"model": name, "task": predictor.task.name, "predictions": predictions}
+                predictions += made
+                cut = cut or was_cut
+        answer = {"model": name, "task": predictor.task.name, "predictions": predictions, "cut": cut}
         return await asyncio.to_thread(JSONResponse, answer)
 
     return [Route("/api/predict", predict, methods=["POST"])]
@@ -55,5 +57,8 @@ def _examples(predictor: Predictor, texts: Sequence[str]) -> list[Example]:
     return examples
 
 
-def _predict(predictor: Predictor, examples: Sequence[Example]) -> list[dict[str, Any]]:
-    return [fields for _, fields in predictor.predictions(examples)]
+def _predict(predictor: Predictor, examples: Sequence[Example]) -> tuple[list[dict[str, Any]], bool]:
+    """Return the fields of the predictions, and whether an example is longer than the model reads."""
+    before = predictor.cut
+    made = [fields for _, fields in predictor.predictions(examples)]
+    return made, predictor.cut > before

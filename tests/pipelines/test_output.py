@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines.cli.display import say, say_on_stderr, show, table
+from pipelines.cli.display import quantity, say, say_on_stderr, show, table
 from tests.conftest import BYTELM
 from tests.pipelines.test_cli import assert_refused, complaints
 
@@ -42,6 +42,24 @@ def shell(tmp_path):
 
 def checkpoint_tokens(run):
     return max(json.loads(path.read_text())["tokens"] for path in run.glob("checkpoints/*/state.json"))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (999.4, "999 B"),
+        (999.6, "1 kB"),
+        (12_345, "12.3 kB"),
+        (999_400, "999 kB"),
+        (999_999, "1 MB"),
+        (-999_999_999, "-1 GB"),
+        (2e15, "2 PB"),
+    ],
+)
+def test_a_quantity_has_the_prefix_of_its_rounded_value(value, shown):
+    assert quantity(value, "B") == shown
 
 
 def test_verbs_called_from_python_print_nothing(text_folder, tmp_path, capsys):

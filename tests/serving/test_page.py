@@ -339,6 +339,12 @@ def test_aligned_stretches_add_up(shared_page, data):
     assert sum(stretch["bits"] for stretch in got) == pytest.approx(difference)
 
 
+def test_tokens_with_different_bytes_are_not_aligned(shared_page):
+    """As of a sentinel, which only one of the tokenizers has as a special token."""
+    runs = [[{"hex": "3c", "special": True}, {"hex": "61"}], [{"hex": "3c"}, {"hex": "61"}]]
+    assert shared_page.evaluate("async runs => (await import('/page/compare.js')).aligned(...runs)", runs) is None
+
+
 def test_characters_spread_over_tokens_have_one_outline(page):
     page.fill("#text", "🙂")
     page.wait_for_selector(".shared")
@@ -372,12 +378,36 @@ def test_the_page_writes_what_generate_writes_and_continues_from_a_candidate(pag
     page.locator("#write-detail .bars button").nth(3).click()
     page.wait_for_function("() => document.querySelectorAll('#written .token').length > 2")
     page.wait_for_function("() => document.querySelector('#go').textContent === 'Write'")
+    assert page.evaluate("document.activeElement.id") == "go"  # the candidate is gone
     got = [each[0] for each in tokens_of(page, "#written")]
     assert got[:2] == [texts[0], candidates[3]]
     ids = [*prompt, *(i for text in got[:2] for i in [ids_of(run, text)])]
     assert got[2:] == expected(ids, 6)
     page.click("#clear")
     assert page.locator("#written .token").count() == 0
+
+
+def test_by_default_the_page_writes_at_most_half_a_context(page, runs):
+    run = runs["gpt"]
+    write(page, "import", temperature=0)
+    assert page.locator("#problem").is_hidden()
+    assert page.get_attribute("#max_tokens", "placeholder") == str(run.config.model.context_length // 2)
+    prompt = torch.tensor([*run.around.before, *run.tokenizer.encode("import")])
+    tokens = run.config.model.context_length // 2
+    expected = generate(run.model, prompt, tokens, temperature=0, stop_ids=run.around.stops)
+    assert page.locator("#written .token").count() == len(expected)
+
+
+def test_an_unused_id_is_not_a_candidate_to_continue_with(shared_page):
+    script = """async candidates => {
+        const { bars } = await import('/page/detail.js');
+        const list = bars(candidates, { onChoose() {} });
+        return [...list.children].map(item => item.querySelector('button') !== null);
+    }"""
+    assert shared_page.evaluate(script, [{"id": 1, "hex": "61", "p": 0.5}, {"id": 2, "hex": None, "p": 0.1}]) == [
+        True,
+        False,
+    ]
 
 
 def ids_of(run, text):
@@ -416,6 +446,21 @@ def test_an_encoder_guesses_the_masked_words(page, runs):
     page.wait_for_function("() => !document.querySelector('#filled .masked')")
 
 
+def test_a_click_on_a_token_of_an_older_text_masks_nothing(page):
+    page.select_option("#run", "bert")
+    choose(page, "fill")
+    page.wait_for_selector("#filled .masked")
+    held = []
+    page.route("**/api/fill", lambda route: held.append(route))
+    page.fill("#fill-text", "a")
+    page.locator("#filled .token").last.click()
+    page.wait_for_timeout(400)
+    for route in held:
+        route.continue_()
+    page.wait_for_function("() => document.querySelector('#filled .strip').textContent === 'a'")
+    assert page.locator("#problem").is_hidden() and page.locator("#filled .masked").count() == 0
+
+
 def test_an_encoder_decoder_scores_a_target_and_shows_its_attention(page, runs):
     page.select_option("#run", "t5")
     page.fill("#text", "import <|sentinel_0|>\n")
@@ -429,6 +474,39 @@ def test_an_encoder_decoder_scores_a_target_and_shows_its_attention(page, runs):
     page.locator(STRIP).first.locator(".token").nth(1).hover()
     shares = [float(share.removesuffix(" %")) for _, share in bars_of(page, "#read-detail")]
     assert sum(shares) == pytest.approx(100, abs=2)
+
+
+def test_runs_that_read_other_special_tokens_have_no_difference(open_page, runs):
+    run = runs["t5"]
+    with serving({"t5": run, "plain": variant(run, around=replace(run.around, special={}))}) as (address, _):
+        page = open_page(address)
+        page.fill("#text", "import <|sentinel_0|>\n")
+        page.fill("#target", "<|sentinel_0|>os")
+        page.select_option("#other", "plain")
+        page.wait_for_selector("#strips .panel >> nth=1")
+        page.select_option("#as", "difference")
+        page.wait_for_selector("#problem:not([hidden])")
+        assert page.locator("#problem").text_content().startswith("Only one of the runs reads a special token here")
+        page.fill("#target", "os")
+        page.wait_for_selector(f"{STRIP} .token")
+        assert page.locator("#problem").is_hidden()
+
+
+def test_the_page_says_that_a_source_was_cut(open_page, runs):
+    config = replace(runs["t5"].config, model=replace(runs["t5"].config.model, positions="sinusoidal"))
+    run = variant(runs["t5"], model=LanguageModel(config.model, seed=0).eval(), config=config)
+    long, said = "import os\n" * 30, "The source is longer than the model reads: its end was cut off."
+    with serving({"t5": run}) as (address, _):
+        page = open_page(address)
+        page.fill("#text", long)
+        page.fill("#target", "os")
+        page.wait_for_selector("#strips .note")
+        assert page.locator("#strips .note").text_content() == said
+        page.fill("#text", "import")
+        page.wait_for_function("() => !document.querySelector('#strips .note')")
+        for text in (long, "import"):
+            write(page, text, max_tokens=2)
+            assert (said in page.locator("#write-status").text_content()) == (text == long)
 
 
 def test_attention_of_a_token_is_listed_and_tinted(page):
@@ -456,11 +534,13 @@ def test_the_access_token_moves_from_the_address_to_the_session_and_its_requests
 
 
 def test_without_the_access_token_the_page_says_where_to_find_it(browser, runs):
-    with serving({"gpt": runs["gpt"]}, names=["other.example"]) as (address, _):
+    with serving({"gpt": runs["gpt"]}, names=["other.example"]) as (address, access):
         page = browser.new_page()
         page.goto(address)
         page.wait_for_selector("#problem:not([hidden])")
         assert "whole address that bytelm serve printed, with #token=TOKEN" in page.locator("#problem").text_content()
+        page.evaluate("token => { location.hash = `token=${token}` }", access.token)
+        page.wait_for_selector(f"{STRIP} .token")
         page.close()
 
 

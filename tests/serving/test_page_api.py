@@ -158,7 +158,11 @@ def test_a_model_with_other_mixers_is_scored_but_has_no_attention(runs):
 
 
 def events_of(ask, **fields):
-    response = ask.client.post("/api/generate", json={"text": "import", "ids": [], "seed": 3, **fields})
+    return streamed(ask.client, **fields)
+
+
+def streamed(client, **fields):
+    response = client.post("/api/generate", json={"text": "import", "ids": [], "seed": 3, **fields})
     assert response.status_code == 200, response.text
     return [json.loads(event.removeprefix("data: ")) for event in response.text.split("\n\n")[:-1]]
 
@@ -181,6 +185,15 @@ def test_generated_tokens_equal_those_of_generate(ask, runs):
             assert token["entropy"] == pytest.approx(entropy / math.log(2), abs=1e-3)
             assert token["rank"] == rank
             assert [candidate["id"] for candidate in token["top"]] == top
+
+
+def test_tokens_that_are_drawn_one_by_one_use_different_random_numbers(ask):
+    """At this temperature all tokens are almost equally likely, so equal random numbers would draw equal tokens."""
+    ids = []
+    for _ in range(6):
+        first, *_ = events_of(ask, model="gpt", ids=ids, max_tokens=1, temperature=100)
+        ids.append(first["token"]["id"])
+    assert len(set(ids)) > 3
 
 
 def test_generation_continues_from_a_chosen_candidate(ask, runs):
@@ -213,6 +226,19 @@ def test_a_prompt_that_leaves_no_room_is_cut_at_its_beginning(ask):
     *tokens, end = events_of(ask, model="gpt", text="import os\n" * 30, max_tokens=5, temperature=0)
     assert len(tokens) <= 5
     assert end["cut"] is True
+
+
+def test_answers_for_an_encoder_decoder_say_whether_the_end_of_the_source_was_cut_off(runs):
+    config = replace(runs["t5"].config, model=replace(runs["t5"].config.model, positions="sinusoidal"))
+    run = variant(runs["t5"], model=LanguageModel(config.model, seed=0).eval(), config=config)
+    most = config.model.context_length - len(run.around.before) - len(run.around.after)
+    too_many = next(n for n in range(99) if 1 + len(run.tokenizer.encode("a " * n)) > most)
+    with client_of({"t5": run}) as client:
+        for count, cut in ((too_many - 1, False), (too_many, True)):
+            text = "<|sentinel_0|>" + "a " * count
+            scored = client.post("/api/score", json={"text": text, "target": "os", "key": "a"}).json()
+            *_, end = streamed(client, text=text, max_tokens=1)
+            assert scored["cut"] is end["cut"] is cut
 
 
 SOUND = {

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipelines.chat.messages import Message, fitting
-from tests.serving.pages import TOUCH, WIDE, bars_of, check_looks, choose, facts_of, serving, tokens_of
+from tests.serving.pages import TOUCH, WIDE, bars_of, check_looks, facts_of, serving, tokens_of
 
 URL = "**/v1/chat/completions"
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -152,6 +152,7 @@ def test_an_answer_can_be_regenerated_with_another_seed(page):
         act(page, 1, "Regenerate")
         finished(page)
         assert [role for role, _ in turns(page)] == ["user", "assistant"]
+        assert page.evaluate("document.activeElement.id") == "send"  # the answer's own button is gone
         found.add(turns(page)[1].content)
     assert len(found) > 1
     assert all([one["content"] for one in body["messages"]] == ["1?"] for body in bodies)
@@ -171,6 +172,28 @@ def test_stop_ends_an_answer_and_its_message_can_be_answered_again(page, chattin
     page.wait_for_selector(".turn.assistant .token")
     finished(page)
     assert turns(page)[1].content == expected(chatting, [("user", "1?")])
+
+
+def test_an_answer_can_be_edited_only_after_its_end(page):
+    held = []
+    page.route(URL, lambda route: held.append(route))
+    page.fill("#message", "1?")
+    page.click("#send")
+    edit = page.locator(".turn.assistant").get_by_text("Edit", exact=True)
+    while not held:
+        page.wait_for_timeout(20)
+    assert edit.is_hidden()
+    held[0].continue_()
+    finished(page)
+    assert edit.is_visible()
+
+
+def test_the_status_says_whether_the_stop_text_ended_an_answer(page, chatting):
+    answer = expected(chatting, [("user", "1?")])
+    option(page, "stop", answer[1])
+    say(page, "1?")
+    assert page.locator("#chat-status").text_content() == "Stopped at the stop text."
+    assert answer.startswith(turns(page)[1].content)
 
 
 def test_a_conversation_that_outgrows_the_context_keeps_its_system_message_and_its_last_turns(page, chatting):
@@ -268,5 +291,7 @@ def test_another_run_can_go_on_with_the_conversation(page):
     say(page, "1?")
     page.select_option("#run", "gpt")
     page.select_option("#run", "chat")
-    choose(page, "chat")
-    assert len(turns(page)) == 2
+    page.locator("input[value=chat]").focus()
+    page.keyboard.press("Space")
+    assert len(turns(page)) == 2 and page.locator("#chat").is_visible()
+    assert page.evaluate("document.activeElement.value") == "chat"  # the keyboard stays where it is

@@ -89,6 +89,8 @@ def test_an_error_names_fields_as_the_page_does_and_clears_what_was_found(page):
     assert page.locator("#found > *").count() == 0
     look(page, "patching", text=TEXT, target="")
     assert page.locator("#problem").text_content() == "Patching needs a second prompt: give “Corrupt prompt”"
+    name = page.evaluate("async () => (await import('/page/dom.js')).shownName('quick')")
+    assert name == "Estimate from gradients"
 
 
 def test_a_text_is_never_html(page):

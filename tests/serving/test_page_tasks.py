@@ -172,6 +172,15 @@ def test_a_mistake_is_named_and_control_enter_predicts(page):
     assert "two choices or more" in page.locator("#problem").text_content()
 
 
+def test_the_page_says_that_the_input_was_cut(page):
+    page.select_option("#run", "labels")
+    for text, notes in (("word " * 100, ["The input is longer than the model reads: it was cut."]), ("word", [])):
+        page.fill("#input-0", text)
+        page.click("#predict-go")
+        page.wait_for_function("() => !document.querySelector('#predict-status').textContent")
+        assert page.locator("#predicted .note").all_text_contents() == notes
+
+
 def test_a_task_without_a_form_of_its_own_shows_all_fields(page):
     answer = {"task": "new", "predictions": [{"prediction": "x", "more": [1, 2]}]}
     page.route("**/api/predict", lambda route: route.fulfill(json=answer))

@@ -54,6 +54,12 @@ def test_predictions_equal_those_of_the_run(client, tuned):
     assert one["prediction"] == pytest.approx(tuned["pairs"].predict(["a 1", "b"])[0]["prediction"], abs=1e-5)
 
 
+def test_an_answer_says_whether_an_example_is_longer_than_the_model_reads(client):
+    long = "yes " * 100
+    for texts, cut in (([long], True), (["yes"], False), ([*["yes"] * 9, long], True), (["yes"] * 9, False)):
+        assert predict(client, model="labels", texts=texts).json()["cut"] is cut
+
+
 def test_fine_tuned_runs_are_listed_with_their_task_and_the_page_has_a_view_for_them(client):
     entries = {entry["id"]: entry for entry in client.get("/v1/models").json()["data"]}
     assert {name: entry.get("task") for name, entry in entries.items()} == {

@@ -4,8 +4,10 @@ import { shownName } from "./dom.js";
 
 const KEY = "bytelm-token";
 
-// Move the access token from the page's address (#token=...) to the session's storage.
+// Move the access token from the page's address (#token=...) to the session's storage. If an address with a token is
+// opened in the same tab later, the page begins anew.
 export function takeToken() {
+  addEventListener("hashchange", () => location.hash.startsWith("#token=") && location.reload());
   const [, token] = location.hash.split("#token="); // URLSearchParams would turn a plus into a space
   if (token) {
     sessionStorage.setItem(KEY, token);

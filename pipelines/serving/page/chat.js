@@ -4,7 +4,7 @@ import { events } from "./api.js";
 import { bars, described, facts, heading, showIn } from "./detail.js";
 import { byId, make, POINT, sampling, touch } from "./dom.js";
 import { drawLegend, levelsOf } from "./levels.js";
-import { hexOf } from "./pieces.js";
+import { hexOf, textOf } from "./pieces.js";
 import { Strip, shown } from "./strip.js";
 
 const HINT = `${POINT} a token of an answer to see its ten likeliest candidates.`;
@@ -13,6 +13,7 @@ const TOP = 10;
 const TOKENS = 200; // of an answer, at most half of the context, as in `bytelm chat`
 const TOO_LONG = "context_length_exceeded";
 const ENDS = { length: "Stopped after the chosen number of tokens.", stop: "The model ended its answer." };
+const STOPPED = "Stopped at the stop text.";
 const FORGETS = " The model no longer sees the oldest messages.";
 
 // Return a token of the API's log-probabilities in the form of the other views. Its name stands for its id.
@@ -130,7 +131,7 @@ export class ChatView {
     this.levels = model.levels;
     this.tokens = Math.min(TOKENS, model.context >> 1);
     byId("chat").querySelector("[name=max_tokens]").placeholder = this.tokens;
-    byId("message").focus({ preventScroll: true });
+    if (document.activeElement === document.body) byId("message").focus({ preventScroll: true });
   }
 
   say(text) {
@@ -174,13 +175,16 @@ export class ChatView {
   regenerate(turn) {
     this.keep(this.turns.indexOf(turn));
     this.answer();
+    byId("send").focus({ preventScroll: true }); // the button that had the focus is gone
   }
 
   async answer() {
     this.running?.abort();
     const mine = (this.running = new AbortController());
     const messages = this.turns.map(({ role, content }) => ({ role, content }));
+    const { stop } = sampling("chat");
     const turn = this.add("assistant", "");
+    turn.edits.hidden = true; // the stream would go on in the edited text
     this.busy(true);
     this.report();
     try {
@@ -188,7 +192,7 @@ export class ChatView {
         const [{ delta, logprobs, finish_reason: end }] = choices;
         this.following(() => turn.write(delta.content ?? "", (logprobs?.content ?? []).map(tokenOf)));
         this.legend();
-        if (end) this.say(ENDS[end] + (cut ? FORGETS : ""));
+        if (end) this.say((stop && textOf(turn.tokens).includes(stop) ? STOPPED : ENDS[end]) + (cut ? FORGETS : ""));
       }
     } catch (error) {
       if (mine === this.running) {
@@ -200,6 +204,7 @@ export class ChatView {
         turn.element.remove();
       }
     } finally {
+      turn.edits.hidden = false;
       if (mine === this.running) this.busy(false);
     }
   }

@@ -1,11 +1,14 @@
 // Compare the scores of two runs on one text.
 
 const length = (token) => (token.special ? 0 : token.hex.length / 2);
+const bytes = (tokens) => tokens.map((token) => (token.special ? "" : token.hex)).join("");
 
 // Return the shortest stretches of the text that begin and end at tokens of both runs: [{first, second, hex, bits}].
 // `first` and `second` are each run's tokens in the stretch. `bits` is the second run's surprisal minus the first run's.
 // Surprisals add up, so it is exact even if the tokenizers differ. It is undefined if a run did not score a token.
+// Return undefined if the tokens differ in bytes, because only one run reads a special token where the text spells one.
 export function aligned(first, second) {
+  if (bytes(first) !== bytes(second)) return undefined;
   const stretches = [];
   let [i, j, a, b] = [0, 0, 0, 0];
   while (i < first.length || j < second.length) {

@@ -40,7 +40,7 @@ export function facts(token, brief = false) {
 }
 
 // Return bars for candidates [{hex, id, p}]. `chosen` is the id of the token in the text. With `onChoose`, a click on a
-// candidate calls onChoose(candidate).
+// candidate calls onChoose(candidate); an unused id cannot be chosen.
 export function bars(candidates, { chosen, onChoose } = {}) {
   const largest = Math.max(...candidates.map(({ p }) => p));
   return make("ol", { className: "bars" }, ...candidates.map((each) => bar(each, each.p / largest, chosen, onChoose)));
@@ -55,7 +55,7 @@ function bar(candidate, share, chosen, onChoose) {
     make("span", { className: "share" }, percent(candidate.p)),
   ];
   const own = candidate.id === chosen ? "own" : "";
-  if (!onChoose) return make("li", { className: own }, ...content);
+  if (!onChoose || candidate.hex === null) return make("li", { className: own }, ...content);
   const label = `Continue with ${spoken(candidate)}, ${percent(candidate.p)}`;
   const button = make("button", { type: "button", "aria-label": label }, ...content);
   button.addEventListener("click", () => onChoose(candidate));

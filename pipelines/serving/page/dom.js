@@ -31,7 +31,8 @@ export function suggest(field, text) {
 export function shownName(param) {
   const field = document.querySelector(`.view:not([hidden]) [name="${CSS.escape(param)}"]`);
   const label = [...(field?.labels ?? [])].find((each) => !each.hidden);
-  return label?.firstChild.textContent.trim() ?? "";
+  const texts = [...(label?.childNodes ?? [])].filter(({ nodeType }) => nodeType === Node.TEXT_NODE);
+  return texts.map(({ data }) => data.trim()).find(Boolean) ?? "";
 }
 
 // Return the sampling options in the fields of a view; empty fields are left out.

@@ -18,6 +18,7 @@ export class FillView {
     this.latest = latestOnly();
     this.masked = new Set(); // indices of tokens
     this.tokens = [];
+    this.read = {}; // the request whose answer has these tokens
     this.strip = new Strip(
       "Words to mask",
       (index) => this.showToken(index),
@@ -61,6 +62,7 @@ export class FillView {
       const answer = await this.latest((signal) => (body.text ? ask("/api/fill", body, signal) : { tokens: [] }));
       if (!answer) return;
       this.report();
+      this.read = body;
       this.draw(answer.tokens);
     } catch (error) {
       this.draw([]);
@@ -79,8 +81,9 @@ export class FillView {
     if (this.strip.shown >= 0) this.showToken(this.strip.shown);
   }
 
-  // Mask the word that holds this token, or show it again.
+  // Mask the word that holds this token, or show it again, unless the tokens belong to an older text or another run.
   toggle(index) {
+    if (this.read.text !== byId("fill-text").value || this.read.model !== this.model.name) return;
     const masked = this.masked.has(index);
     for (const each of this.wordAt(index)) {
       if (masked) this.masked.delete(each);

@@ -6,6 +6,7 @@ import { byId, latestOnly, make } from "./dom.js";
 
 const NAMES = { tokens: "Text", words: "Text" }; // of columns that hold lists of words
 const LINES = "one a line"; // of the choices
+const CUT = "The input is longer than the model reads: it was cut.";
 
 const said = (text, className = "said") => make("p", { className, dir: "auto" }, text);
 
@@ -128,7 +129,8 @@ export class PredictView {
       const answer = await this.latest((signal) => ask("/api/predict", { model: this.model.name, texts }, signal));
       if (!answer) return;
       const [prediction] = answer.predictions;
-      byId("predicted").replaceChildren(...(SHOWN[answer.task] ?? fields)(prediction, texts));
+      const note = answer.cut ? [make("p", { className: "note" }, CUT)] : [];
+      byId("predicted").replaceChildren(...(SHOWN[answer.task] ?? fields)(prediction, texts), ...note);
     } catch (error) {
       byId("predicted").replaceChildren();
       this.report(error.message);

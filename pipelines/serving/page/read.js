@@ -12,6 +12,8 @@ const EXAMPLE = "It was a dark and stormy night; the rain fell in torrents, exce
 const KEYBOARD = touch ? "" : " With the keyboard: Tab to the tokens, then arrow keys.";
 const HINT = `${POINT} a token to see what the model expected there.${KEYBOARD}`;
 const KINDS = { own: "tokens", encoder: "tokens of the source", cross: "target and source" };
+const CUT = "The source is longer than the model reads: its end was cut off.";
+const UNLIKE = "Only one of the runs reads a special token here, so there is no difference: choose “side by side”.";
 const WAIT_MS = 120; // after the last key
 
 export class ReadView {
@@ -151,7 +153,7 @@ export class ReadView {
     const strips = this.stripsFor(`text ${names}`, labels, names.length > 1 && names, show);
     for (const [i, strip] of strips.entries()) {
       strip.set(all[i].map((token, at) => shown(token, levels.name(token, at), described)));
-      this.notes[i].replaceChildren(totals(answers[i].totals));
+      this.notes[i].replaceChildren(...summed(answers[i]));
     }
     this.active?.refresh();
     const unscored = all.flat().some((token) => token.bits === undefined);
@@ -180,6 +182,11 @@ export class ReadView {
   drawDifference(runs, answers) {
     const names = runs.map(({ name }) => name);
     const stretches = aligned(answers[0].tokens, answers[1].tokens);
+    if (!stretches) {
+      this.clear();
+      this.report(UNLIKE);
+      return;
+    }
     const labels = [`Difference between ${names[0]} and ${names[1]}`];
     const show = (index) => this.showStretch(names, stretches[index]);
     const [strip] = this.stripsFor(`difference ${names}`, labels, null, show);
@@ -187,7 +194,7 @@ export class ReadView {
     this.active?.refresh();
     const cut = "The tokenizers differ, so the text is cut wherever both runs end a token.";
     const note = runs[0].tokenizer === runs[1].tokenizer ? [] : [make("p", { className: "note" }, cut)];
-    this.notes[0].replaceChildren(...answers.map((answer, i) => totals(answer.totals, names[i])), ...note);
+    this.notes[0].replaceChildren(...answers.flatMap((answer, i) => summed(answer, names[i])), ...note);
     drawLegend(byId("legend"), "bits", differenceLegend(...names));
   }
 
@@ -235,6 +242,11 @@ export class ReadView {
     const lead = make("p", { className: "of" }, "attends to");
     showIn(byId("read-detail"), HINT, make("div", { className: "card" }, heading(query), lead, bars(best)));
   }
+}
+
+// Return the totals of an answer, after an optional name, and a note if the model did not read the whole source.
+function summed({ totals: all, cut }, name) {
+  return [totals(all, name), ...(cut ? [make("p", { className: "note" }, CUT)] : [])];
 }
 
 const finite = (value) => (Number.isNaN(value) ? undefined : value);

@@ -9,10 +9,15 @@ import { Strip, shown } from "./strip.js";
 const CONTINUE = `${CLICK} a token, then a candidate, to continue from there.`;
 const HINT = touch ? CONTINUE : `${POINT} a token to see its ten likeliest candidates. ${CONTINUE}`;
 const EXAMPLE = "It was a dark and";
+const TOKENS = 60; // by default, at most half of the context, as on the server
 const ENDS = {
   length: "Stopped after the chosen number of tokens.",
   end: "The model ended the text.",
   stop: "Stopped at the stop text.",
+};
+const CUTS = {
+  decoder: " The model no longer sees the beginning.",
+  "encoder-decoder": " The source is longer than the model reads: its end was cut off.",
 };
 
 export class WriteView {
@@ -31,6 +36,7 @@ export class WriteView {
   open(model) {
     if (this.model !== model) {
       this.model = model;
+      byId("max_tokens").placeholder = Math.min(TOKENS, model.context >> 1);
       const [beginning] = /^\s*(\S+\s+){1,7}\S+/.exec(model.opening[0]) ?? [EXAMPLE];
       suggest(byId("prompt"), model.architecture === "decoder" ? beginning : model.opening[0]);
       this.reset();
@@ -62,7 +68,7 @@ export class WriteView {
       for await (const event of events("/api/generate", body, mine.signal)) {
         if (mine !== this.running) return;
         if (event.token) this.add(event.token);
-        if (event.end) this.say(ENDS[event.end] + (event.cut ? " The model no longer sees the beginning." : ""));
+        if (event.end) this.say(ENDS[event.end] + (event.cut ? CUTS[this.model.architecture] : ""));
       }
     } catch (error) {
       if (mine !== this.running) return;
@@ -117,5 +123,6 @@ export class WriteView {
     this.strip.hold(-1);
     this.draw();
     this.write(sampling("write"));
+    byId("go").focus({ preventScroll: true }); // the candidate that had the focus is gone
   }
 }
