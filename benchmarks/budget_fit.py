@@ -4,9 +4,10 @@ the best learning rate by width and tokens, and the law of bits per byte by weig
     python -m benchmarks.budget_fit --text FILE [--shapes 2x128 3x192] [--tflop 4 16] [--rates 0.002 0.004 0.008]
 
 FLOPs end the trainings, so other work on the machine does not change the results. Every combination of the options is
-trained, one after the other. Each result is appended to budget_fit.jsonl at once, and budget_fit.md is written again.
-Recorded trainings are left out. With --folder, the same command resumes an interrupted training. Several commands may
-run at once, also in one folder when its dataset exists: small models leave most of a GPU idle.
+trained, one after the other. Each result is appended to budget_fit.jsonl at once, and budget_fit.md is written again,
+with the commands that train its rows. Recorded trainings are left out. With --folder, the same command resumes an
+interrupted training. Several commands may run at once, also in one folder when its dataset exists: small models leave
+most of a GPU idle.
 
 `--predict` trains nothing: it records what the law predicts for the shapes and FLOPs, before anyone measures them. The
 predictions for 4.2M and 8.6M weights are recorded. These commands test them, each in less than an hour of two cores:
@@ -31,7 +32,7 @@ import torch
 
 from benchmarks.budget_fit_page import Row, law_runs, measured, page, predicted
 from benchmarks.budget_texts import Text, written
-from benchmarks.harness import RESULTS, command_line, device_name, say
+from benchmarks.harness import RESULTS, device_name, say
 from lm.costs import flops_per_token, meta_model
 from pipelines.dataset.reader import TokenDataset
 from pipelines.first_model.choices import (
@@ -179,13 +180,12 @@ class Measurement:
         self.record(key | sized | {"predicted": found, "low": low, "high": high})
 
     def record(self, row: Row) -> None:
-        """Append a row to the file, and write the page again."""
+        """Append a row to the file with the name of the corpus, and write the page again."""
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(row | {"corpus": Path(self.options.text).name}) + "\n")
         self.rows = rows_of(self._file)  # with those of other processes
-        command = command_line("benchmarks.budget_fit", ["--text", self.name])
-        text = page(self.rows, command, f"{device_name('cpu')}, beside other work.")
+        text = page(self.rows, f"{device_name('cpu')}, beside other work")
         self._file.with_suffix(".md").write_text(text, encoding="utf-8")
 
 

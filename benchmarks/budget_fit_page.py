@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import stats
 
-from benchmarks.harness import heading, table
+from benchmarks.harness import command_line, table
 from lm.metrics.intervals import interval
 from lm.metrics.scaling_law import ScalingLaw, bootstrap, fit
 from pipelines.first_model.choices import SIZES
@@ -138,10 +138,30 @@ def predicted(runs: Sequence[Row], weights: float, tokens: float) -> tuple[float
     return law.loss(weights, tokens), *interval(drawn)
 
 
-def page(rows: Sequence[Row], command: str, machine: str) -> str:
+def commands(rows: Sequence[Row], *options: str) -> list[str]:
+    """Return the lines of the commands that train these rows, each with shapes that were trained at the same rates."""
+    lines = []
+    for same in groups(rows, "corpus", "tflop", "entries", "batch_tokens", "seed", "dtype").values():
+        shapes: dict[tuple[str, ...], list[str]] = {}
+        for (layers, width), each in groups(same, "layers", "width").items():
+            rates = sorted({row["muon_lr"] for row in each})
+            shapes.setdefault(tuple(map(str, rates)), []).append(f"{layers}x{width}")
+        row = same[0]
+        text = ("--text", row["corpus"], "--tflop", f"{row['tflop']:g}", "--entries", f"{row['entries']}")
+        run = ("--batches", f"{row['batch_tokens']}", "--seeds", f"{row['seed']}", "--dtype", row["dtype"], *options)
+        for rates, words in shapes.items():
+            command = command_line("benchmarks.budget_fit", [*text, "--shapes", *words, "--rates", *rates, *run])
+            lines.append(f"- `{command}`")
+    return [*lines, ""]
+
+
+def page(rows: Sequence[Row], machine: str) -> str:
     """Return budget_fit.md."""
     lines = [
-        *heading("Learning rate, batch, shape and vocabulary by FLOPs", command, machine),
+        "# Learning rate, batch, shape and vocabulary by FLOPs",
+        "",
+        f"On {machine}. Each table has the commands that train its rows.",
+        "",
         "`bytelm train`'s recipe `gpt-tiny` with other settings, trained for equal FLOPs. Bits per byte are of all "
         "held-out passages (benchmarks/budget_texts.py), once, at the end. `weights` counts the weights applied to "
         "each token: the matrices of blocks, and the head. `rate` is Muon's; AdamW's is 1.5 times as high.",
@@ -150,7 +170,7 @@ def page(rows: Sequence[Row], command: str, machine: str) -> str:
     head = ("layers x width", "weights", "entries", "batch", "rate", "seed", "tokens", "bits per byte", "CPU s", "GPU")
     for (text, tflop), same in groups(measured(rows), "text", "tflop").items():
         ranked = sorted(same, key=lambda row: row["bits_per_byte"])
-        lines += [f"## {text}, {tflop:g} TFLOP", "", *table(head, map(_cells, ranked)), ""]
+        lines += [f"## {text}, {tflop:g} TFLOP", "", *commands(same), *table(head, map(_cells, ranked)), ""]
     return "\n".join([*lines, *_rate_lines(rows), *_law_lines(rows)])
 
 
@@ -226,4 +246,5 @@ def _prediction_lines(rows: Sequence[Row]) -> list[str]:
     if not cells:
         return []
     head = ("layers x width", "TFLOP", "predicted, with a 95 % interval", "measured")
-    return ["## Predictions, recorded before the runs", "", *table(head, cells), ""]
+    recorded = commands([row for row in rows if "predicted" in row], "--predict")
+    return ["## Predictions, recorded before the runs", "", *recorded, *table(head, cells), ""]

@@ -7,9 +7,10 @@ All models have the parameters of the model with attention, to 1 %: the width of
 part `long` is `quality` with more tokens, for a few mixers and one seed. The benchmark ends after `--minutes` with what
 it has. Each part replaces the same part of an earlier run on this kind of device in `benchmarks/results/mixers.json`
 and `mixers.md`, except that rows of different mixers, seeds or lengths with the same options add up. So the same
-command continues, also on another machine: it repeats no training that has ended. Speeds add up on one machine only.
-Processes take one training after the other, all mixers with seed 0 first. `mixers-cpu.png` and `mixers-cuda.png` have
-the learning curves of `quality` and `long` on a device.
+command continues, also on another machine: it repeats no training that has ended. Speeds add up on one machine only,
+and results on the standard library with one version of Python only. Processes take one training after the other, all
+mixers with seed 0 first. `mixers-cpu.png` and `mixers-cuda.png` have the learning curves of `quality` and `long` on a
+device.
 """
 
 import json
@@ -124,7 +125,8 @@ def setting(result: Result, part: Part) -> Result:
     """Return what two results must share to add up."""
     options = {name: result["options"][name] for name in ("device", "processes", "threads", *SETTINGS[part])}
     machine = result["machine"] if part == "speed" else ""
-    return json.loads(json.dumps({**options, "machine": machine, "torch": result["torch"]}))
+    python = result["python"] if options.get("text") == "stdlib" else ""  # whose library is the text
+    return json.loads(json.dumps({**options, "machine": machine, "torch": result["torch"], "python": python}))
 
 
 def joined(earlier: Result, new: Result) -> Result:

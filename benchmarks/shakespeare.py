@@ -8,7 +8,7 @@ The tokenizer has 256 entries (no merges). The recipe trains on the first nine t
 so on. It is evaluated on every target of the last tenth, in blocks of the training length and with a sliding window. If
 the recipe keeps the best checkpoint, that one is evaluated, as in nanoGPT. The text is ASCII, so a byte is a character.
 Results go to benchmarks/results/shakespeare/. Timed steps of `transformers`' GPT-2 in a plain loop estimate the time of
-nanoGPT's small run on this machine.
+nanoGPT's small run on this machine, in float32 or bfloat16, whichever is faster.
 """
 
 import math
@@ -24,7 +24,7 @@ import torch
 import tyro
 from safetensors.torch import load_file
 
-from benchmarks.harness import RESULTS, Clock, command_line, device_name, heading, record, table
+from benchmarks.harness import RESULTS, command_line, device_name, heading, record, table, turns
 from benchmarks.training_models import Case
 from benchmarks.training_worker import Job, PeerSteps
 from lm.config import ModelConfig
@@ -39,7 +39,8 @@ from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.train_tokenizer import train_tokenizer
 
 # nanoGPT's nats per character on random crops of the last tenth, and the steps of its small run.
-SMALL_NATS, SMALL_SECONDS, SMALL_STEPS, TIMED_STEPS = 1.886, 97.0, 2000, 100
+SMALL_NATS, SMALL_SECONDS, SMALL_STEPS = 1.886, 97.0, 2000
+WARM_UP_STEPS, TIMED_STEPS = 10, 100
 SMALL_SHAPE = ModelConfig(
     vocab_size=256, layers=4, width=128, heads=4, context_length=64, positions="learned", activation="gelu_tanh"
 )
@@ -93,16 +94,19 @@ def one_run(options: Options, data: Path, out: Path, seed: int) -> dict[str, flo
     }
 
 
-def plain_step_seconds(data: Path) -> float:
-    """Return the median seconds of a CPU step of nanoGPT's small run, measured with `transformers`' GPT-2."""
-    case = Case(SMALL_SHAPE, batch=12)
-    job = Job("transformers", "", "cpu", "float32", compiled=False, tokens="", steps=SMALL_STEPS, rise=100)
-    peer = PeerSteps(job, case, np.concatenate(TokenDataset(data).split("train").chunks()))
-    clock = Clock()
-    for _ in range(TIMED_STEPS + 10):
-        float(peer.train())
-        clock.mark()
-    return statistics.median(clock.seconds()[10:])
+def plain_step_seconds(data: Path) -> dict[str, float]:
+    """Return the median seconds of a CPU step of nanoGPT's small run by dtype, measured with `transformers`' GPT-2."""
+    case, tokens = Case(SMALL_SHAPE, batch=12), np.concatenate(TokenDataset(data).split("train").chunks())
+    settings = {"compiled": False, "tokens": "", "steps": SMALL_STEPS, "rise": 100}
+    dtypes = ("float32", "bfloat16")
+    peers = {dtype: PeerSteps(Job("transformers", "", "cpu", dtype, **settings), case, tokens) for dtype in dtypes}
+    seconds: dict[str, list[float]] = {dtype: [] for dtype in dtypes}
+    for number, dtype in turns(dtypes, TIMED_STEPS, warm_up=WARM_UP_STEPS):
+        started = time.perf_counter()
+        float(peers[dtype].train())
+        if number >= 0:
+            seconds[dtype].append(time.perf_counter() - started)
+    return {dtype: statistics.median(each) for dtype, each in seconds.items()}
 
 
 def weights_of(run: Path) -> list[torch.Tensor]:
@@ -123,7 +127,7 @@ def report(result: dict) -> str:
     ]
     seconds = statistics.median(run["seconds"] for run in result["runs"])
     nats = statistics.median(run["nats_per_byte"] for run in result["runs"])
-    facts = f"{result['machine']}, PyTorch {result['torch']}, {result['threads']} threads"
+    facts = f"{result['machine']}, PyTorch {result['torch']}, {result['threads']} threads, {result['dtype']}"
     return "\n".join(
         [
             *heading("Bytes of tinyshakespeare", result["command"], f"{facts}; {result['parameters']:,} parameters."),
@@ -144,12 +148,13 @@ def _beside(result: dict, seconds: float) -> str:
         return f", compared with {LARGE_NATS} for nanoGPT's large run (5,000 steps of 64 x 256)"
     if "plain_step_seconds" not in result:
         return ""
-    step = result["plain_step_seconds"]
-    there = SMALL_STEPS * step
+    steps = result["plain_step_seconds"]
+    there = SMALL_STEPS * min(steps.values())
+    measured = ", ".join(f"{1e3 * step:.1f} ms a step in {dtype}" for dtype, step in steps.items())
     return (
         f", compared with {SMALL_NATS} for nanoGPT's small run: its {SMALL_STEPS:,} steps of 12 x "
         f"64 would take {there:.0f} s "
-        f"here by `transformers`' GPT-2 of its shape ({1e3 * step:.1f} ms a step, the median of {TIMED_STEPS}), of "
+        f"here by `transformers`' GPT-2 of its shape ({measured}, the median of {TIMED_STEPS}), of "
         f"which this is {seconds / there:.2f}; nanoGPT took {SMALL_SECONDS:.0f} s on two cores of another machine, of "
         f"which this is {seconds / SMALL_SECONDS:.2f}"
     )
@@ -163,6 +168,7 @@ def main(options: Options) -> None:
         train_tokenizer(text, vocab_size=256, out=tokenizer, special_tokens=(), split="tail:0.1")
         build_dataset(text, tokenizer=tokenizer, out=data, context_length=context, split="tail:0.1", separator=False)
         runs = [one_run(options, data, work / f"run-{seed}", seed) for seed in range(options.runs)]
+        dtype = Run(work / "run-0").recipe.train.dtype
         parameters = sum(weights.numel() for weights in weights_of(work / "run-0"))
         on_a_cpu = options.recipe == SMALL_RECIPE and not torch.cuda.is_available()
         peer = {"plain_step_seconds": plain_step_seconds(data)} if on_a_cpu else {}
@@ -172,6 +178,7 @@ def main(options: Options) -> None:
         "machine": device_name("cuda" if torch.cuda.is_available() else "cpu"),
         "torch": torch.__version__,
         "threads": torch.get_num_threads(),
+        "dtype": dtype,
         "parameters": parameters,
         "runs": runs,
         **peer,

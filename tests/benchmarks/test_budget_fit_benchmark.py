@@ -1,6 +1,8 @@
 """The benchmark behind the law of `bytelm train`: fits that recover known laws, and one run of each setting."""
 
 import json
+import re
+import shlex
 
 import numpy as np
 import pytest
@@ -31,7 +33,8 @@ def run(layers, width, tflop, rate=0.004, **fields):
     """Return a row whose bits per byte follow `LAW`, plus a parabola with its minimum at `best_rate`."""
     weights = 12 * layers * width**2 + 4096 * width
     tokens = round(tflop * 1e12 / 6 / weights)
-    row = FITTED | {"layers": layers, "width": width, "tflop": tflop, "muon_lr": rate, "processor_seconds": 1.0}
+    row = FITTED | {"corpus": "books.jsonl.xz", "dtype": "bfloat16"}
+    row |= {"layers": layers, "width": width, "tflop": tflop, "muon_lr": rate, "processor_seconds": 1.0}
     bits = LAW.loss(weights, tokens) + 0.02 * np.log(rate / best_rate(width, tokens)) ** 2
     return row | {"weights": weights, "tokens": tokens, "bits_per_byte": bits} | fields
 
@@ -77,13 +80,13 @@ def test_the_law_is_recovered_from_exact_runs_and_predicts_them():
 
 def test_the_page_shows_a_prediction_beside_its_run():
     key = {"seed": 1, "layers": 4, "width": 256, "tflop": 150, "muon_lr": 0.004}
-    prediction = FITTED | key | {"predicted": 1.5, "low": 1.4, "high": 1.6}
+    prediction = FITTED | key | {"corpus": "books", "dtype": "bfloat16", "predicted": 1.5, "low": 1.4, "high": 1.6}
     one, other = run(4, 256, 150) | key, run(4, 256, 150) | key | {"batch_tokens": 4096, "bits_per_byte": 1.57}
-    text = page([*EXACT, prediction, one | {"bits_per_byte": 1.55}, other], "command", "machine")
+    text = page([*EXACT, prediction, one | {"bits_per_byte": 1.55}, other], "machine")
     assert "| 4 x 256 | 150 | 1.500 (1.400 to 1.600) | 1.5500 |" in text
 
 
-def test_each_setting_is_trained_once_and_predicted_once(tmp_path):
+def test_each_setting_is_trained_once_and_predicted_once_and_the_page_has_the_command(tmp_path):
     lines = (json.dumps({"text": f"{number} bottles, {number % 7} of them full. " * 40}) for number in range(300))
     (tmp_path / "bottles.jsonl").write_text("\n".join(lines))
     size = ["--shapes", "1x64", "--entries", "300", "--tflop", "0.002", "--dtype", "float32"]
@@ -94,6 +97,12 @@ def test_each_setting_is_trained_once_and_predicted_once(tmp_path):
     assert [(row["muon_lr"], row["lr"]) for row in rows] == [(0.004, 0.006), (0.008, 0.012)]
     assert all(0 < row["bits_per_byte"] < 9 for row in rows)
     assert not list(tmp_path.glob("runs/*"))
+    text = (tmp_path / "budget_fit.md").read_text()
+    (command,) = re.findall(r"`python -m benchmarks.budget_fit (.*)`", text)
+    recorded = (tmp_path / "budget_fit.jsonl").read_text()
+    again = command.replace("bottles.jsonl", str(tmp_path / "bottles.jsonl"))
+    main([*shlex.split(again), "--folder", str(tmp_path), "--out", str(tmp_path)])  # trains these rows and no other
+    assert (tmp_path / "budget_fit.jsonl").read_text() == recorded
     (tmp_path / "budget_fit.jsonl").write_text("".join(json.dumps(row) + "\n" for row in EXACT))
     for _ in range(2):
         main([*options, "--predict"])
@@ -113,3 +122,9 @@ def test_train_uses_the_fits_of_the_recorded_runs():
     for tokens in (3e5, 1e6, 5e6):
         assert fit.muon_rate(tokens) == pytest.approx(rates.factor * tokens ** rates.exponents["tokens"][0], rel=0.02)
     assert max(each.rate for each in best_rates(rows)) == pytest.approx(fit.HIGHEST_RATE, rel=0.05)
+
+
+def test_the_recorded_page_follows_from_the_recorded_rows():
+    recorded = (RESULTS / "budget_fit.md").read_text(encoding="utf-8")
+    (machine,) = re.findall(r"^On (.*)\. Each table", recorded, re.MULTILINE)
+    assert page(rows_of(RESULTS / "budget_fit.jsonl"), machine) == recorded

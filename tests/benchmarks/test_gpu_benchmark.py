@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu
-from benchmarks.gpu import STAGES, main
+from benchmarks.gpu import STAGES, first_bits, main
 from benchmarks.gpu_session import Finding, Part, Session
 from benchmarks.harness import ROOT
 
@@ -71,6 +71,25 @@ def test_a_part_that_fails_or_is_skipped_does_not_stop_the_others(tmp_path, monk
     assert [part["stage"] for part in parts] == ["check"] * 4 + ["speed"]  # stages may run one by one
 
 
+def test_a_part_that_runs_again_replaces_its_own_result_and_no_other(tmp_path, monkeypatch, capsys):
+    found: list[str] = []
+
+    def counts(session: Session) -> list[Finding]:
+        found.append("")
+        return [session.judged("target", f"run {len(found)}", True)]
+
+    monkeypatch.setattr(gpu, "STAGES", {"check": [Part("one", 9, counts), Part("two", 9, counts)]})
+    where = ["--device", "cpu", "--out", str(tmp_path)]
+    assert main(["check", *where]) == 0
+    assert main(["check", "--parts", "one", *where]) == 0
+    page = (tmp_path / "gpu.md").read_text(encoding="utf-8")
+    assert "| one | target | run 3 |" in page and "| two | target | run 2 |" in page and "run 1 |" not in page
+    assert "check --parts one" in page  # the command of the last run, and of the run that part two is from:
+    assert re.search(r"earlier run, `python -m benchmarks.gpu check --device .*: two\.", page)
+    assert main(["check", "--parts", "two", *where]) == 0
+    assert re.search(r"earlier run, `python -m benchmarks.gpu check --parts one .*: one\.", capsys.readouterr().out)
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_limits_of_a_stage_add_up_to_less_than_nine_minutes(stage):
     assert sum(part.limit for part in STAGES[stage]) <= 540 - 5
@@ -85,6 +104,13 @@ def test_an_h100_is_judged_by_nine_tenths_and_a_cpu_not_at_all(tmp_path):
     assert session("cuda", "NVIDIA H200").judged("", "", False).met is False
     assert session("cuda", "NVIDIA H200", tiny=True).judged("", "", True).met is None
     assert session("cpu", "2 cores").judged("", "", True).met is None
+
+
+def test_bits_per_byte_are_judged_on_books_only(tmp_path):
+    session = Session("cuda", False, tmp_path, tmp_path, tmp_path, "NVIDIA H200")
+    books, code = (first_bits(session, tmp_path / name, 1.4, "facts") for name in ("books.jsonl.xz", "code-2000.txt"))
+    assert (books.met, books.target) == (True, "1.5 bits per byte of books")
+    assert (code.met, code.target) == (None, "bits per byte of Python's own sources")
 
 
 def test_the_script_runs_elsewhere_and_names_what_is_missing(tmp_path):

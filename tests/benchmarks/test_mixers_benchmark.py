@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import get_args
 
 import pytest
@@ -11,7 +11,7 @@ import torch
 from benchmarks.mixer_page import TITLES
 from benchmarks.mixer_speed import CASES
 from benchmarks.mixer_training import KEYS, RECALL, TEXT, VALUES, fitted, parameters, recall
-from benchmarks.mixers import MIXERS, Options, Part, main
+from benchmarks.mixers import MIXERS, Options, Part, main, setting
 
 
 @pytest.mark.parametrize("mixers", MIXERS)
@@ -91,3 +91,11 @@ def test_an_interrupted_benchmark_keeps_the_trainings_that_ended(tmp_path, monke
         main(Options(parts=("recall",), mixers=("gru", "average"), recall_tokens=2048, test_tokens=512, out=tmp_path))
     rows = json.loads((tmp_path / "mixers.json").read_text(encoding="utf-8"))["recall cpu"]["rows"]
     assert [row["job"]["mixers"] for row in rows] == ["gru"]
+
+
+def test_results_on_the_standard_libraries_of_two_versions_of_python_do_not_add_up():
+    result = {"options": asdict(Options()), "machine": "", "torch": "2.13.0", "python": "3.11.7"}
+    other = result | {"python": "3.12.3"}
+    assert [part for part in get_args(Part) if setting(result, part) != setting(other, part)] == ["quality", "long"]
+    books = asdict(Options(text="books.jsonl"))
+    assert setting(result | {"options": books}, "quality") == setting(other | {"options": books}, "quality")

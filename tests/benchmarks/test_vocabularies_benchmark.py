@@ -32,3 +32,14 @@ def test_superwords_are_measured_beside_both_peers(texts, tmp_path):
     page = vocabularies_page([{"what": "grown", "entries": 440, "bytes_per_token": 3.5, **cost}, *rows], "command")
     assert "| grown | 440 |  | 3.500 |" in page
     assert "| encoding with bytelm |" in page
+
+
+def test_no_encoder_has_read_the_documents_before_its_time_begins(texts, monkeypatch):
+    documents, read = texts[:6], []
+    encode, encode_ordinary = Tokenizer.encode, Tokenizer.encode_ordinary
+    monkeypatch.setattr(Tokenizer, "encode", lambda tok, text: read.append(text) or encode(tok, text))
+    monkeypatch.setattr(Tokenizer, "encode_ordinary", lambda tok, text: read.append(text) or encode_ordinary(tok, text))
+    tok = Tokenizer.train(documents, 400, special_tokens=())
+    assert next(encoding(tok, documents))["what"] == "encoding with bytelm"
+    first = read.index(documents[0])
+    assert read[first:] == documents and not any(documents[0] in text for text in read[:first])
