@@ -288,9 +288,10 @@ def with_batch(recipe: Recipe, factor: float) -> Recipe:
     """
     if factor == 1:
         return recipe
-    beta2 = max(1 - factor * (1 - recipe.train.beta2), min(recipe.train.beta2, LEAST_BETA2))
-    larger = {"batch_tokens": round(factor * recipe.train.batch_tokens), "micro_batch": 0, "beta2": round(beta2, 4)}
-    return replace(recipe, train=replace(recipe.train, **larger))
+    train = recipe.train
+    beta2 = max(1 - factor * (1 - train.beta2), min(train.beta2, LEAST_BETA2))
+    batch_tokens = round(factor * train.batch_tokens)
+    return replace(recipe, train=replace(train, batch_tokens=batch_tokens, micro_batch=0, beta2=round(beta2, 4)))
 
 
 def with_length(recipe: Recipe, tokens: int, minutes: float = 0.0) -> Recipe:
