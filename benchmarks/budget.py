@@ -166,7 +166,10 @@ def measure(bench: Benchmark) -> None:
 
 
 def disturbed(result: dict[str, Any]) -> list[Run]:
-    """Return the runs with fewer than LEAST_STEPS of the median steps of all seeds; none of a trial's short ones."""
+    """Return the runs that took less than LEAST_STEPS times the median number of steps over the seeds.
+
+    Trials with shorter minutes have none.
+    """
     seeds: dict[tuple[Any, ...], list[Run]] = {}
     for run in result["runs"] if result["minute_seconds"] == 60 else ():
         if run["kind"] == "row" and "error" not in run:

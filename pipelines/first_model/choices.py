@@ -95,7 +95,7 @@ class Setting(NamedTuple):
         return smaller and self.batch_tokens <= other.batch_tokens
 
     def flops_of_step(self) -> float:
-        """Return about how many operations a step has, up to the size of the vocabulary."""
+        """Return the approximate FLOPs of a step with USUAL_VOCABULARY entries."""
         return 6 * self.size.parameters(USUAL_VOCABULARY) * self.batch_tokens
 
 
@@ -187,7 +187,8 @@ def choose(text: TextFacts, budget: Budget) -> Choice:
 def measured_budget(text: TextFacts, budget: Budget, speed: Callable[[Choice], float]) -> Budget:
     """Return `budget` with the speeds that `speed` measures, in FLOP/s; 0 is a model that does not fit the memory.
 
-    The smallest setting is measured first, then the best setting by the speeds so far, until that is a measured one.
+    The smallest setting is measured first, then the best setting by the speeds so far, until the best one is already
+    measured.
     """
     setting = Setting(SIZES[0])
     while setting not in budget.measured:

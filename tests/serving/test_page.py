@@ -340,7 +340,7 @@ def test_aligned_stretches_add_up(shared_page, data):
 
 
 def test_tokens_with_different_bytes_are_not_aligned(shared_page):
-    """As of a sentinel, which only one of the tokenizers has as a special token."""
+    """For example, a sentinel is a special token of only one tokenizer."""
     runs = [[{"hex": "3c", "special": True}, {"hex": "61"}], [{"hex": "3c"}, {"hex": "61"}]]
     assert shared_page.evaluate("async runs => (await import('/page/compare.js')).aligned(...runs)", runs) is None
 

@@ -121,9 +121,10 @@ class MetaspaceWords(namedtuple("_MetaspaceWords", ["normalizers", "whitespace_s
         return [*self.pretokens(b"a" + white + b"a")] == [*self.pretokens(b"a"), *self.pretokens(white + b"a")]
 
     def _is_harmless(self, step: Normalizer) -> bool:
-        """Return whether a normalizer leaves the end of a word between an ASCII letter and white space.
+        """Return whether a word still ends between an ASCII letter and white space after this normalizer.
 
-        No match may continue after the letter. What replaces a match from the white space on must begin with a break.
+        No match may extend from the letter into the white space. If a match starts at the white space, its replacement
+        must begin with white space or the mark.
         """
         if not isinstance(step, Replace):
             return isinstance(step, Precompiled)
