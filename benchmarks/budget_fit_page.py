@@ -96,9 +96,19 @@ def _fitted(rows: Sequence[Row]) -> list[Row]:
 
 
 def law_runs(rows: Sequence[Row]) -> list[Row]:
-    """Return the runs that the law is fitted to: the best rate of each shape of `bytelm train` and FLOPs."""
+    """Return the runs that the law is fitted to: the best rate of each shape of `bytelm train` and FLOPs.
+
+    Runs that test a prediction of the law are left out.
+    """
     shapes = {(size.layers, size.width) for size in SIZES}
-    used = [row for row in _fitted(rows) if row["tflop"] >= LEAST_TFLOP and (row["layers"], row["width"]) in shapes]
+    tests = [{name: row[name] for name in PREDICTED_BY} for row in rows if "predicted" in row]
+    used = [
+        row
+        for row in _fitted(rows)
+        if row["tflop"] >= LEAST_TFLOP
+        and (row["layers"], row["width"]) in shapes
+        and not any(test.items() <= row.items() for test in tests)
+    ]
     same = groups(used, "tflop", "width", "layers").values()
     return [min(each, key=lambda row: row["bits_per_byte"]) for each in same]
 
