@@ -184,7 +184,7 @@ class Measurement:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with self._file.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row | {"corpus": Path(self.options.text).name}) + "\n")
-        self.rows = rows_of(self._file)  # with those of other processes
+        self.rows = rows_of(self._file)  # other processes may have appended rows, too
         text = page(self.rows, f"{device_name('cpu')}, beside other work")
         self._file.with_suffix(".md").write_text(text, encoding="utf-8")
 

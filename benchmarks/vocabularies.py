@@ -3,9 +3,9 @@
 `python -m benchmarks.vocabularies --out benchmarks/results` grows GPT-2's vocabulary on Thai and on Python code, trims
 it to English, trains superwords beside plain BPE and bpe-continue, measures their second stage on more text, and trains
 Unigram on code beside SentencePiece. Bytes per token are of text that no training read, except for superwords, as in
-the paper that introduced them. Seconds are CPU seconds of one run on all cores. Before the encoding of
-documents is timed, both encoders have read another text. The corpora are those of `benchmarks.texts`; GPT-2's files are
-in `vectors/gpt2` beside them.
+the paper that introduced them. Seconds are CPU seconds of one run on all cores. Both encoders read another text before
+their encoding of documents is timed. The corpora are those of `benchmarks.texts`; GPT-2's files are in `vectors/gpt2`
+beside them.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 IN_SCORES = ("relative", "relative-keys", "alibi")
 """Positions that are added to attention scores."""
 BIASES = ("relative", "alibi")
-"""Those of IN_SCORES that are one bias on the scores of all layers."""
+"""Members of IN_SCORES whose bias is shared by all layers."""
 UNBOUNDED = (*IN_SCORES, "none")
 """Positions without a table of the context's length: any length works."""
 _OWN_FIELDS = {

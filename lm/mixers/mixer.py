@@ -33,7 +33,7 @@ OPTIONAL = (
 OF_ALL = ("document_mask", "value_embeddings")
 """Those of OPTIONAL that the mixers of all layers must read. For the others, one of them is enough."""
 OF_SCORES = ("scaled_attention", "attention_pattern")
-"""Those that all mixers with attention scores must read, because they change the scores of every layer."""
+"""Fields that change the scores of every layer, so each mixer with attention scores must read them."""
 OF_CROSS = ("head_width", "kv_heads", "qk_norm")
 """Those of OPTIONAL that all cross-attention reads."""
 OF_DOT = ("scaled_attention", "attention")

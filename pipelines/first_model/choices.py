@@ -194,7 +194,8 @@ def measured_budget(text: TextFacts, budget: Budget, speed: Callable[[Choice], f
     while setting not in budget.measured:
         found = speed(choice_of(text, budget, setting))
         budget = replace(budget, measured={**budget.measured, setting: found})
-        if found and len(budget.batch_factors) == 1:  # on a CPU other sizes count as fast as the last one
+        # On a CPU an unmeasured size counts as fast as the last one, as when benchmarks/results/budget.md was measured.
+        if found and len(budget.batch_factors) == 1:
             budget = replace(budget, flops_per_second=found)
         setting = choose(text, budget).setting
     return budget

@@ -142,7 +142,7 @@ def _tables(rows: Iterator[Row]) -> Iterator[pa.Table]:
 
 
 def _column(values: list[Any], kind: pa.DataType | None) -> pa.Array | None:
-    """Return a column of type `kind`, or of its own type; None if there is no such column in Parquet."""
+    """Return the values as a column of type `kind` (None: inferred), or None if Parquet cannot hold it."""
     try:
         column = pa.array(values, kind)
         if kind is None:
