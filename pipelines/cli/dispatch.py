@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pipelines import own_version
 from pipelines.cli.errors import UsageError, complain, did_you_mean, one_sentence
-from pipelines.cli.process import STDOUT, Stdout, end_at_once, finish, interrupts, prepare
+from pipelines.cli.process import STDOUT, Stdout, StoppedBySignal, end_at_once, finish, interrupts, prepare
 from pipelines.cli.waiting import is_first_process
 
 # The groups of verbs in the order of --help. The first line of a verb's module is "Group: summary."
@@ -178,7 +178,7 @@ def _end_interrupted(verb: str, error: BaseException) -> int:
     """
     if is_first_process():
         complain(verb, ": ".join(["interrupted", *getattr(error, "__notes__", ())]))
-    return 128 + (interrupts or [signal.SIGINT])[0]
+    return 128 + (error.number if isinstance(error, StoppedBySignal) else (interrupts or [signal.SIGINT])[0])
 
 
 def _is_about_memory(error: BaseException | None) -> bool:

@@ -30,6 +30,14 @@ interrupts: list[int] = []
 """The number of each signal, such as Ctrl-C, that raised KeyboardInterrupt since `prepare`"""
 
 
+class StoppedBySignal(KeyboardInterrupt):
+    """The signal `number` has stopped a training."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
 class Stdout(io.TextIOBase):
     """The current sys.stdout, with OSErrors that name it."""
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lm.lora_config import LoraConfig
 from pipelines.cli.display import Bar
+from pipelines.cli.process import StoppedBySignal
 from pipelines.dataset.block_dataset import write_blocks
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.checkpoint_reader import load_weights
@@ -33,8 +34,8 @@ def weights_after(run: Run, tok: Tokenizer, corpus: "Corpus", steps: int, work: 
     separator = run.facts.get("separated", True)
     with Bar("encoding", corpus.text_bytes_estimate, "B") as bar:
         write_blocks(corpus, tok, recipe.model.context_length, data, separator=separator, progress=bar.update)
-    if train(recipe, {data: 1}, work / run.folder.name, "none", init_from=run.folder):
-        raise KeyboardInterrupt
+    if status := train(recipe, {data: 1}, work / run.folder.name, "none", init_from=run.folder):
+        raise StoppedBySignal(status - 128)
     trained = Run(work / run.folder.name)
     return load_weights(trained.folder, trained.settings)[1]
 

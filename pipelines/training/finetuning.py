@@ -14,6 +14,7 @@ from lm.lora_config import LoraConfig
 from lm.new_entries import with_new_entries
 from lm.task_model import TaskModel, TrainedModel, build_model
 from pipelines.cli.display import answer, say
+from pipelines.cli.process import StoppedBySignal
 from pipelines.evaluation.measurement import Result
 from pipelines.evaluation.planning import EvaluationOptions, TaskPlan
 from pipelines.evaluation.results import Evaluation
@@ -181,7 +182,7 @@ def train_in_memory(
         data = task_data(prepared(replace(work, recipe=recipe), lambda: weights), out)
         at = Trainer(None, model, data, recipe.train).train()
     if at.signal:
-        raise KeyboardInterrupt
+        raise StoppedBySignal(at.signal)
     model.compute_dtype = torch.float32
     return plain_model(recipe, model).eval()
 

@@ -17,7 +17,7 @@ from lm.lora_config import LoraConfig
 from lm.warn import warn
 from pipelines.cli.arguments import DryRun, RunFolder
 from pipelines.cli.parsing import parse
-from pipelines.cli.process import PASSIVE_THREADS
+from pipelines.cli.process import PASSIVE_THREADS, StoppedBySignal
 from pipelines.cli.shell import command
 from pipelines.cli.verbs import verb
 from pipelines.cli.waiting import is_first_process
@@ -83,8 +83,9 @@ def finetune(
     chosen = task if isinstance(task, Task) else with_fields(task_class(task)(), options, "options")
     config, adapters = with_fields(chosen.settings, train, "train"), with_fields(NO_ADAPTERS, lora, "lora")
     files = _files(data, test, held_out)
-    if _finetune(opened(run), chosen, files, out, config, adapters, parallel, from_scratch, compare_scratch, seeds):
-        raise KeyboardInterrupt
+    given = (config, adapters, parallel, from_scratch, compare_scratch, seeds)
+    if status := _finetune(opened(run), chosen, files, out, *given):
+        raise StoppedBySignal(status - 128)
     return LoadedRun(Run(out))
 
 

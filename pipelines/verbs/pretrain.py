@@ -21,7 +21,7 @@ from pipelines.cli.arguments import DryRun
 from pipelines.cli.errors import UsageError
 from pipelines.cli.help import FLAGS, prefixed
 from pipelines.cli.parsing import parse
-from pipelines.cli.process import PASSIVE_THREADS
+from pipelines.cli.process import PASSIVE_THREADS, StoppedBySignal
 from pipelines.cli.shell import command
 from pipelines.cli.verbs import refuse_uri, verb
 from pipelines.cli.waiting import is_first_process
@@ -83,8 +83,8 @@ def pretrain(
 
     asked = changed(recipe, model, train)
     _refuse_two_lengths(asked, recipe, out)
-    if _pretrain(asked, sources_of(data), out, init_from, parallel):
-        raise KeyboardInterrupt
+    if status := _pretrain(asked, sources_of(data), out, init_from, parallel):
+        raise StoppedBySignal(status - 128)
     return LoadedRun(Run(out))
 
 

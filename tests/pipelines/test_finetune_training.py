@@ -249,7 +249,7 @@ def test_a_signal_ends_the_training_of_other_seeds_without_a_result(trained_bert
     train = {**TRAIN, "epochs": 1}
     with monkeypatch.context() as patch:
         after_each_step(patch, lambda trainer: trainer.run is None and os.kill(os.getpid(), signal.SIGTERM))
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
             finetune(trained_bert, **call, train=train)
     assert not (tmp_path / "seeds" / "evaluation.json").exists()
     made = finetune(trained_bert, **call, train=train)

@@ -325,6 +325,22 @@ sys.exit(dispatch.main())
     assert (done.returncode, done.stderr) == (130, "bytelm runs: warning: before\nbytelm runs: interrupted\n")
 
 
+def test_the_exit_status_names_the_signal_that_stopped_a_training():
+    code = """
+import sys, types
+from pipelines.cli import dispatch, process
+verb = types.ModuleType("pipelines.verbs.train")
+def main(arguments):
+    raise process.StoppedBySignal(15)
+verb.main = main
+sys.modules["pipelines.verbs.train"] = verb
+sys.argv = ["bytelm", "train"]
+sys.exit(dispatch.main())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (143, "bytelm train: interrupted\n")
+
+
 def test_a_control_c_in_a_destructor_ends_the_command_without_a_traceback():
     code = """
 import signal, time
