@@ -12,6 +12,7 @@ from typing import Literal
 from pipelines.cli.arguments import Checkpoint, RunFolder
 from pipelines.cli.display import say
 from pipelines.cli.verbs import verb
+from pipelines.files import with_a_name
 from pipelines.run.folder import opened
 
 
@@ -42,6 +43,7 @@ def export_gguf(
     """
     if find_spec("gguf") is None:
         raise ValueError("export-gguf needs the package gguf: pip install 'bytelm[gguf]'")
+    out = with_a_name(out)
     existing = [path for path in (out, out.with_name(f"{out.name}.md")) if path.exists()]
     if existing and not (overwrite and out.is_file()):
         raise ValueError(f"{existing[0]} exists already: choose another `out` (or replace an export with `overwrite`)")

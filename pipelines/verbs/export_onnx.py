@@ -11,6 +11,7 @@ from pathlib import Path
 from pipelines.cli.arguments import Checkpoint, RunFolder
 from pipelines.cli.display import say
 from pipelines.cli.verbs import verb
+from pipelines.files import with_a_name
 from pipelines.run.folder import opened
 
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")
@@ -37,6 +38,7 @@ def export_onnx(run: RunFolder, *, out: Path, checkpoint: Checkpoint = "auto", o
     missing = [name for name in PACKAGES if find_spec(name) is None]
     if missing:
         raise ValueError(f"export-onnx needs the package {missing[0]}: pip install 'bytelm[onnx]'")
+    out = with_a_name(out)
     files = (out, out.with_name(f"{out.name}.data"), out.with_name(f"{out.name}.md"))
     existing = [path for path in files if path.exists()]
     if existing and not (overwrite and out.is_file()):

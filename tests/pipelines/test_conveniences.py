@@ -162,6 +162,8 @@ def test_only_an_export_or_an_imported_run_is_replaced(trained_gpt, tmp_path):
         with pytest.raises(ValueError, match="mine exists already"):
             export(trained_gpt, out=tmp_path / "mine", overwrite=True)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
+    with pytest.raises(ValueError, match="exists already"):
+        export_onnx(trained_gpt, out=Path(), overwrite=True)
     (tmp_path / "new.onnx.md").write_text("mine")
     with pytest.raises(ValueError, match=r"new\.onnx\.md exists already"):
         export_onnx(trained_gpt, out=tmp_path / "new.onnx", overwrite=True)

@@ -4,6 +4,7 @@ import itertools
 import json
 import struct
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -320,8 +321,9 @@ def test_bpe_over_characters_that_llama_cpp_would_read_otherwise_is_refused(text
 def test_existing_files_are_kept(tok, tmp_path):
     run = random_run(tmp_path / "run", tok)
     out = export_gguf(run, out=tmp_path / "out.gguf")
-    with pytest.raises(ValueError, match="exists already"):
-        export_gguf(run, out=out)
+    for existing in (out, Path()):
+        with pytest.raises(ValueError, match="exists already"):
+            export_gguf(run, out=existing)
     export_gguf(run, out=out, overwrite=True, dtype="f16")
     import_gguf(out, out=tmp_path / "again")
     with pytest.raises(ValueError, match="exists already"):
