@@ -1,9 +1,9 @@
 """`POST /api/predict`: what fine-tuned runs predict for texts."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -16,7 +16,9 @@ from pipelines.serving.requests import PredictRequest
 from pipelines.tasks.choices import Question
 from pipelines.tasks.task import Example
 
-AT_ONCE = 8  # examples in a turn of the inference thread
+T = TypeVar("T")
+
+AT_ONCE = 8  # examples, or windows of long examples, in a turn of the inference thread
 CHOICES_AT_ONCE = 64  # of a question, which the model reads in one turn
 
 
@@ -26,16 +28,20 @@ def prediction_routes(service: Service) -> list[Route]:
     async def predict(request: Request) -> JSONResponse:
         asked = await PredictRequest.of(request)
         name = service.task(asked.model)
-        predictor, predictions, cut = service.tasks[name], [], False
+        predictor, call = service.tasks[name], service.engine.call
+        task, predictions, cut = predictor.task, [], False
         with blamed_on("texts"):
             examples = _examples(predictor, asked.texts)
-            for start in range(0, len(examples), AT_ONCE):
-                made, was_cut = await service.engine.call(
-                    partial(_predict, predictor, examples[start : start + AT_ONCE])
-                )
-                predictions += made
-                cut = cut or was_cut
-        answer = {"model": name, "task": predictor.task.name, "predictions": predictions, "cut": cut}
+            for some in _parts(examples):
+                encoded = await call(partial(task.encode, some, predictor.reader))
+                outputs = [
+                    output
+                    for windows in _parts(encoded)
+                    for output in await call(partial(task.outputs, predictor, windows, labelled=False))
+                ]
+                predictions += await call(partial(task.predictions, outputs, encoded, some))
+                cut = cut or any(window.cut for window in encoded)
+        answer = {"model": name, "task": task.name, "predictions": predictions, "cut": cut}
         return await asyncio.to_thread(JSONResponse, answer)
 
     return [Route("/api/predict", predict, methods=["POST"])]
@@ -57,8 +63,7 @@ def _examples(predictor: Predictor, texts: Sequence[str]) -> list[Example]:
     return examples
 
 
-def _predict(predictor: Predictor, examples: Sequence[Example]) -> tuple[list[dict[str, Any]], bool]:
-    """Return the fields of the predictions, and whether an example is longer than the model reads."""
-    before = predictor.cut
-    made = [fields for _, fields in predictor.predictions(examples)]
-    return made, predictor.cut > before
+def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield the items in parts of AT_ONCE."""
+    for start in range(0, len(items), AT_ONCE):
+        yield items[start : start + AT_ONCE]

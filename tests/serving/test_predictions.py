@@ -8,7 +8,9 @@ import bytelm
 from lm.task_model import TaskModel
 from pipelines.run.folder import Run
 from pipelines.run.predictor import Predictor
+from pipelines.serving.predictions import AT_ONCE
 from pipelines.tasks.choices import Choices
+from pipelines.tasks.tokens import Tokens
 from tests.serving.conftest import client_of
 from tests.tasks.files import write
 
@@ -117,6 +119,25 @@ def test_a_question_has_at_most_64_choices_and_is_not_empty(trained_bert):
             response = predict(client, texts=texts)
             error = response.json()["error"]
             assert (response.status_code, error["param"]) == (400, "texts") and message in error["message"]
+
+
+def test_a_text_of_many_windows_takes_several_turns_between_which_others_are_answered(trained_bert):
+    turns = []
+
+    class Watched(Tokens):
+        def outputs(self, predictor, encoded, **options):
+            turns.append(len(encoded))
+            return super().outputs(predictor, encoded, **options)
+
+    run, task = Run(trained_bert), Watched(columns=("text", "entities"), labels=("NOUN", "VERB"))
+    model = TaskModel(run.recipe.model, task.head("encoder"), seed=1).eval()
+    predictor, text = Predictor(run, model, task), "yes and no " * 200
+    with client_of({}, predictors={"words": predictor}) as client:
+        (answered,) = predict(client, texts=[text]).json()["predictions"]
+    assert len(turns) > 2 and max(turns) <= AT_ONCE
+    ((_, whole),) = predictor.predictions([task.example(row, labelled=False) for row in task.rows_of_texts([text])])
+    assert answered["words"] == whole["words"]
+    assert answered["probability"] == pytest.approx(whole["probability"], abs=1e-5)
 
 
 def test_other_endpoints_refuse_fine_tuned_runs_and_predict_refuses_where_there_is_none(client, tuned, gpt):
