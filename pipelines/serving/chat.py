@@ -27,7 +27,7 @@ def chat_routes(service: Service) -> list[Route]:
         asked = await ChatRequest.of(request)
         served = service.model(asked.model)
         if served.name not in chatting:
-            message = f"{served.name} continues text and is not a chat model: chat with {' or '.join(chatting)}"
+            message = f"{served.name} has no chat template and is not a chat model: chat with {' or '.join(chatting)}"
             raise RequestError(404, message, param="model")
         prompt = await _prompt_ids(served, asked)
         job = _Answer(service, served, asked.as_completion(), [prompt])

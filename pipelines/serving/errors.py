@@ -11,7 +11,7 @@ from pipelines.cli.errors import one_sentence
 
 MOST_CHARACTERS = 300  # of a message, which may quote what a client sent
 MOST_QUOTED = 60  # characters of a value or a name in a message
-CHAT = "the models served here continue text and are not chat models: use POST /v1/completions"
+CHAT = "the models served here have no chat template and are not chat models: use POST /v1/completions with a decoder"
 
 
 class RequestError(Exception):

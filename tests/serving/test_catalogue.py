@@ -55,6 +55,13 @@ def test_special_tokens_are_added_only_if_asked_for(gpt, client):
     assert tokens == gpt.ids("a") and len(tokens) == 2
 
 
+def test_the_special_tokens_of_an_encoder_surround_the_text(trained_bert):
+    run = load_run(trained_bert, device="cpu")
+    with client_of({"bert": run}) as client:
+        tokens = client.post("/tokenize", json={"prompt": "a", "add_special_tokens": True}).json()["tokens"]
+    assert tokens == run.ids("a") and len(tokens) == 3
+
+
 @pytest.mark.parametrize(
     ("path", "body", "words"),
     [

@@ -167,7 +167,7 @@ def test_a_wrong_request_is_refused_in_a_sentence(both, fields, param, message):
 def test_a_model_without_a_template_names_those_that_chat(both):
     response = both.post(URL, json={"model": "gpt", "messages": ASKED})
     assert response.status_code == 404
-    assert response.json()["error"]["message"] == "gpt continues text and is not a chat model: chat with chat"
+    assert response.json()["error"]["message"] == "gpt has no chat template and is not a chat model: chat with chat"
     assert both.post("/v1/completions", json={"model": "chat", "prompt": "a", "max_tokens": 1}).status_code == 200
 
 
