@@ -206,7 +206,9 @@ def _train(job: Job, kind: Kind, choice: Choice, record: Record, dataset: TokenD
         recipe = replace(recipe, train=replace(recipe.train, **seed))
         recipe = with_rates(with_length(recipe, *_length(job, before, recipe, dataset)), name)
         recipe = with_decay(recipe, dataset.split("train").tokens)
-    asked_minutes = None if job.tokens or job.flops else job.minutes_of(before)
+    # Without options, a training of so many tokens or FLOPs stays one.
+    timed = not (job.tokens or job.flops) and (job.minutes or before is None or before.minutes)
+    asked_minutes = job.minutes_of(before) if timed else None
     record.models[kind] = Asked(asked_minutes, recipe.train.tokens, job.flops or (before.flops if before else None))
     record.write(job.out)
     _step(f"{kind}: {PREDICTS[kind]}", pretrain_command(name, recipe, data=job.out / "data", out=folder))

@@ -89,6 +89,8 @@ def test_a_repeated_command_reuses_what_is_there(copied, in_process):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("exists already") == 4
     assert {path: path.stat().st_mtime_ns for path in copied.rglob("*.safetensors")} == before
+    models = json.loads((copied / "my" / "train.json").read_text())["models"]
+    assert [model["minutes"] for model in models.values()] == [None, None]
 
 
 def test_more_tokens_extend_the_training(copied, in_process):
