@@ -225,6 +225,14 @@ def test_attributions_are_those_of_transformer_lens(kind, peers):
         assert found.terms[f"mlp {layer}"] == pytest.approx(expected.item(), abs=1e-4)
 
 
+def test_the_diagnosis_at_initialisation_refuses_a_run_that_started_from_weights(tmp_path, dataset_folder, trained_gpt):
+    recipe = Run(trained_gpt).recipe
+    tokens = {"tokens": recipe.train.batch_tokens, "warmup_tokens": 0}
+    bytelm.pretrain(recipe, data=dataset_folder, out=tmp_path / "further", train=tokens, init_from=trained_gpt)
+    with pytest.raises(ValueError, match=r"further started from the weights of .*: leave it out, or diagnose that"):
+        bytelm.inspect(tmp_path / "further", instruments="diagnosis", initial=True)
+
+
 def test_the_diagnosis_at_initialisation_is_that_of_random_weights(gpt):
     trained, fresh = (
         bytelm.inspect(gpt, instruments="diagnosis", validation_tokens=512, initial=initial)["diagnosis"][0]

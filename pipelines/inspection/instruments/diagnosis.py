@@ -114,6 +114,12 @@ class DiagnosisInstrument(Instrument):
         trained = run.trained
         model, state = trained.model, trained.checkpoint.name
         if self.initial:
+            facts = run.run.facts
+            if origin := facts.get("init_from") or facts.get("imported_from"):
+                raise ValueError(
+                    f"`initial` makes random weights from the seed, but {run.path} started from the weights of "
+                    f"{origin}: leave it out, or diagnose that model"
+                )
             fresh = LanguageModel(run.config.model, run.config.train.seed)
             fresh.compute_dtype = model.compute_dtype
             model, state = fresh.to(model.embedding.weight.device), "initialisation"
