@@ -242,9 +242,11 @@ def _answer(row: Row, name: str, choices: tuple[str, ...], names: list[str]) -> 
         meant = {place for way in ways for place, spelling in enumerate(way) if spelling == value.strip()}
     if len(meant) != 1:
         which = "means several" if meant else "means none"
+        letters = f"a letter from A to {LETTERS[min(len(choices), 26) - 1]}"
+        spelled = f"one of the labels {', '.join(names)}" if names else letters
         raise ValueError(
             f'"{name}" in {row.place} is {value!r:.60}, which {which} of the {len(choices)} choices: give 0 to '
-            f"{len(choices) - 1}, a letter from A to {LETTERS[min(len(choices), 26) - 1]}, or the text of one"
+            f"{len(choices) - 1}, {spelled}, or the text of one"
         )
     return meant.pop()
 
