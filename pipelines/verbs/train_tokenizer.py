@@ -117,12 +117,12 @@ def train_tokenizer(
         vocab_size: Number of entries, including special tokens and, for bpe, the 256 bytes.
         out: Folder for tokenizer.json.
         kind: bpe (byte-level), wordpiece (BERT), unigram (T5), character-bpe (Llama 2), characters, words or integers.
-            Characters and words have a token for each. integers is for sequences of integers: .npy files (name the
-            suffix) or lists in Parquet. Only bpe keeps all text.
+            characters has one token for each character, words one for each word. integers is for sequences of integers:
+            .npy files (name the suffix) or lists in Parquet. Of the kinds for text, only bpe keeps all of it.
         pattern: Split pattern: gpt2, cl100k (the default), another name or a regular expression. For wordpiece:
-            bert-uncased (the default) or bert-cased. For unigram: metaspace (the default, without
-            normalization), keep-whitespace (for code), nmt_nfkc or nfkc (both normalize as
-            SentencePiece does). Leave it out for others.
+            bert-uncased (the default) or bert-cased. For unigram: metaspace (the default, without normalization),
+            nmt_nfkc or nfkc (both normalize as SentencePiece does), llama2 (keeps every space) or keep-whitespace
+            (for code). For character-bpe: llama2 (the default), metaspace, nmt_nfkc or nfkc. Leave it out for others.
         normalize: Normalizations of the text before it is split, in this order. Decoded text is then normalized text,
             and only nfc keeps its meaning. bpe only; unigram and wordpiece have patterns that normalize.
         superwords: Let the last tokens hold several words; bpe only. SuperBPE (Liu et al. 2025), which reads the text
@@ -131,9 +131,9 @@ def train_tokenizer(
         superword_words: Maximum number of words in a token with `superwords`.
         parity: Treat languages equally: a file of parallel sentences, or a ratio for each language. CORPUS then names
             a language for each corpus, as in en=books/ de=articles.jsonl. A line of the file has a sentence in all
-            languages: {"en": "a house", "de": "ein Haus"}. A merge serves the language with most tokens there; with
-            ratios, such as en=1 hi=2.5, the one with the fewest bytes per token divided by its ratio. bpe only;
-            parity-aware BPE (Foroutan et al. 2025) in plain Python, for some megabytes of text.
+            languages: {"en": "a house", "de": "ein Haus"}. Each merge serves the language with the most tokens in these
+            sentences; with ratios, such as en=1 hi=2.5, the one with the fewest bytes per token divided by its ratio.
+            bpe only; parity-aware BPE (Foroutan et al. 2025) in plain Python, for some megabytes of text.
         parity_window: Number of last merges of which a language may have at most about twice its equal share; 0 for no
             limit. For three languages or more.
         merge_by: Pair that is merged next: the most frequent one, or the one with the largest count(ab) / (count(a)
@@ -147,11 +147,12 @@ def train_tokenizer(
         tie_break: Choice among pairs of equal count: ids (smallest left, then right id) or bytes (greatest left, then
             right bytes); bpe only.
         pieces: Limits on the pieces; unigram only.
-        special_tokens: First entries of the vocabulary, for unigram the last; give the option without a value for none.
+        special_tokens: First entries of the vocabulary; the last for unigram, character-bpe and integers. Give the
+            option without a value for none.
         special_text: Special tokens spelled in the corpus: text keeps them as text, cut leaves them out and cuts the
             corpus there.
-        sentinels: Number of special tokens <|sentinel_0|>, <|sentinel_1|> and so on after these. Span corruption needs
-            one for each removed span.
+        sentinels: Number of special tokens <|sentinel_0|>, <|sentinel_1|> and so on, after all `special_tokens`. Span
+            corruption needs one for each removed span.
         memory: Memory limit of the process in bytes, such as 2G. Counts that do not fit are spilled to disk.
             Merging needs all distinct pretokens in memory: training stops early if they cannot fit. With `engine='ray'`
             each worker has the same limit.
@@ -254,7 +255,8 @@ def next_step(given: Mapping[str, Any], _: Any) -> str:
     if not given["corpus"]:
         return ""
     length = {} if given["pairs"] else {"context_length": 256}
-    text = {name: given[name] for name in ("split", "pairs")} | given["reading"]
+    split = None if given["split"] == "none" else given["split"]  # a dataset needs validation text
+    text = {"split": split, "pairs": given["pairs"], **given["reading"]}
     folders = {"tokenizer": given["out"], **length, "out": with_a_name(given["out"]).with_name("data")}
     corpus = [name.partition("=")[2] if given["parity"] else name for name in given["corpus"]]
     return command("build-dataset", *corpus, **text, **folders)

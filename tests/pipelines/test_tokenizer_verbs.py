@@ -219,13 +219,22 @@ def test_the_working_folder_can_be_the_output_whatever_files_it_has(in_process, 
 
 def test_split_none_trains_on_all_of_a_file(in_process, tmp_path):
     (tmp_path / "a.txt").write_text("low low low newer newer widest widest")
-    in_process(
+    done = in_process(
         "train-tokenizer", "a.txt", "--vocab-size", 300, "--split", "none", "--save-counts", "counts", "--out", "t"
     )
+    assert "next: bytelm build-dataset a.txt --tokenizer t " in done.stdout  # a dataset needs validation text
     summary = in_process("train-tokenizer", "--counts", "counts", "--vocab-size", 300, "--out", "u", "--json").stdout
     assert json.loads(summary)["trained_on_bytes"] == 37
     tok = Tokenizer.load(tmp_path / "t")
     assert b" widest" in map(tok.token_bytes, range(tok.vocab_size))
+
+
+def test_unigram_trains_with_the_pattern_that_keeps_every_space(in_process, text_folder, tmp_path):
+    options = ("--kind", "unigram", "--pattern", "llama2", "--vocab-size", 400, "--out", "tok")
+    done = in_process("train-tokenizer", text_folder, *options)
+    assert done.returncode == 0, done.stderr
+    tok = Tokenizer.load(tmp_path / "tok")
+    assert tok.decode(tok.encode("the  file")) == "the  file"
 
 
 def test_options_of_another_model_are_refused_before_the_corpus_is_read(tmp_path):

@@ -297,7 +297,8 @@ def test_words_of_another_vocabulary_can_be_counted_and_saved(shared, tmp_path):
     [
         (
             {"pattern": "cl100k"},
-            "unigram needs words: metaspace, nmt_nfkc, nfkc, keep-whitespace, or the pattern of a Unigram vocabulary,",
+            "unigram needs words: metaspace, nmt_nfkc, nfkc, keep-whitespace, llama2, or the pattern of a Unigram "
+            "vocabulary,",
         ),
         ({"kind": "bpe", "pattern": "metaspace", "vocab_size": 300}, "bpe needs a pattern such as cl100k, not"),
         ({"kind": "bpe", "pieces": PieceRules(), "vocab_size": 300}, "`pieces` is not an option of bpe"),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from tokenizer.kinds.kind import changed
 from tokenizer.kinds.sentencepiece import UNKNOWN_PIECE, SentencePieceKind, refuse_model
-from tokenizer.splitting.metaspace_splitter import KEPT, METASPACE_NAMES, RUNS
+from tokenizer.splitting.metaspace_splitter import KEPT, METASPACE_NAMES, RUNS, SPACED
 from tokenizer.splitting.normalizers import MARK, Prepend, decoder_of_marks
 
 TYPE_CHECKING = False
@@ -23,7 +23,7 @@ class Unigram(SentencePieceKind):
 
     name = kernels = "unigram"
     title = "Unigram"
-    patterns = (*METASPACE_NAMES, KEPT)
+    patterns = (*METASPACE_NAMES, KEPT, SPACED)
     default_pattern = exact_pattern = "metaspace"
     needed_splitter = f"words: {', '.join(patterns)}, or the pattern of a Unigram vocabulary"
     options = ("pieces",)
