@@ -38,6 +38,7 @@ from pipelines.dataset.reader import TokenDataset
 from pipelines.first_model.choices import (
     SIZES,
     Choice,
+    Setting,
     Size,
     recipe_for,
     with_batch,
@@ -45,7 +46,6 @@ from pipelines.first_model.choices import (
     with_length,
     with_rates,
 )
-from pipelines.first_model.choices import Setting as FirstSetting
 from pipelines.machine import choose_machine
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
@@ -58,7 +58,7 @@ HEAD_WIDTH = 64
 
 
 @dataclass(frozen=True)
-class Setting:
+class Trial:
     """The settings of a training that the benchmark varies."""
 
     layers: int
@@ -88,7 +88,7 @@ class Setting:
 
         `text_tokens`: tokens of the text, which decide about the weight decay.
         """
-        base = recipe_for("gpt", Choice(self.vocab_size, CONTEXT, FirstSetting(self.size), 0))
+        base = recipe_for("gpt", Choice(self.vocab_size, CONTEXT, Setting(self.size), 0))
         if self.batch_tokens:
             base = with_batch(base, self.batch_tokens / base.train.batch_tokens)
         per_token = flops_per_token(meta_model(replace(base.model, vocab_size=self.vocab_size)))
@@ -122,32 +122,32 @@ class Measurement:
             build_dataset([self.text.corpus], tokenizer=tokenizer, context_length=CONTEXT, out=data)
         return TokenDataset(data)
 
-    def key(self, setting: Setting, recipe: Recipe) -> Row:
+    def key(self, trial: Trial, recipe: Recipe) -> Row:
         """Return the fields that identify a training."""
         train = recipe.train
         return {
             "text": self.name,
             "passages": self.text.fingerprint()["train"],
-            "layers": setting.layers,
-            "width": setting.width,
-            "entries": setting.vocab_size,
-            "tflop": setting.tflop,
+            "layers": trial.layers,
+            "width": trial.width,
+            "entries": trial.vocab_size,
+            "tflop": trial.tflop,
             "batch_tokens": train.batch_tokens,
             "muon_lr": round(train.muon_lr, 8),
             "lr": round(train.lr, 8),
             "beta2": train.beta2,
             "weight_decay": train.weight_decay,
-            "seed": setting.seed,
+            "seed": trial.seed,
             "dtype": train.dtype,
         }
 
-    def run(self, setting: Setting) -> None:
+    def run(self, trial: Trial) -> None:
         """Train with a setting and record the result, unless it is recorded. An interrupted training resumes."""
-        dataset = self.data(setting.vocab_size)
+        dataset = self.data(trial.vocab_size)
         held_out = dataset.info["splits"]["validation"]
-        recipe = setting.recipe(self.dtype, dataset.split("train").tokens)
+        recipe = trial.recipe(self.dtype, dataset.split("train").tokens)
         recipe = replace(recipe, train=replace(recipe.train, validation_tokens=held_out["tokens"]))
-        key = self.key(setting, recipe)
+        key = self.key(trial, recipe)
         if any(key.items() <= row.items() for row in measured(self.rows)):
             return
         say(" ".join(f"{name}={value}" for name, value in key.items()))
@@ -165,17 +165,17 @@ class Measurement:
             "processor_seconds": None if resumed or on_gpu else time.process_time() - started,
             **({"gpu": device_name(self.device)} if on_gpu else {}),
         }
-        self.record(key | setting.size_and_tokens(recipe) | result)
+        self.record(key | trial.size_and_tokens(recipe) | result)
         say(f"{result['bits_per_byte']:.4f} bits per byte")
         shutil.rmtree(run)
 
-    def predict(self, setting: Setting) -> None:
-        """Record what the law predicts for a setting, unless a prediction is recorded."""
-        recipe = setting.recipe(self.dtype, self.data(setting.vocab_size).split("train").tokens)
-        key = self.key(setting, recipe)
+    def predict(self, trial: Trial) -> None:
+        """Record what the law predicts for a trial, unless a prediction is recorded."""
+        recipe = trial.recipe(self.dtype, self.data(trial.vocab_size).split("train").tokens)
+        key = self.key(trial, recipe)
         if any(key.items() <= row.items() for row in self.rows):
             return
-        sized = setting.size_and_tokens(recipe)
+        sized = trial.size_and_tokens(recipe)
         found, low, high = predicted(law_runs(self.rows), sized["weights"], sized["tokens"])
         self.record(key | sized | {"predicted": found, "low": low, "high": high})
 
@@ -194,12 +194,12 @@ def rows_of(file: Path) -> list[Row]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
-def settings(options: argparse.Namespace) -> Iterator[Setting]:
+def trials(options: argparse.Namespace) -> Iterator[Trial]:
     """Yield every combination of the options."""
     for tflop, (layers, width), entries, rate, batch, seed in product(
         options.tflop, options.shapes, options.entries, options.rates, options.batches, options.seeds
     ):
-        yield Setting(layers, width, entries, tflop, rate, batch, seed)
+        yield Trial(layers, width, entries, tflop, rate, batch, seed)
 
 
 def shape(word: str) -> tuple[int, int]:
@@ -228,11 +228,11 @@ def main(arguments: list[str]) -> None:
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as folder:
         measurement = Measurement(options, options.folder or Path(folder))
-        for setting in settings(options):
+        for trial in trials(options):
             if options.predict:
-                measurement.predict(setting)
+                measurement.predict(trial)
             else:
-                measurement.run(setting)
+                measurement.run(trial)
 
 
 if __name__ == "__main__":
