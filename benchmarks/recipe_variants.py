@@ -66,6 +66,7 @@ MASKED = {
     "modern bert": Variant(ENCODER | MODERN, MUON),
 }
 _BERT_TINY = read_toml(RECIPES / "bert-tiny.toml")
+_BERT_SMALL = read_toml(RECIPES / "bert-small.toml")
 _PUBLISHED = read_toml(RECIPES / "bert-tiny-published.toml")
 _SETTINGS = ("optimizer", "lr", "muon_lr", "beta2", "schedule", "min_lr_ratio", "weight_decay")
 
@@ -80,8 +81,9 @@ def _of_recipe(recipe: Fields, **train: Any) -> Variant:
 
 
 # Masks and lengths of the recipe bert-tiny. All are validated with the same masks: 15 % of the tokens, each by itself.
+RECIPE_MASKS: Fields = {"masked_share": 0.4, "length_start": 64}
 MASKS = {
-    "bert-tiny": _of_recipe(_BERT_TINY, masked_share=0.4, length_start=64),
+    "bert-tiny": _of_recipe(_BERT_TINY, **RECIPE_MASKS),
     "bert-tiny, 50% masked, length warm-up": _of_recipe(_BERT_TINY, masked_share=0.5, length_start=64),
     **{f"bert-tiny, {share:.0%} masked": _of_recipe(_BERT_TINY, masked_share=share) for share in (0.15, 0.3, 0.4, 0.5)},
     "bert-tiny, 30% to 15% masked": _of_recipe(_BERT_TINY, masked_share=0.3, masked_share_end=0.15),
@@ -90,6 +92,14 @@ MASKS = {
     "bert-tiny, 15% masked, length warm-up": _of_recipe(_BERT_TINY, length_start=64),
     "bert-tiny-published": _of_recipe(_PUBLISHED),
 }
+# Ideas for encoders of a small text that is read several times, each alone.
+SMALL_MASKED = {
+    **{f"bert-tiny, decay {decay}": _of_recipe(_BERT_TINY, **RECIPE_MASKS, weight_decay=decay) for decay in (0.3, 1.0)},
+    "bert-tiny, dropout 0.1": MASKS["bert-tiny"]._replace(model=MASKS["bert-tiny"].model | {"dropout": 0.1}),
+}
+_LARGER = _of_recipe(_BERT_SMALL, **RECIPE_MASKS, batch_tokens=2048)
+# The recipe bert-small in the shape medium, with the batches of other encoders of this shape.
+BERT_SMALL = {"bert-small": _LARGER._replace(model=_LARGER.model | {"mlp_width": 800})}
 # Ideas for a small text that is read several times, each alone: changes to the recipe gpt-tiny.
 _GPT_TINY = read_toml(RECIPES / "gpt-tiny.toml")
 
@@ -136,10 +146,12 @@ VARIANTS = {
     "modern, cosine": Variant(MODERN, MUON | {"schedule": "cosine"}),
     **MASKED,
     **MASKS,
+    **SMALL_MASKED,
+    **BERT_SMALL,
     **SMALL,
 }
 GROUPS = {
-    "all": tuple(name for name in VARIANTS if name not in SMALL),
+    "all": tuple(name for name in VARIANTS if name not in (*SMALL, *SMALL_MASKED, *BERT_SMALL)),
     "sweep": tuple(SWEEP),
     # Features of the preset `modern`, and candidates.
     "preset": ("modern", "modern, projections drawn", "modern, tied head", "modern, soft cap 15"),
@@ -147,4 +159,5 @@ GROUPS = {
     "masked": tuple(MASKED),
     "masks": tuple(MASKS),
     "small-data": tuple(SMALL),
+    "small-data-masked": ("bert-tiny", *SMALL_MASKED),
 }

@@ -91,7 +91,9 @@ def recipes(
     *,
     text: Sequence[str],
     tokens: int = 1_000_000,
-    group: Literal["all", "sweep", "preset", "optimizers", "masked", "masks", "small-data"] = "all",
+    group: Literal[
+        "all", "sweep", "preset", "optimizers", "masked", "masks", "small-data", "small-data-masked"
+    ] = "all",
     variants: Annotated[Sequence[str], tyro.conf.arg(metavar="NAME")] = (),
     seeds: int = 1,
     shape: Literal["tiny", "small", "medium"] = "small",
@@ -108,7 +110,7 @@ def recipes(
         text: Training corpora; 1 % of their passages are held out for validation, or 200 kB with `text_bytes`.
         tokens: Training tokens per variant.
         group: Group of variants: all, rates and decays of GPT-2, features of the preset modern, optimizers, encoders,
-            masks of the recipe bert-tiny, or ideas for a small text.
+            masks of the recipe bert-tiny, or ideas for a small text, for decoders or for encoders.
         variants: Names of variants, instead of a group.
         seeds: Number of trainings per variant, with seeds 0, 1, ...
         shape: Model shape: tiny has 2 layers of width 128, small 4 of width 192, medium 6 of width 320.

@@ -71,9 +71,9 @@ SIZES = (
     Size(gpt="gpt-tiny", bert="bert-tiny", layers=2, width=128, heads=2, context=256),
     Size(gpt="gpt-tiny", bert="bert-tiny", layers=3, width=192, heads=3, context=256),
     Size(gpt="gpt-tiny", bert="bert-tiny", layers=4, width=256, heads=4, context=256),
-    Size(gpt="gpt-small", bert="bert-tiny", layers=6, width=384, heads=6, context=512),
-    Size(gpt="gpt-small", bert="bert-tiny", layers=8, width=512, heads=8, context=512),
-    Size(gpt="gpt-small", bert="bert-tiny", layers=12, width=768, heads=12, context=512),
+    Size(gpt="gpt-small", bert="bert-small", layers=6, width=384, heads=6, context=512),
+    Size(gpt="gpt-small", bert="bert-small", layers=8, width=512, heads=8, context=512),
+    Size(gpt="gpt-small", bert="bert-small", layers=12, width=768, heads=12, context=512),
 )
 
 
