@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help setup demo test test-slow test-serve test-page fuzz bench bench-pretrain gpu lint docs package constraints clean
+.PHONY: help setup demo test test-slow test-serve test-page fuzz bench bench-pretrain gpu lint kernels docs package constraints clean
 
 help:
 	@echo "make demo        bytelm train on Python's standard library: a GPT, a BERT and a report (in bytelm-demo/)"
@@ -26,8 +26,13 @@ setup: .venv/.ready
 demo: .venv/.ready
 	$(BIN)/bytelm demo
 
+# Kernels are compiled once beside the linter, and not by every process of the tests.
+kernels: .venv/.ready-test
+	@$(BIN)/python -c "from tokenizer.compilation import compile_kernels; compile_kernels()"
+
 # Each process runs whole files, whose tests share fixtures, in the order of tests/conftest.py.
-test: .venv/.ready-test lint
+test: .venv/.ready-test
+	@$(MAKE) --no-print-directory -j2 lint kernels
 	@echo "== tests"
 	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile --no-loadscope-reorder --durations=15
 

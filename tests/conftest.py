@@ -29,8 +29,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # This process does not wait until the disk has its files. Child processes do, and tests/faults cuts their power.
 os.fsync = lambda descriptor: None
 # No deadline for examples: on a busy machine they are slow whatever the code does. The examples are the same in every
-# run, so a failure of `make test` is due to the change under test.
-settings.register_profile("repeatable", deadline=None, derandomize=True)
+# run, so a failure of `make test` is due to the change under test. They are few: `make test-slow` draws more.
+settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=50)
 # `make test-slow` runs the tests of the marker hypothesis with this number of new examples.
 settings.register_profile("thorough", deadline=None, max_examples=600)
 settings.load_profile("repeatable")
@@ -50,11 +50,18 @@ def peak_memory():
 LONGEST = (
     "test_readme.py",
     "test_doors.py",
+    "test_scale.py",
+    "test_report.py",
+    "test_one_graph.py",
     "test_train.py",
-    "test_parallel.py",
+    "test_wheel.py",
     "test_output.py",
     "test_exchange.py",
     "test_ray.py",
+    "test_counting.py",
+    "test_other_numbas.py",
+    "test_first_use.py",
+    "test_unigram.py",
 )
 
 BYTELM = Path(sys.executable).with_name("bytelm")
@@ -324,6 +331,11 @@ def in_process(tmp_path, monkeypatch):
 
     The many tests of messages use this fixture. The fixture `bytelm` starts the installed command.
     """
+    return runner_in_process(tmp_path, monkeypatch)
+
+
+def runner_in_process(folder, monkeypatch):
+    """Return run(*arguments), which runs a verb in `folder` as the fixture `in_process` does."""
     from pipelines.cli.dispatch import main
     from pipelines.training import timing
 
@@ -331,7 +343,7 @@ def in_process(tmp_path, monkeypatch):
     monkeypatch.setattr(timing, "WARM_UP_STEPS", 0)
     monkeypatch.setattr(timing, "MEASURED_STEPS", 1)
 
-    def run(*arguments, cwd=tmp_path, stdin=""):
+    def run(*arguments, cwd=folder, stdin=""):
         out, errors = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
         with (
             monkeypatch.context() as patch,

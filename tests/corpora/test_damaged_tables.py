@@ -47,10 +47,10 @@ def write(path, kind, column):
     ("kind", "text_type"),
     [
         ("stream", pa.string()),
-        ("stream", pa.large_string()),
+        pytest.param("stream", pa.large_string(), marks=pytest.mark.slow),
         ("stream", pa.dictionary(pa.int32(), pa.string())),
         ("file", pa.string_view()),
-        ("file", pa.string()),
+        pytest.param("file", pa.string(), marks=pytest.mark.slow),
         ("parquet", pa.string()),
     ],
     ids=str,

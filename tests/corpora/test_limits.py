@@ -41,7 +41,13 @@ except ValueError as error:
 )
 
 
-@pytest.mark.parametrize("name", ["a.txt.zst", "a.jsonl.zst", "a.txt.gz", "a.txt.xz", "a.csv.zst", "a.json.gz"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("a.txt.zst", "a.jsonl.zst", "a.txt.xz", "a.csv.zst", "a.json.gz"),
+        pytest.param("a.txt.gz", marks=pytest.mark.slow),
+    ],
+)
 def test_decompression_stops_at_the_limit(tmp_path, name):
     """A file of a few kilobytes decompresses to 300 MB."""
     piece = b"a" * (1 << 20)

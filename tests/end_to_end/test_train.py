@@ -14,7 +14,7 @@ import bytelm
 from lm.costs import flops_per_token, meta_model
 from pipelines.dataset.reader import TokenDataset
 from pipelines.run.folder import Run
-from tests.conftest import BYTELM
+from tests.conftest import BYTELM, runner_in_process
 
 TOKENS = "4k"
 FILES = ("tokenizer/tokenizer.json", "data/dataset.json", "gpt/evaluation.json", "report.html")
@@ -27,8 +27,8 @@ def trained(tmp_path_factory, text_folder):
     (folder / "my text").mkdir()
     for path in sorted(text_folder.iterdir())[::4]:
         shutil.copy(path, folder / "my text")
-    words = [BYTELM, "train", "my text", "--kind", "gpt", "bert", "--tokens", TOKENS]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    with pytest.MonkeyPatch.context() as patch:
+        done = runner_in_process(folder, patch)("train", "my text", "--kind", "gpt", "bert", "--tokens", TOKENS)
     assert done.returncode == 0, done.stderr
     return folder, done.stdout
 

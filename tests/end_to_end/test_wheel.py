@@ -79,20 +79,28 @@ def python(wheel, tmp_path_factory):
     return folder / "bin" / "python"
 
 
-def checked(program, python, tmp_path):
-    """Return what `mypy --strict` prints about a program of someone who has installed the wheel, line by line."""
-    (tmp_path / "program.py").write_text(program)
-    cache = Path(python).parent / "mypy-cache"  # of the imported modules, for the next program
-    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", cache, "--python-executable", python]
-    environment = {"PATH": "/usr/bin:/bin"}
+@pytest.fixture(scope="module")
+def checked(python, tmp_path_factory):
+    """Return what `mypy --strict` prints about two programs of someone who has installed the wheel, by program."""
+    folder = tmp_path_factory.mktemp("programs")
+    (folder / "right.py").write_text(RIGHT)
+    (folder / "wrong.py").write_text(WRONG)
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", folder / "cache", "--python-executable", python]
     done = subprocess.run(
-        [*command, "program.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        [*command, "right.py", "wrong.py"],
+        cwd=folder,
+        env={"PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    return [line.removeprefix("program.py:") for line in (done.stdout + done.stderr).splitlines()]
+    lines = (done.stdout + done.stderr).splitlines()
+    assert lines[-1].startswith("Found 5 errors in 1 file"), lines
+    names = ("right.py:", "wrong.py:")
+    return [[line.removeprefix(name) for line in lines if line.startswith(name)] for name in names]
 
 
-def test_type_checkers_find_the_types_of_an_installed_wheel(python, tmp_path):
-    program = """
+RIGHT = """
 import bytelm
 from bytelm import Tokenizer
 from corpora.corpus import Corpus
@@ -116,8 +124,11 @@ reveal_type(run.generate("text", probabilities=True)["text"])
 reveal_type(run.generate(("a", "b"), probabilities=True)[0]["steps"][0]["candidates"][0]["probability"])
 reveal_type(run.fill_masks("The <|mask|> fox")[0]["tokens"])
 """
-    lines = checked(program, python, tmp_path)
-    types = [line.split("is ")[1].strip('"') for line in lines[:-1]]
+
+
+def test_type_checkers_find_the_types_of_an_installed_wheel(checked):
+    lines, _ = checked
+    types = [line.split("is ")[1].strip('"') for line in lines]
     assert types == [
         "list[int]",
         "pipelines.run.loaded_run.LoadedRun",
@@ -134,11 +145,9 @@ reveal_type(run.fill_masks("The <|mask|> fox")[0]["tokens"])
         "float",
         "list[str]",
     ], lines
-    assert lines[-1].startswith("Success"), lines
 
 
-def test_type_checkers_refuse_wrong_arguments_of_an_installed_wheel(python, tmp_path):
-    program = """
+WRONG = """
 import bytelm
 from lm.config import ModelConfig
 
@@ -148,7 +157,9 @@ bytelm.Tokenizer.train("a.txt", vocab_size="8k")
 ModelConfig(layers="two")
 bytelm.load_rnu("runs/gpt")
 """
-    lines = checked(program, python, tmp_path)
+
+
+def test_type_checkers_refuse_wrong_arguments_of_an_installed_wheel(checked):
+    _, lines = checked
     for number, words in enumerate(('"device"', '"dtype"', '"vocab_size"', '"layers"', '"load_rnu"'), 5):
         assert any(line.startswith(f"{number}: error") and words in line for line in lines), (words, lines)
-    assert lines[-1].startswith("Found 5 errors"), lines

@@ -15,9 +15,11 @@ from pipelines.verbs.params import params
 from pipelines.verbs.pretrain import pretrain
 
 MIXERS = [*(mixer for mixer in get_args(MixerKind) if mixer != "attention"), "mamba2 + attention"]
+# One with a KV cache, two recurrent ones, and a pattern. tests/lm/test_mixers.py has the gradients and states of all.
+SAMPLE = ("hopfield", "gru", "mamba2", "mamba2 + attention")
 
 
-@pytest.mark.parametrize("mixer", MIXERS)
+@pytest.mark.parametrize("mixer", [pytest.param(m, marks=() if m in SAMPLE else pytest.mark.slow) for m in MIXERS])
 def test_a_decoder_with_a_mixer_learns_and_generates(mixer, small_recipe, dataset_folder, tmp_path, printed):
     run = tmp_path / "run"
     train = replace(small_recipe.train, lr=1e-2)

@@ -36,7 +36,9 @@ def whole_graphs(monkeypatch):
 
 def compiled_trainer(case, sentinel_dataset, pair_dataset, **train):
     recipe = adapted(case)
-    sizes = {"layers": 2, "width": 64, "heads": 2}
+    shape = recipe.model
+    differ = shape.value_embeddings or shape.embedding_skips or shape.stochastic_depth or shape.mixers
+    sizes = {"layers": 2 if differ else 1, "width": 64, "heads": 2}  # each layer is traced anew
     value_embeddings = min(1, recipe.model.value_embeddings)
     model = replace(recipe.model, **sizes, mlp_width=0, value_embeddings=value_embeddings)
     train = replace(recipe.train, compile=True, batch_tokens=256, micro_batch=8, **train)

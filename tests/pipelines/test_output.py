@@ -102,12 +102,12 @@ def test_messages_inside_show_go_to_standard_output_whatever_came_before(capsys)
     assert capsys.readouterr().out == "a message\n"
 
 
-def test_quiet_turns_off_messages_and_leaves_results_and_errors(bytelm, text_folder, tokenizer_folder):
+def test_quiet_turns_off_messages_and_leaves_results_and_errors(in_process, text_folder, tokenizer_folder):
     command = ("build-dataset", text_folder, "--tokenizer", tokenizer_folder, "--context-length", "32", "--out", "data")
-    done = bytelm(*command, "--quiet")
+    done = in_process(*command, "--quiet")
     assert (done.returncode, done.stdout, complaints(done.stderr)) == (0, "", "")
-    assert_refused(bytelm(*command, "-q"), "data exists already")
-    assert "tokens, 9 bytes" in bytelm("tokenize", "import os", "--tokenizer", tokenizer_folder, "-q").stdout
+    assert_refused(in_process(*command, "-q"), "data exists already")
+    assert "tokens, 9 bytes" in in_process("tokenize", "import os", "--tokenizer", tokenizer_folder, "-q").stdout
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,17 @@ def test_a_dataset_is_built_without_a_reader_of_its_messages(shell, text_folder,
     assert (tmp_path / "data" / "dataset.json").exists()
 
 
-@pytest.mark.parametrize("output", [">/dev/full", "1>&-"])
-@pytest.mark.parametrize("command", ["--help", "--version", "tokenize --help", "corpus list", "tokenize x --json"])
+PRINTING = ("--help", "--version", "tokenize --help", "corpus list", "tokenize x --json")
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        *((command, ">/dev/full") for command in PRINTING),
+        (PRINTING[-1], "1>&-"),
+        *(pytest.param(command, "1>&-", marks=pytest.mark.slow) for command in PRINTING[:-1]),
+    ],
+)
 def test_a_result_that_cannot_be_written_is_an_error(shell, tokenizer_folder, command, output):
     said = "No space left on device" if output == ">/dev/full" else "Bad file descriptor"
     done = shell(f"$BYTELM {command.replace(' x', f' x --tokenizer {tokenizer_folder}')} {output}")
@@ -253,7 +262,9 @@ def test_control_c_while_modules_are_imported_is_no_traceback(tmp_path, dataset_
         assert complaints(said) == ("" if training else "bytelm pretrain: interrupted\n")
 
 
-@pytest.mark.parametrize("moment", range(1, 40, 3))
+@pytest.mark.parametrize(
+    "moment", [pytest.param(m, marks=() if m % 12 == 1 else pytest.mark.slow) for m in range(1, 40, 3)]
+)
 def test_control_c_before_the_arguments_are_parsed_shows_no_traceback(moment):
     """Ctrl-C at an import of the command's own modules."""
     code = """
@@ -372,13 +383,13 @@ except KeyboardInterrupt:
         "report",
     ],
 )
-def test_an_out_below_a_file_is_refused_before_the_work(bytelm, tmp_path, verb, text_folder, tokenizer_folder):
+def test_an_out_below_a_file_is_refused_before_the_work(in_process, tmp_path, verb, text_folder, tokenizer_folder):
     (tmp_path / "file").write_text("")
     more = {
         "train-tokenizer": (text_folder, "--vocab-size", "300"),
         "build-dataset": (text_folder, "--tokenizer", tokenizer_folder, "--context-length", "32"),
     }
-    done = bytelm(verb, *more.get(verb, ("nowhere",)), "--out", "file/x")
+    done = in_process(verb, *more.get(verb, ("nowhere",)), "--out", "file/x")
     assert_refused(done, "--out is file/x, but", "is a file, not a folder: choose another --out")
 
 

@@ -50,7 +50,8 @@ import sys
 from pipelines.cli.dispatch import main
 
 for name in sys.argv[1:]:
-    for options in (["--json", "--optimizer", "muon"], ["--dtype", "float32", "--model.layers", "3"], ["--help-all"]):
+    whole_help = [["--help-all"]] * (name == sys.argv[1])  # only its defaults depend on the name
+    for options in (["--json", "--optimizer", "muon"], ["--dtype", "float32", "--model.layers", "3"], *whole_help):
         try:
             status = main(["params", name, *options])
         except SystemExit as leaving:

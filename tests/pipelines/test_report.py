@@ -102,6 +102,15 @@ def gpt(tmp_path, trained_gpt):
 
 
 @pytest.fixture(scope="module")
+def evaluated(tmp_path_factory, trained_gpt):
+    """Return a copy of the run, its evaluation with compressors, and its page without samples."""
+    folder = tmp_path_factory.mktemp("evaluated")
+    run = shutil.copytree(trained_gpt, folder / "gpt", ignore=shutil.ignore_patterns("evaluation.json"))
+    found = evaluate(run, compressors=True)
+    return run, found, plain([run], folder / "page.html")
+
+
+@pytest.fixture(scope="module")
 def whole_page(tmp_path_factory, trained_gpt, trained_bert):
     folder = tmp_path_factory.mktemp("whole")
     without = shutil.ignore_patterns("evaluation.json")  # other tests evaluate the shared runs on other texts
@@ -131,9 +140,10 @@ def test_the_page_opens_with_four_cards_a_run_one_plot_and_one_sample(whole_page
     assert not re.search(r"<details[^>]* open[^>]*class=.fold", whole_page.html)
 
 
-def test_the_cards_have_the_numbers_of_the_evaluation(tmp_path, gpt):
-    found = evaluate(gpt, compressors=True).validation
-    first, second, data, _ = (" ".join(card.split()) for card in plain([gpt], tmp_path / "page.html").cards[1:])
+def test_the_cards_have_the_numbers_of_the_evaluation(evaluated):
+    gpt, evaluation, page = evaluated
+    found = evaluation.validation
+    first, second, data, _ = (" ".join(card.split()) for card in page.cards[1:])
     assert f"perplexity {found.perplexity:,.2f} {found.cross_entropy:.4f} nats per token" in first
     assert f"Bits per byte {found.bits_per_byte:.3f} " in second and "xz -9, given train: " in second
     assert f"{Run(gpt).recipe.model.vocab_size:,} entries, context of 32" in data
@@ -301,10 +311,11 @@ def test_the_band_is_the_standard_error_of_the_mean(gpt, trained_gpt):
     assert numbers["curves"]["loss_by_position_error"][5] == pytest.approx(error, rel=0.02)
 
 
-def test_the_two_validation_losses_are_explained(tmp_path, gpt):
-    numbers = evaluate(gpt).to_json()["splits"]["validation"]
+def test_the_two_validation_losses_are_explained(evaluated):
+    gpt, evaluation, page = evaluated
+    numbers = evaluation.to_json()["splits"]["validation"]
     last = [line for line in Run(gpt).metrics() if line["split"] == "validation"][-1]
-    text = plain([gpt], tmp_path / "page.html").sections["training"]
+    text = page.sections["training"]
     assert (
         f"the curve ends at {last['loss'] / math.log(2):.3f} bits, a perplexity of {math.exp(last['loss']):,.2f}"
         in text
@@ -329,9 +340,9 @@ def test_an_imported_run_shows_no_training(tmp_path, peers):
     assert rows["imported from"] != ["–"]
 
 
-def test_results_have_intervals_and_name_what_the_bootstrap_drew(tmp_path, gpt):
-    numbers = evaluate(gpt).to_json()["splits"]["validation"]
-    page = plain([gpt], tmp_path / "page.html")
+def test_results_have_intervals_and_name_what_the_bootstrap_drew(evaluated):
+    _, evaluation, page = evaluated
+    numbers = evaluation.to_json()["splits"]["validation"]
     (results,) = page.rows("results")
     for name, key, digits in (("perplexity", "perplexity", 2), ("bits per byte", "bits_per_byte", 4)):
         low, high = numbers["intervals"][key]
@@ -434,8 +445,8 @@ def ticks(html, axis):
     return [float(text) for text in re.findall(r"<text[^>]*>([\d.]+)</text>", texts)]
 
 
-def test_losses_have_an_axis_of_perplexities(tmp_path, gpt):
-    html = plain([gpt], tmp_path / "page.html").html
+def test_losses_have_an_axis_of_perplexities(evaluated):
+    html = evaluated[2].html
     bits, perplexities = ticks(html, 4), ticks(html, 2)
     assert len(bits) > 2
     assert perplexities == pytest.approx([2.0**each for each in bits], rel=0.01)

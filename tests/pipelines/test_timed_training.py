@@ -14,7 +14,7 @@ from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.runs import describe
 from tests.pipelines.training_cases import stop_after, with_train
 
-MINUTES = 0.03
+MINUTES = 0.02
 SECONDS = 60 * MINUTES
 ROUNDING = 1e-3  # seconds: `time_s` has three decimals
 
@@ -76,14 +76,14 @@ def test_an_interrupted_timed_run_resumes_at_its_place_in_the_schedule(tmp_path,
 def test_minutes_extend_a_timed_run_and_tokens_do_not(tmp_path, small_recipe, dataset_folder, printed):
     out, recipe = tmp_path / "gpt", timed(small_recipe)
     pretrain(recipe, data=dataset_folder, out=out)
-    with pytest.raises(ValueError, match=r"ends after 0.03 minutes, so `train.tokens` does not .*more `train.minutes`"):
+    with pytest.raises(ValueError, match=r"ends after 0.02 minutes, so `train.tokens` does not .*more `train.minutes`"):
         pretrain(with_train(recipe, tokens=50_000), data=dataset_folder, out=out)
-    with pytest.raises(ValueError, match=r"its train.minutes is 0.03, not 0.01"):
+    with pytest.raises(ValueError, match=r"its train.minutes is 0.02, not 0.01"):
         pretrain(with_train(recipe, minutes=0.01), data=dataset_folder, out=out)
     pretrain(with_train(recipe, minutes=2 * MINUTES), data=dataset_folder, out=out)
     assert steps_of(out)[-1]["time_s"] + ROUNDING >= 2 * SECONDS
     assert Run(out).recipe.train.minutes == 2 * MINUTES
-    assert "extended from 0:02 to 0:04: the cosine schedule spans all 0:04" in printed.readouterr().out
+    assert "extended from 0:01 to 0:02: the cosine schedule spans all 0:02" in printed.readouterr().out
 
 
 def test_minutes_may_not_be_negative(small_recipe):

@@ -332,10 +332,10 @@ def test_an_error_in_the_corpus_leaves_no_files(words, tmp_path):
 @pytest.mark.parametrize(
     "program",
     [
-        "count_pretokens(random_words(10**9), 'gpt2', threads=1)",
+        pytest.param("count_pretokens(random_words(10**9), 'gpt2', threads=1)", marks=pytest.mark.slow),
         "count_pretokens(random_words(10**9), 'gpt2', threads=2, memory=400_000_000, spill_folder=folder)",
         "while True: PretokenCounts.merge([saved, saved], spill_folder=folder)",
-        "while True: (counts + counts).save(saved + '.again')",
+        pytest.param("while True: (counts + counts).save(saved + '.again')", marks=pytest.mark.slow),
         "while True: Tokenizer.train_from_counts(counts, 30_000)",
     ],
 )

@@ -7,7 +7,7 @@ import pickle
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -35,7 +35,6 @@ def saved(request, tmp_path_factory):
     return train(request.param, 20), Tokenizer.load(path), tokenizers.Tokenizer.from_file(str(path))
 
 
-@settings(max_examples=500, deadline=None)
 @given(text=STRINGS)
 def test_ids_decoded_text_and_offsets_of_any_text_are_those_of_tokenizers(saved, text):
     same_as_peer(saved, text)
