@@ -22,7 +22,7 @@ OTHER_ENTRIES = {
     "t5-small": 32_128,
     "transformer-base": 37_000,
 }
-GPU_TOKENS = 567_000  # tokens/s of GPT-2 124M on one H200 (docs/gpu-step.md)
+GPU_TOKENS = {"gpt2": 567_000, "bert-base": 730_000}  # tokens/s of a preset on one H200 (docs/gpu-step.md)
 BATCH = 16  # sequences of a micro-batch, where the recipe leaves it to the device
 SIZES = {128: 2, 256: 4, 384: 6, 512: 8, 768: 12, 1024: 16}  # layers by width
 BATCHES = (1, 16, 64)
@@ -44,14 +44,15 @@ def speeds(model: ModelConfig, costs: Any) -> list[float | None]:
     flops, cpu = costs["flops_per_token"], [measured_rate("float32"), measured_rate("bfloat16")]
     if model.width < NARROW:
         cpu = [min(rate, small_rate(model.causal)) for rate in cpu]
-    published = preset("gpt2")
-    gpu = GPU_TOKENS * model_costs(published, "bfloat16", "adamw")["flops_per_token"]
+    name = "gpt2" if model.causal else "bert-base"
+    published = preset(name)
+    gpu = GPU_TOKENS[name] * model_costs(published, "bfloat16", "adamw")["flops_per_token"]
     return [*(rate / flops for rate in cpu), gpu / flops if model.width >= published.width else None]
 
 
 def small_rate(causal: bool) -> float:
-    """Return the FLOP/s of the demo's GPT or BERT."""
-    name, tokens = ("gpt-tiny", 16_317) if causal else ("bert-tiny", 22_776)  # docs/pictures/demo.svg
+    """Return the FLOP/s of the GPT or BERT of an earlier demo, with ENTRIES entries."""
+    name, tokens = ("gpt-tiny", 16_317) if causal else ("bert-tiny", 22_776)  # docs/pictures/demo.svg in c2e6c94b
     model = replace(load_recipe(name).model, vocab_size=ENTRIES)
     return tokens * model_costs(model, "bfloat16", "muon")["flops_per_token"]
 

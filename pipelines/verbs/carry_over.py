@@ -41,9 +41,9 @@ def carry_over(
 ) -> Tokenizer:
     """Write a copy of a run with another vocabulary; return the tokenizer.
 
-    The rows of tokens that both vocabularies have are copied. The rows of other tokens are the mean of all rows, the
-    mean of the rows of their pieces, or half of each, whichever has the lowest loss on training text. To train the run
-    further, give it to pretrain as `init_from`.
+    The rows of tokens that both vocabularies have are copied. The row of any other token is half the mean of all rows
+    plus half the mean of the rows of its pieces. For a decoder, one of the two means alone is used if its loss on
+    training text is significantly lower. To train the run further, give it to pretrain as `init_from`.
 
     Args:
         out: Folder of the new run.

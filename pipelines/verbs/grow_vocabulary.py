@@ -50,9 +50,9 @@ def grow_vocabulary(
 
     Old ids and merges stay the same. A text is encoded as before, except that neighbouring tokens can be joined.
 
-    A run becomes a run with the new vocabulary. The rows of its new tokens are the mean of all rows, the mean of the
-    rows of their pieces, or half of each, whichever has the lowest loss on training text. To train it further, give it
-    to pretrain as `init_from`.
+    A run becomes a run with the new vocabulary. The row of a new token is half the mean of all rows plus half the mean
+    of the rows of its pieces. For a decoder, one of the two means alone is used if its loss on training text is
+    significantly lower. To train the run further, give it to pretrain as `init_from`.
 
     Args:
         out: Folder of the new tokenizer or run.
