@@ -26,7 +26,7 @@ setup: .venv/.ready
 demo: .venv/.ready
 	$(BIN)/bytelm demo
 
-# Kernels are compiled once beside the linter, and not by every process of the tests.
+# Compiles the kernels once, while the linter runs. Otherwise every process of the tests would compile them.
 kernels: .venv/.ready-test
 	@$(BIN)/python -c "from tokenizer.compilation import compile_kernels; compile_kernels()"
 

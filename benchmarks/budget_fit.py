@@ -142,7 +142,7 @@ class Measurement:
         }
 
     def run(self, trial: Trial) -> None:
-        """Train with a setting and record the result, unless it is recorded. An interrupted training resumes."""
+        """Run a trial and record the result, unless it is recorded. An interrupted training resumes."""
         dataset = self.data(trial.vocab_size)
         held_out = dataset.info["splits"]["validation"]
         recipe = trial.recipe(self.dtype, dataset.split("train").tokens)

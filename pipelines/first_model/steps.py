@@ -126,7 +126,7 @@ def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
     """
     asked = [record.models[kind] for kind in job.kinds if kind in record.models]
     minutes, tokens = max(map(job.minutes_of, asked), default=job.minutes_of(None)), job.tokens
-    if not (job.minutes or job.tokens or job.flops):
+    if not (job.minutes or job.tokens or job.flops) and len(asked) == len(job.kinds):  # a new kind trains for minutes
         tokens = max((before.tokens for before in asked if not before.minutes), default=None)
     machine = choose_machine(half=True)
     flops = training_flops(machine)
@@ -206,7 +206,7 @@ def _train(job: Job, kind: Kind, choice: Choice, record: Record, dataset: TokenD
         recipe = replace(recipe, train=replace(recipe.train, **seed))
         recipe = with_rates(with_length(recipe, *_length(job, before, recipe, dataset)), name)
         recipe = with_decay(recipe, dataset.split("train").tokens)
-    # Without options, a training of so many tokens or FLOPs stays one.
+    # A call without a length keeps the length of the last call, also if it was in tokens or FLOPs.
     timed = not (job.tokens or job.flops) and (job.minutes or before is None or before.minutes)
     asked_minutes = job.minutes_of(before) if timed else None
     record.models[kind] = Asked(asked_minutes, recipe.train.tokens, job.flops or (before.flops if before else None))

@@ -244,9 +244,10 @@ def _answer(row: Row, name: str, choices: tuple[str, ...], names: list[str]) -> 
         which = "means several" if meant else "means none"
         letters = f"a letter from A to {LETTERS[min(len(choices), 26) - 1]}"
         spelled = f"one of the labels {', '.join(names)}" if names else letters
+        plain = " without quotes" if names else ""  # a string is a label or a text
         raise ValueError(
             f'"{name}" in {row.place} is {value!r:.60}, which {which} of the {len(choices)} choices: give 0 to '
-            f"{len(choices) - 1}, {spelled}, or the text of one"
+            f"{len(choices) - 1}{plain}, {spelled}, or the text of a choice"
         )
     return meant.pop()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.cli.display import duration, perplexity_text, quantity, say
-from pipelines.cli.process import raise_if_interrupted
+from pipelines.cli.process import StoppedBySignal, raise_if_interrupted
 from pipelines.recipes.config import TrainConfig
 from pipelines.run.metrics_log import MetricsLog
 from pipelines.training.data import Score
@@ -283,7 +283,7 @@ def stop_on_signals(at: Progress, in_job: bool = False) -> Iterator[None]:
     def receive(number: int, frame: object) -> None:
         received.append(time.monotonic())
         if received[-1] - received[0] > ONE_REQUEST:
-            raise KeyboardInterrupt
+            raise StoppedBySignal(number)
         if len(received) > 1:
             return
         at.signal = number

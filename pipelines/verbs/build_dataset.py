@@ -99,7 +99,7 @@ def build_dataset(
         alpha: Inverse temperature, such as 0.1: draw the segmentation of each training document with a probability
             proportional to exp(ALPHA * score); unigram only. Uses one thread.
         dropout: Probability of dropping a merge (BPE dropout) in training documents; not for wordpiece, unigram, words
-            and characters. Uses one thread.
+            or characters. Uses one thread.
         seed: Seed of `alpha` and `dropout`.
         threads: Threads that encode, or workers of a local Ray cluster; all cores by default. With `address`, the
             cluster decides the number of workers.

@@ -54,10 +54,10 @@ def inspect_vocabulary(
 ) -> dict[str, Any]:
     """Describe the tokens of a vocabulary; return the numbers and ids.
 
-    Lists the tokens of byte-level BPE that its merges never make, and those that the split pattern cuts. Also lists
-    tokens that the training split of a corpus uses never or rarely, the longest tokens, and the oddest. The characters
-    of these change most often between scripts, digits, punctuation and white space. Many such tokens do not make a
-    model worse: compare bits per byte.
+    Lists the tokens of byte-level BPE that its merges never make, and the tokens that the split pattern cuts. Also
+    lists the tokens that the training split of a corpus uses never or rarely, the longest tokens, and the oddest. The
+    characters of the oddest tokens change most often between scripts, digits, punctuation and white space. Many such
+    tokens do not make a model worse: compare bits per byte.
 
     Args:
         rare: Number of uses below which a token is rare.

@@ -54,7 +54,7 @@ def tokenize(
         text: Text to tokenize; - reads standard input.
         file: File to read instead of a text; - reads standard input.
         special: Encode the spellings of special tokens as these tokens, not as text.
-        dropout: Probability of dropping a merge (BPE dropout); not for wordpiece, unigram, words and characters.
+        dropout: Probability of dropping a merge (BPE dropout); not for wordpiece, unigram, words or characters.
         alpha: Inverse temperature, such as 0.1: draw a segmentation with a probability proportional to
             exp(ALPHA * score); unigram only.
         nbest: Number of best segmentations to print, each with its score in nats; unigram only. Meant for short

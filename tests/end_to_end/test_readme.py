@@ -62,8 +62,9 @@ def test_the_readme_has_commands_and_python():
     assert len(PYTHON) >= 2
 
 
-def test_bytelm_accepts_every_command_that_only_the_slow_test_runs(capsys):
+def test_bytelm_accepts_every_command_that_only_the_slow_test_runs(capsys, tmp_path, monkeypatch):
     """The wrong option at the end is the only mistake."""
+    monkeypatch.chdir(tmp_path)
     left_out = [command for command in COMMANDS if command.split()[1] in LONG and command not in README]
     assert len(left_out) > 20
     for command in left_out:

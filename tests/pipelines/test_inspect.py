@@ -229,7 +229,7 @@ def test_the_diagnosis_at_initialisation_refuses_a_run_that_started_from_weights
     recipe = Run(trained_gpt).recipe
     tokens = {"tokens": recipe.train.batch_tokens, "warmup_tokens": 0}
     bytelm.pretrain(recipe, data=dataset_folder, out=tmp_path / "further", train=tokens, init_from=trained_gpt)
-    with pytest.raises(ValueError, match=r"further started from the weights of .*: leave it out, or diagnose that"):
+    with pytest.raises(ValueError, match=r"further started from the weights of .*: leave out `initial`, or diagnose /"):
         bytelm.inspect(tmp_path / "further", instruments="diagnosis", initial=True)
 
 

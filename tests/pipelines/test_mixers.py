@@ -15,7 +15,7 @@ from pipelines.verbs.params import params
 from pipelines.verbs.pretrain import pretrain
 
 MIXERS = [*(mixer for mixer in get_args(MixerKind) if mixer != "attention"), "mamba2 + attention"]
-# One with a KV cache, two recurrent ones, and a pattern. tests/lm/test_mixers.py has the gradients and states of all.
+# One with a KV cache, two recurrent ones, two in turns. tests/lm/test_mixers.py has the gradients and states of all.
 SAMPLE = ("hopfield", "gru", "mamba2", "mamba2 + attention")
 
 

@@ -121,7 +121,7 @@ def test_a_question_has_at_most_64_choices_and_is_not_empty(trained_bert):
             assert (response.status_code, error["param"]) == (400, "texts") and message in error["message"]
 
 
-def test_a_text_of_many_windows_takes_several_turns_between_which_others_are_answered(trained_bert):
+def test_a_text_of_many_windows_is_read_in_several_turns_with_the_same_prediction(trained_bert):
     turns = []
 
     class Watched(Tokens):

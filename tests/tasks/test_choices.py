@@ -67,7 +67,7 @@ def test_choices_may_have_names_of_their_own(tmp_path):
 
 def test_an_answer_that_is_no_label_is_told_the_labels(tmp_path):
     row = {"question": "q", "choices": {"text": ["red", "green"], "label": ["1", "2"]}, "answerKey": "A"}
-    with pytest.raises(ValueError, match="give 0 to 1, one of the labels 1, 2, or the text of one"):
+    with pytest.raises(ValueError, match="give 0 to 1 without quotes, one of the labels 1, 2, or the text of a choice"):
         learned(tmp_path, [row])
 
 

@@ -64,7 +64,7 @@ def run(code, *arguments, **environment):
 COMPILED_ANEW = ("_nrt", "_cache", "_cache_file")
 
 
-# The next test runs a kernel without each of the names.
+# For the other names, `make test` only runs the next test, which compiles one small kernel.
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "_load_overload")) for n in NAMES])
 def test_a_text_is_encoded_by_a_numba_without_the_name(name, tokenizer_folder, text_folder, tmp_path):
     path = sorted(text_folder.glob("*.txt"))[0]
@@ -88,7 +88,7 @@ print(json.dumps([Tokenizer.load(sys.argv[1]).encode(text), len(encode.overloads
     assert ids == Tokenizer.load(tokenizer_folder).encode(text * (length // len(text)))
 
 
-# Without them, loading fails in the same place as without _load_overload.
+# Without these names, loading fails in the same place as without _load_overload, so only `make test-slow` tries them.
 ALIKE = ("_guard_against_spurious_io_errors", "_load_index")
 
 

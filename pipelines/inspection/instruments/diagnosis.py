@@ -116,9 +116,10 @@ class DiagnosisInstrument(Instrument):
         if self.initial:
             facts = run.run.facts
             if origin := facts.get("init_from") or facts.get("imported_from"):
+                other = f", or diagnose {origin}" if "init_from" in facts else ""
                 raise ValueError(
                     f"`initial` makes random weights from the seed, but {run.path} started from the weights of "
-                    f"{origin}: leave it out, or diagnose that model"
+                    f"{origin}: leave out `initial`{other}"
                 )
             fresh = LanguageModel(run.config.model, run.config.train.seed)
             fresh.compute_dtype = model.compute_dtype
