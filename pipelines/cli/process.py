@@ -98,6 +98,8 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
     While PyTorch's own modules are executed, it waits: their C++ code may call Python, and aborts if that raises.
     """
+    if _is_within(_repeat_ignored_interrupt, frame):  # an exception there is ignored, too; `_repeat` sends it again
+        return
     if frame is not None and frame.f_code.co_name == "<module>" and frame.f_globals["__name__"].startswith("torch."):
         threading.Timer(REPEAT_SECONDS, _send_to_main, (number,)).start()
         return
@@ -133,9 +135,32 @@ def resumable(folder: Path, finished: str) -> Iterator[None]:
 def _repeat_ignored_interrupt(ignored: "sys.UnraisableHookArgs") -> None:
     """Repeat a Ctrl-C that arrived in a destructor or a callback, where Python prints an exception and goes on."""
     if issubclass(ignored.exc_type, KeyboardInterrupt):
-        threading.Timer(REPEAT_SECONDS, _send_to_main, (signal.SIGINT,)).start()
+        threading.Thread(target=_repeat, args=(signal.SIGINT, len(interrupts)), daemon=True).start()
     else:
         sys.__unraisablehook__(ignored)
+
+
+def _repeat(number: int, recorded: int) -> None:
+    """Send a signal to the main thread, until `interrupt` has recorded more than `recorded` signals.
+
+    Another handler gets the signal once.
+    """
+    while True:
+        time.sleep(REPEAT_SECONDS)
+        if len(interrupts) > recorded:
+            return
+        _send_to_main(number)
+        if signal.getsignal(number) is not interrupt:
+            return
+
+
+def _is_within(function: Callable[..., Any], frame: FrameType | None) -> bool:
+    """Return whether `frame` belongs to a call of `function`, directly or through other calls."""
+    while frame is not None:
+        if frame.f_code is function.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _send_to_main(number: int) -> None:

@@ -47,9 +47,9 @@ SUBJECTS = {
     ),
     "stability": ("", "grad_clip nonfinite max_rollbacks"),
     "validation and checkpoints": (
-        "validate_every_tokens checkpoint_every_tokens",
-        "patience validation_tokens keep_checkpoints keep_best keep_every_tokens keep_words log_every_steps "
-        "tensorboard",
+        "validate_every_tokens",
+        "checkpoint_every_tokens patience validation_tokens keep_checkpoints keep_best keep_every_tokens keep_words "
+        "log_every_steps tensorboard",
     ),
     "device": (
         "device dtype compile",
