@@ -18,8 +18,8 @@ Kind = Literal["gpt", "bert"]
 
 # Less text teaches the smallest model nothing.
 LEAST_BYTES = 10_000
-# The most passes over the text: more gain little.
-EPOCHS = 8
+# The most passes over the text: more gain little. An encoder gains from more, because each has other masks.
+EPOCHS: Mapping[Kind, int] = {"gpt": 8, "bert": 32}
 # A text that is read at least this often gets a stronger weight decay: by itself it would shrink the weights to 1/e in
 # DECAY_EPOCHS epochs at the peak rate. It is at most MOST_DECAY.
 REPEATED, DECAY_EPOCHS, MOST_DECAY = 4, 1.4, 5.0
@@ -218,16 +218,16 @@ def _suits(choice: Choice, text: TextFacts, budget: Budget) -> bool:
     return not limited or choice.parameters <= LAW.size_for(tokens)
 
 
-def tokens_for(choice: Choice, text: TextFacts, budget: Budget) -> float:
+def tokens_for(choice: Choice, text: TextFacts, budget: Budget, kind: Kind = "gpt") -> float:
     """Return about how many tokens a model trains on: the number asked for, or what the budget and `EPOCHS` allow."""
-    return budget.tokens or _tokens(choice, text, budget)
+    return budget.tokens or _tokens(choice, text, budget, kind)
 
 
-def _tokens(choice: Choice, text: TextFacts, budget: Budget) -> float:
+def _tokens(choice: Choice, text: TextFacts, budget: Budget, kind: Kind = "gpt") -> float:
     """Return about how many tokens a model trains on within the budget and `EPOCHS` epochs."""
     return min(
         budget.tokens_of(choice.setting, choice.vocab_size),
-        EPOCHS * text.train_bytes / bytes_per_token(choice.vocab_size),
+        EPOCHS[kind] * text.train_bytes / bytes_per_token(choice.vocab_size),
     )
 
 

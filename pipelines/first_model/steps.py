@@ -198,13 +198,13 @@ def _train(job: Job, kind: Kind, choice: Choice, record: Record, dataset: TokenD
     name = recipe_name(kind, choice)
     if (folder / "config.toml").exists():
         recipe = Run(folder).recipe
-        tokens, minutes = _length(job, before, recipe, dataset)
+        tokens, minutes = _length(job, kind, before, recipe, dataset)
         longer = with_length(recipe, max(recipe.train.tokens, tokens), minutes).train
         recipe = replace(recipe, train=replace(longer, warmup_tokens=recipe.train.warmup_tokens, **seed))
     else:
         recipe = recipe_for(kind, choice)
         recipe = replace(recipe, train=replace(recipe.train, **seed))
-        recipe = with_rates(with_length(recipe, *_length(job, before, recipe, dataset)), name)
+        recipe = with_rates(with_length(recipe, *_length(job, kind, before, recipe, dataset)), name)
         recipe = with_decay(recipe, dataset.split("train").tokens)
     # A call without a length keeps the length of the last call, also if it was in tokens or FLOPs.
     timed = not (job.tokens or job.flops) and (job.minutes or before is None or before.minutes)
@@ -230,11 +230,11 @@ def pretrain_command(name: str, recipe: Recipe, data: Path, out: Path) -> str:
     return command("pretrain", name, data=data, out=out, **changes)
 
 
-def _length(job: Job, before: Asked | None, recipe: Recipe, dataset: TokenDataset) -> tuple[int, float]:
+def _length(job: Job, kind: Kind, before: Asked | None, recipe: Recipe, dataset: TokenDataset) -> tuple[int, float]:
     """Return the tokens to train on and the minutes that end the training; 0 minutes if the tokens end it.
     The tokens are those asked for, those of the last call, or as many as the time allows.
     """
-    most = EPOCHS * dataset.split("train").tokens
+    most = EPOCHS[kind] * dataset.split("train").tokens
     if job.tokens:
         return job.tokens, 0.0
     fitted = fit_to_data(recipe, dataset)

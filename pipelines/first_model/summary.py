@@ -31,7 +31,7 @@ def print_choice(name: str, text: TextFacts, choice: Choice, budget: Budget, kin
     """Print the text, what is chosen for it and why, and how long each step takes."""
     letters = ", ".join(f"{script} {share:.0%}" for script, share in [*text.scripts.items()][:3] if share >= 0.005)
     per_token = bytes_per_token(choice.vocab_size)
-    size, tokens = choice.size, tokens_for(choice, text, budget)
+    size = choice.size
     characters = rounded(text.characters, "characters")
     rows = [
         ("text", f"{name}: {quantity(text.bytes, 'B')}, {characters} ({letters or 'no letters'})"),
@@ -53,7 +53,9 @@ def print_choice(name: str, text: TextFacts, choice: Choice, budget: Budget, kin
     for kind in kinds:
         shape = f"{size.layers} layers of width {size.width}, {rounded(choice.parameters, 'parameters')}"
         rows.append((kind, f"{recipe_name(kind, choice)}: {shape}"))
-    rows.append(("training", f"about {rounded(tokens, 'tokens')}: {_limit(text, choice, budget)}"))
+    lengths = {kind: _length(text, choice, budget, kind) for kind in kinds}
+    alike = len(set(lengths.values())) == 1
+    rows += [("training" if alike else f"{kind} training", lengths[kind]) for kind in (kinds[:1] if alike else kinds)]
     if choice.setting.batch_factor > 1:
         rows.append(
             ("batches", f"{choice.setting.batch_factor} times the recipe's, because smaller ones leave the GPU idle")
@@ -74,17 +76,18 @@ def _lengths(text: TextFacts) -> str:
     return f", half of the text in documents of {quantity(text.typical_bytes, 'B')} or more" if several else ""
 
 
-def _limit(text: TextFacts, choice: Choice, budget: Budget) -> str:
-    """Return what limits the tokens of a training."""
+def _length(text: TextFacts, choice: Choice, budget: Budget, kind: Kind) -> str:
+    """Return the tokens of a training as text, and what limits them."""
+    tokens = tokens_for(choice, text, budget, kind)
     if budget.tokens:
-        return "as asked"
-    if tokens_for(choice, text, budget) < budget.tokens_of(choice.setting, choice.vocab_size):
-        return f"{EPOCHS} epochs of the text, because more gain little"
-    return (
-        f"{quantity(budget.flops, 'FLOP')}, as asked"
-        if budget.flops
-        else (f"as many as this machine trains in {duration(budget.seconds)}")
-    )
+        limit = "as asked"
+    elif tokens < budget.tokens_of(choice.setting, choice.vocab_size):
+        limit = f"{EPOCHS[kind]} epochs of the text, because more gain little"
+    elif budget.flops:
+        limit = f"{quantity(budget.flops, 'FLOP')}, as asked"
+    else:
+        limit = f"as many as this machine trains in {duration(budget.seconds)}"
+    return f"about {rounded(tokens, 'tokens')}: {limit}"
 
 
 def seconds_of_steps(text: TextFacts, choice: Choice, budget: Budget, kinds: Sequence[Kind]) -> dict[str, float]:
@@ -96,7 +99,7 @@ def seconds_of_steps(text: TextFacts, choice: Choice, budget: Budget, kinds: Seq
         "dataset": START_SECONDS + text.bytes / ENCODED_PER_SECOND / cores,
     }
     for kind in kinds:
-        seconds[kind] = START_SECONDS + 3 * per_token * tokens_for(choice, text, budget)
+        seconds[kind] = START_SECONDS + 3 * per_token * tokens_for(choice, text, budget, kind)
     scored = len(kinds) * text.validation_bytes / bytes_per_token(choice.vocab_size)
     alone = MASKED_ALONE * choice.context_length * ("bert" in kinds)
     compressed = text.bytes / COMPRESSED_PER_SECOND * ("gpt" in kinds and text.bytes <= MOST_COMPRESSED_BYTES)

@@ -57,7 +57,7 @@ def train(
         out: Folder for the vocabulary, the dataset, the models and report.html.
         kind: Models to train. gpt predicts the next token, bert masked tokens.
         minutes: Training time of each model; 10 by default. It does not include the other steps. Training ends
-            earlier after about 8 epochs of the text.
+            earlier after about 8 epochs of the text for a GPT, 32 for a BERT.
         flops: Floating-point operations of the training of each model, such as 1e13, instead of a time.
         tokens: Tokens to train each model on, instead of a time.
         seed: Seed of the initial weights and the order of the text; 0 by default.
