@@ -98,9 +98,12 @@ def interrupt(number: int, frame: FrameType | None) -> None:
 
     While PyTorch's own modules are executed, it waits: their C++ code may call Python, and aborts if that raises.
     """
-    if _is_within(_repeat_ignored_interrupt, frame):  # an exception there is ignored, too; `_repeat` sends it again
+    if _is_within(_start_repeating, frame):  # an exception there is ignored, too; `_repeat` sends it again
         return
-    if frame is not None and frame.f_code.co_name == "<module>" and frame.f_globals["__name__"].startswith("torch."):
+    in_torch = (
+        frame is not None and frame.f_code.co_name == "<module>" and frame.f_globals["__name__"].startswith("torch.")
+    )
+    if in_torch or _is_within(_repeat_ignored_interrupt, frame):
         threading.Timer(REPEAT_SECONDS, _send_to_main, (number,)).start()
         return
     interrupts.append(number)
@@ -135,9 +138,14 @@ def resumable(folder: Path, finished: str) -> Iterator[None]:
 def _repeat_ignored_interrupt(ignored: "sys.UnraisableHookArgs") -> None:
     """Repeat a Ctrl-C that arrived in a destructor or a callback, where Python prints an exception and goes on."""
     if issubclass(ignored.exc_type, KeyboardInterrupt):
-        threading.Thread(target=_repeat, args=(signal.SIGINT, len(interrupts)), daemon=True).start()
+        _start_repeating(signal.SIGINT)
     else:
         sys.__unraisablehook__(ignored)
+
+
+def _start_repeating(number: int) -> None:
+    """Start a thread that repeats a signal until it is recorded."""
+    threading.Thread(target=_repeat, args=(number, len(interrupts)), daemon=True).start()
 
 
 def _repeat(number: int, recorded: int) -> None:

@@ -18,7 +18,8 @@ Kind = Literal["gpt", "bert"]
 
 # Less text teaches the smallest model nothing.
 LEAST_BYTES = 10_000
-# The most passes over the text: more gain little. An encoder gains from more, because each has other masks.
+# The most passes over the text: more passes gain little. An encoder gains from more passes, because each masks other
+# tokens.
 EPOCHS: Mapping[Kind, int] = {"gpt": 8, "bert": 32}
 # A text that is read at least this often gets a stronger weight decay: by itself it would shrink the weights to 1/e in
 # DECAY_EPOCHS epochs at the peak rate. It is at most MOST_DECAY.
