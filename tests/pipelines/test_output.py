@@ -352,11 +352,22 @@ sys.exit(dispatch.main())
     assert (done.returncode, done.stderr) == (143, "bytelm train: interrupted\n")
 
 
-def test_a_control_c_in_a_destructor_ends_the_command_without_a_traceback():
-    code = """
-import signal, time
+AGAIN = """
+start = threading.Thread.start
+def start_and_press(thread):
+    start(thread)
+    signal.raise_signal(signal.SIGINT)
+threading.Thread.start = start_and_press
+"""
+
+
+@pytest.mark.parametrize("while_repeated", ["", AGAIN], ids=["once", "again while it is repeated"])
+def test_a_control_c_in_a_destructor_ends_the_command_without_a_traceback(while_repeated):
+    code = f"""
+import signal, threading, time
 from pipelines.cli import process
 process.prepare()
+{while_repeated}
 class Dying:
     def __del__(self):
         signal.raise_signal(signal.SIGINT)
