@@ -71,17 +71,18 @@ _PUBLISHED = read_toml(RECIPES / "bert-tiny-published.toml")
 _SETTINGS = ("optimizer", "lr", "muon_lr", "beta2", "schedule", "min_lr_ratio", "weight_decay")
 
 
-def _of_recipe(recipe: Fields, **train: Any) -> Variant:
-    """Return a variant with the settings of a recipe's table; `train` replaces some of the training."""
+def _of_recipe(recipe: Fields, model: Fields | None = None, **train: Any) -> Variant:
+    """Return a variant with the settings of a recipe's table; `model` and `train` replace some of them."""
     shape = ENCODER if recipe["model"]["architecture"] == "encoder" else {}
+    own = {name: value for name, value in recipe["model"].items() if name not in SHAPES["tiny"]}
     return Variant(
-        {name: value for name, value in recipe["model"].items() if name not in SHAPES["tiny"]} | shape,
+        own | shape | (model or {}),
         {name: value for name, value in recipe["train"].items() if name in _SETTINGS} | {"batch_tokens": 1024} | train,
     )
 
 
+RECIPE_MASKS = {name: _BERT_TINY["train"][name] for name in ("masked_share", "length_start")}
 # Masks and lengths of the recipe bert-tiny. All are validated with the same masks: 15 % of the tokens, each by itself.
-RECIPE_MASKS: Fields = {"masked_share": 0.4, "length_start": 64}
 MASKS = {
     "bert-tiny": _of_recipe(_BERT_TINY, **RECIPE_MASKS),
     "bert-tiny, 50% masked, length warm-up": _of_recipe(_BERT_TINY, masked_share=0.5, length_start=64),
@@ -95,19 +96,17 @@ MASKS = {
 # Ideas for encoders of a small text that is read several times, each alone.
 SMALL_MASKED = {
     **{f"bert-tiny, decay {decay}": _of_recipe(_BERT_TINY, **RECIPE_MASKS, weight_decay=decay) for decay in (0.3, 1.0)},
-    "bert-tiny, dropout 0.1": MASKS["bert-tiny"]._replace(model=MASKS["bert-tiny"].model | {"dropout": 0.1}),
+    "bert-tiny, dropout 0.1": _of_recipe(_BERT_TINY, {"dropout": 0.1}, **RECIPE_MASKS),
 }
-_LARGER = _of_recipe(_BERT_SMALL, **RECIPE_MASKS, batch_tokens=2048)
 # The recipe bert-small in the shape medium, with the batches of other encoders of this shape.
-BERT_SMALL = {"bert-small": _LARGER._replace(model=_LARGER.model | {"mlp_width": 800})}
+BERT_SMALL = {"bert-small": _of_recipe(_BERT_SMALL, {"mlp_width": 800}, **RECIPE_MASKS, batch_tokens=2048)}
 # Ideas for a small text that is read several times, each alone: changes to the recipe gpt-tiny.
 _GPT_TINY = read_toml(RECIPES / "gpt-tiny.toml")
 
 
 def _small(model: Fields | None = None, train: Fields | None = None, **data: Any) -> Variant:
     """Return a variant of gpt-tiny."""
-    base = _of_recipe(_GPT_TINY, **train or {})
-    return Variant(base.model | (model or {}), base.train, data)
+    return _of_recipe(_GPT_TINY, model, **train or {})._replace(data=data)
 
 
 SMALL = {

@@ -96,7 +96,8 @@ def prepare() -> None:
 def interrupt(number: int, frame: FrameType | None) -> None:
     """Record a signal and raise KeyboardInterrupt: a handler of signals.
 
-    While PyTorch's own modules are executed, it waits: their C++ code may call Python, and aborts if that raises.
+    While PyTorch's own modules are executed, it waits: their C++ code may call Python, and aborts if that raises. It
+    also waits while Python reports an exception that it ignores, because an interrupt would be ignored, too.
     """
     if _is_within(_start_repeating, frame):  # an exception there is ignored, too; `_repeat` sends it again
         return

@@ -193,7 +193,7 @@ class LoadedRun(Laboratory):
         reads <|cls|>, the text and <|sep|>; a <|mask|> in the text is the mask. An encoder-decoder reads the source and
         its end.
         """
-        before, after, masks = self._around
+        before, after, masks = self.surrounding
         return [*before, *self.tokenizer.encode(text, allowed_special=masks, disallowed_special=()), *after]
 
     def target_ids(self, target: str) -> list[int]:
@@ -253,7 +253,7 @@ class LoadedRun(Laboratory):
         if target is not None:
             raise ValueError("`pooling` is for texts without a target: leave one of them out")
         texts = [text] if isinstance(text, str) else text
-        encoded = self.tokenizer.encode_batch(texts, allowed_special=self._around[2], disallowed_special=())
+        encoded = self.tokenizer.encode_batch(texts, allowed_special=self.surrounding[2], disallowed_special=())
         vectors = self.vectors(self.cut_rows(encoded)[0], layer, pooling)
         device = self._body.embedding.weight.device
         return torch.from_numpy(vectors[0]).to(device) if isinstance(text, str) else vectors
@@ -267,7 +267,7 @@ class LoadedRun(Laboratory):
 
         Raises ValueError for a text without tokens if the model has no start token.
         """
-        before, after, _ = self._around
+        before, after, _ = self.surrounding
         room = self.config.model.context_length - len(before) - len(after)
         rows = [[*before, *ids[:room], *after] for ids in encoded]
         if empty := [number for number, row in enumerate(rows) if not row]:
@@ -281,7 +281,7 @@ class LoadedRun(Laboratory):
         return model if isinstance(model, LanguageModel) else model.body
 
     @property
-    def _around(self) -> tuple[list[int], list[int], set[str]]:
+    def surrounding(self) -> tuple[list[int], list[int], set[str]]:
         """The ids before and after a text, and the special tokens that are not text in it."""
         special, architecture = self.around.special, self.config.model.architecture
         if architecture == "encoder":

@@ -1,7 +1,7 @@
 """`/health`, `/v1/models`, and the tokenizer endpoints that vLLM introduced and lm-evaluation-harness uses."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -12,7 +12,6 @@ from pipelines.serving.errors import RequestError, blamed_on, cut
 from pipelines.serving.models import ServedModel, Service
 from pipelines.serving.requests import DetokenizeRequest, ModelRequest, TokenizeRequest
 from pipelines.serving.security import HEALTH
-from tokenizer import CLS, SEP
 
 HEALTH_S = 10  # for the inference thread to answer; a turn of the largest models takes less
 
@@ -47,7 +46,7 @@ def catalogue_routes(service: Service) -> list[Route]:
         served = _tokenizing(service, asked.model)
         ids = await _prompt_ids(served, asked.prompt)
         if asked.add_special_tokens:
-            before, after = _around(served)
+            before, after, _ = served.run.surrounding
             ids = [*before, *ids, *after]
         return JSONResponse({"tokens": ids, "count": len(ids), "max_model_len": served.context_length})
 
@@ -76,15 +75,6 @@ async def _prompt_ids(served: ServedModel, text: str) -> list[int]:
     """Return the ids of a prompt: one id if the prompt is exactly a special token, otherwise those of plain text."""
     special = served.run.tokenizer.special_tokens.get(text)
     return await served.encode(text, "prompt") if special is None else [special]
-
-
-def _around(served: ServedModel) -> tuple[Sequence[int], Sequence[int]]:
-    """Return the ids before and after a text in training."""
-    around = served.run.around
-    if served.architecture == "encoder":
-        before, after = ([around.special[name]] if name in around.special else [] for name in (CLS, SEP))
-        return before, after
-    return around.before, around.after if served.architecture == "encoder-decoder" else ()
 
 
 def _entry(service: Service, name: str) -> dict[str, Any]:

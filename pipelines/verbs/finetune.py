@@ -83,8 +83,10 @@ def finetune(
     chosen = task if isinstance(task, Task) else with_fields(task_class(task)(), options, "options")
     config, adapters = with_fields(chosen.settings, train, "train"), with_fields(NO_ADAPTERS, lora, "lora")
     files = _files(data, test, held_out)
-    given = (config, adapters, parallel, from_scratch, compare_scratch, seeds)
-    if status := _finetune(opened(run), chosen, files, out, *given):
+    status = _finetune(
+        opened(run), chosen, files, out, config, adapters, parallel, from_scratch, compare_scratch, seeds
+    )
+    if status:
         raise StoppedBySignal(status - 128)
     return LoadedRun(Run(out))
 
