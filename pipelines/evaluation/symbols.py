@@ -56,7 +56,7 @@ def read_symbols(
 ) -> SymbolText:
     """Return the symbols of all splits of a corpus, or of `sample` bytes of it (see `_sample`).
 
-    `progress` is called with the bytes read so far.
+    `progress` is called with the bytes read so far. Raises ValueError if there is no symbol.
     """
     encode = _ENCODERS[unit]
     texts, lengths, raw, counts_by_document = [], [], [], []
@@ -76,6 +76,9 @@ def read_symbols(
         counts = occurrences
         done += len(text)
         progress(done)
+    if not counts.any():
+        remedy = "raise `sample_bytes`" if sample is not None else "give another text"
+        raise ValueError(f"{corpus.name} has no {unit} to count: {remedy}")
     values = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     places = np.zeros(len(counts), dtype=np.min_scalar_type(max(0, len(values) - 1)))
     places[values] = np.arange(len(values))

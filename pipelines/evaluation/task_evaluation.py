@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -36,10 +37,10 @@ def measure_task(
     files = ExampleFiles.of(run)
     if plan.data:
         files = replace(files, test=plan.data)
-    task, training, examples = _other_examples(run, files) if plan.data else _own_examples(run)
+    loaded = load_model(run, options.device, options.dtype, options.checkpoint, needs="float64")
+    task, training, examples = _other_examples(run, files, loaded.checkpoint) if plan.data else _own_examples(run)
     files.warn_of_repeats(training, examples)
     task.check(examples)
-    loaded = load_model(run, options.device, options.dtype, options.checkpoint, needs="float64")
     predictor = Predictor(run, loaded.model, task)
     encoded = task.encode(examples, predictor.reader)
     with Bar("testing", len(encoded), "examples") as bar:
@@ -84,12 +85,12 @@ def _own_examples(run: Run) -> tuple[Task, list[Example], list[Example]]:
     return task, training, examples
 
 
-def _other_examples(run: Run, files: ExampleFiles) -> tuple[Task, list[Example], list[Example]]:
-    """Return the tuned task of a run, the examples that it was trained on, and the examples of `files.test`.
+def _other_examples(run: Run, files: ExampleFiles, checkpoint: Path) -> tuple[Task, list[Example], list[Example]]:
+    """Return the task of a run, tuned for a checkpoint, its training examples, and the examples of `files.test`.
 
     Without the training examples there are no baselines, and a message says so.
     """
-    task, _, examples = replace(files, data=()).split(tuned_task(run))
+    task, _, examples = replace(files, data=()).split(tuned_task(run, checkpoint))
     if not files.data:
         return task, [], examples
     try:

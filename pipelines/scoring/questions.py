@@ -155,6 +155,12 @@ def score_questions(
             ]
             for one, context in zip(questions[part], contexts, strict=True)
         ]
+        for question, of_one in zip(questions[part], read, strict=True):
+            if not all(choice.first for choice in of_one):
+                raise ValueError(
+                    f"the question in {question.row.place} is blank, and no start token precedes its choices: remove "
+                    "the row"
+                )
         cut += sum(any(choice.is_cut for choice in of_one) for of_one in read)
         made = iter(predict_endings(run, [(choice.ids, choice.first) for of_one in read for choice in of_one]))
         scores += [np.array([math.fsum(next(made).log_probabilities) for _ in of_one]) for of_one in read]

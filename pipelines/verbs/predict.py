@@ -25,6 +25,7 @@ from pipelines.run.folder import Run, opened
 from pipelines.tasks.task import Task
 
 if TYPE_CHECKING:
+    from corpora.rows import Row
     from pipelines.run.predictor import Predictor
     from pipelines.tasks.task import Example
 
@@ -53,7 +54,8 @@ def predict(
 ) -> list[dict[str, Any]]:
     """Predict what a fine-tuned run learned, such as the label of each text; return a dict for each example.
 
-    The fields depend on the task, such as `prediction` and `probability`. With `out`, the predictions are in the file
+    The fields depend on the task, such as `prediction` and `probability`. An empty text is an error, but rows of a file
+    without a text are skipped with a warning. With `out`, the predictions are in the file
     and the list is empty.
 
     Args:
@@ -76,41 +78,58 @@ def predict(
         raise ValueError(f"`out` is {out}: give a file that ends in {', '.join((*SUFFIXES, *task.suffixes))}")
     if file is not None and not file.exists():
         raise ValueError(f"there is no {file}: name a file of examples")
-    texts = list(text) if text or file else _lines_of_standard_input()
-    examples = _examples(task, file, texts)
+    empty: list[Row] = []
+    examples = _of_file(task, file, empty) if file else _of_texts(task, list(text) or _lines_of_standard_input())
     if out is not None and file:
         from pipelines.run.predictions_file import check_fields
 
-        check_fields(out, _examples(task, file, texts), task)
+        check_fields(out, _of_file(task, file, []), task)
     predictor = _predictor(found, checkpoint, device, dtype)
     if out is None:
         predicted = list(_shown(task, predictor.predictions(examples), as_json))
         if not predicted:
             raise ValueError(f"there is no text in {file or 'the arguments'}: give one or several")
-        _warn_of_cuts(predictor)
+        _warn(predictor, empty)
         return predicted
     from pipelines.run.predictions_file import write_predictions
 
     count = write_predictions(out, predictor.predictions(examples), task)
-    _warn_of_cuts(predictor)
+    _warn(predictor, empty)
     say(f"{count:,} predictions in {out}")
     return []
 
 
-def _examples(task: "Task", file: Path | None, texts: Sequence[str]) -> "Iterator[Example]":
-    """Return an iterator over the examples in a file, or in texts."""
-    rows = task.read(file) if file else iter(task.rows_of_texts(texts))
-    return (example for row in rows if (example := task.example(row, labelled=False)))
+def _of_file(task: Task, file: Path, empty: "list[Row]") -> "Iterator[Example]":
+    """Yield the examples in a file. Rows without a text are added to `empty`."""
+    for row in task.read(file):
+        if example := task.example(row, labelled=False):
+            yield example
+        else:
+            empty.append(row)
+
+
+def _of_texts(task: Task, texts: Sequence[str]) -> "Iterator[Example]":
+    """Return an iterator over the examples in texts. Raises ValueError for an empty text."""
+    examples = []
+    for row in task.rows_of_texts(texts):
+        if not (example := task.example(row, labelled=False)):
+            raise ValueError(f"{row.place} is empty, so there is nothing to predict: leave it out")
+        examples.append(example)
+    return iter(examples)
 
 
 def _predictor(run: Run, checkpoint: str, device: str, dtype: str) -> "Predictor":
     from pipelines.run.loaded_run import load_model  # imports PyTorch, which takes seconds
     from pipelines.run.predictor import Predictor
 
-    return Predictor(run, load_model(run, device, dtype, checkpoint).model)
+    return Predictor.of(run, load_model(run, device, dtype, checkpoint))
 
 
-def _warn_of_cuts(predictor: "Predictor") -> None:
+def _warn(predictor: "Predictor", empty: "Sequence[Row]") -> None:
+    """Warn of texts that were cut, and of rows without a text."""
+    if empty:
+        more = f" and {len(empty) - 1:,} more" if len(empty) > 1 else ""
+        warn(f"no prediction for rows without a text: {empty[0].place}{more}")
     if count := predictor.cut:
         verbs = ("is", "it was") if count == 1 else ("are", "they were")
         warn(f"{count:,} of {predictor.examples:,} examples {verbs[0]} longer than the model reads: {verbs[1]} cut")

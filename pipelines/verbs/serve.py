@@ -96,7 +96,7 @@ def serve(
         tuned = {name: run for name, run in loaded.items() if run.config.task and run.config.task.used_by == "predict"}
         with Engine(texts) as engine:
             models = {name: ServedModel(name, run, opening_of(run.run)) for name, run in texts.items()}
-            tasks = {name: Predictor(run.run, run.loaded.model) for name, run in tuned.items()}
+            tasks = {name: Predictor.of(run.run, run.loaded) for name, run in tuned.items()}
             stopping = asyncio.Event()
             service = Service(models, engine, created=int(time.time()), tasks=tasks)
             app = create_app(service, access, stopping)

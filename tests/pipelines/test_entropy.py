@@ -183,6 +183,8 @@ def test_mistakes_are_one_sentence(in_process, corpus, tmp_path, tokenizer_folde
         ((corpus("a"), "--threads", "0"), 1, "threads must be a whole number"),
         ((corpus("a"), "--out", tmp_path), 1, "is a folder: name the file"),
         ((corpus("a"), "--against", "nothing-of-that-name"), 1, "nothing-of-that-name"),
+        ((corpus("ü"), "--sample-bytes", "1"), 1, "has no bytes to count: raise --sample-bytes"),
+        ((corpus("a"), "--against", corpus("ü"), "--sample-bytes", "1"), 1, "has no bytes to count"),
         ((), 2, "CORPUS"),
     ):
         done = in_process("entropy", *arguments)

@@ -134,6 +134,15 @@ def test_masked_models_read_the_blocks_of_a_corpus(tmp_path, trained_bert, corpu
     assert numbers["pseudo_perplexity"] > 1 and numbers["bits_per_byte"] is None
 
 
+def test_the_pseudo_perplexity_is_of_whole_blocks_only(tmp_path, trained_bert):
+    bert, text = shutil.copytree(trained_bert, tmp_path / "bert"), tmp_path / "text.txt"
+    text.write_text("x y " * 10)
+    tokens = len(Run(bert).tokenizer().encode(text.read_text()))
+    length = Run(bert).recipe.model.context_length - 2
+    assert length < tokens < 2 * length
+    assert evaluate(bert, corpus=(str(text),)).splits["text.txt"].pseudo_tokens == length - 1  # the first token is a separator
+
+
 def test_the_test_split_of_wikitext_2_has_the_published_number_of_tokens(trained_gpt, shared):
     """245,569 words and line ends (Merity et al. 2017, table 1)."""
     path, tok = shared / "corpora" / "wikitext2.test.txt.xz", Run(trained_gpt).tokenizer()

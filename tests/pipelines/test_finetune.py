@@ -25,6 +25,7 @@ from pipelines.run.retention import latest_checkpoint
 from pipelines.tasks.comparison import SCRATCH, Comparison
 from pipelines.tasks.data import ExampleFiles
 from pipelines.training.task_data import SORTED_BATCHES, ExampleOrder
+from pipelines.verbs.predict import predict
 from tests.pipelines.training_cases import accept_config, rewrite_state
 from tests.tasks.files import write
 
@@ -218,6 +219,17 @@ def test_texts_beyond_the_context_are_cut_and_counted(tmp_path, trained_bert):
         made.predict(["a b c " * 100, "short"])
     long, longer = made.predict(["a b c " * 100, "a b c " * 200])
     assert long == longer
+
+
+def test_texts_and_predictions_stay_in_line_and_rows_without_a_text_are_told(tuned, tmp_path, in_process):
+    with pytest.raises(ValueError, match="text 2 is empty"):
+        tuned.predict(["return 1", "", "import 2"])
+    done = in_process("predict", tuned.path, "--json", stdin="return 1\n\nimport 2\n")
+    assert done.returncode == 1 and "text 2 is empty" in done.stderr
+    rows = [{"text": text} for text in ("return 1", "", "import 2", None)]
+    with pytest.warns(UserWarning, match=r"without a text: line 2 of .* and 1 more"):
+        said = predict(tuned, file=write(tmp_path / "rows.jsonl", rows))
+    assert len(said) == 2
 
 
 def test_predictions_keep_the_columns_of_a_file(tuned, passages, tmp_path):

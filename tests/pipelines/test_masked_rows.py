@@ -20,6 +20,7 @@ from pipelines.training.batch_objectives import make_objective, validation_batch
 from pipelines.training.data import open_training_data
 from pipelines.training.masking import Masking
 from pipelines.training.mixture import Mixture
+from pipelines.verbs.build_dataset import build_dataset
 from tests.pipelines.training_cases import assert_same_run, stop_after, with_train
 from tokenizer import Tokenizer
 
@@ -196,6 +197,15 @@ def test_evaluation_reports_the_loss_of_both_kinds(run, dataset_folder, tok):
     assert evaluated.masked_cross_entropy == pytest.approx(np.mean(nats), rel=1e-5)
     assert evaluated.bits_per_masked_byte == pytest.approx(sum(nats) / math.log(2) / size, rel=1e-5)
     assert evaluated.masked_tokens == pytest.approx(0.15 * stream.tokens, rel=0.2)
+
+
+@pytest.mark.parametrize("blocks", [16, 64])
+def test_masked_tokens_of_a_dataset_with_other_blocks_are_those_of_the_whole_text(
+    run, text_folder, tokenizer_folder, tmp_path, blocks
+):
+    build_dataset([text_folder], tokenizer=tokenizer_folder, context_length=blocks, out=tmp_path / "data")
+    evaluated = bytelm.evaluate(run, data=tmp_path / "data").splits["validation"]
+    assert evaluated.masked_tokens == pytest.approx(0.15 * evaluated.tokens, rel=0.2)
 
 
 def test_it_generates_and_is_exported_as_any_decoder(run, tmp_path):

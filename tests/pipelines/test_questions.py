@@ -56,6 +56,14 @@ def test_white_space_at_the_seam_is_kept_and_replaces_the_blank(trained_gpt, tmp
     assert found.log_probabilities[0] == pytest.approx(expected.log_probabilities, rel=1e-5)
 
 
+def test_a_blank_question_needs_a_start_token(trained_gpt, tmp_path):
+    run = bytelm.load_run(trained_gpt, device="cpu")
+    file = write(tmp_path / "rows.jsonl", [{"question": " ", "choices": ["os", "path"], "answer": 0}])
+    assert np.isfinite(bytelm.score_questions(run, [file]).log_probabilities[0]).all()
+    with pytest.raises(ValueError, match=r"line 1 of .* is blank, and no start token"):
+        bytelm.score_questions(run, [file], start=False)
+
+
 @pytest.mark.filterwarnings("ignore:. of 8 questions were cut")
 @pytest.mark.parametrize("shots", [0, 1, 2, 5])
 @pytest.mark.parametrize("start", [True, False])

@@ -28,7 +28,7 @@ def client_of(runs, *, tasks=None, predictors=None, access=None, limits=None, ho
     """Return a client of an application that serves `runs` and the fine-tuned `tasks` or `predictors`, by name."""
     with Engine(runs) as engine:
         models = {name: ServedModel(name, run) for name, run in runs.items()}
-        tuned = {name: Predictor(run.run, run.loaded.model) for name, run in (tasks or {}).items()}
+        tuned = {name: Predictor.of(run.run, run.loaded) for name, run in (tasks or {}).items()}
         tuned |= predictors or {}
         service = Service(models, engine, created=1_700_000_000, tasks=tuned)
         app = create_app(service, access or access_to("127.0.0.1", 8000), asyncio.Event(), limits)

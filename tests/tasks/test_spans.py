@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import string
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from transformers import BertConfig, BertForQuestionAnswering
 from lm.metrics.answers import answer_f1, best_threshold, exact_match, normalized
 from pipelines.evaluation.numbers import definitions
 from pipelines.run.folder import Run
+from pipelines.run.predictor import tuned_task
+from pipelines.run.retention import find_checkpoint
 from pipelines.tasks.data import reader_of
 from pipelines.tasks.examples import ABSENT, Encoded
 from pipelines.tasks.spans import Spans, best_answer
@@ -351,6 +354,24 @@ def test_other_examples_are_measured_with_the_threshold_of_the_held_out_ones(ans
     other = evaluate(folder / "run", data=folder / "other.jsonl").validation
     assert other.answer_threshold == tuned.answer_threshold
     assert not other.threshold_tuned_here
+
+
+def test_the_threshold_is_that_of_the_checkpoint(answerer, tmp_path):
+    folder, unanswerable = answerer
+    if not unanswerable:
+        return
+    run = Run(shutil.copytree(folder / "run", tmp_path / "run"))
+    own = evaluate(run.folder)
+    newer = json.loads((run.folder / "evaluation.json").read_text())
+    (name,) = newer["splits"]
+    newer["earlier"] = [{"split": name, "numbers": newer["splits"][name], "measured": dict(newer["measured"][name])}]
+    newer["splits"][name] = newer["splits"][name] | {"answer_threshold": 123.0}
+    newer["measured"][name]["checkpoint_sha256"] = "that of another checkpoint"
+    (run.folder / "evaluation.json").write_text(json.dumps(newer))
+    assert tuned_task(run, find_checkpoint(run.folder)).threshold == own.validation.answer_threshold != 123
+    newer["earlier"] = []
+    (run.folder / "evaluation.json").write_text(json.dumps(newer))
+    assert tuned_task(run, find_checkpoint(run.folder)).threshold == 123  # better than none
 
 
 def test_the_command_answers_a_question(answerer, in_process):

@@ -80,7 +80,7 @@ def test_the_written_texts_are_those_of_transformers(peers, kind, beams):
     run.recipe = type(run.recipe)(
         objective=run.recipe.objective, model=run.recipe.model, task=TextToText(target_length=8, beams=beams)
     )
-    predictor = Predictor(run, load_model(run, "cpu").model)
+    predictor = Predictor.of(run, load_model(run, "cpu"))
     examples = encoded(run, run.recipe.task, [(source, None) for source, _ in PAIRS])
     ours = [one.text for one in predictor.task.outputs(predictor, examples, labelled=False)]
     options = {"max_new_tokens": 8, "do_sample": False, "num_beams": beams, "early_stopping": True}

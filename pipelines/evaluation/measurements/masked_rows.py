@@ -77,12 +77,14 @@ MEASUREMENT = OfMaskedRows
 def _scored(split: ScoredSplit, stream: TokenStream, objective: NextOrMaskedToken) -> tuple[np.ndarray, np.ndarray]:
     """Return -ln p (N,) of the masked tokens of a stream, float64, and their ids (N,)."""
     nats, targets = [np.empty(0)], [np.empty(0, np.int64)]
+    stream = TokenStream(stream.chunks(), objective.length)  # the blocks of the dataset may have another length
     rows = windows_per_batch(objective.length)
     with Bar("masked tokens", stream.tokens, "tok") as bar:
         for first in range(0, stream.blocks, rows):
             batch = validation_batch(stream, objective, first, rows)
             chosen = batch.weights > 0
-            nats.append(target_nats(split.model, batch, chosen).cpu().numpy())
-            targets.append(batch.targets[chosen])
+            if chosen.any():
+                nats.append(target_nats(split.model, batch, chosen).cpu().numpy())
+                targets.append(batch.targets[chosen])
             bar.update((first + len(chosen)) * objective.length)
     return np.concatenate(nats), np.concatenate(targets)
