@@ -307,7 +307,8 @@ def _changes(run: Run, recipe: Recipe, facts: Mapping[str, Any]) -> list[tuple[s
                 f"{run.folder} has trained for {run.seconds() / 60:.3g} minutes, which `train.minutes={now:g}` does "
                 "not exceed: give more"
             )
-        shorter = (name == "train.tokens" and now < was) or (name == "train.minutes" and 0 < now < was)
+        length = "finetune.epochs" if recipe.finetune else "train.tokens"
+        shorter = (name == length and now < was) or (name == "train.minutes" and 0 < now < was)
         if name in run.settings or shorter:
             own = "" if recipe.task else f": bytelm pretrain --out {run.folder}"
             raise ValueError(

@@ -178,7 +178,7 @@ def train_in_memory(
     machine = choose_machine(recipe.train.device, recipe.train.dtype, half=True)
     model = initial_model(replace(work, recipe=recipe), weights).to(machine.device)
     model.compute_dtype = machine.dtype
-    with without_subnormals():
+    with freed_memory_returned(), without_subnormals():
         data = task_data(prepared(replace(work, recipe=recipe), lambda: weights), out)
         at = Trainer(None, model, data, recipe.train).train()
     if at.signal:

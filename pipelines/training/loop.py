@@ -119,6 +119,8 @@ class Trainer:
         log_state = self._restore() if resumed else None
         if resumed:
             say(f"resuming from step {self.at.step:,}, {self.at.share_of(self.config)}")
+            if self.at.is_out_of(self.config.patience) and not self._is_over():
+                say(f"no improvement in {self.at.unimproved} validations: give more patience, or 0 for no limit")
         # Without a checkpoint even the validation before the first step is repeated.
         self.log.open(self.at.step if resumed else -1, log_state)
         frozen = gc.get_freeze_count() > 0
@@ -147,7 +149,7 @@ class Trainer:
 
     def _loop(self, bar: Bar, frozen: bool) -> None:
         """Train to the end or a signal. `frozen`: the caller has frozen objects, so this loop freezes none."""
-        while not (self._is_over() or self._is_stopped()) and not self._out_of_patience():
+        while not (self._is_over() or self._is_stopped()) and not self.at.is_out_of(self.config.patience):
             try:
                 self._advance(bar)
             except NotFiniteError as error:
@@ -186,17 +188,14 @@ class Trainer:
             lowest = self.at.lowest_criterion
             self.validate()
             improved = self.at.lowest_criterion != lowest
-            if self._out_of_patience():
+            if self.at.is_out_of(self.config.patience):
                 say(f"step {self.at.step:,}: no improvement in {self.config.patience} validations ends the training")
-        save = (self.config.keeps_best and improved) or self._out_of_patience()
+        save = (self.config.keeps_best and improved) or self.at.is_out_of(self.config.patience)
         passed = self.config.word_mark(self.at.tokens) > self.config.word_mark(self.at.tokens - step.batch_tokens)
         if last or save or passed or self._due(self.config.checkpoint_every_tokens, before):
             self._checkpoint()
         if improved and self.config.patience and self.parallel.is_main and self.run is None:
             self._best_weights = {name: value.clone() for name, value in self.model.state_dict().items()}
-
-    def _out_of_patience(self) -> bool:
-        return 0 < self.config.patience <= self.at.unimproved
 
     def step(self) -> Step:
         """Take one optimizer step on the next batch.

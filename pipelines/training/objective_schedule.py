@@ -21,6 +21,7 @@ class ObjectiveSchedule:
         words = None if train.masked_unit == "token" else WordStarts(tokenizer)
         self._masking = Masking(rows=train.masked_rows, unit=train.masked_unit, words=words)
         self._made = lru_cache(maxsize=2)(self._make)
+        self.at(0.0)  # raises an error about the shortest sequences before anything is written
 
     def at(self, position: float) -> StreamObjective:
         """Return the objective at a position of `TrainConfig.position`."""

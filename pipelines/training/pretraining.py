@@ -6,7 +6,7 @@ from lm.lora import add_lora
 from lm.model import LanguageModel
 from pipelines.cli.display import answer, quantity
 from pipelines.exchange.possible_exports import possible_exports
-from pipelines.machine import cores_per_operation, freed_memory_returned, without_subnormals
+from pipelines.machine import cores_per_operation, freed_memory_returned, precision, without_subnormals
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import check_folder
 from pipelines.run.retention import checkpoint_folders
@@ -78,7 +78,8 @@ def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | No
     memory = costs["training_bytes"]
     checkpoint = memory["weights"] * (2 if train.average else 1) + memory["moments"]
     retained = train.keep_checkpoints + train.keeps_best
-    speed = training_speed(recipe, mixture, start.facts)
+    with without_subnormals(), cores_per_operation(train.threads), precision(train):
+        speed = training_speed(recipe, mixture, start.facts)
     tokens = 60 * train.minutes * speed.tokens_per_second if train.minutes else train.tokens
     length = f"{'about ' if train.minutes else ''}{quantity(tokens, 'tok')}"
     parameters = quantity(costs["parameters"]["total"], "")

@@ -127,6 +127,10 @@ class Progress:
         else:
             self.lowest_criterion, self.unimproved = lowest, self.unimproved + (self.step > 0)
 
+    def is_out_of(self, patience: int) -> bool:
+        """Return whether the last `patience` validations did not improve. 0: without a limit."""
+        return 0 < patience <= self.unimproved
+
     def share_of(self, train: TrainConfig) -> str:
         """Return the training so far and its goal as text, such as "1.2 Mtok of 10 Mtok" or "0:40 of 5:00"."""
         if train.minutes:

@@ -148,7 +148,7 @@ def _length(train: TrainConfig) -> str:
 def _extension(train: TrainConfig, before: TrainConfig) -> str:
     """Return a line about the learning rate of a run that is extended from the settings `before`."""
     old, new = _length(before), _length(train)
-    if train.minutes:
+    if train.minutes or before.minutes:  # the tokens of a timed training are an estimate
         return f"extended from {old} to {new}: the {train.schedule} schedule spans all {new}"
 
     def rate(total: int) -> str:

@@ -39,6 +39,13 @@ def run(tmp_path_factory, recipe, dataset_folder):
     return folder
 
 
+def test_sequences_too_short_to_corrupt_are_refused_before_anything_is_written(recipe, dataset_folder, tmp_path):
+    short = replace(recipe, train=replace(recipe.train, length_start=1))
+    with pytest.raises(ValueError, match="a block of 1 tokens is too short"):
+        pretrain(short, data=dataset_folder, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_the_decoder_restores_the_whole_block_from_a_corrupted_one(dataset_folder):
     tok, stream = Tokenizer.load(dataset_folder), TokenDataset(dataset_folder).split("train")
     batch = validation_batch(stream, Denoising(32, tok.special_tokens, sentence_stops(tok)), 0, 40)

@@ -161,6 +161,8 @@ def test_more_epochs_extend_a_run(tmp_path, trained_bert, passages):
         bytelm.finetune(trained_bert, **options, train=SETTINGS | {"lr": 1e-3})
     with pytest.raises(ValueError, match="was trained on other data"):
         bytelm.finetune(trained_bert, **options | {"data": passages[1]}, train=SETTINGS | {"epochs": 2})
+    with pytest.raises(ValueError, match=r"its finetune\.epochs is 2"):
+        bytelm.finetune(trained_bert, **options, train=SETTINGS | {"epochs": 1})
 
 
 def test_a_folder_with_a_run_of_another_start_is_refused(tmp_path, trained_bert, trained_gpt, passages):

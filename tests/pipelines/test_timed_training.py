@@ -5,10 +5,12 @@ import re
 import shutil
 
 import pytest
+import torch
 
 from lm.optim.schedules import multiplier
 from pipelines.recipes.recipe import save_config
 from pipelines.run.folder import Run
+from pipelines.training import timing
 from pipelines.training.pretraining import print_plan
 from pipelines.verbs.pretrain import pretrain
 from pipelines.verbs.runs import describe
@@ -84,6 +86,26 @@ def test_minutes_extend_a_timed_run_and_tokens_do_not(tmp_path, small_recipe, da
     assert steps_of(out)[-1]["time_s"] + ROUNDING >= 2 * SECONDS
     assert Run(out).recipe.train.minutes == 2 * MINUTES
     assert "extended from 0:01 to 0:02: the cosine schedule spans all 0:02" in printed.readouterr().out
+
+
+def test_a_timed_run_that_tokens_extend_has_no_learning_rate_at_its_nominal_tokens(
+    tmp_path, small_recipe, dataset_folder, printed
+):
+    recipe = timed(small_recipe, tokens=512)
+    read = steps_of(pretrain(recipe, data=dataset_folder, out=tmp_path / "gpt").path)[-1]["tokens"]
+    pretrain(with_train(recipe, minutes=0.0, tokens=read + 512), data=dataset_folder, out=tmp_path / "gpt")
+    said = printed.readouterr().out
+    assert "extended from 0:01 to " in said and "and the learning rate at" not in said
+
+
+def test_a_plan_is_measured_with_the_threads_of_the_training(tmp_path, small_recipe, dataset_folder, monkeypatch):
+    measured, seen = timing.measured_speed, []
+    monkeypatch.setattr(
+        timing, "measured_speed", lambda *given: seen.append(torch.get_num_threads()) or measured(*given)
+    )
+    for threads in (1, 2):
+        print_plan(with_train(small_recipe, threads=threads), {dataset_folder: 1}, tmp_path / "gpt")
+    assert seen == [1, 2]
 
 
 def test_minutes_may_not_be_negative(small_recipe):

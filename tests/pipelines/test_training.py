@@ -262,6 +262,18 @@ def test_a_run_with_patience_that_stopped_before_it_was_validated_loads_its_newe
     assert opened(tmp_path / "gpt").name == "gpt"
 
 
+def test_a_run_that_its_patience_ended_goes_on_with_more_patience_only(tmp_path, small_recipe, dataset_folder, printed):
+    every_step = {"validate_every_tokens": 256, "log_every_steps": 1}
+    out, recipe = tmp_path / "gpt", with_train(small_recipe, tokens=2560, lr=1e-12, **every_step)
+    ended = pretrain(with_train(recipe, patience=1), data=dataset_folder, out=out).metrics()["step"].max()
+    assert ended < 10
+    again = pretrain(with_train(recipe, patience=1, tokens=5120), data=dataset_folder, out=out)
+    assert again.metrics()["step"].max() == ended
+    assert "no improvement in 1 validations: give more patience, or 0 for no limit" in printed.readouterr().out
+    again = pretrain(with_train(recipe, patience=0, tokens=5120), data=dataset_folder, out=out)
+    assert again.metrics()["step"].max() == 20
+
+
 def test_the_best_checkpoint_was_validated_on_the_newest_number_of_tokens(
     tmp_path, small_recipe, dataset_folder, monkeypatch
 ):
