@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import tyro
@@ -83,6 +84,24 @@ def need_validation(split: str | None, work: str) -> None:
     """Raise ValueError for `split='none'`, which leaves no validation text; `work` is what needs some."""
     if split == "none":
         raise ValueError(f"`split='none'` leaves no validation text, which {work} needs: give hash:0.05 or tail:0.1")
+
+
+# Suffixes of files that the verbs write and a corpus may have.
+WRITTEN = {".arrow", ".html", ".json", ".jsonl", ".toml"}
+
+
+def need_out_outside(corpus: Sequence[str], out: Path, suffix: Sequence[str] | None) -> None:
+    """Raise ValueError if `out` is in a folder of the corpus: the next call would read its files as text.
+
+    `suffix`: the suffixes that are read in folders; by default some that the files in `out` have.
+    """
+    if suffix and WRITTEN.isdisjoint(suffix):
+        return
+    for name in corpus:
+        if (folder := Path(name)).is_dir() and out.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(
+                f"`out='{out}'` is inside the corpus {name}, so its files would become text: give a folder outside"
+            )
 
 
 def refuse_with_pairs(reading: ReadingOptions) -> None:

@@ -43,6 +43,8 @@ VOCABULARIES = (
 # Scripts with thousands of letters.
 LARGE_SCRIPTS = ("Han", "Hangul")
 LEAST_CONTEXT = 32
+# The fewest bytes of a split: a block of the shortest context with any vocabulary.
+LEAST_SPLIT_BYTES = 8 * LEAST_CONTEXT
 # Blocks that the validation split must have.
 LEAST_VALIDATION_BLOCKS = 8
 # Models up to this width suit any text.
@@ -167,6 +169,11 @@ def check_enough(text: TextFacts, name: str) -> None:
             f"{name} has {text.train_bytes:,} bytes of text to train on, and a model needs at least {LEAST_BYTES:,}: "
             "give more text; from about 1 MB on, a model writes words"
         )
+    if text.least_bytes < LEAST_SPLIT_BYTES:
+        raise ValueError(
+            f"a split of {name} has only {text.least_bytes} bytes of text, but needs at least {LEAST_SPLIT_BYTES}: "
+            "leave it out, or give it more text"
+        )
     if not text.validation_bytes:
         raise ValueError(
             f"the split validation of {name} is empty under the rule {text.split_rule}: use `split='tail:0.1'`"
@@ -242,7 +249,8 @@ def choice_of(text: TextFacts, budget: Budget, setting: Setting) -> Choice:
 
     The more text the training reads, the more entries are seen often enough.
     """
-    vocab_size, read = BYTE_VOCABULARY, text.train_bytes
+    vocab_size = BYTE_VOCABULARY
+    read = round(min(text.train_bytes, budget.tokens_of(setting, vocab_size) * bytes_per_token(vocab_size)))
     large = sum(text.scripts.get(name, 0.0) for name in LARGE_SCRIPTS) > 0.3
     for entries, least in VOCABULARIES:
         entries *= 2 if large else 1
@@ -254,11 +262,15 @@ def choice_of(text: TextFacts, budget: Budget, setting: Setting) -> Choice:
 
 
 def _context_length(text: TextFacts, vocab_size: int, most: int) -> int:
-    """Return the tokens of a block: not many more than a document has, and few enough for several validation blocks."""
+    """Return the tokens of a block.
+
+    They are not many more than a document has, and few enough for several validation blocks and one of each split.
+    """
     documents = 2 * text.typical_bytes / bytes_per_token(vocab_size)
     validation = text.validation_bytes / bytes_per_token(vocab_size) / LEAST_VALIDATION_BLOCKS
+    shortest_split = text.least_bytes / bytes_per_token(vocab_size) / 2
     length = most
-    while length > max(LEAST_CONTEXT, min(documents, validation)):
+    while length > max(LEAST_CONTEXT, min(documents, validation, shortest_split)):
         length //= 2
     return length
 

@@ -112,19 +112,22 @@ class Record:
         before = self.models.get(kind)
         if before is None:
             return
-        trained, planned = 0.0, 0.0
+        trained, planned, most, of_time = 0.0, 0.0, before.tokens, ""
         if (out / kind / "config.toml").exists():
             run = Run(out / kind)
-            trained, planned = run.seconds() / 60, before.tokens * flops_per_token(run.recipe.model)
-        if tokens and tokens < before.tokens:
-            less, more = f"`tokens={tokens}`", f"{before.tokens:,} tokens"
+            if before.minutes:  # the recorded tokens are an estimate
+                read = max((line["tokens"] for line in run.metrics()), default=0)
+                most, of_time = max(most, read), f" planned for {before.minutes:g} minutes" if read < most else ""
+            trained, planned = run.seconds() / 60, most * flops_per_token(run.recipe.model)
+        if tokens and tokens < most:
+            less, more = f"`tokens={tokens}`", f"{most:,} tokens{of_time}"
         elif minutes and before.minutes and minutes < before.minutes:
             less, more = f"`minutes={minutes:g}`", f"{before.minutes:g} minutes"
         elif minutes and not before.minutes and minutes <= trained:
             less, more = f"`minutes={minutes:g}`", f"{trained:.3g} minutes"
         elif flops and before.flops and flops < before.flops:
             less, more = f"`flops={flops:g}`", f"{before.flops:g} FLOPs"
-        elif flops and not before.flops and flops < planned:
+        elif flops and flops != before.flops and flops < planned:
             less, more = f"`flops={flops:g}`", f"{planned:.3g} FLOPs"
         else:
             return

@@ -86,6 +86,7 @@ def run(job: Job, source: Corpus, dry_run: bool = False) -> dict[str, Evaluation
     record = Record.read(job.out)
     described = Source.of(job.corpus, job.reading, text)
     record.check_text(job.out, described)
+    _check_dataset(job.out / "data", text)
     for kind in job.kinds:
         record.check_budget(job.out, kind, job.minutes, job.tokens, job.flops)
     budget = _budget(job, record, text)
@@ -109,6 +110,18 @@ def run(job: Job, source: Corpus, dry_run: bool = False) -> dict[str, Evaluation
     say(f"\n{job.out / 'report.html'} has the plots; everything is in {job.out}/")
     say(f"{trained:.0f} s of training, {other:.0f} s of other work: setup, vocabulary, dataset, validation, report")
     return evaluations
+
+
+def _check_dataset(folder: Path, text: TextFacts) -> None:
+    """Raise ValueError if there is a dataset in `folder` of another text, or of other splits of it."""
+    if not (folder / "dataset.json").exists():
+        return
+    corpus = TokenDataset(folder).info["corpus"]
+    if corpus["fingerprint"] != text.fingerprint:
+        raise ValueError(
+            f"{folder} was made from another text or split ({corpus['name']}, {corpus['split_rule']}): choose another "
+            "`out`, or remove the folder"
+        )
 
 
 def _step(title: str, alone: str) -> None:
@@ -139,12 +152,17 @@ def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
 
 
 def _measured_flops(choice: Choice) -> float:
-    """Return the speed of training a decoder in FLOP/s; 0 if it does not fit the memory."""
+    """Return the speed of training a decoder in FLOP/s; 0 if it does not fit the memory.
+
+    Raises torch.OutOfMemoryError if the smallest decoder does not.
+    """
     recipe = recipe_for("gpt", choice)
     recipe = replace(recipe, model=replace(recipe.model, vocab_size=choice.vocab_size))
     try:
         return 6 * choice.parameters * speed_without_data(recipe).tokens_per_second
     except torch.OutOfMemoryError:
+        if choice.setting == Setting(SIZES[0]):
+            raise  # nothing fits
         return 0.0
 
 

@@ -29,6 +29,8 @@ class TextFacts:
     bytes: int
     train_bytes: int
     validation_bytes: int
+    least_bytes: int
+    """Of the smallest split that has any document"""
     characters: int
     typical_bytes: int
     """Half of the text is in documents of at least this length, to the nearest power of two"""
@@ -52,7 +54,7 @@ def facts_of(corpus: Corpus, progress: Callable[[int], None]) -> TextFacts:
         scripts += _scripts_of(text)
         progress(sizes.total())
     letters = max(1, scripts.total())
-    texts = {name: each.hexdigest() for name, each in fingerprints.items()}
+    texts = {name: each.hexdigest() for name, each in fingerprints.items() if documents[name]}
     return TextFacts(
         fingerprint=hashlib.sha256(json.dumps(texts).encode()).hexdigest(),
         split_rule=corpus.split_rule,
@@ -60,6 +62,7 @@ def facts_of(corpus: Corpus, progress: Callable[[int], None]) -> TextFacts:
         bytes=sizes.total(),
         train_bytes=sizes[TRAIN],
         validation_bytes=sizes[VALIDATION],
+        least_bytes=min(sizes.values(), default=0),
         characters=characters,
         typical_bytes=2 ** int(np.searchsorted(np.cumsum(by_length), by_length.sum() / 2)),
         scripts={name: count / letters for name, count in scripts.most_common()},

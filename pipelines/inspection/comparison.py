@@ -73,9 +73,10 @@ def compared(run: LoadedRun, first: str, second: str, word: str) -> ComparedRead
 
 def _last_token(run: LoadedRun, ids: list[int], text: str, word: str) -> int:
     """Return the position of the token that ends the last occurrence of a word."""
+    before, after, _ = run.surrounding  # the spelling of special tokens may contain the word
     count = text.count(word) if word else 0
-    for end in range(1, len(ids) + 1):
-        if count and run.tokenizer.decode(ids[:end]).count(word) >= count:
+    for end in range(len(before) + 1, len(ids) - len(after) + 1):
+        if count and run.tokenizer.decode(ids[len(before) : end]).count(word) >= count:
             return end - 1
     raise ValueError(
         f"the text {text!r} does not contain {word!r}: give a word that both texts contain, as the tokenizer decodes it"

@@ -326,7 +326,7 @@ def text_settings(held_out: list[bytes]) -> dict[str, Any]:
 def check_settings(folder: Path, earlier: dict[str, Any], settings: dict[str, Any]) -> None:
     """Raise ValueError if the runs in `folder` have other settings than these."""
     remedies = {
-        "budget": ("budget", f"give `budget='{earlier['budget']:g}s'`"),
+        "budget": ("budget", f"give `budget='{earlier['budget']:.12g}s'`"),
         "vocabulary": ("size of the vocabulary", f"give `vocab_size={earlier['vocabulary']}`"),
         "recipe": ("recipe", "give the same `recipe`"),
         "split_rule": ("split", "give the same `split`"),

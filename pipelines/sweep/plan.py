@@ -188,7 +188,7 @@ def check_settings(folder: Path, settings: dict[str, Any]) -> None:
     if earlier is None:
         return
     remedies = {
-        "flops": f"give `flops={earlier['flops']:g}`",
+        "flops": f"give `flops={earlier['flops']!r}`",
         "recipe": "give the same `recipe`",
         "split_rule": "give the same `split`",
         "held_out_sha256": "give the same corpus and reading options",

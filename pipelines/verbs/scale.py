@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from pipelines.cli.arguments import AsJson, DryRun
-from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, SplitRule, need_validation
+from pipelines.cli.corpus_arguments import (
+    READING,
+    CorpusNames,
+    ReadingOptions,
+    SplitRule,
+    need_out_outside,
+    need_validation,
+)
 from pipelines.cli.dry_run import check_dry_run
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
@@ -77,6 +84,7 @@ def scale(
     if vocab_size is not None and vocab_size < 1:
         raise ValueError(f"`vocab_size` is {vocab_size}, but a vocabulary has at least one entry")
     need_validation(split, "the law")
+    need_out_outside(corpus, out, reading.get("suffix"))
     from corpora import open_corpus
     from pipelines.cli.display import say_on_stderr, write
     from pipelines.cli.process import resumable
@@ -112,7 +120,7 @@ def scale(
 def seconds_of_budget(text: str) -> float:
     """Return the seconds in a time such as "90s", "45m", "2h" or "1h30m"; ValueError for other text."""
     units = {"h": 3600, "m": 60, "s": 1}
-    number = r"(?:(\d{1,6}(?:\.\d{1,6})?)%s)?"
+    number = r"(?:(\d{1,9}(?:\.\d{1,6})?)%s)?"
     match = re.fullmatch("".join(number % unit for unit in units), text.strip().lower(), re.ASCII)
     parts = zip(match.groups("0"), units.values(), strict=True) if match else ()
     seconds = math.fsum(float(part) * unit for part, unit in parts)

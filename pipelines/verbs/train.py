@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from pipelines.cli.arguments import DryRun
-from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, SplitRule, need_validation
+from pipelines.cli.corpus_arguments import (
+    READING,
+    CorpusNames,
+    ReadingOptions,
+    SplitRule,
+    need_out_outside,
+    need_validation,
+)
 from pipelines.cli.errors import UsageError
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.shell import command
@@ -75,6 +82,7 @@ def train(
     if (out / "config.toml").exists():
         raise ValueError(f"`out='{out}'` is a run: give a folder for runs, such as {out.parent}")
     need_validation(split, "the evaluation")
+    need_out_outside(corpus, out, reading.get("suffix"))
     options: dict[str, Any] = ({"split": split} if split else {}) | reading
     from corpora import open_corpus
 

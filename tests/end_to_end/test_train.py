@@ -14,6 +14,7 @@ import bytelm
 from lm.costs import flops_per_token, meta_model
 from pipelines.dataset.reader import TokenDataset
 from pipelines.run.folder import Run
+from pipelines.verbs.demo import demo
 from tests.conftest import BYTELM, runner_in_process
 
 TOKENS = "4k"
@@ -114,6 +115,11 @@ def test_flops_are_those_of_the_steps_and_may_only_grow(copied, in_process):
     assert "its train.seed is 3, not 7" in in_process("train", "my text", "--seed", "7", cwd=copied).stderr
     less = in_process("train", "my text", "--flops", "1e10", cwd=copied)
     assert "my/gpt is a training of 2e+10 FLOPs, which --flops 1e+10 would shorten" in less.stderr
+    record = json.loads((copied / "my" / "train.json").read_text())
+    record["models"]["gpt"] |= {"tokens": 2 * recipe.train.tokens}  # as after an extension in tokens
+    (copied / "my" / "train.json").write_text(json.dumps(record))
+    less = in_process("train", "my text", "--flops", "3e10", cwd=copied)
+    assert "my/gpt is a training of 4e+10 FLOPs, which --flops 3e+10 would shorten" in less.stderr
 
 
 @pytest.mark.parametrize(
@@ -169,6 +175,40 @@ def test_files_that_are_not_read_are_told_once(trained, tmp_path, in_process):
     assert (done.stdout + done.stderr).count("skipped: 1 .png") == 1
 
 
+def test_a_dataset_of_another_text_is_not_trained_on(copied, in_process):
+    (copied / "other.txt").write_text("".join(f"Line {number} of another text.\n" for number in range(2000)))
+    (copied / "my" / "train.json").unlink()
+    before = {path: path.stat().st_mtime_ns for path in copied.rglob("*")}
+    done = in_process("train", "other.txt", "--tokens", "6k", cwd=copied)
+    assert done.returncode == 1
+    assert "my/data was made from another text or split (my text, tail:0.1)" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in copied.rglob("*")} == before
+
+
+@pytest.mark.parametrize("verb", ["train", "scale", "sweep-vocabulary"])
+def test_the_folder_for_the_results_is_outside_the_text(text_folder, tmp_path, in_process, verb):
+    folder = shutil.copytree(text_folder, tmp_path / "text")
+    words = ["--budget", "1h"] if verb == "scale" else []
+    done = in_process(verb, ".", "--out", "results", *words, cwd=folder)
+    assert done.returncode == 1
+    assert "--out results is inside the corpus ., so its files would become text: give a folder outside" in done.stderr
+    assert not (folder / "results").exists()
+    done = in_process(verb, ".", "--out", "results", "--suffix", ".md", *words, cwd=folder)
+    assert "holds no .md file" in done.stderr
+
+
+def test_a_timed_training_has_the_tokens_that_it_read(copied, in_process):
+    record = json.loads((copied / "my" / "train.json").read_text())
+    record["models"]["gpt"] |= {"minutes": 1.0, "tokens": 1000}
+    (copied / "my" / "train.json").write_text(json.dumps(record))
+    done = in_process("train", "my text", "--tokens", "3k", cwd=copied)
+    assert "my/gpt is a training of 4,096 tokens, which --tokens 3000 would shorten" in done.stderr
+    record["models"]["gpt"] |= {"tokens": 9000}
+    (copied / "my" / "train.json").write_text(json.dumps(record))
+    done = in_process("train", "my text", "--tokens", "6k", cwd=copied)
+    assert "my/gpt is a training of 9,000 tokens planned for 1 minutes, which --tokens 6000" in done.stderr
+
+
 def test_too_little_text_is_one_sentence(tmp_path, in_process):
     (tmp_path / "short.txt").write_text("A short text.\n" * 70)
     done = in_process("train", "short.txt")
@@ -219,6 +259,16 @@ def test_the_demo_makes_everything_from_the_built_in_corpus(tmp_path, bytelm):
     for path in (*FILES, "bert/evaluation.json"):
         assert (tmp_path / "bytelm-demo" / path).exists(), path
     assert TokenDataset(tmp_path / "bytelm-demo" / "data").split("train").tokens > 1_000_000
+
+
+def test_the_demo_keeps_the_time_of_an_earlier_demo(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("pipelines.verbs.demo.train", lambda corpus, minutes, **options: asked.append(minutes))
+    demo(tmp_path)
+    (tmp_path / "train.json").write_text(json.dumps({"text": None, "models": {"gpt": {"minutes": 3, "tokens": 9}}}))
+    demo(tmp_path)
+    demo(tmp_path, minutes=5)
+    assert asked == [1.4, 3, 5]
 
 
 def test_fresh_refuses_a_folder_that_is_not_a_demo(tmp_path, in_process):

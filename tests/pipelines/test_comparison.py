@@ -49,3 +49,11 @@ def test_the_last_token_of_the_word_is_compared(trained_gpt):
     assert len(found.layers) == 2 and found.parts()[0].rows[0][0] == "embedding" and found.pictures()[0].figure().axes
     with pytest.raises(ValueError, match="'def path' does not contain 'os'"):
         run.compare("import os", "def path", word="os")
+
+
+@pytest.mark.parametrize(("model", "word"), [("trained_gpt", "text"), ("trained_bert", "cls")])
+def test_the_spelling_of_a_start_token_is_no_occurrence_of_a_word(model, word, request):
+    run = bytelm.load_run(request.getfixturevalue(model))
+    found = run.compare(f"import {word}", f"def {word}", word=word)
+    for text, position in zip(found.texts, found.positions, strict=True):
+        assert run.tokenizer.decode(run.ids(text)[1 : position + 1]).strip().endswith(text)

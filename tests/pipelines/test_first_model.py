@@ -44,8 +44,8 @@ budgets = st.builds(Budget, seconds=st.floats(1, 1e5), flops_per_second=st.float
 )
 
 
-def text_of(size, typical=4096, scripts=None):
-    """Return the facts of a text of `size` bytes."""
+def text_of(size, typical=4096, scripts=None, shortest=None):
+    """Return the facts of a text of `size` bytes, whose shortest split has `shortest` bytes."""
     held_out = size // 20
     return TextFacts(
         fingerprint="",
@@ -54,6 +54,7 @@ def text_of(size, typical=4096, scripts=None):
         bytes=size,
         train_bytes=size - held_out,
         validation_bytes=held_out,
+        least_bytes=held_out if shortest is None else shortest,
         characters=size,
         typical_bytes=typical,
         scripts=scripts or {"Latin": 1.0},
@@ -97,6 +98,18 @@ def test_the_vocabulary_grows_with_the_text_that_is_read(size, budget, least, mo
 def test_scripts_of_thousands_of_letters_get_twice_the_entries():
     chinese, english = (choose(text_of(5_000_000, scripts={script: 0.9}), LAPTOP) for script in ("Han", "Latin"))
     assert chinese.vocab_size == 2 * english.vocab_size
+
+
+def test_every_split_has_room_for_a_block():
+    assert choose(text_of(10**6), LAPTOP).context_length == 256
+    assert choose(text_of(10**6, shortest=1000), LAPTOP).context_length == 128
+    check_enough(text_of(10**6, shortest=256), "text")
+    with pytest.raises(ValueError, match="a split of text has only 255 bytes of text, but needs at least 256"):
+        check_enough(text_of(10**6, shortest=255), "text")
+
+
+def test_a_short_training_reads_no_more_text_than_its_tokens_have():
+    assert choose(text_of(10**6), replace(LAPTOP, tokens=2000)).read_bytes == 2000
 
 
 def test_a_gpu_gets_a_larger_model_than_a_laptop():

@@ -31,6 +31,7 @@ from pipelines.scaling.plan import (
     ScaleRun,
     Text,
     affine_times,
+    check_settings,
     filled,
     lay_out,
     on_device,
@@ -139,6 +140,14 @@ def test_the_same_command_restores_a_lost_run_and_keeps_the_others(scaled, text_
     again = scale(str(text_folder), budget="60s", recipe=tiny, out=out, workers=1)
     assert again == summary
     assert {path.name: path.stat().st_mtime_ns for path in out.glob("results/*.json") if path != lost} == times
+
+
+@pytest.mark.parametrize("budget", ["300h", "1h30m", "0.1s"])
+def test_a_refusal_names_a_budget_that_is_accepted(tmp_path, budget):
+    with pytest.raises(ValueError, match="another budget") as refusal:
+        check_settings(tmp_path, {"budget": seconds_of_budget(budget), "vocabulary": 300}, {"budget": 60.0})
+    (given,) = re.findall(r"`budget='(.*)'`", str(refusal.value))
+    assert seconds_of_budget(given) == seconds_of_budget(budget)
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ def test_a_sweep_with_other_settings_is_refused(swept, in_process, text_folder, 
     save_config(tmp_path / "other.toml", replace(recipe, train=replace(recipe.train, lr=0.5)), {})
     command = ("sweep-vocabulary", text_folder, "--out", swept[0], "--sizes", "600", *["--dry-run"] * dry)
     for options, words in (
-        (("--recipe", tiny, "--flops", "1e9"), "another flops: give --flops 3e+08"),
+        (("--recipe", tiny, "--flops", "1e9"), "another flops: give --flops 300000000.0"),
         (("--recipe", tiny, "--split", "tail:0.1"), "another split_rule"),
         (("--recipe", "other.toml"), "another recipe: give the same --recipe"),
     ):
