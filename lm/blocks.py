@@ -123,6 +123,14 @@ class Block(Component):
         """The norm before the mixer, or the norm that its position gives instead."""
         return cast("Norm", getattr(self, f"{self.mixer_name}_norm"))
 
+    @property
+    def random(self) -> bool:
+        """Whether training draws random numbers in this block, for stochastic depth or any dropout.
+
+        The dropout of attention weights is that of the block.
+        """
+        return self.skip > 0 or any(part.p > 0 for part in self.modules() if isinstance(part, nn.Dropout))
+
     def forward(
         self,
         x: Tensor,

@@ -122,9 +122,7 @@ class Stack(Component):
                 output: Tensor = block(x, *inputs)
                 return output
 
-        config = self.config
-        draws = max(config.dropout, config.hidden_dropout, config.stochastic_depth) > 0
-        output: Tensor = checkpoint(run, x, *inputs, use_reentrant=False, preserve_rng_state=draws)
+        output: Tensor = checkpoint(run, x, *inputs, use_reentrant=False, preserve_rng_state=block.random)
         return output
 
     @property

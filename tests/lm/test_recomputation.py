@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from lm.config import ModelConfig
+from lm.lora import LoraLinear, add_lora
+from lm.lora_config import LoraConfig
 from lm.model import LanguageModel, Stack
 
 SMALL = ModelConfig(layers=3, width=32, heads=2, context_length=16, vocab_size=50, dropout=0.0)
@@ -28,7 +30,19 @@ def recomputing(model, recompute):
 
 @pytest.mark.parametrize("case", CASES)
 def test_recomputed_blocks_have_the_same_loss_and_gradients_bit_for_bit(case):
-    model = LanguageModel(replace(SMALL, **CASES[case]), seed=0)
+    assert_recomputation_changes_nothing(LanguageModel(replace(SMALL, **CASES[case]), seed=0))
+
+
+def test_recomputed_adapters_drop_the_same_inputs():
+    model = LanguageModel(SMALL, seed=0)
+    add_lora(model, LoraConfig(rank=2, dropout=0.5))
+    generator = torch.Generator().manual_seed(1)
+    for layer in (module for module in model.modules() if isinstance(module, LoraLinear)):
+        layer.lora_b.data.normal_(generator=generator)
+    assert_recomputation_changes_nothing(model)
+
+
+def assert_recomputation_changes_nothing(model):
     ids = torch.randint(50, (4, 16), generator=torch.Generator().manual_seed(1))
     source = ids.flip(1) if model.config.architecture == "encoder-decoder" else None
     results = []
