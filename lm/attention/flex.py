@@ -74,7 +74,8 @@ def _by_position(
 ) -> BlockMask | None:
     if not (causal or window or pattern):
         return None
-    return _block_mask(Mask(causal=causal, window=window, pattern=pattern), queries, keys, device)
+    with torch.inference_mode(False):  # training cannot save a table made in inference mode for its backward pass
+        return _block_mask(Mask(causal=causal, window=window, pattern=pattern), queries, keys, device)
 
 
 def _block_mask(mask: Mask, queries: int, keys: int, device: torch.device) -> BlockMask:

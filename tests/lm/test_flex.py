@@ -62,6 +62,16 @@ def test_a_narrow_window_leaves_most_blocks_out():
     assert blocks.sparsity() > 85
 
 
+def test_training_can_save_the_blocks_that_an_evaluation_of_the_same_length_has_listed():
+    mask = Mask(causal=True, window=77)
+    with torch.inference_mode():
+        flex.block_mask(mask, 333, 333, CPU)
+    blocks = flex.block_mask(mask, 333, 333, CPU)
+    x = torch.ones((), requires_grad=True)
+    for table in (blocks.kv_num_blocks, blocks.kv_indices, blocks.q_num_blocks, blocks.q_indices):
+        (x * table).sum().backward()  # raises for an inference tensor
+
+
 def test_flex_falls_back_on_a_cpu_if_gradients_are_needed():
     q, k, v = (torch.randn(1, 1, 6, 8, requires_grad=True) for _ in range(3))
     out = BACKENDS["flex"](q, k, v, Mask(causal=True))
