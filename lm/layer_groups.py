@@ -38,13 +38,14 @@ def check_layer_groups(config: ModelConfig) -> None:
                 f"model.layer_groups is {groups}, which does not divide model.{field}={layers}: try "
                 f"model.layer_groups={fitting}"
             )
-    for layer in range(config.layers):
-        first = first_of_group(config, layer, config.layers)
-        if config.mixer_of(layer) != config.mixer_of(first):
-            raise ValueError(
-                f"model.layer_groups is {groups}, but layers {first} and {layer} of one group have the mixers "
-                f"{config.mixer_of(first)!r} and {config.mixer_of(layer)!r}: give a group one mixer"
-            )
+        for layer in range(layers):
+            first = first_of_group(config, layer, layers)
+            if config.mixer_of(layer) != config.mixer_of(first):
+                raise ValueError(
+                    f"model.layer_groups is {groups}, but with model.{field}={layers}, layers {first} and {layer} of "
+                    f"one group have the mixers {config.mixer_of(first)!r} and {config.mixer_of(layer)!r}: give a "
+                    "group one mixer"
+                )
     differ = {
         "value_embeddings": config.value_embeddings > 0,
         "embedding_norm": config.embedding_norm and config.norm_places.before,

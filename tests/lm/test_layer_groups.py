@@ -295,6 +295,10 @@ def test_exports_write_the_weights_of_every_layer():
             ["model.layer_groups is 2", "model.decoder_layers=3", "model.layer_groups=1"],
         ),
         ({"mixers": ("mamba2", "attention")}, ["layers 0 and 1", "'mamba2' and 'attention'"]),
+        (
+            {"architecture": "encoder-decoder", "layers": 2, "decoder_layers": 4, "mixers": ("linear", "performer")},
+            ["model.decoder_layers=4", "layers 0 and 1", "'linear' and 'performer'"],
+        ),
         ({"value_embeddings": 1}, ["model.layer_groups is 2", "model.value_embeddings=1"]),
         ({"architecture": "encoder", "embedding_norm": True}, ["model.layer_groups is 2", "model.embedding_norm=True"]),
     ],
