@@ -118,13 +118,13 @@ def block_backward(block: Block, x: Tensor, rotary: Rotary, mask: Mask, upstream
     `rotary` is as in `Block.forward`. Raises ValueError for another kind of block.
     """
     attention, mlp, places = block.mixer, block.mlp, block.places
-    supported = isinstance(attention, Attention) and attention.relative_keys is None
+    supported = type(attention) is Attention and attention.relative_keys is None
     supported = supported and mlp is not None and block.cross_attention is None
     if not (supported and places.before and not places.branch and block.residual == "sequential"):
         raise ValueError(
             "the block is not attention and an MLP in sequence, each after its norm, without relative keys: take a "
-            "decoder or encoder with model.norm_position='pre', model.residual='sequential' and model.mlp=true, and "
-            "without model.positions='relative-keys'"
+            "decoder or encoder with model.mixer='attention', model.norm_position='pre', model.residual='sequential' "
+            "and model.mlp=true, and without model.positions='relative-keys'"
         )
     assert isinstance(attention, Attention) and mlp is not None
     attention_norm, mlp_norm = block.mixer_norm, cast("Norm", block.get_submodule("mlp_norm"))

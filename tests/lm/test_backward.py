@@ -167,7 +167,15 @@ def test_finite_differences_confirm_the_gradients_of_attention_with_rotary_posit
 
 
 @pytest.mark.parametrize(
-    "options", [{"norm_position": "post"}, {"norm_position": "sandwich"}, {"residual": "parallel"}, {"mlp": False}]
+    "options",
+    [
+        {"norm_position": "post"},
+        {"norm_position": "sandwich"},
+        {"residual": "parallel"},
+        {"mlp": False},
+        {"mixer": "hopfield"},
+        {"mixer": "linear"},
+    ],
 )
 def test_blocks_of_other_kinds_are_refused(options):
     block, rotary, mask = block_of(replace(SMALL, **options), 3, seed=0)
