@@ -53,6 +53,12 @@ class LoraLinear(Linear):
         self.lora_a.uniform_(-limit, limit, generator=generator)
         self.lora_b.zero_()
 
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Take W + (alpha / rank) B A for a new W, and 0 for a new B. Layers that share W and B keep theirs."""
+        self.weight = nn.Parameter(self.weight + self.scale * self.lora_b @ self.lora_a)
+        self.lora_b = nn.Parameter(torch.zeros_like(self.lora_b))
+
     def flops(self, rows: float) -> float:
         """Return the training FLOPs of `rows` rows."""
         return super().flops(rows) + 6 * (self.lora_a.numel() + self.lora_b.numel()) * rows

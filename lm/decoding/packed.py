@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from lm.layers import LayerNorm, Linear
+from lm.lora import LoraLinear
 from lm.mixers.attention import Attend, Attention
 from lm.mixers.recurrent import RecurrentMixer
 from lm.model import LanguageModel, Stack
@@ -23,12 +24,15 @@ from lm.positions import Rotary
 
 
 class InferenceModel:
-    """A copy of a model without dropout and gradients, for generation. Made by `prepare`."""
+    """A copy of a model without dropout and gradients, for generation; adapters are merged. Made by `prepare`."""
 
     def __init__(self, model: LanguageModel, sequences: int) -> None:
         self.config = model.config
         self.dtype = model.compute_dtype
-        self.model = copy.deepcopy(model).to(self.dtype).eval().requires_grad_(False)
+        self.model = copy.deepcopy(model)
+        for layer in [module for module in self.model.modules() if isinstance(module, LoraLinear)]:
+            layer.merge()
+        self.model.to(self.dtype).eval().requires_grad_(False)
         _restore_mixers(self.model, model)
         self.output = fastest_linear(self.model.head.output_weight, self.model.head.bias, sequences)
         _replace_layers(self.model, sequences)

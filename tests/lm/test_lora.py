@@ -8,6 +8,7 @@ import torch
 
 from lm.config import MixerKind, ModelConfig
 from lm.costs import count_parameters, flops_per_token
+from lm.decoding.packed import prepare
 from lm.head_config import HeadConfig
 from lm.layers import Linear
 from lm.lora import LoraLinear, add_lora, merge_lora
@@ -22,6 +23,7 @@ MODELS = {
     **{f"decoder of {mixer}": replace(SMALL, mixer=mixer) for mixer in get_args(MixerKind)},
     "hybrid decoder": replace(SMALL, mixers=("mamba2", "attention")),
     "gated decoder": replace(SMALL, activation="swiglu", norm="rmsnorm", kv_heads=1, bias=False),
+    "decoder with relative keys": replace(SMALL, positions="relative-keys", relative_distance=4),
     "encoder": replace(SMALL, architecture="encoder", norm_position="post"),
     "encoder-decoder": replace(SMALL, architecture="encoder-decoder", positions="relative"),
 }
@@ -91,6 +93,15 @@ def test_merged_weights_are_those_of_a_plain_model_that_computes_the_same(config
     plain = build_model(config, None, seed=None).eval()
     plain.load_state_dict(merge_lora(model.state_dict(), EVERYWHERE.scale))
     torch.testing.assert_close(read(plain), read(model), rtol=1e-5, atol=1e-5)
+
+
+def test_a_model_for_generation_computes_what_its_adapters_do(config):
+    model = build_model(config, None, seed=1).eval()
+    add_lora(model, EVERYWHERE)
+    randomise(model)
+    expected = read(model)
+    torch.testing.assert_close(read(prepare(model).model), expected, rtol=1e-5, atol=1e-5)
+    assert torch.equal(read(model), expected)
 
 
 def test_only_adapters_and_the_head_of_a_task_have_gradients_and_optimizer_state(config):
