@@ -19,14 +19,16 @@ def best_temperature(chunks: Chunks) -> tuple[float, float]:
     """Return (T, gain): the T that minimises the mean of -ln softmax(logits / T)[target], and its gain.
 
     The gain is the mean loss at T = 1 minus the mean loss at the best T, in nats per token. The loss is convex in
-    1 / T: Newton's method inside a bracket finds its minimum for T from 0.05 to 20. Equal logits give (1, 0).
+    1 / T: Newton's method inside a bracket finds its minimum for T from 0.05 to 20. Equal logits give (1, 0), as do
+    predictions of probability 1 that are all right.
     """
     low, high, inverse = 1 / HIGHEST, 1 / LOWEST, 1.0
     start, slope, curvature = _loss(chunks, inverse)
     best = start
     for _ in range(STEPS):
         low, high = (low, inverse) if slope > 0 else (inverse, high)
-        following = inverse - slope / curvature if curvature > 0 else inverse
+        on_a_line = math.inf if slope else inverse  # the loss is a line where all probabilities round to 0 or 1
+        following = inverse - slope / curvature if curvature > 0 else on_a_line
         if not low <= following <= high:
             following = math.sqrt(low * high)
         if abs(following - inverse) < 1e-4 * inverse:

@@ -44,6 +44,15 @@ def test_a_model_that_is_always_right_or_always_wrong_stays_in_the_limits():
     assert wrong == pytest.approx(20, rel=0.01) and gain > 0
 
 
+@pytest.mark.parametrize(
+    ("gap", "targets", "temperature", "gain"),
+    [(200.0, [0, 0, 1], 20, 63), (200.0, [0, 0, 0], 1, 0), (-200.0, [0, 0, 0], 20, 190)],
+)
+def test_predictions_of_probability_1_have_the_best_temperature_in_the_limits(gap, targets, temperature, gain):
+    logits = torch.tensor([[gap, 0.0]]).repeat(3, 1)
+    assert best_temperature(lambda: [(logits, torch.tensor(targets))]) == pytest.approx((temperature, gain), rel=0.01)
+
+
 @pytest.mark.parametrize("shift", [0.0, -100.0, 1000.0])
 def test_the_gain_of_float32_logits_is_that_of_float64(shift):
     """A nearly calibrated model of GPT-2's vocabulary: its gain is small beside its loss."""
