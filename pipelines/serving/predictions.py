@@ -1,14 +1,20 @@
-"""`POST /api/predict`: what fine-tuned runs predict for texts."""
+"""`POST /api/predict`: what fine-tuned runs predict for texts.
+
+A run of the task text-to-text writes a whole text for each example. It does so on a thread of its own, so that the
+inference thread continues to answer other requests.
+"""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
+from lm.model import LanguageModel
 from pipelines.run.predictor import Predictor
 from pipelines.serving.errors import RequestError, blamed_on
 from pipelines.serving.models import Service
@@ -18,18 +24,22 @@ from pipelines.tasks.task import Example
 
 T = TypeVar("T")
 
-AT_ONCE = 8  # examples, or windows of long examples, in a turn of the inference thread
+AT_ONCE = 8  # examples, or windows of long examples, in a turn of a thread
 CHOICES_AT_ONCE = 64  # of a question, which the model reads in one turn
 
 
 def prediction_routes(service: Service) -> list[Route]:
     """Return the routes of this module."""
+    writing = ThreadPoolExecutor(1, "writing")
 
     async def predict(request: Request) -> JSONResponse:
         asked = await PredictRequest.of(request)
         name = service.task(asked.model)
-        predictor, call = service.tasks[name], service.engine.call
+        predictor = service.tasks[name]
         task, predictions, cut = predictor.task, [], False
+        call: Callable[[Callable[[], Any]], Awaitable[Any]] = service.engine.call
+        if isinstance(predictor.model, LanguageModel):  # it writes texts
+            call = partial(asyncio.get_running_loop().run_in_executor, writing)
         with blamed_on("texts"):
             examples = _examples(predictor, asked.texts)
             for some in _parts(examples):

@@ -1,15 +1,19 @@
 """Fine-tuned runs answer with what `bytelm predict` gives, and are listed with their task."""
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import bytelm
 from lm.task_model import TaskModel
 from pipelines.run.folder import Run
+from pipelines.run.loaded_run import load_run
 from pipelines.run.predictor import Predictor
 from pipelines.serving.predictions import AT_ONCE
 from pipelines.tasks.choices import Choices
+from pipelines.tasks.text_to_text import TextToText
 from pipelines.tasks.tokens import Tokens
 from tests.serving.conftest import client_of
 from tests.tasks.files import write
@@ -138,6 +142,29 @@ def test_a_text_of_many_windows_is_read_in_several_turns_with_the_same_predictio
     ((_, whole),) = predictor.predictions([task.example(row, labelled=False) for row in task.rows_of_texts([text])])
     assert answered["words"] == whole["words"]
     assert answered["probability"] == pytest.approx(whole["probability"], abs=1e-5)
+
+
+def test_texts_that_a_model_writes_do_not_delay_other_requests(trained_t5, gpt):
+    begun, answered, waited = threading.Event(), threading.Event(), []
+
+    class Watched(TextToText):
+        def outputs(self, predictor, encoded, **options):
+            begun.set()
+            waited.append(answered.wait(10))
+            return super().outputs(predictor, encoded, **options)
+
+    run, task = load_run(trained_t5, device="cpu"), Watched(columns=("source", "target"), target_length=4)
+    predictor = Predictor(run.run, run.loaded.model, task)
+    with client_of({"gpt": gpt}, predictors={"t5": predictor}) as client, ThreadPoolExecutor(1) as other:
+        predicted = other.submit(predict, client, texts=["a cat", "a dog"])
+        assert begun.wait(60)
+        assert client.post("/v1/completions", json={"prompt": "a", "max_tokens": 2}).status_code == 200
+        assert client.get("/health").status_code == 200
+        answered.set()
+        answer = predicted.result().json()
+    assert waited == [True]
+    examples = [task.example(row, labelled=False) for row in task.rows_of_texts(["a cat", "a dog"])]
+    assert answer["predictions"] == [fields for _, fields in predictor.predictions(examples)]
 
 
 def test_other_endpoints_refuse_fine_tuned_runs_and_predict_refuses_where_there_is_none(client, tuned, gpt):
