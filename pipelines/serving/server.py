@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import FrameType
 
@@ -91,11 +92,19 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
+        self._loop.set_default_executor(_Threads())
         await super().startup(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
         self._loop.call_soon_threadsafe(self._stopping.set)
+
+
+class _Threads(ThreadPoolExecutor):
+    """The threads of `asyncio.to_thread`. The server ends without them: the requests that they work for are over."""
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        super().shutdown(wait=False, cancel_futures=True)
 
 
 PAGE_FOLDER = Path(__file__).with_name("page")

@@ -1,18 +1,25 @@
 """The command: its server on a free port, its refusals, and its end."""
 
+import asyncio
 import json
 import shutil
 import signal
 import socket
 import subprocess
+import threading
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from urllib.request import Request, urlopen
 
 import pytest
+from starlette.applications import Starlette
+from starlette.routing import Route
 
 from pipelines.recipes.recipe import save_config
 from pipelines.run.folder import Run
+from pipelines.serving.lifetime import Lifetime, Limits
+from pipelines.serving.server import serve_until_interrupted
 from tests.conftest import BYTELM, without_waiting
 
 
@@ -47,6 +54,32 @@ def test_ctrl_c_ends_open_streams_and_the_server(trained_gpt):
     assert "shutting down" in json.loads(rest.split("\n\n")[-1].removeprefix("data: "))["error"]["message"]
     assert process.returncode == 130
     assert without_waiting(errors) == "bytelm serve: interrupted\n"
+
+
+def test_ctrl_c_does_not_wait_for_a_thread_that_works_for_a_request():
+    release, errors = threading.Event(), []
+
+    async def work(request):
+        threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
+        await asyncio.to_thread(release.wait, 20)
+
+    def ask(port):
+        with pytest.raises(OSError, match="503") as error:
+            post(f"http://127.0.0.1:{port}/", "work", {})
+        errors.append(error.value)
+
+    stopping = asyncio.Event()
+    app = Lifetime(Starlette(routes=[Route("/work", work, methods=["POST"])]), Limits(), stopping)
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        client = threading.Thread(target=ask, args=[bound.getsockname()[1]])
+        client.start()
+        begun = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            serve_until_interrupted(app, bound, stopping)
+        took = time.monotonic() - begun
+    release.set()
+    client.join()
+    assert took < 10 and b"shutting down" in errors[0].read()
 
 
 def test_a_server_for_other_machines_prints_its_token_after_the_hash(trained_gpt):
