@@ -87,7 +87,7 @@ class SlotCache(KVCache):
 
 @dataclass(eq=False)
 class Text:
-    """A text that is being generated or waits in the queue, made by `Slots.add`."""
+    """A text to generate, made by `Slots.new_text`."""
 
     request: GenerationRequest
     generator: torch.Generator
@@ -156,16 +156,18 @@ class Slots:
         """Return the number of texts that have not ended."""
         return len(self.texts) + len(self._waiting) + (0 if self._prompts is None else len(self._prompts.texts))
 
-    def add(self, request: GenerationRequest, owner: Hashable = None) -> Text:
-        """Queue a request and return its text, which `step` generates. Raises ValueError as `request.check` does.
+    def new_text(self, request: GenerationRequest, owner: Hashable = None) -> Text:
+        """Return the text of a request, for `add`. Raises ValueError as `request.check` does.
 
         Texts of one `owner` share its rows. A text without an owner is its own.
         """
         request.check(self.model.config)
         generator = torch.Generator(self.model.device).manual_seed(request.seed)
-        text = Text(request, generator, object() if owner is None else owner, [*request.prompt_ids])
+        return Text(request, generator, object() if owner is None else owner, [*request.prompt_ids])
+
+    def add(self, text: Text) -> None:
+        """Queue a text, which `step` generates. Another thread may call this during a step."""
         self._waiting.put(text.owner, text)
-        return text
 
     @torch.inference_mode()
     def step(self) -> list[tuple[Text, GeneratedToken | Exception]]:

@@ -97,8 +97,9 @@ class Engine:
         stream = _Stream(asyncio.get_running_loop())
         with self._wake:
             self._refuse_if_closed()
-            text = slots.add(request, owner)
-            streams[text] = stream
+            text = slots.new_text(request, owner)
+            streams[text] = stream  # first: a turn in progress may generate the text as soon as it is added
+            slots.add(text)
             self._wake.notify()
         try:
             while isinstance(item := await stream.tokens.get(), GeneratedToken):

@@ -87,6 +87,13 @@ def schedules(draw):
     return schedule
 
 
+def added(slots, request, owner=None):
+    """Add a text for a request to the slots, and return the text."""
+    text = slots.new_text(request, owner)
+    slots.add(text)
+    return text
+
+
 def run(slots, schedule, **options):
     """Return the tokens of each request of a schedule. Three consecutive requests have one owner.
 
@@ -97,7 +104,7 @@ def run(slots, schedule, **options):
     while coming or len(slots):
         while coming and wait >= coming[0][0]:
             _, request, leaves = coming.pop(0)
-            text = slots.add(request, owner=len(texts) // 3)
+            text = added(slots, request, owner=len(texts) // 3)
             text.left = leaves == 0
             texts[text], wait = ([], leaves), 0
         wait += 1
@@ -169,9 +176,9 @@ def test_samples_depend_on_their_own_seed_only(plain, schedule, rows, seed):
 
 def test_running_texts_get_a_token_in_every_step_while_a_long_prompt_is_read(plain):
     slots = Slots(plain, 2, prefill=4)
-    running = slots.add(GenerationRequest(prompt_ids=[7], max_tokens=20, temperature=0))
+    running = added(slots, GenerationRequest(prompt_ids=[7], max_tokens=20, temperature=0))
     slots.step()
-    waiting = slots.add(GenerationRequest(prompt_ids=range(20), max_tokens=2, temperature=0))
+    waiting = added(slots, GenerationRequest(prompt_ids=range(20), max_tokens=2, temperature=0))
     steps = [[text for text, _ in slots.step()] for _ in range(6)]
     assert steps == [[running]] * 4 + [[running, waiting]] * 2
 
@@ -180,10 +187,10 @@ def test_running_texts_get_a_token_in_every_step_while_a_long_prompt_is_read(pla
 def test_a_short_text_does_not_wait_for_the_many_texts_of_other_owners(plain, owners):
     slots = Slots(plain, 4)
     for number in range(1000):
-        slots.add(GenerationRequest(prompt_ids=[number % 50], max_tokens=23), owner=number % owners)
+        added(slots, GenerationRequest(prompt_ids=[number % 50], max_tokens=23), owner=number % owners)
     for _ in range(10):
         slots.step()
-    short = slots.add(GenerationRequest(prompt_ids=[7], max_tokens=4), owner="short")
+    short = added(slots, GenerationRequest(prompt_ids=[7], max_tokens=4), owner="short")
     made = [token for _ in range(5) for text, token in slots.step() if text is short]
     assert len(made) == 4
 
@@ -191,7 +198,7 @@ def test_a_short_text_does_not_wait_for_the_many_texts_of_other_owners(plain, ow
 def test_texts_of_one_owner_fill_all_rows_while_nobody_else_waits(plain):
     slots = Slots(plain, 4)
     for number in range(8):
-        slots.add(GenerationRequest(prompt_ids=[number], max_tokens=10, temperature=0), owner="one")
+        added(slots, GenerationRequest(prompt_ids=[number], max_tokens=10, temperature=0), owner="one")
     assert sum(len(slots.step()) for _ in range(20)) == 80
 
 
@@ -199,7 +206,7 @@ def test_owners_share_the_rows_equally(plain):
     slots = Slots(plain, 4)
     for owner in ("one", "other"):
         for number in range(50):
-            slots.add(GenerationRequest(prompt_ids=[number], max_tokens=10), owner=owner)
+            added(slots, GenerationRequest(prompt_ids=[number], max_tokens=10), owner=owner)
     made = [text.owner for _ in range(200) for text, _ in slots.step()]
     assert 0.8 < made.count("one") / made.count("other") < 1.25
 

@@ -171,6 +171,37 @@ def test_a_text_that_loses_its_row_and_gets_it_back_in_one_turn_keeps_its_tokens
     assert (len(one), len(other)) == (3, 3)
 
 
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_text_that_is_added_during_a_turn_has_all_of_its_tokens(run, tokens):
+    """The loop's thread pauses while it adds the text, and the inference thread completes its turn."""
+    reached, resumed, passes = threading.Event(), threading.Event(), []
+
+    def pause(*_):
+        passes.append(1)
+        if len(passes) == 2:  # before this turn reads new prompts
+            reached.set()
+            assert resumed.wait(60)
+
+    class SlowStreams(dict):
+        def __setitem__(self, text, stream):
+            if reached.is_set():
+                resumed.set()
+                time.sleep(0.3)
+            super().__setitem__(text, stream)
+
+    async def main(engine):
+        long = asyncio.create_task(tokens_of(engine, [7], 31))
+        await asyncio.to_thread(reached.wait, 60)
+        found, _ = await together(tokens_of(engine, [8], tokens, temperature=0), long)
+        return [token.id for token in found]
+
+    with Engine({"gpt": run}) as engine:
+        served = engine._served["gpt"]
+        served.streams = SlowStreams()
+        served.slots.model.output.register_forward_hook(pause)
+        assert asyncio.run(asyncio.wait_for(main(engine), 60)) == alone(run, [8], tokens, temperature=0)
+
+
 def test_calls_whose_callers_have_left_do_not_delay_the_next_one(engine, turns):
     pause, wait = turns
     made = []
