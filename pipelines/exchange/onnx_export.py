@@ -22,7 +22,8 @@ from tokenizer.formats.whole_files import publish
 LOADING = """import onnxruntime
 
 session = onnxruntime.InferenceSession("{out}")
-(logits,) = session.run(["logits"], {{"input_ids": ids}})  # int64, (batch, length)"""
+inputs = {{{inputs}}}  # int64, (batch, length)
+(logits,) = session.run(["logits"], inputs)"""
 TOLERANCE = 1e-4
 SHAPES = ((1, 1), (3, 5))
 """Batches and lengths that are compared, besides one sequence of the full context"""
@@ -43,7 +44,8 @@ def write_onnx(run: Run, checkpoint: str, out: Path) -> float:
         doing("exporting the model")
         _write(model, written)
         parameters = sum(p.numel() for p in model.parameters())
-        loading = LOADING.format(out=out.name)
+        inputs = ", ".join(f'"{name}": {name}' for name in _random_inputs(model.config, 1, 1))
+        loading = LOADING.format(out=out.name, inputs=inputs)
         card = model_card(run, run.tokenizer(), parameters, "onnx", loading, checkpoint=checkpoint)
         (folder / f"{out.name}.md").write_text(card, encoding="utf-8")
         doing("comparing the file with the model")

@@ -346,7 +346,7 @@ def onnx_inputs(kind, batch, length):
 @pytest.mark.parametrize(
     "kind", ["gpt2", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("gpt_neox", "bert", "t5"))]
 )
-def test_an_onnx_file_gives_the_logits_of_the_same_model_in_transformers(kind, peers, tmp_path):
+def test_an_onnx_file_and_its_card_give_the_logits_of_the_model_in_transformers(kind, peers, tmp_path, monkeypatch):
     onnxruntime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     _, peer, run = peers(kind)
@@ -360,6 +360,11 @@ def test_an_onnx_file_gives_the_logits_of_the_same_model_in_transformers(kind, p
             expected = peer(**inputs).logits
         shown = inputs["attention_mask"].bool() if kind == "bert" else slice(None)
         torch.testing.assert_close(torch.from_numpy(got)[shown], expected[shown], atol=1e-4, rtol=1e-4)
+    card = (tmp_path / "new" / "model.onnx.md").read_text()
+    variables = {name: value.numpy() for name, value in inputs.items()}
+    monkeypatch.chdir(tmp_path / "new")
+    exec(card.split("```python\n")[1].split("```")[0], variables)
+    assert (variables["logits"] == got).all()
 
 
 @pytest.mark.slow
