@@ -110,8 +110,11 @@ class _Reader:
             if name in found:
                 raise self.damage(f"it has the key {name!r} twice")
             found[name] = self.value(self.number("I"))
-        if found.get("split.count", 0) > 1:
-            raise ValueError(f"{self.path} is one of {found['split.count']} parts: merge them with llama-gguf-split")
+        parts = found.get("split.count", 1)
+        if type(parts) is not int:
+            raise self.damage(f"split.count is {parts!r:.60}")
+        if parts > 1:
+            raise ValueError(f"{self.path} is one of {parts} parts: merge them with llama-gguf-split")
         places = [self.tensor_place() for _ in self.counted(tensors)]
         alignment = found.get("general.alignment", 32)
         if type(alignment) is not int or alignment < 1:

@@ -379,6 +379,8 @@ GGML, HF = "tokenizer.ggml.", "tokenizer.huggingface.json"
         ({"qwen3.rope.dimension_count": 8}, "qwen3.rope.dimension_count = 8"),
         ({"general.architecture": "mamba"}, "general.architecture = 'mamba': bytelm reads"),
         ({"split.count": 2}, "one of 2 parts"),
+        ({"split.count": "2"}, "damaged (split.count is '2')"),
+        ({"split.count": [2]}, "damaged (split.count is [2])"),
         ({f"{GGML}tokens": ["a"]}, "tokens"),
         ({"drop": (HF,), f"{GGML}pre": "tekken"}, f"{GGML}pre = 'tekken', which is not supported"),
         ({"drop": (HF,), f"{GGML}model": "llama"}, "only byte-level BPE"),
