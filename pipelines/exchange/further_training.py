@@ -28,15 +28,15 @@ def weights_after(run: Run, tok: Tokenizer, corpus: "Corpus", steps: int, work: 
     `tok`: the tokenizer of the run. `work`: a new folder for the dataset and the training. Raises KeyboardInterrupt
     after Ctrl-C or SIGTERM.
     """
-    recipe, data = _of_steps(run.recipe, steps), work / "data"
+    recipe, data, out = _of_steps(run.recipe, steps), work / "data", work / "runs" / run.name
     data.mkdir(parents=True)
     tok.save(data)
     separator = run.facts.get("separated", True)
     with Bar("encoding", corpus.text_bytes_estimate, "B") as bar:
         write_blocks(corpus, tok, recipe.model.context_length, data, separator=separator, progress=bar.update)
-    if status := train(recipe, {data: 1}, work / run.folder.name, "none", init_from=run.folder):
+    if status := train(recipe, {data: 1}, out, "none", init_from=run.folder):
         raise StoppedBySignal(status - 128)
-    trained = Run(work / run.folder.name)
+    trained = Run(out)
     return load_weights(trained.folder, trained.settings)[1]
 
 

@@ -142,6 +142,14 @@ def test_further_training_is_measured_saved_and_equals_pretrain(trained_gpt, cod
     assert ours.keys() == expected.keys() and all(torch.equal(ours[name], expected[name]) for name in expected)
 
 
+@pytest.mark.parametrize("name", [".", "data"])
+def test_a_run_in_the_current_folder_or_a_folder_named_data_trains(name, trained_gpt, code, tmp_path, monkeypatch):
+    shutil.copytree(trained_gpt, tmp_path / "data")
+    monkeypatch.chdir(tmp_path / "data" if name == "." else tmp_path)
+    trim_vocabulary(name, [code], entries=400, steps=1, out=tmp_path / "small")
+    assert Run(tmp_path / "small").facts["trained_steps"] == 1
+
+
 def test_averaged_weights_and_adapters_are_carried_and_trained_whole(trained_gpt, dataset_folder, code, tmp_path):
     recipe = Run(trained_gpt).recipe
     short = {"tokens": 512, "warmup_tokens": 0, "average": 0.5}
