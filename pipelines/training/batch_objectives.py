@@ -230,8 +230,8 @@ def sentence_stops(tokenizer: Tokenizer) -> Array:
     Space, quotation marks and brackets may follow the mark.
     """
     ends = tuple(mark.encode() for mark in STOPS)
-    tokens = (tokenizer.token_bytes(token).rstrip(CLOSING) for token in range(tokenizer.vocab_size))
-    return np.array([token for token, spelling in enumerate(tokens) if spelling.endswith(ends)], np.int64)
+    ids = np.flatnonzero(tokenizer.ordinary).tolist()
+    return np.array([i for i in ids if tokenizer.token_bytes(i).rstrip(CLOSING).endswith(ends)], np.int64)
 
 
 StreamObjective = NextToken | MaskedToken | NextOrMaskedToken | Corruption

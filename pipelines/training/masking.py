@@ -22,7 +22,8 @@ class WordStarts:
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        spellings = [tokenizer.token_bytes(token) for token in range(tokenizer.vocab_size)]
+        used = {*np.flatnonzero(tokenizer.ordinary).tolist(), *tokenizer.special_tokens.values()}
+        spellings = [tokenizer.token_bytes(i) if i in used else b"" for i in range(tokenizer.vocab_size)]
         if tokenizer.vocabulary.starts_words:
             mark = tokenizer.vocabulary.prefix.encode()
             self._continues = np.array([bool(mark) and spelling.startswith(mark) for spelling in spellings])

@@ -1,5 +1,6 @@
 """Masks of training: words, other shares and units, a length warm-up, and the rule of all evaluations."""
 
+import json
 import unicodedata
 from dataclasses import replace
 from functools import cache
@@ -13,7 +14,7 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.planning import objective_of
 from pipelines.run.folder import Run
-from pipelines.training.batch_objectives import make_objective, validation_batch
+from pipelines.training.batch_objectives import make_objective, sentence_stops, validation_batch
 from pipelines.training.data import open_training_data
 from pipelines.training.masking import WordStarts
 from pipelines.training.mixture import Mixture
@@ -62,6 +63,21 @@ def test_words_of_wordpiece_are_those_of_the_tokenizers_library(text, wordpiece_
     words = np.array(encoding.word_ids)
     starts = WordStarts(trained("wordpiece"))(np.array([encoding.ids], np.int64).reshape(1, -1))[0]
     assert starts.tolist() == [number == 0 or words[number] != words[number - 1] for number in range(len(words))]
+
+
+def test_unused_ids_do_not_change_the_words_and_sentences_of_a_vocabulary(tmp_path):
+    tok = trained("bpe")
+    tok.save(tmp_path)
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    moved = tok.special_tokens["<|pad|>"]
+    content["model"]["vocab"]["<|pad|>"] = tok.vocab_size + 3
+    next(entry for entry in content["added_tokens"] if entry["id"] == moved)["id"] = tok.vocab_size + 3
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    other = Tokenizer.load(tmp_path)
+    assert other.vocab_size == tok.vocab_size + 4 and not other.ordinary[moved]
+    ids = np.array([tok.encode(TEXT)])
+    assert (WordStarts(other)(ids) == WordStarts(tok)(ids)).all()
+    assert sentence_stops(other).tolist() == sentence_stops(tok).tolist()
 
 
 def test_unigram_words_begin_at_their_marks():
