@@ -25,10 +25,12 @@ MOST_PARTS = 100_000  # largest sum of integer weights, the number of blocks aft
 def sources_of(data: "str | AnyPath | Mapping[Any, float]") -> Sources:
     """Return a dataset, or datasets with weights, as `Sources`.
 
-    Weights may have any sum. Raises ValueError for a weight that is not above 0, and for a folder named twice.
+    Weights may have any sum. Raises ValueError for no dataset, a weight that is not above 0, and a folder named twice.
     """
     if not isinstance(data, Mapping):
         return {place(data): 1}
+    if not data:
+        raise ValueError("`data` names no dataset: give a folder, or a mixture such as {'wiki': 0.7, 'code': 0.3}")
     return _in_lowest_terms([(place(folder), _exact(str(weight), folder)) for folder, weight in data.items()])
 
 

@@ -195,6 +195,11 @@ def test_unusable_weights_are_refused_with_a_remedy(words, message):
         parse_sources(words)
 
 
+def test_a_mixture_without_a_dataset_is_refused():
+    with pytest.raises(ValueError, match="`data` names no dataset: give a folder, or a mixture such as"):
+        sources_of({})
+
+
 @pytest.mark.parametrize(
     ("words", "weights"),
     [
