@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
 from tokenizer import Tokenizer
-from tokenizer.splitting.patterns import Pattern, resolve_pattern
+from tokenizer.splitting.patterns import SPELLINGS, Pattern, resolve_pattern
 from tokenizer.splitting.pretokenize import split
 from tokenizer.splitting.regex_translation import compile_regex
 from tokenizer.splitting.scanner import pretokens, regex_pretokens
@@ -274,3 +274,91 @@ def test_a_regex_without_an_automaton_gives_the_matches_of_the_regex_module(rege
 )
 def test_a_text_is_cut_at_spaces_only_if_the_regex_splits_there(regex, splits):
     assert resolve_pattern(regex).splits_at_spaces is splits
+
+
+LINES = "def f(x):\n    if x:\n        return 12345\n    return 2\n\nFoo bar\nbaz  \n"
+ANCHORED = [
+    r"^[ ]+|\w+|\s|[^\w\s]",
+    r"\w+$|\s+|\S",
+    r"(?x) [$^\s]+ $ # $ is an edge" "\n | [^$]",
+    r"\s*\Z|\w+|\W",
+    r"(?<=^)\S|.|\n",
+]
+# Regexes that tokenizers reads otherwise, and the part that it does.
+MISREAD = [
+    (r"(?m:.)+|\n", r"(?m:"),
+    (r"(?im).+|\n", r"(?im)"),
+    (r"[a-z]{2}?o", r"{2}?"),
+    (r"\d{1,2}+|\D", r"{1,2}+"),
+    (r"f(?i)OO|BAR|\s|\w", r"(?i)"),
+    (r"[\U00000046]oo", r"\U"),
+    (r"\mb\w+|\s|\w|\W", r"\m"),
+    (r"\N{DIGIT ONE}|\w+|\W", r"\N{"),
+]
+UNREADABLE = [(r"(?s).+", r"(?s)"), (r"(?u)\w+|\W", "(?u)"), (r"(?P<word>\w+)|\W", "(?P<word>"), (r"(?|a|.)", "(?|")]
+READ_ALIKE = [
+    r"\A\w+|\s+\z|\w|\W",
+    r"(?i)f|o|\s|\S",
+    r"(?:x|(?i)FOO)|\s|\S",
+    r"\w{2}|\w{,3}?\s|\w{1,2}?|\W",
+    r"[$^]|\^|\$|.|\n",
+]
+
+
+def trained_by_tokenizers(regex, path):
+    theirs = tokenizers.Tokenizer(tokenizers.models.BPE())
+    theirs.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Split(Regex(regex), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    theirs.train_from_iterator([LINES] * 3, tokenizers.trainers.BpeTrainer(vocab_size=330, initial_alphabet=alphabet))
+    theirs.save(str(path))
+    return theirs
+
+
+@pytest.mark.parametrize("regex", ANCHORED)
+def test_anchors_of_a_tokenizer_json_match_at_the_edges_of_lines(regex, tmp_path):
+    theirs = trained_by_tokenizers(regex, tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    loaded.save(tmp_path / "saved")
+    again = tokenizers.Tokenizer.from_file(str(tmp_path / "saved" / "tokenizer.json"))
+    for text in (LINES, LINES * 50, "a\n", "\na", "a \n\n", "x"):
+        assert loaded.encode(text) == theirs.encode(text).ids == again.encode(text).ids
+
+
+@pytest.mark.parametrize("regex", ANCHORED)
+def test_a_vocabulary_is_not_trained_with_anchors_that_tokenizers_would_read_at_every_line(regex):
+    with pytest.raises(ValueError, match=r"has (\^|\$|\\Z), which .*: write \\A for the start of the text"):
+        Tokenizer.train([LINES], 300, pattern=regex)
+
+
+@pytest.mark.parametrize(("regex", "part"), MISREAD + UNREADABLE)
+def test_a_vocabulary_is_not_trained_with_a_regex_that_tokenizers_reads_otherwise(regex, part):
+    with pytest.raises(ValueError, match=f"has '?{re.escape(part)}"):
+        Tokenizer.train([LINES], 300, pattern=regex)
+
+
+@pytest.mark.parametrize(("regex", "part"), MISREAD)
+def test_a_tokenizer_json_is_refused_if_its_regex_would_be_read_otherwise(regex, part, tmp_path):
+    trained_by_tokenizers(regex, tmp_path / "tokenizer.json")
+    assert split(LINES, resolve_pattern(regex)) != by_tokenizers(regex, LINES)
+    with pytest.raises(ValueError, match=f"has '?{re.escape(part)}"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+
+
+def test_the_regex_of_cl100k_in_tiktoken_is_another_one_in_a_tokenizer_json(tmp_path):
+    regex = next(regex for regex, name in SPELLINGS.items() if name == "cl100k" and "{1,3}+" in regex)
+    assert by_tokenizers(regex, "12345") == [b"12345"]
+    assert split("12345", resolve_pattern(regex)) == [b"123", b"45"]
+    trained_by_tokenizers(regex, tmp_path / "tokenizer.json")
+    with pytest.raises(ValueError, match="repeats a repetition"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize("regex", READ_ALIKE)
+def test_a_regex_that_both_read_alike_is_trained_saved_and_loaded(regex, tmp_path):
+    tok = Tokenizer.train([LINES], 290, pattern=regex)
+    tok.save(tmp_path)
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    for text in (LINES, "foo FOO bar\n\n", "^$ a\n"):
+        assert tok.encode(text) == theirs.encode(text).ids == Tokenizer.load(tmp_path).encode(text)

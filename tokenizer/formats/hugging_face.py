@@ -23,7 +23,8 @@ from tokenizer.formats.step_fields import (
     type_of,
 )
 from tokenizer.splitting.chains import Chain
-from tokenizer.splitting.patterns import Pattern, refuse_misread_by_tokenizers
+from tokenizer.splitting.patterns import Pattern
+from tokenizer.splitting.regex_differences import refuse_misread_by_tokenizers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -24,7 +24,8 @@ from tokenizer.splitting.normalizers import (
     Replace,
     Strip,
 )
-from tokenizer.splitting.patterns import NAMES, Pattern, pattern_of, refuse_misread_by_tokenizers, warn_if_slow
+from tokenizer.splitting.patterns import NAMES, Pattern, pattern_of, warn_if_slow
+from tokenizer.splitting.regex_differences import anchor_in, refuse_other_meanings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -179,7 +180,9 @@ def parse_byte_level_steps(field: Any) -> Pattern | Chain:
             pattern = pattern_of(steps[0]["pattern"]["Regex"])
             options = (steps[0]["behavior"], steps[0]["invert"])
             # Named patterns match the whole text, so removing text that does not match changes nothing.
-            if options == ("Isolated", False) or (options == ("Removed", True) and pattern.name is not None):
+            named = pattern.name is not None
+            plain = named or not anchor_in(pattern.regex)  # a chain reads anchors as `tokenizers` does
+            if (plain and options == ("Isolated", False)) or (named and options == ("Removed", True)):
                 warn_if_slow(pattern)
                 return pattern
     chain = Chain(steps)
@@ -246,7 +249,8 @@ def _parse_split_pattern(pattern: Any, where: str) -> dict[str, str]:
     if kind == "Regex":
         named = field.replace("a pre_tokenizer", "the pre_tokenizer")
         expect(text not in NAMES, f"has {named} {text!r}, the name of a pattern instead of a regex")
-        refuse_misread_by_tokenizers(pattern_of(text))
+        pattern_of(text)  # raises for a regex that cannot run
+        refuse_other_meanings(text)
     return {kind: text}
 
 

@@ -56,7 +56,7 @@ class BytePairs(Kind):
     def train(self, counts: PretokenCounts, options: Options) -> BytePairVocabulary:
         from tokenizer.bpe_vocabulary import trained_vocabulary
         from tokenizer.byte_level import BYTE_ORDERS
-        from tokenizer.splitting.patterns import refuse_misread_by_tokenizers
+        from tokenizer.splitting.regex_differences import refuse_misread_by_tokenizers
         from tokenizer.training.merging import check_memory, learn_merges
 
         check_memory(counts, options.memory)

@@ -15,7 +15,7 @@ from tokenizer.splitting import bert_characters, step_characters
 from tokenizer.splitting.automata import END, MULTIBYTE, NO_ASCII_RULES
 from tokenizer.splitting.patterns import SUPERWORD_STEPS, pattern_of
 from tokenizer.splitting.pretokenize import NO_AUTOMATON, AutomatonArrays, arrays_of, automaton_arrays, scanned_ends
-from tokenizer.splitting.regex_translation import with_line_anchors
+from tokenizer.splitting.regex_differences import with_line_anchors
 from tokenizer.splitting.unicode_classes import CODE_POINTS
 from tokenizer.splitting.unicode_properties import ranges_of
 from tokenizer.text import WHITE_SPACE

@@ -250,7 +250,8 @@ def _step(step: dict[str, Any]) -> Step:
     options = {"behavior": step["behavior"], "invert": step["invert"]}
     if "String" in step["pattern"]:
         return partial(_split, find=partial(_spans, regex=re.compile(re.escape(step["pattern"]["String"]))), **options)
-    from tokenizer.splitting.regex_translation import compile_regex, with_line_anchors
+    from tokenizer.splitting.regex_differences import with_line_anchors
+    from tokenizer.splitting.regex_translation import compile_regex
 
     pattern = pattern_of(with_line_anchors(step["pattern"]["Regex"]))
     keeps = {("Isolated", False): True, ("Isolated", True): True, ("Removed", True): False}.get(

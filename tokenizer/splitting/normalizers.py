@@ -84,7 +84,7 @@ class Replace(namedtuple("_Replace", ["find", "is_regex", "content"])):
             regex = _compiled(self.find) if self.is_regex else re.compile(re.escape(self.find))
             yield from (match.span() for match in regex.finditer(text))
         elif text:
-            from tokenizer.splitting.regex_translation import with_line_anchors
+            from tokenizer.splitting.regex_differences import with_line_anchors
             from tokenizer.splitting.scanner import match_spans
 
             yield from match_spans(text, with_line_anchors(self.find))

@@ -6,7 +6,6 @@ run through the `regex` module.
 
 from __future__ import annotations
 
-import re
 from collections import namedtuple
 from collections.abc import Iterator
 from functools import cached_property, lru_cache
@@ -203,32 +202,6 @@ def warn_if_slow(pattern: Pattern) -> None:
 
 
 _warned: set[str] = set()
-
-
-_POSSESSIVE_INTERVAL = re.compile(r"\{\d*,?\d*\}\+")
-_SHORT_PROPERTY = re.compile(r"\\(?:([pP])([A-Za-z])|.)", re.DOTALL)
-
-
-def refuse_misread_by_tokenizers(pattern: Pattern) -> None:
-    """Raise ValueError for a custom pattern that `tokenizers` reads differently, so tokenizer.json cannot hold it.
-
-    {1,3}+ is possessive in tiktoken and here, but a repeated repetition in `tokenizers`. \\pL is a property in tiktoken
-    and here, but the letters pL in `tokenizers`.
-    """
-    if pattern.name:
-        return
-    outside = re.sub(r"\\.|\[(?:\\.|[^\\\]])*\]", "x", pattern.regex, flags=re.DOTALL)
-    if found := _POSSESSIVE_INTERVAL.search(outside):
-        raise ValueError(
-            f"the split pattern {pattern.regex[:80]!r} has {found[0]!r}, which repeats a repetition in tokenizer.json "
-            f"and gives nothing back elsewhere: write (?>x{found[0][:-1]}) for x{found[0]}"
-        )
-    for found in _SHORT_PROPERTY.finditer(pattern.regex):
-        if found[1]:
-            raise ValueError(
-                f"the split pattern {pattern.regex[:80]!r} has {found[0]}, which is plain letters in tokenizer.json: "
-                f"write \\{found[1]}{{{found[2]}}}"
-            )
 
 
 @lru_cache(maxsize=64)

@@ -5,7 +5,6 @@ The `regex` module uses another Unicode version, so properties become explicit s
 
 from __future__ import annotations
 
-import re
 from functools import cache, lru_cache
 
 from tokenizer.splitting.regex_parsing import Group, Node, Part, Repeat, parse, spell
@@ -24,13 +23,6 @@ def translate(pattern: str) -> str:
     Raises ValueError as `parse` does.
     """
     return "(?V1)" + _alternatives(parse(pattern))
-
-
-def with_line_anchors(regex: str) -> str:
-    """Return a regex whose `^`, `$` and `\\Z` match at the edges of lines, as they do in `tokenizers`."""
-    edges = {"^": r"(?:\A|(?<=\n)(?!\Z))", "$": r"(?=\n|\Z)", r"\Z": r"(?=\n?\Z)", r"\z": r"\Z"}
-    parts = re.compile(r"\\.|\[\^?\]?(?:\\.|\[:\^?\w+:\]|[^\\\]])*\]|[$^]", re.DOTALL)
-    return parts.sub(lambda part: edges.get(part[0], part[0]), regex)
 
 
 def _alternatives(group: Group) -> str:
