@@ -390,11 +390,11 @@ class EncodingMethods(VocabularyMethods):
     def cuts(self, text: memoryview | bytes, piece_bytes: int) -> list[int]:
         """Return byte offsets that cut a long UTF-8 text into pieces of about `piece_bytes` without changing its ids.
 
-        The list is shorter if the text has no safe place to cut, and empty for a custom pattern.
+        The list is shorter if the text has few safe places. It is empty if the pattern or normalizer reads across them.
         """
         import numpy as np
 
         from tokenizer.document_blocks import safe_places
 
-        splits = self.vocabulary.pattern.splits_at_spaces
-        return list(safe_places(np.frombuffer(text, np.uint8), piece_bytes)) if splits else []
+        can_cut = self.vocabulary.splits_at_spaces
+        return list(safe_places(np.frombuffer(text, np.uint8), piece_bytes)) if can_cut else []

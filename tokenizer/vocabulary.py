@@ -177,6 +177,12 @@ class Vocabulary:
         """The parts of the fingerprint: everything that decides ids, without pattern and special tokens."""
 
     @property
+    def splits_at_spaces(self) -> bool:
+        """Whether a cut before a space that follows an ASCII letter changes no ids."""
+        normalizer = self.normalizer
+        return self.pattern.splits_at_spaces and (normalizer is None or normalizer.cuts_at_ascii)
+
+    @property
     def normalizer_part(self) -> list[Part]:
         """The part of the fingerprint that names the normalizer, if there is one."""
         return [] if self.normalizer is None else [("normalizer", [self.normalizer.identity])]
