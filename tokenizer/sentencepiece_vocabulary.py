@@ -146,6 +146,11 @@ class SentencePiecePairs(ModelPieces, CharacterPairVocabulary):
         }
 
     @cached_property
+    def characters(self) -> tuple[dict[str, int], ...]:
+        texts = (NORMAL, USER_DEFINED)
+        return tuple({c: i for c, i in known.items() if self.types[i] in texts} for known in super().characters)
+
+    @cached_property
     def _rank_of(self) -> Mapping[int, int]:
         """The rank of each normal piece."""
         normal = [i for i, kind in enumerate(self.types) if kind == NORMAL]

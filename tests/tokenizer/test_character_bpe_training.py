@@ -103,6 +103,7 @@ def test_rare_characters_are_spelled_by_bytes():
         ({"size": 258}, "vocab_size must be at least 263"),
         ({"size": 270}, "the words have .* characters; or keep only the most frequent with `limit_alphabet`"),
         ({"special_tokens": ("the",)}, "the corpus makes the token 'the', which is a special token"),
+        ({"special_tokens": ("¤",)}, "the special token '¤' can be a character of a text"),
         ({"pattern": "cl100k"}, "character-bpe needs words: llama2"),
         ({"max_token_length": 5}, "`max_token_length` is not an option of character-bpe"),
     ],

@@ -1,6 +1,7 @@
 """BPE models of SentencePiece give the ids and decoded texts of sentencepiece."""
 
 import io
+import random
 
 import pytest
 import sentencepiece
@@ -117,3 +118,28 @@ def test_pieces_of_equal_score_merge_from_the_left(tmp_path):
             ours.warm_up(1)
         for text in ("abc", "bcabca", "cabcabbc" * 20, "cacab"):
             assert ours.encode(text) == peer.encode(text)
+
+
+@pytest.mark.parametrize("byte_fallback", [False, True])
+def test_no_text_becomes_the_padding_the_unknown_piece_or_a_control_symbol_of_one_character(byte_fallback, tmp_path):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["abc abd bcd cab", "x y xy yx xé"] * 30),
+        model_writer=model,
+        model_type="bpe",
+        vocab_size=300,
+        hard_vocab_limit=False,
+        byte_fallback=byte_fallback,
+        pad_id=3,
+        pad_piece="_",
+        unk_piece="?",
+        control_symbols=["|"],
+        minloglevel=2,
+    )
+    ours, peer = both_of(model.getvalue(), tmp_path)
+    draw = random.Random(0)
+    texts = ["a_b", "a|b", "x?é|y", *("".join(draw.choices("ab_|?é xy", k=draw.randrange(40))) for _ in range(200))]
+    for tok in (ours, Tokenizer(ours.vocabulary)):
+        assert [tok.encode_ordinary(text) for text in texts] == peer.encode(texts)
+        assert tok.encode_ordinary(" ".join(texts)) == peer.encode(" ".join(texts))
+        tok.warm_up(1)

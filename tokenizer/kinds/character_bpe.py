@@ -34,6 +34,14 @@ class CharacterPairs(SentencePieceKind):
     def accepts(self, splitter: Splitter) -> bool:
         return super().accepts(splitter) and getattr(splitter, "cuts", None) != RUNS
 
+    def check(self, options: Options) -> None:
+        for spelling in options.special_tokens:
+            if len(spelling) == 1:
+                raise ValueError(
+                    f"the special token {spelling!r} can be a character of a text: choose a longer spelling, such as "
+                    "'<|name|>'"
+                )
+
     def least_entries(self, options: Options) -> tuple[str, int]:
         return "a character, <unk>, the 256 bytes", 258
 
