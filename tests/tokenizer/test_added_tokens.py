@@ -127,6 +127,26 @@ def test_only_tokens_that_would_be_cut_out_are_refused(tmp_path):
     assert tok.decode(tok.encode("a  <both>  b", disallowed_special=())) == "a  <both>  b"
 
 
+@pytest.mark.parametrize("normalizer", [normalizers.Lowercase(), normalizers.Prepend(" ")], ids=["lower", "prepend"])
+@pytest.mark.parametrize("content", ["He", "New"], ids=["in the vocabulary", "not in the vocabulary"])
+@pytest.mark.parametrize("special", [False, True])
+def test_an_added_token_that_is_found_in_normalized_text_decodes_as_in_tokenizers(
+    normalizer, content, special, tmp_path
+):
+    vocabulary = {c: i for i, c in enumerate([*sorted(pre_tokenizers.ByteLevel.alphabet()), "He", "he"])}
+    peer = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[("H", "e"), ("h", "e")]))
+    peer.normalizer, peer.decoder = normalizer, decoders.ByteLevel()
+    peer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    peer.add_tokens([AddedToken(content, normalized=True, special=special)])
+    peer.save(str(tmp_path / "tokenizer.json"))
+    tok = Tokenizer.load(tmp_path)
+    for text in (f"say {content} you", f"{content} {content.lower()}", f"{content}{content}"):
+        ids = tok.encode(text, allowed_special="all")
+        assert ids == peer.encode(text).ids
+        for skip in (False, True):
+            assert tok.decode(ids, skip_special_tokens=skip) == peer.decode(ids, skip_special_tokens=skip)
+
+
 def test_the_fingerprint_depends_on_the_flags_that_decide_ids(tmp_path):
     def fingerprint(normalizer, **flags):
         hugging_face(tmp_path / "tokenizer.json", normalizer, [AddedToken("<x>", **({"normalized": False} | flags))])

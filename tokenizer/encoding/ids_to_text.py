@@ -37,12 +37,13 @@ class ByteDecoding:
         """Return the bytes of each id, None for an id without a token."""
         vocabulary = self._vocabulary
         by_id = [*vocabulary.tokens]
+        normalizer = vocabulary.normalizer
         for spelling, i in [*vocabulary.special_tokens.items(), *vocabulary.unreachable.items()]:
-            if by_id[i] is None:
-                by_id[i] = spelling.encode()
+            if normalizer is not None and vocabulary.added_flags.get(spelling, {}).get("normalized"):
                 # As in tokenizers, a token that is found in normalized text has its normalized spelling.
-                if vocabulary.normalizer is not None and vocabulary.added_flags.get(spelling, {}).get("normalized"):
-                    by_id[i] = vocabulary.normalizer.apply(spelling.encode())
+                by_id[i] = normalizer.apply(spelling.encode())
+            elif by_id[i] is None:
+                by_id[i] = spelling.encode()
         return by_id
 
     @property
