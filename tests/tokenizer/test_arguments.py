@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 
 from tokenizer import Tokenizer, count_pretokens
+from tokenizer.splitting.chains import Chain
+from tokenizer.splitting.patterns import SUPERWORD_STEPS
 from tokenizer.training.piece_rules import PieceRules
 from tokenizer.training.train import TrainingOptions
 
@@ -135,3 +137,22 @@ def test_whole_numbers_of_numpy_are_whole_numbers(bpe, unigram):
 def test_more_threads_than_any_machine_has_are_refused(bpe):
     with pytest.raises(ValueError, match="threads must be at most 1,024, not 1025"):
         bpe.warm_up(1025)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "wordpiece", "character-bpe", "words"])
+@pytest.mark.parametrize("method", ["decode", "decode_tokens_bytes", "decode_with_offsets"])
+def test_a_single_id_is_no_list_of_ids(kind, method):
+    tok = Tokenizer.train(CORPUS, 300, kind=kind)
+    with pytest.raises(ValueError, match="ids must be a list of ids, not 5"):
+        getattr(tok, method)(5)
+
+
+def test_a_list_within_a_list_of_special_tokens_is_named(bpe):
+    with pytest.raises(ValueError, match=r"allowed_special must hold special tokens, not \['a'\]"):
+        bpe.encode("a", allowed_special=[["a"]])
+
+
+def test_counts_by_a_splitter_without_a_name_are_not_saved(tmp_path):
+    counts = count_pretokens(CORPUS, Chain(SUPERWORD_STEPS))
+    with pytest.raises(ValueError, match=r"counts by the splitter .* cannot be saved: it has no name"):
+        counts.save(tmp_path / "counts.parquet")

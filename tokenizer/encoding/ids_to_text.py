@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MANY_IDS = 50_000  # decode longer arrays with a kernel
 
 
-def _list(ids: Any) -> Any:
+def list_of_ids(ids: Any) -> Any:
     """Return ids as a list; a value that is not a list of ids is returned unchanged."""
     if isinstance(ids, (str, bytes)) or not hasattr(ids, "__iter__"):
         return ids
@@ -93,7 +93,7 @@ class ByteDecoding:
 
     def decode_each(self, ids: Iterable[int]) -> list[bytes]:
         """Return the bytes that each id adds to the text. Raises ValueError for an unknown id."""
-        listed = _list(ids)
+        listed = list_of_ids(ids)
         self.decode(listed)  # raises for an unknown id
         return list(self._pieces(listed))
 

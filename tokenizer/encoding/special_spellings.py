@@ -352,8 +352,8 @@ def _as_set(name: str, value: Collection[str]) -> frozenset[str]:
     if isinstance(value, str) or not hasattr(value, "__iter__"):
         kind = "the string " if isinstance(value, str) else ""
         raise ValueError(f'{name} must be "all" or a collection of special tokens, not {kind}{value!r}')
-    spellings = frozenset(value)
+    spellings = tuple(value)
     for spelling in spellings:
         if not isinstance(spelling, str) or not spelling:
             raise ValueError(f"{name} must hold special tokens, not {spelling!r}")
-    return spellings
+    return frozenset(spellings)

@@ -8,7 +8,7 @@ from functools import cached_property
 from itertools import chain
 
 from tokenizer.encoding.decoder_steps import BYTE, JOIN, bytes_of, decode_by
-from tokenizer.encoding.ids_to_text import ByteDecoding
+from tokenizer.encoding.ids_to_text import ByteDecoding, list_of_ids
 from tokenizer.splitting.normalizers import MARK
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ class TextDecoding(ByteDecoding, ABC):
         return self._later[token] or b""
 
     def decode_each(self, ids: Iterable[int]) -> list[bytes]:
-        listed = [*ids]
+        listed = list_of_ids(ids)
         self.decode(listed)  # raises for an unknown id
         return [self.decode(listed[:1]), *map(self.added_bytes, listed[1:])] if listed else []
 
@@ -84,7 +84,7 @@ class StepDecoding(TextDecoding):
         return chain([first], map(self._later.__getitem__, ids[1:] if self._is_piecewise else []))  # type: ignore[arg-type]
 
     def decode_each(self, ids: Iterable[int]) -> list[bytes]:
-        listed = [*ids]
+        listed = list_of_ids(ids)
         decoded, pieces = self.decode(listed), super().decode_each(listed)
         # A decoder that reads several tokens at once gives the text of all to the first.
         return pieces if b"".join(pieces) == decoded else [decoded, *[b""] * (len(pieces) - 1)]

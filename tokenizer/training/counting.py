@@ -118,9 +118,14 @@ class PretokenCounts:
         return Counted(self.data, self.offsets, self.counts)
 
     def to_table(self) -> pa.Table:
-        """Return a pyarrow table with columns pretoken (large_binary) and count (int64), sorted by pretoken."""
+        """Return a pyarrow table with columns pretoken (large_binary) and count (int64), sorted by pretoken.
+
+        Raises ValueError for a splitter without a spelling, with which the counts could not be read again.
+        """
         import pyarrow as pa
 
+        if self.pattern.spelling is None:
+            raise ValueError(f"counts by the splitter {str(self.pattern)[:80]} cannot be saved: it has no name")
         data, offsets, counts = in_order_by_steps(self._counted)
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         pretokens = pa.Array.from_buffers(pa.large_binary(), len(counts), buffers)
