@@ -85,7 +85,7 @@ class LanguageTexts:
         rule = ", ".join(dict.fromkeys(corpus.split_rule for corpus in corpora))
         size = sum(corpus.text_bytes_estimate or 0 for corpus in corpora) or None
         if dry_run:
-            plan_tokenizer(vocab_size, size, rule, pattern, out, None)
+            plan_tokenizer(vocab_size, size, rule, pattern, out, None, threads)
             answer(f"would merge for {len(corpora)} languages in plain Python, which takes seconds per MB")
             return None
         with nullcontext() if as_json else Bar("counting", size, "B") as bar:

@@ -84,7 +84,7 @@ def _run(arguments: list[str], end: Callable[[int], int] = int) -> int:
     verb = arguments[0] if arguments else "--help"
     warnings.showwarning = lambda message, *_, **__: _warn(verb, message)
     try:
-        if verb == "help" and _is_verb("".join(arguments[1:2])):
+        if verb == "help" and arguments[1:]:
             verb, arguments = arguments[1], [*arguments[1:], "--help"]
         if verb in ("-h", "--help", "--help-all", "help", "-V", "--version"):
             return _print_error(_version() if verb in ("-V", "--version") else usage())

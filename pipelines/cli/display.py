@@ -194,7 +194,7 @@ class Bar:
             self._rich.update(self._task, completed=self._done, total=self.total, rate=rate, note=note)
         elif now - self._printed >= (PLAIN_INTERVAL if self._printed > self._started or not self.total else FIRST_LINE):
             self._printed = now
-            share = f"{self._done / self.total:4.0%} " if self.total else ""
+            share = f"{min(1.0, self._done / self.total):4.0%} " if self.total else ""  # the total may be an estimate
             say(f"{self.label}: {share}{quantity(self._done, self.unit)}, {rate}{self._left(now)}{self._note_text()}")
 
     def phase(self, label: str, done: float, total: float | None, unit: str | None = None, note: str = "") -> None:
@@ -216,7 +216,7 @@ class Bar:
         worked = self._done - self._begun_at
         if not self.total or worked <= 0:
             return ""
-        return f", {duration((self.total - self._done) / worked * (now - self._started))} left"
+        return f", {duration(max(0.0, self.total - self._done) / worked * (now - self._started))} left"
 
     def _note_text(self) -> str:
         return f", {self._note}" if self._note else ""

@@ -26,6 +26,7 @@ def plan_dataset(
     split: str,
     out: str | Path,
     shard_size: int | None,
+    threads: int | None,
 ) -> None:
     """Print the plan of encoding `text_bytes` of text; a context length of 0 means pairs."""
     per_token = 2 if entries <= 1 << 16 else 4
@@ -36,23 +37,29 @@ def plan_dataset(
     most = "" if text_bytes is None else f", at most {quantity(text_bytes * per_token, 'B')}"
     files = f", in files of {quantity(shard_size, 'B')}" if shard_size else ""
     answer(f"would write the folder {out}: {per_token} bytes per token{most}{files}")
-    _answer_time(text_bytes, ENCODED_PER_SECOND)
+    _answer_time(text_bytes, ENCODED_PER_SECOND, threads)
 
 
 def plan_tokenizer(
-    vocab_size: int, text_bytes: int | None, split: str | None, pattern: str, out: Path, save_counts: Path | None
+    vocab_size: int,
+    text_bytes: int | None,
+    split: str | None,
+    pattern: str,
+    out: Path,
+    save_counts: Path | None,
+    threads: int | None,
 ) -> None:
     """Print the plan of training a vocabulary on `text_bytes` of text."""
     text = _size(text_bytes) + (f", the training split ({split})" if split else ", saved counts")
     answer(f"would train a vocabulary of {vocab_size:,} entries with the pattern {pattern} on {text}")
     answer(f"would write {out / 'tokenizer.json'}" + (f" and {save_counts}" if save_counts else ""))
-    _answer_time(text_bytes, COUNTED_PER_SECOND)
+    _answer_time(text_bytes, COUNTED_PER_SECOND, threads)
 
 
-def _answer_time(text_bytes: int | None, bytes_per_second: int) -> None:
-    """Print about how long all cores of this machine take, at `bytes_per_second` each."""
+def _answer_time(text_bytes: int | None, bytes_per_second: int, threads: int | None) -> None:
+    """Print about how long `threads` cores of this machine, by default all, take at `bytes_per_second` each."""
     if text_bytes is not None:
-        cores = os.cpu_count() or 1
+        cores = min(os.cpu_count() or 1, threads or os.cpu_count() or 1)
         seconds = text_bytes / bytes_per_second / cores + LOADING_SECONDS
         speed = f"{quantity(bytes_per_second, 'B')}/s on each of {count_text(cores, 'core')}"
         answer(f"would take about {duration(seconds)}, at {speed}")

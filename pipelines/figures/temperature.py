@@ -57,6 +57,7 @@ def probabilities(logits: Tensor, temperature: float, shown: int) -> tuple[list[
     The entropy is in bits.
     """
     all_of_them = apply_temperature(logits.double(), temperature).softmax(dim=-1)
-    values = all_of_them[logits.topk(shown).indices].tolist()
-    rest = [] if shown == len(logits) else [1.0 - sum(values)]
-    return values + rest, entropy((all_of_them / all_of_them.sum()).numpy())
+    likely = logits.topk(shown).indices
+    others = all_of_them.index_fill(0, likely, 0.0).sum().item()
+    values = all_of_them[likely].tolist() + ([] if shown == len(logits) else [others])
+    return values, entropy((all_of_them / all_of_them.sum()).numpy())

@@ -21,7 +21,7 @@ LEVELS = (1.0, 2.0, 4.0, 8.0, 12.0)  # bits; the shade of a token is the number 
 
 
 class Piece(NamedTuple):
-    """A piece of text and the bits of its tokens; None if the model did not predict it."""
+    """A piece of text, and the bits and the number of its scored tokens; None and 0 if the model predicted none."""
 
     text: str
     bits: float | None
@@ -30,7 +30,7 @@ class Piece(NamedTuple):
     @property
     def level(self) -> int:
         """The shade of the piece, 0 to len(LEVELS)."""
-        return sum((self.bits or 0.0) / self.tokens >= level for level in LEVELS)
+        return sum((self.bits or 0.0) / max(1, self.tokens) >= level for level in LEVELS)
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,10 @@ def _pieces(tok: Tokenizer, ids: list[int], bits: list[float | None]) -> list[Pi
     text, total, count = "", 0.0, 0
     for token, value in zip(ids, bits, strict=True):
         text += decoder.decode(special[token].encode() if token in special else tok.added_bytes(token))
-        total, count = total + (value or 0.0), count + 1
+        if value is not None:
+            total, count = total + value, count + 1
         unfinished, _ = decoder.getstate()
         if not unfinished:
-            pieces.append(Piece(text, None if value is None else total, count))
+            pieces.append(Piece(text, total if count else None, count))
             text, total, count = "", 0.0, 0
     return pieces

@@ -42,7 +42,7 @@ class CorpusVectors:
                 rows, cut = self._run.cut_rows(self._ids(part))
                 self.documents, self.cut = self.documents + len(rows), self.cut + cut
                 yield _starts(part), self._run.vectors(rows, self._layer, self._pooling)
-                size += part.nbytes
+                size += pc.sum(pc.binary_length(part)).as_py()
                 progress(size)
 
     def _ids(self, documents: pa.Array) -> list[list[int]]:

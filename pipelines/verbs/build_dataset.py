@@ -129,7 +129,8 @@ def build_dataset(
     sampler = SamplingEncoder(tok, alpha=alpha, dropout=dropout, seed=seed) if drawn else None
     source = _opened(corpus, pairs, split, reading)
     if dry_run:
-        plan_dataset(tokenizer, tok.vocab_size, source.text_bytes_estimate, length, source.split_rule, out, shard_size)
+        size = source.text_bytes_estimate
+        plan_dataset(tokenizer, tok.vocab_size, size, length, source.split_rule, out, shard_size, threads)
         if deduplicate:
             answer(f"would remove {deduplicate} duplicates first")
         if engine == "ray" and shard_size and not isinstance(source, PairCorpus):

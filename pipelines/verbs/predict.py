@@ -16,7 +16,7 @@ import tyro
 
 from lm.warn import warn
 from pipelines.cli.arguments import Adapter, Checkpoint, Device, Dtype, RunFolder
-from pipelines.cli.display import say, write
+from pipelines.cli.display import count_text, say, write
 from pipelines.cli.errors import complain
 from pipelines.cli.process import read_standard_input
 from pipelines.cli.text_input import without_line_end
@@ -74,6 +74,8 @@ def predict(
         raise ValueError(f"{found.folder} is fine-tuned for the task {task.name}: use bytelm {task.used_by}")
     if text and file:
         raise ValueError("`text` and `file` both name what to predict for: give one of them")
+    if out is not None and as_json:
+        raise ValueError("`as_json` prints the predictions, but `out` writes them to a file: leave one of them out")
     if out is not None and out.suffix not in (*SUFFIXES, *task.suffixes):
         raise ValueError(f"`out` is {out}: give a file that ends in {', '.join((*SUFFIXES, *task.suffixes))}")
     if file is not None and not file.exists():
@@ -95,7 +97,7 @@ def predict(
 
     count = write_predictions(out, predictor.predictions(examples), task)
     _warn(predictor, empty)
-    say(f"{count:,} predictions in {out}")
+    say(f"{count_text(count, 'prediction')} in {out}")
     return []
 
 

@@ -23,7 +23,7 @@ from pipelines.cli.corpus_arguments import (
     refuse_with_pairs,
     say_left_out,
 )
-from pipelines.cli.display import Bar, answer
+from pipelines.cli.display import Bar, answer, say_on_stderr
 from pipelines.cli.dry_run import check_dry_run, plan_tokenizer
 from pipelines.cli.errors import UsageError
 from pipelines.cli.named_tokenizers import load_compared
@@ -171,6 +171,8 @@ def train_tokenizer(
         as_json: Print the summary as JSON, and nothing else.
     """
     check_dry_run(dry_run, as_json)
+    if as_json:
+        say_on_stderr()
     special_tokens, cut_at = all_special_tokens(special_tokens, sentinels, special_text, counts)
     check_options(kind, vocab_size, special_tokens, pattern, min_count, trace, out, save_counts, overwrite)
     check_engine(engine, address, threads, without={"`pairs`": pairs, "`counts`": counts})
@@ -199,7 +201,7 @@ def train_tokenizer(
 
     training_bytes = None if counts or source is None else _training_bytes(source)  # None: counted already
     if dry_run:
-        plan_tokenizer(vocab_size, training_bytes, _split_rule(source, counts), splitter, out, save_counts)
+        plan_tokenizer(vocab_size, training_bytes, _split_rule(source, counts), splitter, out, save_counts, threads)
         plan_counting(engine, source, (address, threads), memory, out)
         say_left_out(None, source.skipped_files if source else {}, say=answer)
         return None

@@ -266,6 +266,8 @@ def test_an_unknown_verb_suggests_the_nearest(in_process):
         assert_refused(in_process(word), f"did you mean '{verb}'", status=2)
     assert_refused(in_process("export"), "did you mean 'export-hf' or 'export-gguf' or 'export-onnx'?", status=2)
     assert_refused(in_process("evalute", "x"), "no verb 'evalute'", "did you mean 'evaluate'", status=2)
+    assert_refused(in_process("help", "genrate"), "did you mean 'generate'", status=2)
+    assert in_process("help", "--help").returncode == 0
 
 
 @pytest.mark.parametrize("verb", [["train-tokenizer", "--vocab-size", "300"], ["corpus", "show"]])

@@ -10,6 +10,8 @@ from sklearn.linear_model import LogisticRegression
 from transformers import AutoModel, AutoTokenizer
 
 import bytelm
+from corpora import open_corpus
+from pipelines.run.vectors_file import CorpusVectors
 from tests.tasks.files import write
 
 TEXTS = ["a few words", "import os\n\n\ndef main() -> int:\n    return 0\n", "x", "word " * 60]  # the last is cut
@@ -83,6 +85,13 @@ def test_files_hold_all_documents_in_order_in_row_groups(trained_gpt, tmp_path):
     vectors = np.load(tmp_path / "v.npy")
     assert vectors.dtype == np.float32 and (vectors == embedding(tmp_path / "v.parquet")).all()
     close(vectors, run.features(texts, pooling="last"))
+
+
+def test_progress_counts_the_bytes_of_text(trained_gpt, tmp_path):
+    data, done = write(tmp_path / "texts.jsonl", [{"text": "ab\n"}] * 5000), []
+    vectors = CorpusVectors(bytelm.load_run(trained_gpt, device="cpu"), -1, "last")
+    assert sum(len(rows) for _, rows in vectors.of(open_corpus([str(data)], split="none"), done.append)) == 5000
+    assert done == [3 * 4096, 3 * 5000]
 
 
 def test_scikit_learn_learns_labels_from_the_file(trained_bert, tmp_path, in_process):

@@ -29,7 +29,7 @@ from pipelines.figures.canvas import SMALL, save_figure
 from pipelines.figures.cross_entropy import counted_parts, draw_cross_entropy
 from pipelines.figures.merges import draw_merges, merge_steps
 from pipelines.figures.next_tokens import counted_steps, draw_next_tokens
-from pipelines.figures.temperature import draw_temperatures
+from pipelines.figures.temperature import draw_temperatures, probabilities
 from pipelines.reporting.svg import SERIES, VARIABLES
 from tests.loaded_runs import variant
 from tokenizer import Tokenizer
@@ -329,6 +329,16 @@ def test_temperature_one_is_the_softmax_and_others_are_powers_of_it(drawn):
         assert values == pytest.approx(powers / powers.sum())
     entropies = [float(axes.get_title().split()[-2]) for axes in drawn["temperature"].axes]
     assert entropies == sorted(entropies)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_rest_of_a_sharp_distribution_has_the_sum_of_its_probabilities(seed):
+    logits = torch.randn(300, generator=torch.Generator().manual_seed(seed))
+    logits[:3] += 20
+    *_, others = probabilities(logits, 0.5, 3)[0]
+    exact = sum(math.exp(2 * value) for value in logits[3:].tolist())
+    exact /= exact + sum(math.exp(2 * value) for value in logits[:3].tolist())
+    assert others == pytest.approx(exact, rel=1e-9)
 
 
 def test_all_tokens_of_a_run_have_a_bar_or_share_one(trained_gpt):

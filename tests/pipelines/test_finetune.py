@@ -234,6 +234,13 @@ def test_texts_and_predictions_stay_in_line_and_rows_without_a_text_are_told(tun
     assert len(said) == 2
 
 
+def test_predictions_are_printed_or_in_a_file(tuned, tmp_path, in_process):
+    done = in_process("predict", tuned.path, "return 1", "--out", "out.jsonl", "--json")
+    assert done.returncode == 1 and "--json prints the predictions, but --out writes them" in done.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+    assert "1 prediction in out.jsonl" in in_process("predict", tuned.path, "return 1", "--out", "out.jsonl").stdout
+
+
 def test_predictions_keep_the_columns_of_a_file(tuned, passages, tmp_path):
     rows = [json.loads(line) | {"id": i} for i, line in enumerate(passages[1].read_text().splitlines())]
     data = write(tmp_path / "rows.jsonl", rows)

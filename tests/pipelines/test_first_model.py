@@ -356,3 +356,8 @@ def test_a_dry_run_tells_the_time_of_counting_and_encoding(text_folder, tokenize
     options = ("--tokenizer", tokenizer_folder, "--context-length", "32", "--out", "data", "--dry-run")
     for done in (counting, in_process("build-dataset", text_folder, *options)):
         assert re.search(r"^would take about 0:0\d, at [13]0 MB/s on each of \d+ cores?$", done.stdout, re.M), done
+    counting = in_process(
+        "train-tokenizer", text_folder, "--vocab-size", "300", "--threads", "1", "--out", "tok", "--dry-run"
+    )
+    for done in (counting, in_process("build-dataset", text_folder, *options, "--threads", "1")):
+        assert re.search(r"at [13]0 MB/s on each of 1 core$", done.stdout, re.M), done

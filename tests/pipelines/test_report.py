@@ -16,7 +16,7 @@ from pipelines.evaluation.measurements.predictions import Curves
 from pipelines.evaluation.results import Evaluation
 from pipelines.reporting.excerpts import Excerpts
 from pipelines.reporting.page import verdict
-from pipelines.reporting.passage import passage_of
+from pipelines.reporting.passage import _pieces, passage_of
 from pipelines.reporting.plots import loss_by_position, plots
 from pipelines.reporting.subject import subject_of
 from pipelines.run.folder import Run
@@ -498,6 +498,14 @@ def test_a_passage_shows_the_bits_of_each_token(gpt):
     text = run.tokenizer().decode(_first_tokens(run, 33)[1:])
     assert "".join(piece.text for piece in passage.pieces) == text
     assert passage.mean_bits == pytest.approx(numbers["cross_entropy_bits"], rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("bits", "found"), [([3, None], (3, 1)), ([None, 3], (3, 1)), ([3, 5], (8, 2)), ([None] * 2, (None, 0))]
+)
+def test_a_character_has_the_bits_of_its_scored_tokens(bits, found):
+    tok = Tokenizer.train(["x"], vocab_size=261)
+    assert _pieces(tok, tok.encode("ü"), bits) == [("ü", *found)]
 
 
 def test_a_passage_ends_with_a_whole_character(tmp_path, small_recipe):

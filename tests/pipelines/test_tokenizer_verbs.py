@@ -19,10 +19,12 @@ import numpy as np
 import pytest
 
 from corpora import open_corpus
-from pipelines.cli.display import Bar, show
+from pipelines.cli import display
+from pipelines.cli.display import Bar, say, show
 from pipelines.cli.escapes import visible
 from pipelines.cli.named_tokenizers import load_compared
 from pipelines.reporting.training_phases import Phases
+from pipelines.verbs import train_tokenizer as verb
 from pipelines.verbs.train_tokenizer import train_tokenizer
 from tokenizer import PieceRules, Tokenizer
 
@@ -453,6 +455,20 @@ def test_tie_break_bytes_merges_the_greatest_bytes_and_is_refused_for_wordpiece(
     assert done.returncode != 0
     assert "--tie-break is not an option of wordpiece" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_work_beyond_an_estimated_total_is_all_of_it_with_no_time_left(capsys, monkeypatch):
+    monkeypatch.setattr(display, "FIRST_LINE", 0.0)
+    with show(), Bar("reading", 10, "B") as bar:
+        bar.update(15)
+    assert re.search(r"^reading: 100% 15 B, .*, 0:00 left$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_json_has_nothing_else_on_standard_output_whatever_the_counting_says(in_process, text_folder, monkeypatch):
+    counted = verb._counted
+    monkeypatch.setattr(verb, "_counted", lambda *given: say("lost the node x") or counted(*given))
+    done = in_process("train-tokenizer", text_folder, "--vocab-size", "300", "--out", "tok", "--json")
+    assert json.loads(done.stdout)["tokens"] > 0 and "lost the node x" in done.stderr
 
 
 def test_the_lines_of_progress_and_the_summary_share_one_clock(capsys):

@@ -522,6 +522,9 @@ def test_attention_of_a_token_is_listed_and_tinted(page):
     )
     assert max(weights) == 1.0
     assert set(weights[4:]) == {0.0}  # a decoder does not attend to later tokens
+    page.locator(f"{STRIP} .token").first.click()
+    page.select_option("#head", "0")
+    page.wait_for_function("() => document.querySelector('#read-detail').textContent.includes('<|endoftext|>')")
 
 
 def test_the_access_token_moves_from_the_address_to_the_session_and_its_requests(visit, runs):

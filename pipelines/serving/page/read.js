@@ -73,6 +73,7 @@ export class ReadView {
     if (!text || target === "") {
       await this.latest(() => null);
       this.clear();
+      this.report();
       return;
     }
     try {
@@ -225,7 +226,9 @@ export class ReadView {
       : `${POINT} a token to see which tokens it attends to.`;
     drawLegend(byId("legend"), note, []);
     if (touch && strips[0].shown < 0) return;
-    strips[0].show(Math.max(strips[0].held, Math.min(strips[0].current || queries.length - 1, queries.length - 1)));
+    const { held, current } = strips[0];
+    const last = queries.length - 1;
+    strips[0].show(held >= 0 ? held : Math.min(current || last, last));
   }
 
   // Tint the keys by their weights for one query, and list the largest.

@@ -116,7 +116,7 @@ export class WriteView {
   continueFrom(index, candidate) {
     const old = this.tokens[index];
     const chosen = { ...old, ...candidate, special: candidate.special };
-    chosen.bits = -Math.log2(candidate.p);
+    chosen.bits = -Math.log2(candidate.p) + 0; // no negative zero
     chosen.rank = 1 + old.top.findIndex(({ id }) => id === candidate.id);
     this.running?.abort();
     this.tokens = [...this.tokens.slice(0, index), chosen];
