@@ -8,7 +8,7 @@ Examples:
 import io
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,7 +81,9 @@ def predict(
     if file is not None and not file.exists():
         raise ValueError(f"there is no {file}: name a file of examples")
     empty: list[Row] = []
-    examples = _of_file(task, file, empty) if file else _of_texts(task, list(text) or _lines_of_standard_input())
+    examples: Iterable[Example] = (
+        _of_file(task, file, empty) if file else _of_texts(task, list(text) or _lines_of_standard_input())
+    )
     if out is not None and file:
         from pipelines.run.predictions_file import check_fields
 
@@ -110,14 +112,14 @@ def _of_file(task: Task, file: Path, empty: "list[Row]") -> "Iterator[Example]":
             empty.append(row)
 
 
-def _of_texts(task: Task, texts: Sequence[str]) -> "Iterator[Example]":
-    """Return an iterator over the examples in texts. Raises ValueError for an empty text."""
+def _of_texts(task: Task, texts: Sequence[str]) -> "list[Example]":
+    """Return the examples in texts. Raises ValueError for an empty text."""
     examples = []
     for row in task.rows_of_texts(texts):
         if not (example := task.example(row, labelled=False)):
             raise ValueError(f"{row.place} is empty, so there is nothing to predict: leave it out")
         examples.append(example)
-    return iter(examples)
+    return examples
 
 
 def _predictor(run: Run, checkpoint: str, device: str, dtype: str) -> "Predictor":
