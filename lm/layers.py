@@ -67,6 +67,11 @@ class Linear(Component):
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight.to(x.dtype), _cast(self.bias, x.dtype))
 
+    @property
+    def matrix(self) -> Tensor:
+        """The matrix (outputs, inputs) by which the layer multiplies, with its adapter if it has one."""
+        return self.weight
+
     def reset_parameters(self, initializer: Initializer) -> None:
         initializer.matrix(self.weight, self.residual_writes, self.gain)
         if self.bias is not None:

@@ -42,6 +42,10 @@ class LoraLinear(Linear):
         narrow = F.linear(self.dropout(x), self.lora_a.to(x.dtype))
         return super().forward(x) + F.linear(narrow, self.lora_b.to(x.dtype)) * self.scale
 
+    @property
+    def matrix(self) -> Tensor:
+        return self.weight + self.scale * self.lora_b @ self.lora_a
+
     def reset_parameters(self, initializer: Initializer) -> None:
         super().reset_parameters(initializer)
         self.reset_adapter(initializer.generator)
@@ -55,8 +59,8 @@ class LoraLinear(Linear):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Take W + (alpha / rank) B A for a new W, and 0 for a new B. Layers that share W and B keep theirs."""
-        self.weight = nn.Parameter(self.weight + self.scale * self.lora_b @ self.lora_a)
+        """Take `matrix` for a new W, and 0 for a new B. Layers that share W and B keep theirs."""
+        self.weight = nn.Parameter(self.matrix)
         self.lora_b = nn.Parameter(torch.zeros_like(self.lora_b))
 
     def flops(self, rows: float) -> float:

@@ -321,7 +321,7 @@ def _results(attention: Attention, name: str) -> _Point:
     def install(watch: _Watch) -> Callable[[], None]:
         def hook(_: nn.Module, inputs: tuple[Any, ...], written: Tensor) -> Tensor:
             z = inputs[0].unflatten(-1, (attention.heads, -1))
-            matrices = output.weight.to(z.dtype).unflatten(1, (attention.heads, -1))  # (width, H, D)
+            matrices = output.matrix.to(z.dtype).unflatten(1, (attention.heads, -1))  # (width, H, D)
             result = watch(name, torch.einsum("...hd,whd->...hw", z, matrices))
             return result.sum(dim=-2) + bias_of(output, written) if watch.changes(name) else written
 

@@ -79,7 +79,7 @@ def decompose_logits(model: LanguageModel, ids: Tensor) -> Decomposition:
         stream = inputs[0]
         values = attention.keys_values(block.mixer_norm(stream) if block.places.before else stream)[1]
         values = values.repeat_interleave(attention.heads // attention.kv_heads, dim=1)  # (B, H, T, D)
-        writes = attention.output.weight.to(stream.dtype).unflatten(1, (attention.heads, -1))  # (width, H, D)
+        writes = attention.output.matrix.to(stream.dtype).unflatten(1, (attention.heads, -1))  # (width, H, D)
         heads = torch.einsum("bhtd,whd->hbtw", maps[0] @ values, writes)
         bias = bias_of(attention.output, stream)
         norm = stack.final_norm if block.places.before else block.mixer_norm
@@ -114,8 +114,8 @@ def query_and_key(model: LanguageModel, layer: int, head: int, distance: int = 0
     if model.config.qk_norm:
         raise ValueError("model.qk_norm is set: normalised queries and keys have no QK circuit, only attention maps")
     attention, width = _attention(model, block), model.config.head_features
-    query = attention.query.weight.double().unflatten(0, (-1, width))[head]
-    key = attention.key.weight.double().unflatten(0, (-1, width))[_shared_head(attention, head)]
+    query = attention.query.matrix.double().unflatten(0, (-1, width))[head]
+    key = attention.key.matrix.double().unflatten(0, (-1, width))[_shared_head(attention, head)]
     if model.stack.rotary is not None:
         query, key = _rotate(model, query, max(distance, 0)), _rotate(model, key, max(-distance, 0))
     norm = _norm_before_attention(model, block)
@@ -139,8 +139,8 @@ def write_and_read(model: LanguageModel, layer: int, head: int) -> tuple[Tensor,
     """Return the factors of `ov_circuit`, float64: W_O (width, D), and W_V after its norm (D, width)."""
     block = _block(model, layer, head)
     attention, width = _attention(model, block), model.config.head_features
-    value = attention.value.weight.double().unflatten(0, (-1, width))[_shared_head(attention, head)]
-    write = attention.output.weight.double().unflatten(1, (-1, width))[:, head]
+    value = attention.value.matrix.double().unflatten(0, (-1, width))[_shared_head(attention, head)]
+    write = attention.output.matrix.double().unflatten(1, (-1, width))[:, head]
     return write, value @ _norm_before_attention(model, block)
 
 

@@ -71,7 +71,7 @@ def values_in_vocabulary(model: LanguageModel, layer: int, units: Tensor) -> Ten
     check_values(model.config)
     block = model.stack.blocks[layer]
     assert block.mlp is not None
-    written = block.mlp.down.weight.detach()[:, units].T.float()
+    written = block.mlp.down.matrix[:, units].T.float()
     norms: list[torch.nn.Module] = [model.stack.final_norm]
     if block.places.branch:
         norms.insert(0, getattr(block, "mlp_branch_norm" if block.places.before else "mlp_norm"))

@@ -10,6 +10,10 @@ from lm.config import MixerKind, ModelConfig
 from lm.costs import count_parameters, flops_per_token
 from lm.decoding.packed import prepare
 from lm.head_config import HeadConfig
+from lm.introspection.activations import activation_names, observed
+from lm.introspection.attribution import attribute
+from lm.introspection.circuits import copying_scores, decompose_logits, qk_circuit
+from lm.introspection.memories import values_in_vocabulary
 from lm.layers import Linear
 from lm.lora import LoraLinear, add_lora, merge_lora
 from lm.lora_config import LoraConfig
@@ -54,6 +58,15 @@ def randomise(model, seed=5):
             module.lora_b.data.normal_(0, 0.3, generator=generator)
 
 
+def adapted_and_merged(config):
+    """Return a model with random adapters on all layers, and the plain model that computes the same."""
+    model, plain = build_model(config, None, seed=1).eval(), build_model(config, None, seed=None).eval()
+    add_lora(model, EVERYWHERE)
+    randomise(model)
+    plain.load_state_dict(merge_lora(model.state_dict(), EVERYWHERE.scale))
+    return model, plain
+
+
 def textbook(model, base):
     """Return the logits of a plain model whose weights are W + alpha / r B A, computed layer by layer."""
     plain = build_model(base.config, None, seed=None)
@@ -87,11 +100,7 @@ def test_a_trained_adapter_adds_its_low_rank_product_to_every_linear_layer_of_th
 
 
 def test_merged_weights_are_those_of_a_plain_model_that_computes_the_same(config):
-    model = build_model(config, None, seed=1).eval()
-    add_lora(model, EVERYWHERE)
-    randomise(model)
-    plain = build_model(config, None, seed=None).eval()
-    plain.load_state_dict(merge_lora(model.state_dict(), EVERYWHERE.scale))
+    model, plain = adapted_and_merged(config)
     torch.testing.assert_close(read(plain), read(model), rtol=1e-5, atol=1e-5)
 
 
@@ -102,6 +111,34 @@ def test_a_model_for_generation_computes_what_its_adapters_do(config):
     expected = read(model)
     torch.testing.assert_close(read(prepare(model).model), expected, rtol=1e-5, atol=1e-5)
     assert torch.equal(read(model), expected)
+
+
+def test_an_edit_of_activations_to_themselves_keeps_what_adapters_do():
+    model, _ = adapted_and_merged(SMALL)
+    ids = torch.arange(12)[None]
+    with torch.no_grad():
+        expected = model(ids)
+        for name in activation_names(model):
+            with observed(model, edits={name: lambda x: x}):
+                torch.testing.assert_close(model(ids), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_logit_of_an_adapted_model_is_the_sum_of_its_parts():
+    found = attribute(adapted_and_merged(SMALL)[0], torch.arange(12), target=7)
+    assert sum(found.terms.values()) == pytest.approx(found.logit, abs=1e-4)
+    model, ids = adapted_and_merged(replace(SMALL, layers=1, mlp=False))[0], torch.arange(12)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(decompose_logits(model, ids).total(), model.logits(model(ids)), rtol=1e-4, atol=1e-4)
+
+
+def test_circuits_and_memories_of_an_adapted_model_are_those_of_its_merged_weights():
+    model, plain = adapted_and_merged(SMALL)
+    for measure in (
+        copying_scores,
+        lambda one: qk_circuit(one, 1, 0),
+        lambda one: values_in_vocabulary(one, 0, torch.arange(4)),
+    ):
+        torch.testing.assert_close(measure(model), measure(plain), rtol=1e-4, atol=1e-4)
 
 
 def test_only_adapters_and_the_head_of_a_task_have_gradients_and_optimizer_state(config):
