@@ -8,7 +8,7 @@ Axes: B sequences, T positions, L layers, H heads, D components a head, V vocabu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -52,7 +52,10 @@ class Decomposition:
 
 
 def has_circuits(model: LanguageModel) -> bool:
-    """Return whether heads add a linear function of what they attend to: no norm or scale may follow attention."""
+    """Return whether heads add a linear function of what they attend to.
+
+    No norm or scale may lie between attention and the residual sum.
+    """
     config = model.config
     return config.attention_only and config.norm_position in ("pre", "post") and config.residual != "none"
 
@@ -150,21 +153,24 @@ def token_qk_circuit(
 ) -> Tensor:
     """Return the QK circuit between embeddings, W_E^T W_Q^T W_K W_E, of tokens `queries` (N,) and `keys` (M,).
 
-    (N, M) float64.
+    (N, M) float64, up to the scales of norms. The norms between the embedding and the layer are included.
     """
-    embedding = model.embedding.weight.double()
-    return embedding[queries] @ qk_circuit(model, layer, head, distance) @ embedding[keys].T
+    read = [_as_read(model, layer, model.embedding.weight.double()[ids]) for ids in (queries, keys)]
+    return read[0] @ qk_circuit(model, layer, head, distance) @ read[1].T
 
 
 @torch.no_grad()
 def token_ov_circuit(model: LanguageModel, layer: int, head: int, sources: Tensor, outputs: Tensor) -> Tensor:
     """Return how attending to each token of `sources` (N,) changes the logits of `outputs` (M,): W_U W_O W_V W_E.
 
-    (N, M) float64, up to the scales of the two norms. Raises ValueError if the head before the logits is not linear.
+    (N, M) float64, up to the scales of norms. All norms between the embedding and the logits are included. Raises
+    ValueError if the head before the logits is not linear.
     """
     _require_linear_head(model)
+    write, read = write_and_read(model, layer, head)
+    written = through_norms(model.stack.blocks[layer:], write.T)  # (D, width)
     unembed = model.head.output_weight.double()[outputs] @ _matrix_of(model, model.stack.final_norm)
-    return model.embedding.weight.double()[sources] @ ov_circuit(model, layer, head).T @ unembed.T
+    return _as_read(model, layer, model.embedding.weight.double()[sources]) @ read.T @ written @ unembed.T
 
 
 @torch.no_grad()
@@ -172,21 +178,42 @@ def copying_scores(model: LanguageModel) -> Tensor:
     """Return how much each head raises the logits of the tokens that it attends to: (L, H) float64 from -1 to 1.
 
     The score is the sum of the eigenvalues of the OV circuit W_U W_O W_V W_E over the sum of their moduli (Elhage et
-    al. 2021). At most D eigenvalues of the V x V matrix are not zero: those of the D x D matrix W_V W_E W_U W_O. Raises
-    ValueError if the head before the logits is not linear.
+    al. 2021), with all norms but not their scales, as in `token_ov_circuit`. At most D eigenvalues of the V x V matrix
+    are not zero: those of the D x D matrix W_V W_E W_U W_O. Raises ValueError if the head before the logits is not
+    linear.
     """
     _require_linear_head(model)
-    config = model.config
+    config, blocks = model.config, model.stack.blocks
     norm = _matrix_of(model, model.stack.final_norm)
-    embedding_unembedding = model.embedding.weight.double().T @ model.head.output_weight.double() @ norm
-    scores = torch.zeros(len(model.stack.blocks), config.heads, dtype=torch.float64)
-    for layer in range(len(model.stack.blocks)):
+    unembedding_embedding = (model.head.output_weight.double() @ norm).T @ model.embedding.weight.double()
+    scores = torch.zeros(len(blocks), config.heads, dtype=torch.float64)
+    for layer in range(len(blocks)):
+        between = _as_read(model, layer, unembedding_embedding).T  # (width, width)
         for head in range(config.heads):
             write, read = write_and_read(model, layer, head)
-            eigenvalues = torch.linalg.eigvals(read @ embedding_unembedding @ write)
+            written = through_norms(blocks[layer:], write.T).T
+            eigenvalues = torch.linalg.eigvals(read @ between @ written)
             moduli = eigenvalues.abs().sum()
             scores[layer, head] = eigenvalues.real.sum() / moduli if moduli > 0 else 0.0
     return scores
+
+
+def through_norms(blocks: Iterable[nn.Module], x: Tensor) -> Tensor:
+    """Return x (..., width) after the norms on the stream in `blocks`, without their scales and biases.
+
+    Only blocks with norms after the sum have such norms.
+    """
+    for block in blocks:
+        assert isinstance(block, Block)
+        if block.places.after:
+            for name in (block.mixer_name, "cross", "mlp"):
+                x = _linear_part(getattr(block, f"{name}_norm", nn.Identity()), x)
+    return x
+
+
+def _as_read(model: LanguageModel, layer: int, embedded: Tensor) -> Tensor:
+    """Return rows (N, width) of the embedding as they reach a layer, without scales and biases of norms."""
+    return through_norms(model.stack.blocks[:layer], _linear_part(model.stack.embedding_norm, embedded))
 
 
 @contextmanager
@@ -245,7 +272,11 @@ def _norm_before_attention(model: LanguageModel, block: Block) -> Tensor:
 def _matrix_of(model: LanguageModel, norm: LayerNorm | RMSNorm | nn.Identity) -> Tensor:
     """Return the linear part of a norm, without its division by the scale: (width, width) float64."""
     identity = torch.eye(model.config.width, dtype=torch.float64, device=model.embedding.weight.device)
-    return identity if isinstance(norm, nn.Identity) else linear_part(norm, identity).T
+    return _linear_part(norm, identity).T
+
+
+def _linear_part(norm: LayerNorm | RMSNorm | nn.Identity, x: Tensor) -> Tensor:
+    return x if isinstance(norm, nn.Identity) else linear_part(norm, x)
 
 
 def _require_linear_head(model: LanguageModel) -> None:

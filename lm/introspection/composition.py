@@ -4,7 +4,8 @@ With W_QK and W_OV of `lm.introspection.circuits`, Frobenius norms, and head 1 b
 
     Q: |W_QK2^T W_OV1| / (|W_QK2| |W_OV1|)      K: |W_QK2 W_OV1| / ...      V: |W_OV2 W_OV1| / ...
 
-Independent random matrices of width d give 1 / sqrt(d), which is subtracted.
+Independent random matrices of width d give 1 / sqrt(d), which is subtracted. In a post-norm model, W_OV1 includes the
+norms that the sum passes before head 2 reads it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lm.introspection.circuits import query_and_key, write_and_read
+from lm.introspection.circuits import query_and_key, through_norms, write_and_read
 from lm.model import LanguageModel
 
 
@@ -36,31 +37,29 @@ def composition_scores(model: LanguageModel, distance: int = 0) -> Composition:
 
     No matrix of width x width is formed: with D head features, the norms are computed from D x D Gram matrices.
     """
-    heads = [(layer, head) for layer in range(len(model.stack.blocks)) for head in range(model.config.heads)]
+    blocks, count = model.stack.blocks, model.config.heads
+    heads = [(layer, head) for layer in range(len(blocks)) for head in range(count)]
     queries, keys = map(torch.stack, zip(*(query_and_key(model, *head, distance) for head in heads), strict=True))
     pairs = [write_and_read(model, *head) for head in heads]
-    writes, reads = (torch.stack(factors) for factors in zip(*pairs, strict=True))
-    in_query, in_key, in_read, in_write = map(_gram, (queries, keys, reads, writes.transpose(1, 2)))
-    scores_norm, writes_norm = _norm(in_query, in_key), _norm(in_write, in_read)  # |W_QK|, |W_OV|
-
-    def composed(left: Tensor, middle: Tensor, norm: Tensor) -> Tensor:
-        """Return |A^T (B W_O) W_V| of each pair over the product of the norms; `left` is the Gram matrix of A."""
-        found = torch.full((len(heads), len(heads)), torch.nan, dtype=torch.float64)
-        for later, (layer, _) in enumerate(heads):
-            earlier = layer * model.config.heads
-            if earlier:
-                between = middle[later] @ writes[:earlier]  # (earlier, D, D)
+    written, reads = torch.stack([write.T for write, _ in pairs]), torch.stack([read for _, read in pairs])
+    in_query, in_key, in_read, in_written = map(_gram, (queries, keys, reads, written))
+    # A later head is A^T B: the Gram matrix of A, B, and |A^T B|.
+    kinds = [(in_key, queries, _norm(in_key, in_query)), (in_query, keys, _norm(in_key, in_query))]
+    kinds.append((in_written, reads, _norm(in_written, in_read)))
+    found = [torch.full((len(heads), len(heads)), torch.nan, dtype=torch.float64) for _ in kinds]
+    for layer in range(1, len(blocks)):
+        earlier = layer * count
+        arriving = through_norms(blocks[layer - 1 : layer], written[:earlier])  # (earlier, D, width)
+        written[:earlier] = arriving
+        sizes = _norm(_gram(arriving), in_read[:earlier])  # |W_OV1|
+        for later in range(earlier, earlier + count):
+            for scores, (left, middle, norm) in zip(found, kinds, strict=True):
+                between = middle[later] @ arriving.transpose(1, 2)  # (earlier, D, D)
                 size = (left[later] @ between @ in_read[:earlier] * between).sum(dim=(1, 2)).clamp(min=0).sqrt()
-                product = norm[later] * writes_norm[:earlier]
+                product = norm[later] * sizes
                 ratio = torch.where(product > 0, size / product.clamp(min=1e-300), 0.0)
-                found[later, :earlier] = ratio - model.config.width**-0.5
-        return found
-
-    return Composition(
-        composed(in_key, queries, scores_norm),
-        composed(in_query, keys, scores_norm),
-        composed(in_write, reads, writes_norm),
-    )
+                scores[later, :earlier] = ratio - model.config.width**-0.5
+    return Composition(*found)
 
 
 def _gram(factors: Tensor) -> Tensor:

@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from lm.introspection.activations import observed
 from lm.introspection.attention_maps import attention_maps, head_scores, record
+from lm.introspection.attribution import attribute
 from lm.introspection.circuits import (
     copying_scores,
     decompose_logits,
@@ -48,20 +50,21 @@ def test_without_biases_the_constant_is_zero_and_a_zeroed_head_adds_nothing():
     assert not paths.heads[1].any()
 
 
-@pytest.mark.parametrize("positions", ["none", "rotary", "learned"])
-def test_a_heads_term_is_its_attention_times_its_ov_circuit(positions):
+@pytest.mark.parametrize(
+    ("positions", "norm_position"), [("none", "pre"), ("rotary", "pre"), ("learned", "pre"), ("rotary", "post")]
+)
+def test_a_heads_term_is_its_attention_times_its_ov_circuit(positions, norm_position):
     """Path expansion of Elhage et al. 2021: head h adds A^h times W_U W_O W_V W_E, up to the scales of norms."""
-    config = replace(ONE_LAYER, bias=False, norm="rmsnorm", positions=positions)
+    config = replace(ONE_LAYER, bias=False, norm="rmsnorm", positions=positions, norm_position=norm_position)
     model, ids = randomised(config), some_ids(config)
     if positions == "learned":
         with torch.no_grad():
             model.decoder.positional.learned.weight.zero_()  # so that only the token counts
     weights = attention_maps(model, ids).own[0]  # (B, H, T, T)
-    embedded = model.embedding.weight[ids]
-    read_scale = (embedded.square().mean(-1, keepdim=True) + config.norm_eps).sqrt()
-    stream = embedded + model.decoder.blocks[0].attention(
-        model.decoder.blocks[0].attention_norm(embedded), *_rotary_and_attend(model, ids)
-    )
+    embedded, block = model.embedding.weight[ids], model.decoder.blocks[0]
+    read = block.attention_norm(embedded) if norm_position == "pre" else embedded
+    read_scale = (embedded.square().mean(-1, keepdim=True) + config.norm_eps).sqrt() if norm_position == "pre" else 1.0
+    stream = embedded + block.attention(read, *_rotary_and_attend(model, ids))
     write_scale = (stream.square().mean(-1, keepdim=True) + config.norm_eps).sqrt()
     for head in range(4):
         full = token_ov_circuit(model, 0, head, torch.arange(23), torch.arange(23))
@@ -120,8 +123,39 @@ def test_token_circuits_are_circuits_between_rows_of_the_embedding():
     torch.testing.assert_close(token_ov_circuit(model, 1, 2, ids, torch.arange(23)), written @ embedding.T)
 
 
-def test_the_copying_score_equals_that_of_the_full_token_circuit():
-    model = randomised(replace(TINY, kv_heads=2))
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm"])
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_a_heads_effect_on_the_logits_passes_every_later_norm(norm, norm_position):
+    """At the first position a head of the first layer reads the embedding alone."""
+    model = randomised(replace(TINY, norm=norm, norm_position=norm_position, bias=False))
+    ids, everything = some_ids(TINY, (5,)), torch.arange(23)
+    effects = [attribute(model, ids, target, position=0).terms for target in range(23)]
+    for head in range(4):
+        circuit = token_ov_circuit(model, 0, head, ids[:1], everything)[0]
+        found = torch.tensor([terms[f"head 0.{head}"] for terms in effects], dtype=torch.float64)
+        torch.testing.assert_close(circuit / circuit.norm(), found / found.norm())
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_tokens_pass_the_norms_before_a_head_reads_them(norm_position):
+    """Sub-layers that write nothing leave the scores of the second layer to the embedding and the norms."""
+    config = replace(TINY, architecture="encoder", embedding_norm=True, norm_position=norm_position, bias=False)
+    model, ids = randomised(replace(config, positions="none")), some_ids(TINY, (1, 7))
+    with torch.no_grad():
+        for block in model.encoder.blocks:
+            block.attention.output.weight.zero_()
+            block.mlp.down.weight.zero_()
+        of_norms = ["embed_ln", *(["blocks.0.ln1", "blocks.0.ln2"] if norm_position == "post" else ["blocks.1.ln1"])]
+        with observed(model, [*(f"{n}.hook_scale" for n in of_norms), "blocks.1.attn.hook_attn_scores"]) as seen:
+            model(ids)
+    scale = math.prod(seen[f"{name}.hook_scale"][0] for name in of_norms)
+    for head, scores in enumerate(seen["blocks.1.attn.hook_attn_scores"][0]):
+        torch.testing.assert_close(token_qk_circuit(model, 1, head, ids[0], ids[0]) / scale / scale.T, scores)
+
+
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_the_copying_score_equals_that_of_the_full_token_circuit(norm_position):
+    model = randomised(replace(TINY, kv_heads=2, norm_position=norm_position))
     everything = torch.arange(23)
     for layer, scores in enumerate(copying_scores(model)):
         for head, score in enumerate(scores):

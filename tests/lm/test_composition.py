@@ -1,6 +1,7 @@
 """Composition of heads: against whole matrices, and in a hand-written induction head."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -12,17 +13,23 @@ from lm.introspection.repetition import repeated_tokens
 from tests.lm.introspection_cases import OPTIONS, TINY, copying_induction_model, randomised
 
 
-@pytest.mark.parametrize("kind", ["rotary", "learned", "rmsnorm without biases", "grouped heads"])
+@pytest.mark.parametrize("kind", ["rotary", "learned", "rmsnorm without biases", "grouped heads", "post-norm"])
 def test_scores_are_those_of_whole_matrices(kind):
-    model = randomised(replace(TINY, **OPTIONS[kind]))
+    model = randomised(replace(TINY, layers=3, **OPTIONS[kind]))
     found = composition_scores(model, distance=2)
-    for later in range(4):
-        for earlier in range(4):
-            qk, ov, first = qk_circuit(model, 1, later, 2), ov_circuit(model, 1, later), ov_circuit(model, 0, earlier)
+    writing = {}  # the OV circuits of earlier heads, as the layer `later` reads them
+    for later, block in enumerate(model.stack.blocks):
+        for head, (earlier, first) in product(range(4), writing.items()):
+            qk, ov = qk_circuit(model, later, head, 2), ov_circuit(model, later, head)
             for got, matrix in ((found.query, qk.T), (found.key, qk), (found.value, ov)):
                 expected = (matrix @ first).norm() / matrix.norm() / first.norm() - 0.25
-                assert got[4 + later, earlier].item() == pytest.approx(expected.item(), abs=1e-12)
-    assert found.key[:4].isnan().all() and found.key[4:, 4:].isnan().all()
+                assert got[4 * later + head, earlier].item() == pytest.approx(expected.item(), abs=1e-12)
+        writing |= {4 * later + head: ov_circuit(model, later, head) for head in range(4)}
+        if kind == "post-norm":
+            for norm in (block.attention_norm, block.mlp_norm):
+                linear = norm.weight.detach()[:, None] * (torch.eye(16) - 1 / 16)
+                writing = {earlier: linear @ first for earlier, first in writing.items()}
+    assert found.key[:4].isnan().all() and found.key[4:8, 4:].isnan().all()
 
 
 def test_the_induction_head_has_key_composition_with_the_head_of_the_previous_token_only():
