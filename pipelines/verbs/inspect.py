@@ -83,10 +83,15 @@ def inspect(
         if out.is_dir():
             raise ValueError(f"`out='{out}'` is a folder: name the file to write")
         check_writable("`out`", out, "choose another `out`")
-    config = opened(run, checkpoint, device, dtype).recipe.model
-    chosen = _chosen(instruments, config, bool(contents), options)
+    opened_run = opened(run, checkpoint, device, dtype)
+    chosen = _chosen(instruments, opened_run.recipe.model, bool(contents), options)
+    from pipelines.machine import choose_machine
     from pipelines.run.loaded_run import load_run
 
+    if opened_run.loaded is not None:
+        choose_machine(opened_run.loaded.loaded.machine.device_name, "float32", needs="float64")
+    else:
+        device = choose_machine(device, "float32", needs="float64").device_name
     loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype)
     found = {name: one.look_at(loaded, contents) for name, one in chosen.items()}
     if out is not None:

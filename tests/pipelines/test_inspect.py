@@ -121,6 +121,16 @@ def test_runs_and_options_that_do_not_fit_are_named(trained_gpt, trained_bert, i
         assert failed.returncode == 1 and words in failed.stderr and "Traceback" not in failed.stderr
 
 
+def test_an_apple_gpu_leaves_instruments_to_the_cpu(trained_gpt, gpt, monkeypatch):
+    """Instruments compute in float64, which Apple GPUs lack."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    found = bytelm.inspect(trained_gpt, TEXT, instruments=("lens",))
+    assert found == bytelm.inspect(gpt, TEXT, instruments=("lens",))
+    with pytest.raises(ValueError, match="device is 'mps', but this needs float64"):
+        bytelm.inspect(trained_gpt, TEXT, device="mps")
+
+
 def test_instruments_have_descriptions_and_definitions():
     assert set(descriptions()) == set(NAMES) and all(descriptions().values())
     names = [option.name for option in options()]
