@@ -138,8 +138,7 @@ def sweep_vocabulary(
         check_settings(out, settings)
         trained = train_vocabularies(out / "vocabularies", source, wanted, strict=bool(sizes))
         record_settings(out, settings)
-        length = budget.recipe.model.context_length
-        made = write_datasets(out / "vocabularies", source, wanted, trained, length)
+        made = write_datasets(out / "vocabularies", source, wanted, trained, budget.recipe.model.context_length)
         work = Work(out, budget, held_out)
         _train(work, made, seeds, workers)
         summary = _summary(work, made, seeds)

@@ -6,7 +6,6 @@ Examples:
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
@@ -182,10 +181,9 @@ def train_tokenizer(
     first_entries = stages.entries_before(vocab_size, len(special_tokens)) if stages else vocab_size
     from tokenizer.training.train import Options, TrainingOptions
 
-    options = TrainingOptions(kind=kind, special_tokens=special_tokens, min_frequency=min_frequency)
-    options |= {"max_token_length": max_token_length, "byte_order": byte_order, "tie_break": tie_break}
-    options |= {"merge_by": merge_by, "limit_alphabet": limit_alphabet, "base": base}
-    options |= {"pieces": None if pieces == PieceRules() else pieces}
+    options = TrainingOptions(kind=kind, special_tokens=special_tokens, min_frequency=min_frequency, base=base)
+    options |= {"max_token_length": max_token_length, "byte_order": byte_order, "limit_alphabet": limit_alphabet}
+    options |= {"tie_break": tie_break, "merge_by": merge_by, "pieces": None if pieces == PieceRules() else pieces}
     Options(vocab_size=vocab_size, **options).splitter(pattern)
     others, splitter = load_compared(compare), pattern or kind_named(kind).default_pattern
     if parity or parity_window:
@@ -207,8 +205,7 @@ def train_tokenizer(
         return None
     spare = _spare_memory(memory, source, splitter)
     spill_folder = spill_folder or next(folder for folder in out.absolute().parents if folder.is_dir())
-    shown = nullcontext() if as_json else Bar("counting", training_bytes, "B")
-    with resumable(counts_folder(out), "ranges"), shown as bar:
+    with resumable(counts_folder(out), "ranges"), Bar("counting", training_bytes, "B") as bar:
         phases, held_out = Phases(bar, training_bytes), HeldOut()
         split_by, where = pattern if counts else splitter, (address, threads)
         limits: Any = {"threads": threads, "memory": spare, "progress": phases}
