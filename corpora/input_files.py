@@ -8,8 +8,9 @@ import stat
 import sysconfig
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from pathlib import Path, PurePath
 
 from corpora.formats.compression import SUFFIXES
@@ -123,6 +124,21 @@ def split_of(relative: PurePath) -> str | None:
     words = re.split(r"[^a-z0-9]+", relative.name.lower())
     splits = {SPLIT_NAMES[word] for word in words if word in SPLIT_NAMES}
     return splits.pop() if len(splits) == 1 else None
+
+
+def divided(files: Sequence[InputFile]) -> list[InputFile]:
+    """Return files that a folder above all of them puts in one split with the splits below that folder, if any.
+
+    Example: `data/test/train/a.txt` and `data/test/dev/a.txt` are train and validation of a corpus named "test".
+    """
+    if len({file.split for file in files}) == 1 and files[0].split:
+        folders = {file.path.parts[:-1] for file in files}
+        levels = zip(min(folders), max(folders), strict=False)
+        common = sum(1 for _ in takewhile(lambda names: names[0] == names[1], levels))
+        splits = [split_of(PurePath(*file.path.parts[common:])) for file in files]
+        if "train" in splits and None not in splits and len(set(splits)) > 1:
+            return [replace(file, split=split) for file, split in zip(files, splits, strict=True)]
+    return list(files)
 
 
 def is_glob(spec: str) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from corpora.cards import CARD_FOLDER, Card, card_names, load_card
-from corpora.input_files import Found, InputFile, find_files, is_glob, without_repeats
+from corpora.input_files import Found, InputFile, divided, find_files, is_glob, without_repeats
 from corpora.object_store import as_path, is_uri
 from corpora.read_options import ReadOptions
 from corpora.readers import Files, Reader, Several, StandardLibrary
@@ -61,7 +61,7 @@ def _join(opened: Sequence[Opened]) -> Opened:
 
 def _open_paths(paths: Sequence[str], options: ReadOptions) -> Opened:
     found = [_find(path, options) for path in paths]
-    files = without_repeats([file for one in found for file in one.files])
+    files = divided(without_repeats([file for one in found for file in one.files]))
     name = "+".join(as_path(path).name or path for path in paths)
     skipped = sum((one.skipped for one in found), Counter[str]())
     return Opened(reader=Files(files, options), name=name, skipped_files=skipped)
@@ -120,7 +120,7 @@ def _card_files(card: Card, options: ReadOptions) -> Files:
         for path in [paths] if isinstance(paths, str) else paths:
             yield from _find(path if is_uri(path) else str(card.path.parent / path), options).files
 
-    files = list(find(card.paths))
+    files = divided(list(find(card.paths)))
     for split, paths in card.splits.items():
         files += [replace(file, split=split) for file in find(paths)]
     return Files(without_repeats(files), options)

@@ -131,6 +131,34 @@ def test_files_and_folders_named_after_splits_are_own_splits(tmp_path, names, sp
         assert all(split[:3] in name or "dev" in name for split, texts in found.items() for name in texts)
 
 
+@pytest.mark.parametrize("root", ["test", "dev", "training", "data/test"])
+@pytest.mark.parametrize("names", [("train/a", "dev/test", "test/dev"), ("train", "valid", "test")])
+def test_own_splits_are_found_in_a_folder_that_is_itself_named_after_a_split(tmp_path, monkeypatch, root, names):
+    paths = [tmp_path / root / f"{name}.txt" for name in names]
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(path.name)
+    card = tmp_path / "card.toml"
+    card.write_text(f'reader = "files"\npaths = ["{root}"]')
+    monkeypatch.chdir(tmp_path / root)
+    folder = tmp_path / root
+    several = [str(path) for path in paths] if "train" in names else [str(path.parent) for path in paths]
+    for specs in (str(folder), str(folder.parent), ".", f"{folder}/**", f"{folder}/*", several, str(card)):
+        found = everything(open_corpus(specs))
+        expected = {"train": [paths[0].name], "validation": [paths[1].name], "test": [paths[2].name]}
+        assert found == expected, specs
+
+
+def test_folders_within_a_split_do_not_divide_it(tmp_path):
+    for name in ("train/test/a.txt", "train/train/b.txt", "train/c.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("line\n" * 10)
+    assert open_corpus(str(tmp_path), split="predefined").split_names == ("train", "validation")
+    (tmp_path / "test").mkdir()
+    (tmp_path / "test" / "d.txt").write_text("test")
+    assert everything(open_corpus(str(tmp_path)))["test"] == ["test"]
+
+
 @pytest.mark.parametrize(
     "names",
     [
