@@ -94,8 +94,16 @@ def _check_utf8(piece: bytes) -> None:
 def _check_unicode(sample: bytes, path: AnyPath, encoding: str) -> None:
     """Raise DocumentError for UTF-16 and UTF-32 that `encoding` would read as other characters."""
     found = unicode_encoding(sample)
-    if found and not encoding.startswith(found[:6]):
+    if found and _beginning_in(encoding, sample) != _beginning_in(found, sample):
         raise DocumentError("invalid", f"{path} is not {encoding}, but looks like {found}: leave `encoding` out")
+
+
+def _beginning_in(encoding: str, sample: bytes) -> str | None:
+    """Return the first characters of a text without a byte-order mark; None if its bytes are not in `encoding`."""
+    try:
+        return codecs.getincrementaldecoder(encoding)().decode(sample).removeprefix("\ufeff")
+    except UnicodeError:
+        return None
 
 
 def whole_lines(pieces: Iterable[bytes], limit: int, too_long: ValueError) -> Iterator[bytes]:

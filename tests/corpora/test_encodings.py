@@ -64,6 +64,17 @@ def test_utf16_and_utf32_are_read_and_never_taken_for_another_encoding(tmp_path,
     assert read(tmp_path / "b.txt", encoding=encoding)[0] == [text]
 
 
+@pytest.mark.parametrize(
+    ("found", "given"), [("utf-16-le", "utf-16-be"), ("utf-16-be", "utf-16-le"), ("utf-32-be", "utf-32-le")]
+)
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_the_other_byte_order_is_refused(tmp_path, found, given, mark):
+    (tmp_path / "a.txt").write_bytes(f"{mark}hello, this is a text\n".encode(found))
+    assert read(tmp_path, encoding=found)[0] == read(tmp_path)[0] == ["hello, this is a text\n"]
+    with pytest.raises(ValueError, match=rf"a\.txt is not {given}, but looks like {found[:6]}"):
+        read(tmp_path, encoding=given)
+
+
 def test_an_encoding_that_is_given_is_not_overruled(tmp_path):
     text = TEXTS["cp1251"] * 20
     (tmp_path / "a.txt").write_bytes(text.encode("cp1251"))
