@@ -166,7 +166,7 @@ def _numbered(batches: Iterable[pa.RecordBatch], path: Path) -> Iterator[tuple[s
         labels = _label_names(batch.schema.metadata or {})
         for row in batch.to_pylist():
             number += 1
-            named = {name: _with_names(row[name], names) for name, names in labels.items()}
+            named = {name: _with_names(row[name], names) for name, names in labels.items() if name in row}
             yield f"row {number} of {path}", row | named
 
 

@@ -63,6 +63,15 @@ def test_tables_have_the_same_rows_and_the_names_of_labels(tmp_path):
         fields(tmp_path / "splits")
 
 
+def test_a_table_without_a_column_of_labels_that_its_metadata_names_is_read(tmp_path):
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    table = datasets.Dataset.from_dict({"text": ["a"], "label": [1]}, features=features).data.table
+    pyarrow.parquet.write_table(table.select(["text"]), tmp_path / "a.parquet")
+    assert fields(tmp_path / "a.parquet") == [{"text": "a"}]
+    pyarrow.parquet.write_table(table, tmp_path / "b.parquet")
+    assert fields(tmp_path / "b.parquet") == [{"text": "a", "label": "yes"}]
+
+
 def test_fields_are_found_by_name_within_others_and_checked():
     row = Row("line 3 of a.jsonl", {"doc": {"text": "deep"}, "a.b": "flat", "n": 3, "yes": True, "bad": "\ud800"})
     assert row.text("doc.text") == "deep" and row.text("a.b") == "flat"
