@@ -49,8 +49,13 @@ class Corpus:
         self.mapped_bytes = opened.reader.mapped_bytes
         self._total_bytes: int | None = None
         self._duplicates: bytes | None = None
+        self._wanted = parse_rule(split) if split else None
+        self._choose_split()
+
+    def _choose_split(self) -> None:
+        """Set the plan of the split and the attributes that describe it."""
         self.split_reason = ""
-        self._plan = self._make_plan(parse_rule(split) if split else None)
+        self._plan = self._make_plan(self._wanted)
         self.split_rule = str(self._plan.rule)
         made = (TRAIN,) if self._plan.rule == NONE else (TRAIN, VALIDATION)
         names = [*made, *(self._reader.own_splits if self._plan.rule == PREDEFINED else ())]
@@ -105,7 +110,7 @@ class Corpus:
         return ((self._plan.held_out(split), array) for split, array in documents)
 
     def without(self, duplicates: bytes, duplicate_bytes: int) -> "Corpus":
-        """Return the corpus without duplicates, which are left out before it is split.
+        """Return the corpus without duplicates, split as if it had never had them.
 
         duplicates: for each of `documents` 0 to keep it, or EXACT_DUPLICATE or NEAR_DUPLICATE (`corpora.documents`);
         duplicate_bytes: the size of all duplicates.
@@ -113,15 +118,16 @@ class Corpus:
         corpus = copy(self)
         corpus.dropped = Dropped()
         corpus._duplicates = duplicates
-        if self._plan.total_bytes is not None:
-            corpus._plan = replace(self._plan, total_bytes=self._plan.total_bytes - duplicate_bytes)
+        if self._total_bytes is not None:
+            corpus._total_bytes = self._total_bytes - duplicate_bytes
         if self.text_bytes_estimate is not None:
             corpus.text_bytes_estimate = self.text_bytes_estimate - duplicate_bytes
+        corpus._choose_split()
         return corpus
 
-    def _whole(self) -> InputRange:
+    def _whole(self, plan: SplitPlan | None = None) -> InputRange:
         parts = tuple(self._reader.parts())
-        return InputRange(parts=parts, options=self._options, plan=self._plan, duplicates=self._duplicates)
+        return InputRange(parts=parts, options=self._options, plan=plan or self._plan, duplicates=self._duplicates)
 
     def routed_batches(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield (split, batch) in one pass, in corpus order within each split.
@@ -159,7 +165,7 @@ class Corpus:
             self._count(1, only_train)
         else:
             cut = HASH if self._count(FEW_DOCUMENTS, only_train) >= FEW_DOCUMENTS else TAIL
-            if cut == HASH and not self._reader.surely_many(MANY_DOCUMENTS) and not self._holds_out(cut, only_train):
+            if cut == HASH and not self._surely_many(MANY_DOCUMENTS) and not self._holds_out(cut, only_train):
                 self.split_reason = f"{HASH} holds out none of the few documents, so the split is {TAIL}"
                 cut = TAIL
         if cut.kind == "tail" and self._total_bytes is None:
@@ -178,20 +184,23 @@ class Corpus:
     def _holds_out(self, cut: Rule, only_train: bool) -> bool:
         """Return whether a split by hash holds out a document."""
         plan = SplitPlan(rule=PREDEFINED if only_train else cut, cut=cut)
-        whole = InputRange(parts=tuple(self._reader.parts()), options=self._options, plan=plan)
-        return any(split == VALIDATION for split, _ in whole.routed(Dropped()))
+        return any(split == VALIDATION for split, _ in self._whole(plan).routed(Dropped()))
+
+    def _surely_many(self, documents: int) -> bool:
+        """Return whether the corpus is known, without reading it, to have at least `documents` documents."""
+        marks = self._duplicates or b""
+        return self._reader.surely_many(documents + len(marks) - marks.count(0))
 
     def _count(self, enough: int | None, only_train: bool) -> int:
         """Count documents, and stop at `enough`. With None count all documents and their bytes.
 
         Raises ValueError for a corpus without documents.
         """
-        if enough is not None and not only_train and self._reader.surely_many(enough):
+        if enough is not None and not only_train and self._surely_many(enough):
             return enough
         dropped = Dropped()
-        documents, size = count_documents(
-            self._reader.parts(), self._options, dropped, only_train=only_train, enough=enough
-        )
+        whole = self._whole(SplitPlan(rule=NONE, cut=None))  # any plan: documents are counted before the split
+        documents, size = count_documents(whole, dropped, only_train=only_train, enough=enough)
         if enough is None or documents < enough:
             self._total_bytes = size
             if not only_train:

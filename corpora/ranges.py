@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from corpora.documents import Dropped, batch_documents, clean, clean_all, join
+from corpora.documents import Dropped, batch_documents, clean_all
 from corpora.read_options import ReadOptions
 from corpora.readers import Part
 from corpora.splits import NONE, PREDEFINED, TRAIN, HashRouter, Rule, TailRouter
@@ -102,17 +102,16 @@ class InputRange:
 
 
 def count_documents(
-    parts: Iterable[Part], options: ReadOptions, dropped: Dropped, *, only_train: bool, enough: int | None = None
+    whole: InputRange, dropped: Dropped, *, only_train: bool, enough: int | None = None
 ) -> tuple[int, int]:
-    """Return the number of documents in `parts`, or in their own train split, and their bytes.
+    """Return the number of documents in a range, or in their own train split, and their bytes.
 
     Stops when `enough` documents are found.
     """
     documents = size = 0
-    for chunk in join(chunk for part in parts for chunk in part.chunks()):
-        if only_train and chunk.split != TRAIN:
+    for split, kept in whole.documents(dropped):
+        if only_train and split != TRAIN:
             continue
-        kept = clean(chunk, options, dropped)
         documents += len(kept)
         size += pc.sum(pc.binary_length(kept), min_count=0).as_py()
         if enough is not None and documents >= enough:

@@ -205,7 +205,11 @@ def _deduplicate(source: "Corpus", method: Literal["exact", "near"], folder: Pat
     if found.uncompared:
         times = count_text(found.uncompared, "time")
         say(f"a document was compared with only some of its candidates, because too many differed from it: {times}")
-    return source.without(found.marks, found.removed_bytes)
+    left = source.without(found.marks, found.removed_bytes)
+    left.check_validation()
+    if left.split_reason and not source.split_reason:
+        say(left.split_reason)
+    return left
 
 
 def _block_length(context_length: int | None, pairs: tuple[str, str] | None, separator: bool) -> int:

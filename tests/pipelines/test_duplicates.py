@@ -14,6 +14,7 @@ from corpora import open_corpus
 from pipelines.dataset import shingle_kernels as kernels
 from pipelines.dataset.duplicates import find_duplicates
 from pipelines.verbs.build_dataset import build_dataset
+from tests.corpora.helpers import expected_hash_split
 from tests.pipelines.test_blocks import files_of
 from tests.pipelines.test_near_duplicates import shingles
 
@@ -161,6 +162,40 @@ def test_a_tail_is_a_tenth_of_what_is_left(tmp_path):
     left = corpus.without(found.marks, found.removed_bytes)
     clean = open_corpus(jsonl(tmp_path / "b.jsonl", texts), split="tail:0.1")
     assert [b.to_pylist() for b in left.batches("validation")] == [b.to_pylist() for b in clean.batches("validation")]
+
+
+def by_split(corpus):
+    return {split: [b.to_pylist() for b in corpus.batches(split)] for split in corpus.split_names}
+
+
+@pytest.mark.parametrize("count", [19, 25])
+def test_the_split_is_that_of_the_corpus_without_duplicates(tmp_path, count):
+    texts = [text for text in passages(2 * count, seed=4, size=20) if expected_hash_split(text, 0.05) == "train"]
+    texts = texts[:count]
+    copies = [f"{texts[3]} {number}" for number in range(500)]
+    assert any(expected_hash_split(text, 0.05) == "validation" for text in copies)
+    (tmp_path / "texts").mkdir()
+    for number, text in enumerate(texts + copies):
+        (tmp_path / "texts" / f"{number:04}.txt").write_text(text)
+    corpus = open_corpus(str(tmp_path / "texts"))
+    found = find_duplicates(corpus, "near", tmp_path)
+    left = corpus.without(found.marks, found.removed_bytes)
+    clean = open_corpus(jsonl(tmp_path / "b.jsonl", texts))
+    assert (corpus.split_rule, left.split_rule, left.split_reason) == ("hash:0.05", "tail:0.1", clean.split_reason)
+    assert by_split(left) == by_split(clean)
+    assert left.text_bytes_estimate == clean.text_bytes_estimate
+
+
+def test_a_share_that_holds_out_only_duplicates_is_refused_before_encoding(tmp_path, tokenizer_folder, printed):
+    texts = [text for text in passages(60, seed=4, size=20) if expected_hash_split(text, 0.05) == "train"]
+    copies = [f"{texts[3]} {number}" for number in range(100)]
+    path = jsonl(tmp_path / "a.jsonl", texts + copies)
+    options = {"tokenizer": tokenizer_folder, "context_length": 32, "deduplicate": "near"}
+    with pytest.raises(ValueError, match=r"a\.jsonl has no text for validation: `split='hash:0.05'` holds out none"):
+        build_dataset([path], out=tmp_path / "data", split="hash:0.05", **options)
+    info = build_dataset([path], out=tmp_path / "data", **options)
+    assert info.corpus.split_rule == "tail:0.1" and info.splits["validation"].blocks
+    assert "hash:0.05 holds out none of the few documents, so the split is tail:0.1" in printed.readouterr().out
 
 
 def test_ranges_of_a_deduplicated_corpus_hold_the_same_documents(tmp_path):
