@@ -15,7 +15,10 @@ from corpora.read_options import ReadOptions
 
 
 def read_text(path: AnyPath, split: str | None, options: ReadOptions) -> Chunk:
-    """Return a text file, or its first bytes, as one document: unchanged, without a leading byte-order mark."""
+    """Return a text file, or its first bytes, as one document.
+
+    It is unchanged, but without a leading byte-order mark unless `options.invalid` is "bytes".
+    """
     try:
         document = single_document(_beginning(_content(path, options), options.first_bytes))
     except DocumentError as bad:
@@ -40,9 +43,9 @@ def _content(path: AnyPath, options: ReadOptions) -> pa.Buffer:
         if size > options.max_document:
             raise too_long(path, f"has {size:,} bytes", options)
         buffer = read_whole(path, size)
-        return buffer.slice(_start(buffer[:SAMPLE_BYTES].to_pybytes(), options))
+        return buffer if options.invalid == "bytes" else buffer.slice(_start(buffer[:SAMPLE_BYTES].to_pybytes()))
     sink, size = pa.BufferOutputStream(), 0
-    for piece in text_pieces(path, options):
+    for piece in stream_pieces(path) if options.invalid == "bytes" else text_pieces(path, options):
         size += len(piece)
         if size > options.max_document:
             raise too_long(path, "is longer when decompressed or decoded", options)
@@ -56,8 +59,8 @@ def text_pieces(path: AnyPath, options: ReadOptions, start: int = 0, stop: int |
     """Yield a text file as UTF-8 in pieces, without a byte-order mark.
 
     `start`, `stop`: offsets in an uncompressed UTF-8 file. Raises OtherEncoding before the first piece if that is not
-    UTF-8 and `options` name no encoding. Raises DocumentError if the file is damaged, or not in the encoding of
-    `options`.
+    UTF-8, `options` name no encoding and `options.invalid` is not "bytes". Raises DocumentError if the file is damaged,
+    or not in the encoding of `options`.
     """
     pieces = stream_pieces(path, start, stop)
     first = next(pieces, b"")
@@ -65,10 +68,14 @@ def text_pieces(path: AnyPath, options: ReadOptions, start: int = 0, stop: int |
         _check_unicode(first[:SAMPLE_BYTES], path, options.encoding)
         yield from _decode(chain([first], pieces), path, options.encoding, options.invalid)
         return
-    begin = 0 if start else _start(first[:SAMPLE_BYTES], options)
-    if not start and options.invalid != "bytes":
+    if start:
+        yield first
+    elif options.invalid == "bytes":
+        yield first.removeprefix(codecs.BOM_UTF8)
+    else:
+        begin = _start(first[:SAMPLE_BYTES])
         _check_utf8(first)
-    yield first[begin:]
+        yield first[begin:]
     yield from pieces
 
 
@@ -123,13 +130,11 @@ def whole_lines(pieces: Iterable[bytes], limit: int, too_long: ValueError) -> It
         yield b"".join(rest)
 
 
-def _start(sample: bytes, options: ReadOptions) -> int:
+def _start(sample: bytes) -> int:
     """Return the offset at which the text of a file begins, after a byte-order mark. `sample`: the first bytes.
 
     Raises OtherEncoding for UTF-16 and UTF-32.
     """
-    if options.invalid == "bytes":
-        return 0
     if encoding := unicode_encoding(sample):
         raise OtherEncoding(encoding)
     return len(codecs.BOM_UTF8) if sample.startswith(codecs.BOM_UTF8) else 0

@@ -135,6 +135,18 @@ def test_a_byte_order_mark_is_not_part_of_a_text(tmp_path):
     (tmp_path / "c.txt").write_bytes(codecs.BOM_UTF8 + b"x" * (20 << 20))  # mapped into memory
     assert texts(tmp_path) == ["text", "text \ufeff within\n", "x" * (20 << 20)]
     assert texts(tmp_path / "a.txt", invalid="bytes") == [codecs.BOM_UTF8 + b"text \xef\xbb\xbf within\n"]
+    assert texts(tmp_path / "b.txt.gz", invalid="bytes") == [codecs.BOM_UTF8 + b"text"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.jsonl", b'{"text": "a"}\n{"text": "b"}\n'), ("a.csv", b"text,x\na,1\nb,2\n"), ("a.json", b'["a", "b"]')],
+)
+@pytest.mark.parametrize("invalid", ["error", "replace", "skip", "bytes"])
+def test_a_byte_order_mark_before_rows_is_in_none_of_them(tmp_path, name, content, invalid):
+    (tmp_path / name).write_bytes(codecs.BOM_UTF8 + content)
+    expected = [b"a", b"b"] if invalid == "bytes" else ["a", "b"]
+    assert texts(tmp_path / name, suffix=(tmp_path / name).suffix, invalid=invalid) == expected
 
 
 def test_a_binary_file_among_texts_is_an_invalid_document(tmp_path):
