@@ -148,6 +148,15 @@ def test_csv_is_read_with_its_quotes_and_lines_in_any_encoding(tmp_path, separat
         assert fields(tmp_path / "c.csv") == expected
 
 
+@pytest.mark.parametrize("name", ["a.tsv", "a.TSV.gz"])
+def test_tabs_separate_the_cells_of_tsv_if_commas_are_not_more_frequent(tmp_path, name):
+    pack = gzip.compress if name.endswith(".gz") else bytes
+    (tmp_path / name).write_bytes(pack(b"text\nHello, world\n"))
+    assert fields(tmp_path / name) == [{"text": "Hello, world"}]
+    (tmp_path / name).write_bytes(pack(b"text, raw\tlabel\nHello, world\tb\n"))
+    assert fields(tmp_path / name) == [{"text, raw": "Hello, world", "label": "b"}]
+
+
 @pytest.mark.parametrize(
     ("contents", "message"),
     [
