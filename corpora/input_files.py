@@ -160,7 +160,7 @@ def find_files(spec: str, wanted: Sequence[str] = ()) -> Found:
     if is_glob(str(path)):
         return _glob_files(str(path), wanted)
     if path.is_dir():
-        found = _to_read(_paths_below(path), path, wanted, path.resolve().name)
+        found = _to_read(_without_caches(_paths_below(path)), path, wanted, path.resolve().name)
         if not found.files:
             raise ValueError(f"the folder {spec} holds no {_formats(wanted)} file{_instead(found.skipped)}")
         return found
@@ -182,7 +182,7 @@ def _glob_files(pattern: str, wanted: Sequence[str]) -> Found:
     fixed, paths = _matching(pattern) if isinstance(path, Path) else _matching_objects(path)
     if not paths:
         raise FileNotFoundError(f"nothing matches {pattern}")
-    found = _to_read(paths, fixed, wanted, fixed.name)
+    found = _to_read(paths if path.name.startswith("cache-") else _without_caches(paths), fixed, wanted, fixed.name)
     if not found.files:
         raise ValueError(f"nothing that matches {pattern} is a {_formats(wanted)} file{_instead(found.skipped)}")
     return found
@@ -288,7 +288,7 @@ def _arrow(link: Path) -> str:
 
 
 def _paths_below(root: AnyPath, everything: bool = False) -> Iterator[AnyPath]:
-    """Yield the paths of all files under `root`. Hidden files and caches are left out, unless `everything`.
+    """Yield the paths of all files under `root`. Hidden files are left out, unless `everything`.
 
     Links to a folder that contains them are yielded too, and not followed.
     """
@@ -306,21 +306,29 @@ def _paths_below(root: AnyPath, everything: bool = False) -> Iterator[AnyPath]:
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if everything or not name.startswith("."))
-        # `datasets` leaves its caches beside a saved dataset's own files.
-        saved = "state.json" in names
         for name in names:
-            if everything or not (name.startswith(".") or (saved and name.startswith("cache-"))):
+            if everything or not name.startswith("."):
                 yield Path(folder) / name
 
 
 def _objects_below(root: ObjectPath) -> Iterator[ObjectPath]:
     """Yield what `_paths_below` yields, for a folder in an object store."""
-    objects = list(root.files_below())
-    saved = {path.parent for path in objects if path.name == "state.json"}
-    for path in objects:
-        hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
-        if not hidden and not (path.parent in saved and path.name.startswith("cache-")):
+    for path in root.files_below():
+        if not any(part.startswith(".") for part in path.relative_to(root).parts):
             yield path
+
+
+def _without_caches(paths: Iterable[AnyPath]) -> Iterator[AnyPath]:
+    """Yield the paths except those of the caches that `datasets` leaves beside the files of a saved dataset."""
+    saved: dict[AnyPath, bool] = {}
+    for path in paths:
+        if path.name.startswith("cache-"):
+            folder = path.parent
+            if folder not in saved:
+                saved[folder] = (folder / "state.json").exists()
+            if saved[folder]:
+                continue
+        yield path
 
 
 def _formats(wanted: Sequence[str]) -> str:

@@ -266,10 +266,13 @@ def test_a_saved_dataset_dict_is_a_corpus_with_its_own_splits(tmp_path):
         name: datasets.Dataset.from_dict({"text": [f"{name} {i}" for i in range(30)]}) for name in ("train", "test")
     }
     datasets.DatasetDict(parts).save_to_disk(tmp_path / "saved")
-    (tmp_path / "saved" / "train" / "cache-0123.arrow").write_bytes(b"left behind by a map")
-    found = everything(open_corpus(str(tmp_path / "saved")))
-    assert found["test"] == parts["test"]["text"]
-    assert sorted(found["train"] + found["validation"]) == sorted(parts["train"]["text"])
+    data = (tmp_path / "saved" / "train" / "data-00000-of-00001.arrow").read_bytes()
+    (tmp_path / "saved" / "train" / "cache-0123.arrow").write_bytes(data)  # left behind by a map
+    for pattern in ("", "*", "**", "*/*.arrow", "**/*.arrow"):
+        found = everything(open_corpus(str(tmp_path / "saved" / pattern)))
+        assert found["test"] == parts["test"]["text"]
+        assert sorted(found["train"] + found["validation"]) == sorted(parts["train"]["text"])
+    assert sorted(all_documents(tmp_path / "saved" / "train" / "cache-*.arrow")) == sorted(parts["train"]["text"])
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
