@@ -91,10 +91,11 @@ def problems(folder: AnyPath, progress: Callable[[int], None] = lambda done: Non
 
 
 def files_in(folder: AnyPath) -> dict[str, AnyPath]:
-    """Return the files below `folder` except its manifest, by relative name."""
+    """Return the files below `folder` except its manifest, by relative name. Broken links are left out."""
     files: dict[str, AnyPath] = {}
     if isinstance(folder, ObjectPath):
         files.update((path.relative_to(folder).as_posix(), path) for path in folder.files_below())
     else:
-        files.update((path.relative_to(folder).as_posix(), path) for path in folder.rglob("*") if not path.is_dir())
+        found = (path for path in folder.rglob("*") if path.exists() and not path.is_dir())
+        files.update((path.relative_to(folder).as_posix(), path) for path in found)
     return {name: files[name] for name in sorted(files, key=PurePosixPath) if name != MANIFEST}

@@ -97,6 +97,16 @@ def test_all_problems_are_named_at_once(copy):
     }
 
 
+def test_a_broken_link_is_a_missing_file(copy):
+    (copy / "train" / "state.json").unlink()
+    (copy / "train" / "state.json").symlink_to(copy / "moved.json")
+    (copy / "new").write_text("")
+    assert verify_dataset(copy) == {
+        "new": "extra: the manifest does not list it",
+        "train/state.json": "missing",
+    }
+
+
 def test_a_folder_that_is_no_dataset_is_refused(tmp_path, in_process):
     done = in_process("dataset", "verify", tmp_path)
     assert done.returncode == 1
