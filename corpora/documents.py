@@ -55,8 +55,8 @@ class Chunk:
     split: str | None = None
     """their split, if the corpus has own splits"""
 
-    first_row: int | None = None
-    """row number (line number for JSONL), from 1, of the first document; None if the file is one document"""
+    rows: Sequence[int] | None = None
+    """row number (line number for JSONL), from 1, of each document; None if the file is one document"""
 
     skip_invalid: bool = False
     """leave out documents that are not UTF-8, whatever the caller's policy"""
@@ -76,7 +76,7 @@ class Chunk:
             if number < len(part.documents):
                 return part.place(number)
             number -= len(part.documents)
-        return self.origin if self.first_row is None else f"row {self.first_row + number} of {self.origin}"
+        return self.origin if self.rows is None else f"row {self.rows[number]} of {self.origin}"
 
 
 def join(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
@@ -99,7 +99,7 @@ def join(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
 
 def _kind(chunk: Chunk) -> tuple[str | None, bool, bool]:
     """Return what chunks to join have in common."""
-    return chunk.split, chunk.skip_invalid, chunk.first_row is None
+    return chunk.split, chunk.skip_invalid, chunk.rows is None
 
 
 def _join(chunks: Sequence[Chunk]) -> Chunk:
@@ -311,7 +311,7 @@ def _without_invalid(
         if offset is None:
             kept.append(document)
             continue
-        whole_file = chunk.first_row is None and not chunk.skip_invalid and options.encoding is None
+        whole_file = chunk.rows is None and not chunk.skip_invalid and options.encoding is None
         encoding, sure = guess_encoding(data, offset) if whole_file else (None, False)
         text = decode_as_utf8(data, encoding, whole=options.first_bytes is None) if encoding and sure else None
         if encoding and text is not None:
@@ -319,14 +319,14 @@ def _without_invalid(
             dropped.encodings[chunk.origin] = encoding
             continue
         place = chunk.place(i if rows is None else int(rows[i]))
-        where = f"byte {offset}{'' if chunk.first_row is None else ' of its text'} (0x{data[offset]:02x})"
+        where = f"byte {offset}{'' if chunk.rows is None else ' of its text'} (0x{data[offset]:02x})"
         if policy == "skip":
             dropped.invalid_documents += 1
             dropped.add_reason(f"{place}: not UTF-8 at {where}")
         elif policy == "replace":
             kept.append(pa.array([bytes(data).decode(errors="replace").encode()], pa.large_binary()))
         else:
-            remedy = "name its `encoding`" if chunk.first_row is None else "convert it, or name the file's `encoding`"
+            remedy = "name its `encoding`" if chunk.rows is None else "convert it, or name the file's `encoding`"
             looks = "looks like a PDF" if bytes(data[:5]) == b"%PDF-" else encoding and f"may be {encoding}"
             guess = f" (it {looks})" if looks else ""
             raise ValueError(

@@ -145,7 +145,7 @@ class _Rows(NamedTuple):
 def _column(reader: Reader, options: ReadOptions, dropped: Dropped) -> Iterator[_Rows]:
     """Yield the rows of a column. A missing text is empty. Encodings that were found are recorded in `dropped`."""
     for chunk in join(chunk for part in reader.parts() for chunk in part.chunks()):
-        if chunk.first_row is None:
+        if chunk.rows is None:
             raise ValueError(f"{chunk.origin} has no columns to make pairs of: give JSON lines or a table")
         if chunk.bad is not None:  # leaving one text out would shift all later pairs
             raise chunk.bad

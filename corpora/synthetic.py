@@ -255,7 +255,8 @@ class SyntheticDocuments:
                 text = self._source.to_text(symbols[:count])
                 buffers = [None, pa.py_buffer(offsets), pa.py_buffer(text)]
                 array = pa.Array.from_buffers(pa.large_binary(), count, buffers)
-                yield Chunk(documents=array, origin="the synthetic source", split=split, first_row=first + 1)
+                rows = range(first + 1, first + 1 + count)
+                yield Chunk(documents=array, origin="the synthetic source", split=split, rows=rows)
 
 
 def _check_symbols(symbols: int) -> None:

@@ -174,7 +174,7 @@ def column_chunks(
                 documents = _validate(documents)
             except Exception as error:
                 raise failure(error) from error
-            yield Chunk(documents=documents, origin=origin, split=split, first_row=row)
+            yield Chunk(documents=documents, origin=origin, split=split, rows=range(row, row + len(documents)))
             row += len(documents)
 
 

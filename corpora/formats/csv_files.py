@@ -98,7 +98,7 @@ def _rows(path: AnyPath, options: ReadOptions) -> Iterator[list[str]]:
 
 def _chunk(documents: list[bytes], path: AnyPath, split: str | None, last: int) -> Chunk:
     array = pa.array(documents, pa.large_binary())
-    return Chunk(documents=array, origin=str(path), split=split, first_row=last - len(documents) + 1)
+    return Chunk(documents=array, origin=str(path), split=split, rows=range(last - len(documents) + 1, last + 1))
 
 
 def _too_long(what: str, options: ReadOptions) -> ValueError:

@@ -58,9 +58,8 @@ def read_npy(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator
             documents = as_documents(some.reshape(-1), np.arange(len(some) + 1) * width)
         except ValueError as error:
             raise ValueError(f"{path} has {error}") from None
-        yield Chunk(
-            documents=documents, origin=str(path), split=split, first_row=None if array.ndim == 1 else first + 1
-        )
+        numbers = None if array.ndim == 1 else range(first + 1, first + 1 + len(some))
+        yield Chunk(documents=documents, origin=str(path), split=split, rows=numbers)
 
 
 def holds_integers(kind: pa.DataType) -> bool:

@@ -8,7 +8,7 @@ rewrites texts that look like dates, and fails if a later line has a new field.
 import io
 import itertools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -52,11 +52,11 @@ def read_jsonl(
             yield unread(bad, origin, split)
             line += 1
             continue
-        for number, documents in _parse(lines, line, origin, column, unexpected, options.invalid):
+        for rows, documents in _parse(lines, line, origin, column, unexpected, options.invalid):
             if isinstance(documents, DocumentError):
                 yield unread(documents, origin, split)
             else:
-                yield Chunk(documents=documents, origin=origin, split=split, first_row=number)
+                yield Chunk(documents=documents, origin=origin, split=split, rows=rows)
         line += lines.count(b"\n")
 
 
@@ -142,8 +142,8 @@ def _columns(lines: Iterable[bytes]) -> dict[str, None]:
 
 def _parse(
     lines: bytes, number: int, origin: str, column: Column, unexpected: str | None, policy: str
-) -> Iterator[tuple[int, pa.Array | DocumentError]]:
-    """Yield (line number, documents or the error of a line) for `lines`, which begin at line `number` of the file.
+) -> Iterator[tuple[Sequence[int], pa.Array | DocumentError]]:
+    """Yield (line numbers, documents or the error of a line) for `lines`, which begin at line `number` of the file.
 
     Raises ValueError if a line has the field `unexpected`. A block that Arrow refuses is halved until the bad line is
     found. That line may still hold a document (a lone surrogate, a repeated field); otherwise it is an error.
@@ -152,7 +152,7 @@ def _parse(
     are bad lines instead: otherwise the other lines of a block would decide whether Arrow reads such an object.
     """
     if len(lines) <= _SHORT_BYTES and (documents := _parse_short(lines, column, unexpected)) is not None:
-        yield number, documents
+        yield _rows(lines, number, len(documents)), documents
         return
     schema = pa.schema([(name, pa.large_binary()) for name in (column.name, unexpected) if name])
     options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
@@ -171,7 +171,7 @@ def _parse(
             if not broken and unexpected and table.column(unexpected).null_count < len(table):
                 raise ValueError(_late(origin, column, unexpected))
             if not broken:
-                yield number, table.column(column.name).combine_chunks()
+                yield _rows(lines, number, len(table)), table.column(column.name).combine_chunks()
                 return
     middle = lines.find(b"\n", len(lines) // 2) + 1
     if not 0 < middle < len(lines):
@@ -180,7 +180,19 @@ def _parse(
         yield from _parse(lines[:middle], number, origin, column, unexpected, policy)
         yield from _parse(lines[middle:], number + lines.count(b"\n", 0, middle), origin, column, unexpected, policy)
     else:
-        yield number, _parse_line(lines, number, origin, column, unexpected, policy)
+        yield [number], _parse_line(lines, number, origin, column, unexpected, policy)
+
+
+def _rows(lines: bytes, number: int, documents: int) -> Sequence[int]:
+    """Return the line number of each document in `lines`, which begin at line `number`.
+
+    If there are several documents on a line, or documents that span lines, they count as one line each.
+    """
+    if documents != lines.count(b"\n") + (not lines.endswith(b"\n")):
+        filled = [row for row, line in enumerate(lines.split(b"\n"), number) if line.strip()]
+        if len(filled) == documents:
+            return filled
+    return range(number, number + documents)
 
 
 def _parse_short(lines: bytes, column: Column, unexpected: str | None) -> pa.Array | None:
@@ -256,6 +268,7 @@ def read_json(path: AnyPath, split: str | None, options: ReadOptions) -> Iterato
     """
     elements, is_utf8 = _elements(path, options)
     documents: list[bytes | None] = []
+    rows: list[int] = []
     for number, text in enumerate(_texts(elements, path, options), 1):
         encoded = (
             _encode(text, f"element {number} of {path}", is_utf8, options.invalid) if isinstance(text, str) else text
@@ -264,7 +277,8 @@ def read_json(path: AnyPath, split: str | None, options: ReadOptions) -> Iterato
             yield unread(encoded, path, split)
         else:
             documents.append(encoded)
-    yield Chunk(documents=pa.array(documents, pa.large_binary()), origin=str(path), split=split, first_row=1)
+            rows.append(number)
+    yield Chunk(documents=pa.array(documents, pa.large_binary()), origin=str(path), split=split, rows=rows)
 
 
 def _elements(path: AnyPath, options: ReadOptions) -> tuple[list[Any], bool]:

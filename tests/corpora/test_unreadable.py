@@ -74,6 +74,26 @@ def test_an_invalid_line_is_an_error_that_names_it_unless_it_is_skipped(tmp_path
         everything(open_corpus(str(tmp_path), split="hash:0.5", invalid=policy))
 
 
+@pytest.mark.parametrize("before", [b"ok", b"a" * 5000])
+@pytest.mark.parametrize(
+    ("last", "problem"),
+    [("ééé".encode() + b"\xff", "is not UTF-8 at byte 6"), (b"b" * 6000, "has 6,000 bytes of text")],
+)
+def test_a_line_after_blank_lines_is_named_by_its_number(tmp_path, before, last, problem):
+    lines = [b"", b" \r", b"", b'{"text": "%s"}' % before, b"", b"", b'{"text": "%s"}' % last, b""]
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines))
+    with pytest.raises(ValueError, match=rf"row 7 of .*a\.jsonl {problem}"):
+        open_corpus(str(tmp_path), max_document=5500)
+    _, dropped = texts_and_dropped(tmp_path, max_document=5500)
+    assert [reason.partition(" of ")[0] for reason in dropped.reasons] == ["row 7"]
+
+
+def test_an_element_after_an_invalid_one_is_named_by_its_number(tmp_path):
+    (tmp_path / "a.json").write_text('["one", 2, "three", ""]')
+    _, dropped = texts_and_dropped(tmp_path, suffix=".json")
+    assert [reason.partition(" of ")[0] for reason in dropped.reasons] == ["element 2", "row 4"]
+
+
 @pytest.mark.parametrize("suffix", COMPRESSORS)
 def test_a_truncated_file_is_an_error_that_names_it_or_its_rest_is_left_out(tmp_path, suffix):
     lines = [json.dumps({"text": f"{number:07} " * 40}) for number in range(60_000)]
