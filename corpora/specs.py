@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,46 +85,40 @@ def _open_named(spec: str, options: ReadOptions) -> Opened | None:
 
 def _open_card(card: Card, options: ReadOptions) -> Opened:
     options = replace(options, text_column=options.text_column or card.text_column)
-    reader, synthetic = _card_reader(card, options)
-    return Opened(
-        reader=reader,
-        name=card.name,
-        description=card.description,
-        licence=card.licence,
-        synthetic=synthetic,
-    )
-
-
-def _card_reader(card: Card, options: ReadOptions) -> tuple[Reader, dict[str, Any] | None]:
-    """Return the reader of a card, and the description of its source if it is synthetic."""
+    opened = partial(Opened, name=card.name, description=card.description, licence=card.licence)
     match card.reader:
         case "stdlib":
-            return StandardLibrary(), None
+            return opened(reader=StandardLibrary())
         case "files":
-            return _card_files(card, options), None
+            files, skipped = _card_files(card, options)
+            return opened(reader=Files(files, options), skipped_files=skipped)
         case "hub":
             from corpora.hub import Hub, HubName
 
             name = HubName(card.repository, card.config, card.revision)
             size = card.size.get("bytes")
-            return Hub(name, text_column=options.text_column, splits=card.splits, bytes_estimate=size), None
+            return opened(reader=Hub(name, text_column=options.text_column, splits=card.splits, bytes_estimate=size))
     from corpora.synthetic import SyntheticDocuments, source_from_description
 
     source = source_from_description(card.source)
-    return SyntheticDocuments(source, card.documents, card.length), source.describe()
+    reader = SyntheticDocuments(source, card.documents, card.length)
+    return opened(reader=reader, synthetic=source.describe())
 
 
-def _card_files(card: Card, options: ReadOptions) -> Files:
-    """Return the files of a card, whose paths are relative to it."""
+def _card_files(card: Card, options: ReadOptions) -> tuple[list[InputFile], Counter[str]]:
+    """Return the files of a card, whose paths are relative to it, and the number of skipped files by suffix."""
+    skipped: Counter[str] = Counter()
 
     def find(paths: str | Sequence[str]) -> Iterator[InputFile]:
         for path in [paths] if isinstance(paths, str) else paths:
-            yield from _find(path if is_uri(path) else str(card.path.parent / path), options).files
+            found = _find(path if is_uri(path) else str(card.path.parent / path), options)
+            skipped.update(found.skipped)
+            yield from found.files
 
     files = divided(list(find(card.paths)))
     for split, paths in card.splits.items():
         files += [replace(file, split=split) for file in find(paths)]
-    return Files(without_repeats(files), options)
+    return without_repeats(files), skipped
 
 
 def _find(spec: str, options: ReadOptions) -> Found:

@@ -98,6 +98,14 @@ def test_a_wrong_card_is_refused_in_one_sentence(tmp_path, content, complaint):
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
+def test_a_card_counts_the_files_that_it_skips(tmp_path):
+    for name in ("all/a.txt", "all/b.png", "all/c.md", "dev/a.txt", "dev/b.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text")
+    (tmp_path / "card.toml").write_text('reader = "files"\npaths = ["all"]\nsplits = {validation = "dev"}')
+    assert open_corpus(str(tmp_path / "card.toml")).skipped_files == {".png": 2, ".md": 1}
+
+
 def test_a_card_takes_precedence_over_a_folder_of_the_same_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stdlib").mkdir()
