@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 Part = tuple[str, Sequence[bytes | str]]
 """The name and the content of a part of a fingerprint."""
+LONGEST_TOKEN = 4096
+"""Maximum number of characters in a token of a kind that merges or lists characters; loading refuses longer ones."""
 
 
 class Vocabulary:

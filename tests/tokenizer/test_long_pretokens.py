@@ -1,4 +1,7 @@
-"""Very long pretokens are merged window by window, with the ids of merging the whole pretoken."""
+"""Very long pretokens are merged window by window, with the ids of merging the whole pretoken.
+
+Vocabularies that were trained on such pretokens load again.
+"""
 
 import random
 import subprocess
@@ -121,6 +124,38 @@ def test_a_few_long_runs_give_the_ids_of_the_whole_pretoken():
 
     check()
     assert max(widths) > 4
+
+
+RUNS = ["a" * 20_000 + " bc"] * 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kind": "words"},
+        {"kind": "wordpiece"},
+        {"kind": "wordpiece", "merge_by": "likelihood", "min_frequency": 2},
+        {"kind": "character-bpe"},
+    ],
+)
+@pytest.mark.filterwarnings("ignore:the corpus ran out")
+def test_a_vocabulary_that_was_trained_on_a_long_run_loads_again(options, tmp_path):
+    tok = Tokenizer.train(RUNS, 6000, special_tokens=(), **options)
+    tok.save(tmp_path)
+    assert Tokenizer.load(tmp_path).fingerprint == tok.fingerprint
+
+
+@pytest.mark.filterwarnings("ignore:the corpus ran out")
+def test_a_vocabulary_that_grew_on_a_long_run_loads_again(tmp_path):
+    grown = Tokenizer.train(["a bc"] * 2, 263, kind="character-bpe", special_tokens=()).grow(RUNS, 6000)
+    grown.save(tmp_path)
+    assert Tokenizer.load(tmp_path).fingerprint == grown.fingerprint
+
+
+def test_a_word_has_up_to_4096_characters_of_any_width():
+    longest, longer = "é" * 4096, "b" * 4097
+    tok = Tokenizer.train([longest, longer], 10, kind="words", special_tokens=(), min_frequency=1)
+    assert [*tok.vocabulary.ids] == ["[UNK]", longest]
 
 
 def test_a_word_of_2_gib_is_refused_by_unigram():

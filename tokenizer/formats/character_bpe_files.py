@@ -23,10 +23,11 @@ from tokenizer.formats.step_fields import (
     steps_of,
     type_of,
 )
-from tokenizer.formats.unigram_files import LONGEST_PIECE, words_field
+from tokenizer.formats.unigram_files import words_field
 from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.metaspace_splitter import FIRST, NEVER, MetaspaceWords
 from tokenizer.splitting.normalizers import MARK, SPACES_TO_MARKS, Normalization
+from tokenizer.vocabulary import LONGEST_TOKEN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def parse_character_bpe_json(content: dict[str, Any]) -> CharacterPairVocabulary
     for token in vocab:
         expect(token != "", "has an empty token in model.vocab")
         expect(is_unicode(token), f"has {quote(token)} in model.vocab, a token with a lone surrogate")
-        expect(len(token) <= LONGEST_PIECE, f"has a token of {len(token):,} characters in model.vocab")
+        expect(len(token) <= LONGEST_TOKEN, f"has a token of {len(token):,} characters in model.vocab")
     unknown = model.get("unk_token")
     expect(unknown is None or unknown in vocab, f"has model.unk_token = {quote(unknown)}, which model.vocab lacks")
     pairs = _parse_merges(model.get("merges"), vocab, prefix)

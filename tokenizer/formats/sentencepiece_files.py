@@ -16,7 +16,6 @@ from tokenizer.formats.number_text import read_number
 from tokenizer.formats.other_kinds import ONLY
 from tokenizer.formats.spelled_vocabulary import LARGEST_ID, expect, quote
 from tokenizer.formats.strict_json import read_bytes
-from tokenizer.formats.unigram_files import LONGEST_PIECE
 from tokenizer.formats.whole_files import whole_file
 from tokenizer.formats.wire_format import BYTES, FIXED_32, VARINT, Value, fields
 from tokenizer.sentencepiece_vocabulary import (
@@ -43,6 +42,7 @@ from tokenizer.splitting.normalizers import (
 from tokenizer.splitting.precompiled_map import CharacterMap
 from tokenizer.splitting.whole_text import SentencePieceText
 from tokenizer.unigram_vocabulary import UnigramVocabulary
+from tokenizer.vocabulary import LONGEST_TOKEN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -290,7 +290,7 @@ def _parse_piece(message: bytes, number: int) -> tuple[str, float, int]:
     found = _parse(message, PIECE_FIELDS, where)
     piece = _text(found["piece"], f"{where}.piece")
     expect(piece != "", f"has {where} with an empty piece")
-    expect(len(piece) <= LONGEST_PIECE, f"has {where}, a piece of {len(piece):,} characters")
+    expect(len(piece) <= LONGEST_TOKEN, f"has {where}, a piece of {len(piece):,} characters")
     assert isinstance(found["score"], bytes)
     (score,) = struct.unpack("<f", found["score"])
     expect(math.isfinite(score), f"has {where}.score = {score}")

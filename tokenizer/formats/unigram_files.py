@@ -23,13 +23,13 @@ from tokenizer.formats.step_fields import (
 from tokenizer.splitting.metaspace_splitter import FIRST, RUNS, RUNS_REGEX, MetaspaceWords
 from tokenizer.splitting.normalizers import MARK
 from tokenizer.unigram_vocabulary import UnigramVocabulary
+from tokenizer.vocabulary import LONGEST_TOKEN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-LONGEST_PIECE = 4096  # characters
 _NO_PIECES = '"vocab": []'
 _RUNS_FIELD = {"type": "Split", "pattern": {"Regex": RUNS_REGEX}, "behavior": "Isolated", "invert": False}
 
@@ -118,7 +118,7 @@ def _parse_vocab(vocab: Any) -> tuple[list[str], list[float]]:
     for i, entry in enumerate(vocab):
         match entry:
             case [str(piece), float(score)] if (
-                0 < len(piece) <= LONGEST_PIECE
+                0 < len(piece) <= LONGEST_TOKEN
                 and piece not in scores
                 and math.isfinite(score)
                 and (piece.isascii() or is_unicode(piece))
@@ -135,7 +135,7 @@ def _parse_unusual(i: int, entry: Any, scores: dict[str, float]) -> None:
     piece, score = entry
     expect(isinstance(piece, str) and piece != "", f"has model.vocab[{i}] with the piece {quote(piece)}")
     expect(is_unicode(piece), f"has {quote(piece)} in model.vocab[{i}], a piece with a lone surrogate")
-    expect(len(piece) <= LONGEST_PIECE, f"has a piece of {len(piece):,} characters in model.vocab[{i}]")
+    expect(len(piece) <= LONGEST_TOKEN, f"has a piece of {len(piece):,} characters in model.vocab[{i}]")
     if type(score) is int:
         score = read_number(str(score))
     expect(type(score) is float and math.isfinite(score), f"has model.vocab[{i}] with the score {quote(score)}")

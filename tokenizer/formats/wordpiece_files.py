@@ -24,6 +24,7 @@ from tokenizer.splitting.bert_splitter import BertWords
 from tokenizer.splitting.chains import Chain
 from tokenizer.splitting.normalizers import BertText, Normalization
 from tokenizer.text import WHITE_SPACE
+from tokenizer.vocabulary import LONGEST_TOKEN
 from tokenizer.wordpiece_vocabulary import CONTINUATION, LONGEST_WORD, UNKNOWN, WordPieceVocabulary
 
 TYPE_CHECKING = False
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     Made = TypeVar("Made", bound=WordPieceVocabulary | WordVocabulary)
 
-LONGEST_TOKEN = 4096  # bytes
 # The special tokens of BERT, which vocab.txt does not mark.
 BERT_SPECIAL_TOKENS = ("[PAD]", UNKNOWN, "[CLS]", "[SEP]", "[MASK]")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tokenizer.kinds.kind import Kind, changed
 from tokenizer.splitting.integers import FIRST, MOST, Integers
+from tokenizer.vocabulary import LONGEST_TOKEN
 
 if TYPE_CHECKING:
     from typing import Any
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from tokenizer.vocabulary import Vocabulary
 
 DECODER = ({"type": "Fuse"},)
-LONGEST_TOKEN = 4096  # integers; loading refuses longer tokens of characters
 
 
 class IntegerPairs(Kind):

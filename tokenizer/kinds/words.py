@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from heapq import nsmallest
 
 from tokenizer.kinds.kind import Kind, changed
+from tokenizer.vocabulary import LONGEST_TOKEN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ class Words(Kind):
     def train(self, counts: PretokenCounts, options: Options) -> WordVocabulary:
         """Return the vocabulary: special tokens with [UNK], then the most frequent pretokens, ties in ascending order.
 
-        These are the ids of `tokenizers.trainers.WordLevelTrainer`.
+        These are the ids of `tokenizers.trainers.WordLevelTrainer`, except that words above `LONGEST_TOKEN` are left
+        out.
         """
         special_tokens = tuple(dict.fromkeys([*options.special_tokens, UNKNOWN]))
         for spelling in special_tokens:
@@ -60,9 +62,10 @@ class Words(Kind):
                     f"the special token {spelling!r} can be {self.one} of the text: choose another, such as '[NAME]'"
                 )
         least = options.min_frequency or 1
-        frequent = ((-count, pretoken) for pretoken, count in counts.items() if count >= least)
-        learned = nsmallest(options.vocab_size - len(special_tokens), frequent)
-        tokens = [*special_tokens, *(pretoken.decode() for _, pretoken in learned)]
+        frequent = ((-count, pretoken.decode()) for pretoken, count in counts.items() if count >= least)
+        fitting = (word for word in frequent if len(word[1]) <= LONGEST_TOKEN)
+        learned = nsmallest(options.vocab_size - len(special_tokens), fitting)
+        tokens = [*special_tokens, *(word for _, word in learned)]
         ids = {token: i for i, token in enumerate(tokens)}
         return self.vocabulary_class()(
             ids=ids,

@@ -22,7 +22,6 @@ from tokenizer.character_bpe_vocabulary import CharacterPairVocabulary
 from tokenizer.document_blocks import Block
 from tokenizer.encoding.text_encoder import TextEncoder
 from tokenizer.integer_vocabulary import IntegerVocabulary
-from tokenizer.kinds.integers import LONGEST_TOKEN
 from tokenizer.kinds.kind import changed
 from tokenizer.kinds.registry import kind_named
 from tokenizer.kinds.sentencepiece import refuse_model
@@ -35,7 +34,7 @@ from tokenizer.splitting.splitter import Splitter
 from tokenizer.training.counting import PretokenCounts, Progress, count_pretokens
 from tokenizer.training.train import DEFAULT_MIN_FREQUENCY, LARGEST_VOCABULARY
 from tokenizer.training.wordpiece_training import PROGRESS_STEP, MergeLoop, lay_out_symbols
-from tokenizer.vocabulary import Vocabulary
+from tokenizer.vocabulary import LONGEST_TOKEN, Vocabulary
 from tokenizer.warn import warn
 from tokenizer.workers import thread_count
 
@@ -204,13 +203,14 @@ def _rule_for_tokens(vocabulary: MergedVocabulary, options: Growth, apart: set[i
     special = {spelling.encode() for spelling in vocabulary.special_tokens} - {*tokens} | {tokens[i] for i in apart}
     longest = options.max_token_length or 2**62
     if isinstance(vocabulary, IntegerVocabulary):
-        longest = WIDTH * min(longest, LONGEST_TOKEN)
+        longest *= WIDTH
+    of_characters = isinstance(vocabulary, CharacterPairVocabulary)
     words = options.superwords
     # If no token of a vocabulary of characters joins words, no new token does, even if texts are not split into words.
-    in_words = isinstance(vocabulary, CharacterPairVocabulary) and not any(map(_joins_words, filter(None, tokens)))
+    in_words = of_characters and not any(map(_joins_words, filter(None, tokens)))
 
     def is_refused(token: bytes) -> bool:
-        if token in special or len(token) > longest:
+        if token in special or len(token) > longest or (of_characters and len(token.decode()) > LONGEST_TOKEN):
             return True
         return (in_words and _joins_words(token)) or (words is not None and _is_long(token, words))
 

@@ -21,6 +21,7 @@ from tokenizer.splitting.unicode_classes import CODE_POINTS
 from tokenizer.training.counting import PretokenCounts, Progress
 from tokenizer.training.forecast import POSITION_BYTES, begins_character
 from tokenizer.training.merging import check_spare
+from tokenizer.vocabulary import LONGEST_TOKEN
 from tokenizer.wordpiece_vocabulary import CONTINUATION
 
 PROGRESS_STEP = 256  # merges
@@ -122,6 +123,9 @@ def _learn(
     while len(made) < wanted and (pair := loop.find(new)):
         left, right = pair
         text = texts[left] + texts[right].removeprefix(continuation)
+        if len(text) > LONGEST_TOKEN:
+            loop.refuse()
+            continue
         merges.append((texts[left], texts[right]))
         symbol = symbol_of.get(text)
         if symbol is None:
@@ -168,9 +172,9 @@ class MergeLoop:
             return left, right
 
     def refuse(self) -> None:
-        """Leave out the pair found last. It is found again if its count changes."""
+        """Leave out the pair found last. It is found again if it occurs anew."""
         record = self.merging.state[kernel.CURRENT]
-        self.merging.heads[record], self.merging.sizes[record] = kernel.NONE, 0
+        self.merging.heads[record], self.merging.sizes[record], self.merging.counts[record] = kernel.NONE, 0, 0
         self.merging.state[kernel.CURRENT] = kernel.NONE
 
 
