@@ -35,8 +35,13 @@ def trim(
     """Return the vocabulary that `Tokenizer.trim` describes."""
     kind = kind_named(vocabulary.kind)
     required = kind.required_ids(vocabulary) | {*vocabulary.special_tokens.values()}  # refuses other kinds
+    padding = vocabulary.length_settings.get("padding")
+    if padding is not None:
+        required |= {padding["pad_id"]} & {*vocabulary.ids.values()}  # texts do not use it, and batches do
     thread_count(threads)
     check_callable("progress", progress)
+    parts = _parts(vocabulary)
+    required = _closure(required, parts)
     if entries is not None:
         entries = whole_number("entries", entries, 1)
         if entries < len(required):
@@ -44,7 +49,6 @@ def trim(
                 f"entries is {entries:,}, but {len(required):,} tokens, such as bytes, single characters and special "
                 f"tokens, must stay: give at least {len(required):,}"
             )
-    parts = _parts(vocabulary)
     used = count_ids(vocabulary, corpus, threads, progress)
     if entries is None:
         kept = _closure(required | {*np.flatnonzero(used).tolist()}, parts)
@@ -52,10 +56,9 @@ def trim(
         kept = _most_used(vocabulary, used, parts, required, entries)
     renumbered = {old: new for new, old in enumerate(sorted(kept))}
     special = {spelling: renumbered[i] for spelling, i in vocabulary.special_tokens.items()}
-    padding = vocabulary.length_settings.get("padding")
     settings = {**vocabulary.length_settings}
     if padding is not None:
-        settings["padding"] = padding | {"pad_id": special.get(padding["pad_token"], padding["pad_id"])}
+        settings["padding"] = padding | {"pad_id": renumbered.get(padding["pad_id"], padding["pad_id"])}
     return kind.with_ids(
         vocabulary,
         renumbered,

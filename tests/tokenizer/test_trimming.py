@@ -130,6 +130,32 @@ def test_too_few_entries_are_refused(texts, entries):
         Tokenizer.train(texts[0], 600).trim(texts[1], entries)
 
 
+def test_a_trimmed_file_pads_with_the_token_that_padded_before(tmp_path):
+    """Even if this token is an ordinary one, and no text uses it."""
+    peer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"cat": 0, "dog": 1, "[UNK]": 2, "PAD": 3}, "[UNK]"))
+    peer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    peer.enable_padding(pad_id=3, pad_token="PAD")
+    peer.save(str(tmp_path / "tokenizer.json"))
+    trimmed = Tokenizer.load(tmp_path).trim(["cat"])
+    assert [*trimmed.vocabulary.ids] == ["cat", "[UNK]", "PAD"]
+    trimmed.save(tmp_path)
+    peer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert [each.ids for each in peer.encode_batch(["cat cat", "cat"])] == [[0, 0], [0, 2]]
+    assert trimmed(["cat cat", "cat"], padding=True)["input_ids"] == [[0, 0], [0, 2]]
+
+
+def test_a_merged_token_that_pads_stays_with_its_parts(tmp_path):
+    tok = Tokenizer.train(["PAD PAD dog dog"], 262, special_tokens=(), min_frequency=1)
+    tok.save(tmp_path)
+    peer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    peer.enable_padding(pad_id=peer.token_to_id("PAD"), pad_token="PAD")
+    peer.save(str(tmp_path / "tokenizer.json"))
+    tok = Tokenizer.load(tmp_path)
+    assert tok.trim(["dog"], 258).vocabulary.tokens[256:] == [b"AD", b"PAD"]
+    with pytest.raises(ValueError, match="give at least 258"):
+        tok.trim(["dog"], 257)
+
+
 def test_a_sentencepiece_model_must_be_converted_first(texts):
     model = Tokenizer.train(texts[0][:4], 600, kind="unigram", pattern="nmt_nfkc").as_sentencepiece()
     with pytest.raises(ValueError, match="a SentencePiece model cannot grow or be trimmed"):
