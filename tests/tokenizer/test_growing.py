@@ -140,6 +140,13 @@ def test_no_token_spells_a_special_token(halves):
     assert grown.decode(grown.encode_ordinary("zqzqa zqzq")) == "zqzqa zqzq"
 
 
+def test_no_token_is_written_like_a_special_token():
+    """tokenizer.json spells a space as "Ġ"."""
+    tok = Tokenizer.train(["xy xy"], 259, special_tokens=["<|e|>", "Ġab"])
+    grown = tok.grow([" ab ab ab abc abc"] * 3, 262)
+    assert grown.vocabulary.tokens[259:] == [b"ab", b"abc", b" abc"]
+
+
 def test_growth_ends_with_a_warning_where_the_text_has_no_more_pairs(halves):
     tok = Tokenizer.train(halves[0], 400)
     with pytest.warns(UserWarning, match="ran out of pairs that occur at least 2 times: the vocabulary has 40"):

@@ -17,7 +17,7 @@ import numpy as np
 
 from tokenizer.argument_checks import check_callable, whole_number
 from tokenizer.bpe_vocabulary import BytePairVocabulary
-from tokenizer.byte_level import BY_RANKS
+from tokenizer.byte_level import BY_RANKS, BYTE_TO_CHARACTER, unspell
 from tokenizer.character_bpe_vocabulary import CharacterPairVocabulary
 from tokenizer.document_blocks import Block
 from tokenizer.encoding.text_encoder import TextEncoder
@@ -200,7 +200,11 @@ def grow_pairs(vocabulary: MergedVocabulary, counts: PretokenCounts, options: Gr
 def _rule_for_tokens(vocabulary: MergedVocabulary, options: Growth, apart: set[int]) -> Callable[[bytes], bool]:
     """Return the function that tells which new tokens are refused. apart: ids of tokens that no merge makes."""
     tokens = vocabulary.tokens
-    special = {spelling.encode() for spelling in vocabulary.special_tokens} - {*tokens} | {tokens[i] for i in apart}
+    spellings = {spelling.encode() for spelling in vocabulary.special_tokens}
+    if isinstance(vocabulary, BytePairVocabulary):  # tokenizer.json spells bytes in ByteLevel's alphabet
+        alphabet = {*BYTE_TO_CHARACTER.values()}
+        spellings |= {unspell(each) for each in vocabulary.special_tokens if alphabet.issuperset(each)}
+    special = spellings - {*tokens} | {tokens[i] for i in apart}
     longest = options.max_token_length or 2**62
     if isinstance(vocabulary, IntegerVocabulary):
         longest *= WIDTH
