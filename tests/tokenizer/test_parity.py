@@ -116,12 +116,22 @@ def test_languages_are_compressed_more_equally(stdlib_texts):
     ("options", "message"),
     [
         ({"vocab_size": 100}, "vocab_size is 100: give at least 261"),
+        ({"vocab_size": "300"}, "vocab_size must be a whole number"),
+        ({"vocab_size": 300.5}, "vocab_size must be a whole number"),
+        ({"vocab_size": 10**9}, "vocab_size must be at most"),
+        ({"min_frequency": None}, "min_frequency must be a whole number"),
+        ({"min_frequency": "2"}, "min_frequency must be a whole number"),
+        ({"window": 1.5}, "window must be a whole number"),
+        ({"window": -1}, "window must be a whole number of at least 0"),
+        ({"global_merges": -1}, "global_merges must be a whole number of at least 0"),
         ({"parallel": {"de": ["a"]}}, "parallel and corpora differ in the languages de, en"),
         ({"ratios": {"en": 0.0}}, "ratios must be above 0"),
         ({"ratios": {"en": 1.0}, "parallel": {"en": ["a"]}}, "give either parallel or ratios"),
         ({"pattern": "nfkc:cl100k"}, "pattern is nfkc:cl100k, but parity-aware training needs one without"),
     ],
 )
-def test_wrong_arguments_are_named(options, message):
+def test_wrong_arguments_are_named_before_texts_are_read(options, message):
+    texts = iter(["some text"])
     with pytest.raises(ValueError, match=message):
-        train_with_parity({"en": ["some text"]}, **{"vocab_size": 300} | options)
+        train_with_parity({"en": texts}, **{"vocab_size": 300} | options)
+    assert next(texts) == "some text"

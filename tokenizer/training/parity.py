@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from itertools import pairwise
 
+from tokenizer.argument_checks import whole_number
 from tokenizer.byte_level import GPT2_BYTE_ORDER, spell
 from tokenizer.kinds.registry import resolve_splitter
 from tokenizer.special import DEFAULT_SPECIAL_TOKENS, check_special_tokens
@@ -22,7 +23,7 @@ from tokenizer.splitting.patterns import Pattern
 from tokenizer.splitting.splitter import Splitter
 from tokenizer.tokenizer import Tokenizer
 from tokenizer.training.counting import PretokenCounts, Progress, count_pretokens
-from tokenizer.training.train import DEFAULT_MIN_FREQUENCY
+from tokenizer.training.train import DEFAULT_MIN_FREQUENCY, LARGEST_VOCABULARY
 from tokenizer.warn import warn
 
 WINDOW_SHARE = 2.0  # the alpha of `tokenizers`
@@ -44,6 +45,10 @@ class ParityRules:
     ratios: Sequence[float] | None = None
     global_merges: int = 0
     window: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("global_merges", "window"):
+            object.__setattr__(self, name, whole_number(name, getattr(self, name), 0))
 
 
 def train_with_parity(
@@ -69,8 +74,8 @@ def train_with_parity(
     global_merges, window: see `ParityRules`. All other arguments: as in `Tokenizer.train`.
 
     Counts and symbols are Python objects, so this takes much longer than `Tokenizer.train`: seconds per MB. Raises
-    ValueError for languages that differ, for a `pattern` that normalizes text, and for a `vocab_size` below the bytes
-    and the special tokens.
+    ValueError for languages that differ, for a `pattern` that normalizes text, for a `vocab_size` below the bytes and
+    the special tokens, and for numbers that are not whole.
     """
     if not corpora:
         raise ValueError("corpora has no language: give the text of each language by its name")
@@ -93,6 +98,7 @@ def train_with_parity(
         window=window,
     )
     merges_left(vocab_size, special_tokens)  # refuses before counting
+    min_frequency = whole_number("min_frequency", min_frequency, 0)
     training, held_out = counted(corpora), None if parallel is None else counted(parallel)
     return train_with_parity_from_counts(
         training, held_out, vocab_size, rules, special_tokens, min_frequency=min_frequency, progress=progress
@@ -111,6 +117,7 @@ def checked_pattern(spelling: str | Splitter) -> Pattern:
 
 def merges_left(vocab_size: int, special_tokens: Sequence[str]) -> int:
     """Return the number of merges in a vocabulary of this size; ValueError if there is no room for them."""
+    vocab_size = whole_number("vocab_size", vocab_size, 1, LARGEST_VOCABULARY)
     least = 256 + len(check_special_tokens(special_tokens))
     if vocab_size < least:
         raise ValueError(f"vocab_size is {vocab_size}: give at least {least}, for bytes and special tokens")
