@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import PEAK_MEMORY
 from tests.tokenizer.trainers import merges_of_tokenizers, ranks_of_rustbpe, vocabulary, vocabulary_of
-from tokenizer import DEFAULT_SPECIAL_TOKENS, Tokenizer, resolve_pattern
+from tokenizer import DEFAULT_SPECIAL_TOKENS, PretokenCounts, Tokenizer, resolve_pattern
+from tokenizer.training.count_table import Counted
 
 pytestmark = pytest.mark.filterwarnings("ignore:the corpus ran out of pairs")
 
@@ -280,3 +281,11 @@ def test_merges_follow_the_rule_on_one_long_pretoken(reference, text):
     """The pretoken is longer than the initial size of the arrays that grow."""
     tok = Tokenizer.train([text], 256 + 20, "gpt2", special_tokens=(), min_frequency=2)
     assert tok.merges == reference([text], resolve_pattern("gpt2").regex, 20, min_frequency=2)
+
+
+@pytest.mark.parametrize(("memory", "least"), [(8, 2**40 + 1), (150, 4)])
+def test_too_small_a_memory_is_refused_at_once_with_the_least_count_that_fits(memory, least):
+    counted = Counted.of({b"ab": 2**40, b"abc": 100, b"abcdefgh": 3})
+    counts = PretokenCounts(resolve_pattern("gpt2"), *counted)
+    with pytest.raises(ValueError, match=rf"min_count={least}`"):
+        Tokenizer.train_from_counts(counts, 300, memory=memory)

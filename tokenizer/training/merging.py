@@ -8,6 +8,7 @@ times its occurrences, overlapping ones included. Replacement goes from left to 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -35,13 +36,15 @@ def check_memory(counts: PretokenCounts, memory: int | None, characters: bool = 
         return
     lengths = np.diff(counts.offsets)
     widths = None if begins is None else np.add.reduceat(begins, counts.offsets[:-1], dtype=np.int64)
-    least = 1
-    fitting = needed
-    while fitting > memory:
-        least += 1
+
+    def taken(least: int) -> int:
         kept = counts.counts >= least
         left = None if widths is None else int(widths[kept].sum())
-        fitting = merge_bytes(int(kept.sum()), int(lengths[kept].sum()), left)
+        return merge_bytes(int(kept.sum()), int(lengths[kept].sum()), left)
+
+    limits = (np.unique(counts.counts) + 1).tolist()  # the last one leaves nothing
+    least = limits[bisect_left(limits, True, key=lambda limit: taken(limit) <= memory)]
+    fitting = taken(least)
     raise ValueError(
         f"merging {len(counts):,} distinct pretokens takes at least about {needed:,} bytes, more than "
         f"the memory of {memory:,}: allow more, or leave out those that occur less than {least} times "
