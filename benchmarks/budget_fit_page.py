@@ -18,8 +18,8 @@ Row = dict[str, Any]
 """The settings of one training with its result, or with a prediction of the result."""
 
 FITTED: Row = {"text": "books", "entries": 4096, "batch_tokens": 1024, "seed": 0}
-# Shorter runs have less than a thousand steps, and bend the law. A law with them, from 0.28M tokens on, missed a run of
-# 5.3M tokens by 0.08.
+# Shorter runs have fewer than a thousand steps, and bend the law: a law that included runs from 0.28M tokens on missed
+# the run of 5.3M tokens by 0.08 bits per byte.
 LEAST_TOKENS = 1_000_000
 # Alpha and beta of Besiroglu et al. 2024: the runs of Hoffmann et al. 2022, fitted again.
 LITERATURE = (0.348, 0.366)

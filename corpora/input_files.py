@@ -127,9 +127,10 @@ def split_of(relative: PurePath) -> str | None:
 
 
 def divided(files: Sequence[InputFile]) -> list[InputFile]:
-    """Return files that a folder above all of them puts in one split with the splits below that folder, if any.
+    """Return the files, with their splits read below their common folder if the folder's own name hid them.
 
-    Example: `data/test/train/a.txt` and `data/test/dev/a.txt` are train and validation of a corpus named "test".
+    Example: `data/test/train/a.txt` and `data/test/dev/a.txt` are train and validation, not both test. Files keep their
+    split unless all of them have one below the common folder, and train is among at least two such splits.
     """
     if len({file.split for file in files}) == 1 and files[0].split:
         folders = {file.path.parts[:-1] for file in files}

@@ -59,7 +59,7 @@ class LoraLinear(Linear):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Take `matrix` for a new W, and 0 for a new B. Layers that share W and B keep theirs."""
+        """Replace W by `matrix` and B by 0, as new parameters: other layers that share W and B do not change."""
         self.weight = nn.Parameter(self.matrix)
         self.lora_b = nn.Parameter(torch.zeros_like(self.lora_b))
 

@@ -390,7 +390,7 @@ class EncodingMethods(VocabularyMethods):
     def cuts(self, text: memoryview | bytes, piece_bytes: int) -> list[int]:
         """Return byte offsets that cut a long UTF-8 text into pieces of about `piece_bytes` without changing its ids.
 
-        The list is shorter if the text has few safe places. It is empty if the pattern or normalizer reads across them.
+        It is shorter if few spaces follow ASCII letters or digits, and empty if the pattern or normalizer forbids cuts.
         """
         import numpy as np
 

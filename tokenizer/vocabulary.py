@@ -42,7 +42,9 @@ if TYPE_CHECKING:
 Part = tuple[str, Sequence[bytes | str]]
 """The name and the content of a part of a fingerprint."""
 LONGEST_TOKEN = 4096
-"""Maximum number of characters in a token of a kind that merges or lists characters; loading refuses longer ones."""
+"""Most characters (integers, for vocabularies of integers) in a token of any kind but byte-level BPE.
+
+Training leaves longer tokens out, and loading refuses them."""
 
 
 class Vocabulary:

@@ -22,7 +22,7 @@ def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator
     """Yield the text column of a file whose first row names the columns.
 
     Lines end at LF or CR LF. Cells are separated by commas, tabs or semicolons: the most frequent of the three in the
-    first row. Ties go to the comma, in .tsv to the tab. A row with more or fewer cells is an
+    first row. A tie goes to the tab in a .tsv file, and to the comma in any other. A row with more or fewer cells is an
     invalid document. A cell above the limit is a ValueError under every policy, because the rows after such a cell
     cannot be found.
     """

@@ -58,9 +58,9 @@ def _content(path: AnyPath, options: ReadOptions) -> pa.Buffer:
 def text_pieces(path: AnyPath, options: ReadOptions, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
     """Yield a text file as UTF-8 in pieces, without a byte-order mark.
 
-    `start`, `stop`: offsets in an uncompressed UTF-8 file. Raises OtherEncoding before the first piece if that is not
-    UTF-8, `options` name no encoding and `options.invalid` is not "bytes". Raises DocumentError if the file is damaged,
-    or not in the encoding of `options`.
+    `start`, `stop`: offsets in an uncompressed UTF-8 file. Raises OtherEncoding before the first piece if this piece is
+    not UTF-8, unless `options` name an encoding or `options.invalid` is "bytes". Raises DocumentError if the file is
+    damaged, or not in the encoding of `options`.
     """
     pieces = stream_pieces(path, start, stop)
     first = next(pieces, b"")

@@ -74,7 +74,7 @@ def _by_position(
 ) -> BlockMask | None:
     if not (causal or window or pattern):
         return None
-    with torch.inference_mode(False):  # training cannot save a table made in inference mode for its backward pass
+    with torch.inference_mode(False):  # autograd cannot save inference tensors, and training reuses this table
         return _block_mask(Mask(causal=causal, window=window, pattern=pattern), queries, keys, device)
 
 

@@ -43,7 +43,7 @@ def composition_scores(model: LanguageModel, distance: int = 0) -> Composition:
     pairs = [write_and_read(model, *head) for head in heads]
     written, reads = torch.stack([write.T for write, _ in pairs]), torch.stack([read for _, read in pairs])
     in_query, in_key, in_read, in_written = map(_gram, (queries, keys, reads, written))
-    # A later head is A^T B: the Gram matrix of A, B, and |A^T B|.
+    # For Q, K and V, the matrix of the later head is A^T B. Each entry has the Gram matrix of A, then B, then |A^T B|.
     kinds = [(in_key, queries, _norm(in_key, in_query)), (in_query, keys, _norm(in_key, in_query))]
     kinds.append((in_written, reads, _norm(in_written, in_read)))
     found = [torch.full((len(heads), len(heads)), torch.nan, dtype=torch.float64) for _ in kinds]

@@ -21,8 +21,9 @@ class Performer(LinearAttention):
     orthogonal in blocks of D, have the lengths of normal vectors, and do not change in training. A factor on f(q)
     cancels, so f(q) is scaled to a largest feature of 1. Keys are not, because their factor would depend on later keys.
 
-    SMALLEST is added after the scaling, so the factor does not cancel exactly, but the backward pass takes it for a
-    constant. The error of gradients is about 1e-6 with weights of std 0.05, and can be 3 % with weights of std 0.3.
+    Because SMALLEST is added after the scaling, the factor does not cancel exactly. The backward pass still treats the
+    factor as a constant. The error of gradients is about 1e-6 with weights of std 0.05, and can be 3 % with weights of
+    std 0.3.
     """
 
     component = "performer"

@@ -86,7 +86,7 @@ def _own_examples(run: Run) -> tuple[Task, list[Example], list[Example]]:
 
 
 def _other_examples(run: Run, files: ExampleFiles, checkpoint: Path) -> tuple[Task, list[Example], list[Example]]:
-    """Return the task of a run, tuned for a checkpoint, its training examples, and the examples of `files.test`.
+    """Return a run's task as tuned for `checkpoint`, the run's training examples, and the examples of `files.test`.
 
     Without the training examples there are no baselines, and a message says so.
     """

@@ -163,7 +163,7 @@ class Choice:
 
 
 def check_enough(text: TextFacts, name: str) -> None:
-    """Raise ValueError if the text called `name` is too short to train on, or has no validation text."""
+    """Raise ValueError if the text called `name` or one of its splits is too short, or has no validation text."""
     if text.train_bytes < LEAST_BYTES:
         raise ValueError(
             f"{name} has {text.train_bytes:,} bytes of text to train on, and a model needs at least {LEAST_BYTES:,}: "
@@ -171,8 +171,8 @@ def check_enough(text: TextFacts, name: str) -> None:
         )
     if text.least_bytes < LEAST_SPLIT_BYTES:
         raise ValueError(
-            f"a split of {name} has only {text.least_bytes} bytes of text, but needs at least {LEAST_SPLIT_BYTES}: "
-            "leave it out, or give it more text"
+            f"the smallest split of {name} has only {text.least_bytes} bytes of text, but needs at least "
+            f"{LEAST_SPLIT_BYTES}: give this split more text, or leave its files out"
         )
     if not text.validation_bytes:
         raise ValueError(

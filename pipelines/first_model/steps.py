@@ -152,9 +152,9 @@ def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
 
 
 def _measured_flops(choice: Choice) -> float:
-    """Return the speed of training a decoder in FLOP/s; 0 if it does not fit the memory.
+    """Return the speed of training a decoder in FLOP/s; 0 if the decoder does not fit in memory.
 
-    Raises torch.OutOfMemoryError if the smallest decoder does not.
+    Raises torch.OutOfMemoryError if even the smallest decoder does not fit.
     """
     recipe = recipe_for("gpt", choice)
     recipe = replace(recipe, model=replace(recipe.model, vocab_size=choice.vocab_size))

@@ -44,9 +44,9 @@ class Predictor:
 
 
 def tuned_task(run: Run, checkpoint: Path) -> Task:
-    """Return the task of a run, tuned by an evaluation on its held-out examples.
+    """Return the task of a run, tuned by an evaluation on the run's held-out examples.
 
-    It is the newest of the weights of `checkpoint`, or if there is none, the newest of other weights.
+    This is the newest evaluation of `checkpoint`, or of any other checkpoint if `checkpoint` was not evaluated.
     """
     task, own = run.recipe.task, run.facts["dataset_fingerprint"]
     assert task is not None

@@ -120,7 +120,8 @@ class Trainer:
         if resumed:
             say(f"resuming from step {self.at.step:,}, {self.at.share_of(self.config)}")
             if self.at.is_out_of(self.config.patience) and not self._is_over():
-                say(f"no improvement in {self.at.unimproved} validations: give more patience, or 0 for no limit")
+                ended = f"training ended after {self.at.unimproved} validations without improvement"
+                say(f"{ended}: give more patience, or 0 for no limit")
         # Without a checkpoint even the validation before the first step is repeated.
         self.log.open(self.at.step if resumed else -1, log_state)
         frozen = gc.get_freeze_count() > 0

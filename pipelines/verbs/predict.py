@@ -54,8 +54,8 @@ def predict(
 ) -> list[dict[str, Any]]:
     """Predict what a fine-tuned run learned, such as the label of each text; return a dict for each example.
 
-    The fields depend on the task, such as `prediction` and `probability`. An empty text is an error, but rows of a file
-    without a text are skipped with a warning. With `out`, the predictions are in the file
+    The fields depend on the task, such as `prediction` and `probability`. An empty text in `text` or on standard input
+    is an error. Rows of `file` without a text are skipped with a warning. With `out`, the predictions are in that file
     and the list is empty.
 
     Args:
@@ -115,9 +115,10 @@ def _of_file(task: Task, file: Path, empty: "list[Row]") -> "Iterator[Example]":
 def _of_texts(task: Task, texts: Sequence[str]) -> "list[Example]":
     """Return the examples in texts. Raises ValueError for an empty text."""
     examples = []
-    for row in task.rows_of_texts(texts):
+    for number, row in enumerate(task.rows_of_texts(texts)):
         if not (example := task.example(row, labelled=False)):
-            raise ValueError(f"{row.place} is empty, so there is nothing to predict: leave it out")
+            first = 1 + number * len(task.input_names)
+            raise ValueError(f"text {first} is empty: fill it in, or leave its example out")
         examples.append(example)
     return examples
 

@@ -223,7 +223,7 @@ def test_texts_beyond_the_context_are_cut_and_counted(tmp_path, trained_bert):
     assert long == longer
 
 
-def test_texts_and_predictions_stay_in_line_and_rows_without_a_text_are_told(tuned, tmp_path, in_process):
+def test_an_empty_text_is_refused_and_rows_without_a_text_are_reported(tuned, tmp_path, in_process):
     with pytest.raises(ValueError, match="text 2 is empty"):
         tuned.predict(["return 1", "", "import 2"])
     done = in_process("predict", tuned.path, "--json", stdin="return 1\n\nimport 2\n")

@@ -104,7 +104,7 @@ def test_every_split_has_room_for_a_block():
     assert choose(text_of(10**6), LAPTOP).context_length == 256
     assert choose(text_of(10**6, shortest=1000), LAPTOP).context_length == 128
     check_enough(text_of(10**6, shortest=256), "text")
-    with pytest.raises(ValueError, match="a split of text has only 255 bytes of text, but needs at least 256"):
+    with pytest.raises(ValueError, match="the smallest split of text has only 255 bytes of text"):
         check_enough(text_of(10**6, shortest=255), "text")
 
 

@@ -269,7 +269,7 @@ def test_a_run_that_its_patience_ended_goes_on_with_more_patience_only(tmp_path,
     assert ended < 10
     again = pretrain(with_train(recipe, patience=1, tokens=5120), data=dataset_folder, out=out)
     assert again.metrics()["step"].max() == ended
-    assert "no improvement in 1 validations: give more patience, or 0 for no limit" in printed.readouterr().out
+    assert "training ended after 1 validations without improvement: give more patience" in printed.readouterr().out
     again = pretrain(with_train(recipe, patience=0, tokens=5120), data=dataset_folder, out=out)
     assert again.metrics()["step"].max() == 20
 

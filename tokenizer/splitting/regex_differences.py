@@ -1,7 +1,7 @@
-"""Regexes that `tokenizers` reads otherwise than tiktoken, `regex` and this package do.
+"""Regexes that `tokenizers` reads differently from tiktoken, `regex` and this package.
 
-`tokenizers` has the engine Oniguruma. Its anchors can be translated. Everything else is refused, in training, in files
-that are loaded and in files that are saved.
+`tokenizers` uses the engine Oniguruma. Loading translates its anchors `^`, `$` and `\\Z`; training and saving refuse
+them. Training, loading and saving refuse all other differences.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _OTHER_MEANINGS = {
     r"\{\d*,?\d*\}\+": "repeats a repetition in tokenizer.json and gives nothing back elsewhere: "
     "write (?>x{interval}) for x{interval}+",
     r"\{\d+\}\?": "is an optional repetition in tokenizer.json: write {interval}",
-    r"\(\?[a-z-]*[msu][a-z-]*[:)]": "has another meaning or none in tokenizer.json: write [\\s\\S] for any character, "
-    "and only the flags i and x",
+    r"\(\?[a-z-]*[msu][a-z-]*[:)]": "has another meaning or none in tokenizer.json: use only the flags i and x, and "
+    "write [\\s\\S] for any character",
     r"\(\?(?:P[<=>]\w*>?|\|)": "tokenizer.json cannot hold: write (?:...), or (?<name>...) for a group with a name",
 }
 _MIDDLE_FLAGS = re.compile(r"\(\?[ix-]+\)(?=.*\|)", re.DOTALL)

@@ -70,7 +70,7 @@ def pseudo_perplexity(
     """Return the pseudo-perplexity of a masked model (Salazar et al., 2020), and that of the unigram.
 
     It is exp of the mean nats of up to `PSEUDO_POSITIONS` tokens, each masked alone in its block. They are drawn with
-    seed 0 from the tokens of whole blocks that are not special.
+    seed 0 from the ordinary (not special) tokens in whole blocks.
     """
     whole = stream.blocks * objective.length  # a corpus has more tokens, which fill no block
     special = np.isin(stream.read(0, whole), sorted(tokenizer.special_tokens.values()))
