@@ -215,7 +215,8 @@ def _law_lines(rows: Sequence[Row]) -> list[str]:
     lines = ["## Law of bits per byte by weights N and tokens D", ""]
     if len(runs) < 7:
         return [*lines, "This needs seven runs of three sizes.", ""]
-    for name, exponents in (("fitted exponents", None), ("exponents of the literature", LITERATURE)):
+    used = "exponents of the literature, which `bytelm train` uses"
+    for name, exponents in (("fitted exponents", None), (used, LITERATURE)):
         law = law_of(runs, exponents)
         worst = max(map(abs, residuals(law, runs)))
         lines.append(
@@ -223,7 +224,7 @@ def _law_lines(rows: Sequence[Row]) -> list[str]:
             f"{law.token_factor:.2f} / D^{law.token_exponent:.3f}. The largest residual is {worst:.4f}. The law of the "
             f"other runs misses the longest run by {held_out_error(runs, exponents):+.4f}."
         )
-    law = law_of(runs)
+    law = law_of(runs, LITERATURE)
     cells = [
         (
             *(_shape(row), f"{row['tflop']:g}", f"{row['weights']:,}", f"{row['tokens']:,}"),

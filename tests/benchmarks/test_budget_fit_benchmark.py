@@ -10,6 +10,7 @@ import pytest
 from benchmarks.budget_fit import main, rows_of
 from benchmarks.budget_fit_page import (
     FITTED,
+    LITERATURE,
     best_rates,
     held_out_error,
     law_of,
@@ -43,7 +44,7 @@ def exact(layers, width, tflop):
     return run(layers, width, tflop, rate=best_rate(width, run(layers, width, tflop)["tokens"]))
 
 
-EXACT = [exact(*shape, tflop) for shape in [(2, 64), (2, 128), (3, 192)] for tflop in (4, 16, 64)]
+EXACT = [exact(*shape, tflop) for shape in [(2, 64), (2, 128), (3, 192)] for tflop in (16, 64, 256)]
 RATES = (0.0005, 0.002, 0.008, 0.032)
 
 
@@ -69,7 +70,8 @@ def test_a_best_rate_beyond_those_tried_is_marked_and_left_out():
 
 
 def test_the_law_is_recovered_from_exact_runs_and_predicts_them():
-    rows = [*EXACT, exact(2, 64, 4) | {"bits_per_byte": 9.0}, run(2, 64, 4, entries=512, bits_per_byte=0.1)]
+    short = exact(3, 192, 4) | {"bits_per_byte": 0.1}  # less than 1M tokens
+    rows = [*EXACT, exact(2, 64, 16) | {"bits_per_byte": 9.0}, run(2, 64, 16, entries=512, bits_per_byte=0.1), short]
     runs = law_runs(rows)
     assert len(runs) == len(EXACT)
     assert law_of(runs).loss(1e6, 1e7) == pytest.approx(LAW.loss(1e6, 1e7))
@@ -114,7 +116,7 @@ def test_each_setting_is_trained_once_and_predicted_once_and_the_page_has_the_co
 
 def test_train_uses_the_fits_of_the_recorded_runs():
     rows = rows_of(RESULTS / "budget_fit.jsonl")
-    law, runs = law_of(law_runs(rows)), law_runs(rows)
+    law, runs = law_of(law_runs(rows), LITERATURE), law_runs(rows)
     for row in runs:
         used = fit.LAW.loss(row["weights"], row["tokens"])
         assert used == pytest.approx(law.loss(row["weights"], row["tokens"]), abs=0.002)

@@ -172,7 +172,7 @@ def test_a_gpu_that_waits_for_launches_gets_larger_batches(seconds):
     alone = {Setting(size): launch_bound(choice_of(text, gpu, Setting(size))) for size in SIZES}
     single, choice = replace(gpu, measured=alone), choose(text, budget)
     assert choice.setting in budget.measured and choice.setting.batch_factor > 1
-    assert tokens_for(choice, text, budget) > 3 * tokens_for(choose(text, single), text, single)
+    assert tokens_for(choice, text, budget) > 2 * tokens_for(choose(text, single), text, single)
     assert len(budget.measured) <= 10  # each measurement takes seconds
 
 
