@@ -202,7 +202,8 @@ def measured_budget(text: TextFacts, budget: Budget, speed: Callable[[Choice], f
     while setting not in budget.measured:
         found = speed(choice_of(text, budget, setting))
         budget = replace(budget, measured={**budget.measured, setting: found})
-        # On a CPU an unmeasured size counts as fast as the last one, as when benchmarks/results/budget.md was measured.
+        # On a CPU an unmeasured size counts as fast as the last one. Measuring all sizes gave one that is too large for
+        # a minute (docs/training.md).
         if found and len(budget.batch_factors) == 1:
             budget = replace(budget, flops_per_second=found)
         setting = choose(text, budget).setting
