@@ -527,6 +527,13 @@ def test_attention_of_a_token_is_listed_and_tinted(page):
     page.wait_for_function("() => document.querySelector('#read-detail').textContent.includes('<|endoftext|>')")
 
 
+def test_an_error_is_gone_with_its_text(page):
+    page.fill("#text", "word " * 20_000)
+    page.wait_for_selector("#problem:not([hidden])")
+    page.fill("#text", "")
+    page.wait_for_selector("#problem", state="hidden")
+
+
 def test_the_access_token_moves_from_the_address_to_the_session_and_its_requests(visit, runs):
     with serving({"gpt": runs["gpt"]}, names=["other.example"]) as (address, access):
         page = visit(f"{address}#token={access.token}")
