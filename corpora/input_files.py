@@ -320,7 +320,7 @@ def _objects_below(root: ObjectPath) -> Iterator[ObjectPath]:
 
 
 def _without_caches(paths: Iterable[AnyPath]) -> Iterator[AnyPath]:
-    """Yield the paths except those of the caches that `datasets` leaves beside the files of a saved dataset."""
+    """Yield the paths without the files cache-* that `datasets` writes into the folder of a saved dataset."""
     saved: dict[AnyPath, bool] = {}
     for path in paths:
         if path.name.startswith("cache-"):

@@ -127,7 +127,7 @@ class Block(Component):
     def random(self) -> bool:
         """Whether training draws random numbers in this block, for stochastic depth or any dropout.
 
-        Attention weights have no nn.Dropout of their own, but their rate is that of the block's `dropout`.
+        Attention drops weights without an nn.Dropout, at the rate of the block's `dropout`.
         """
         return self.skip > 0 or any(part.p > 0 for part in self.modules() if isinstance(part, nn.Dropout))
 

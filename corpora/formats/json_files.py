@@ -52,12 +52,13 @@ def read_jsonl(
             yield unread(bad, origin, split)
             line += 1
             continue
-        for rows, documents in _parse(lines, line, origin, column, unexpected, options.invalid):
+        ends = lines.count(b"\n")
+        for rows, documents in _parse(lines, ends, line, origin, column, unexpected, options.invalid):
             if isinstance(documents, DocumentError):
                 yield unread(documents, origin, split)
             else:
                 yield Chunk(documents=documents, origin=origin, split=split, rows=rows)
-        line += lines.count(b"\n")
+        line += ends
 
 
 def line_cuts(path: AnyPath, size: int) -> list[int]:
@@ -141,18 +142,19 @@ def _columns(lines: Iterable[bytes]) -> dict[str, None]:
 
 
 def _parse(
-    lines: bytes, number: int, origin: str, column: Column, unexpected: str | None, policy: str
+    lines: bytes, ends: int, number: int, origin: str, column: Column, unexpected: str | None, policy: str
 ) -> Iterator[tuple[Sequence[int], pa.Array | DocumentError]]:
     """Yield (line numbers, documents or the error of a line) for `lines`, which begin at line `number` of the file.
 
-    Raises ValueError if a line has the field `unexpected`. A block that Arrow refuses is halved until the bad line is
-    found. That line may still hold a document (a lone surrogate, a repeated field); otherwise it is an error.
+    `ends`: number of line feeds in `lines`. Raises ValueError if a line has the field `unexpected`. A block that Arrow
+    refuses is halved until the bad line is found. That line may still hold a document (a lone surrogate, a repeated
+    field); otherwise it is an error.
 
     Several objects on one line, and objects that span lines, are read as Arrow reads them. With the policy "skip" they
     are bad lines instead: otherwise the other lines of a block would decide whether Arrow reads such an object.
     """
     if len(lines) <= _SHORT_BYTES and (documents := _parse_short(lines, column, unexpected)) is not None:
-        yield _rows(lines, number, len(documents)), documents
+        yield _rows(lines, ends, number, len(documents)), documents
         return
     schema = pa.schema([(name, pa.large_binary()) for name in (column.name, unexpected) if name])
     options = pa.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
@@ -171,24 +173,25 @@ def _parse(
             if not broken and unexpected and table.column(unexpected).null_count < len(table):
                 raise ValueError(_late(origin, column, unexpected))
             if not broken:
-                yield _rows(lines, number, len(table)), table.column(column.name).combine_chunks()
+                yield _rows(lines, ends, number, len(table)), table.column(column.name).combine_chunks()
                 return
     middle = lines.find(b"\n", len(lines) // 2) + 1
     if not 0 < middle < len(lines):
         middle = lines.rfind(b"\n", 0, max(len(lines) // 2, 0)) + 1
     if 0 < middle < len(lines):
-        yield from _parse(lines[:middle], number, origin, column, unexpected, policy)
-        yield from _parse(lines[middle:], number + lines.count(b"\n", 0, middle), origin, column, unexpected, policy)
+        half = lines.count(b"\n", 0, middle)
+        yield from _parse(lines[:middle], half, number, origin, column, unexpected, policy)
+        yield from _parse(lines[middle:], ends - half, number + half, origin, column, unexpected, policy)
     else:
         yield [number], _parse_line(lines, number, origin, column, unexpected, policy)
 
 
-def _rows(lines: bytes, number: int, documents: int) -> Sequence[int]:
-    """Return the line number of each document in `lines`, which begin at line `number`.
+def _rows(lines: bytes, ends: int, number: int, documents: int) -> Sequence[int]:
+    """Return the line number of each document in `lines`, which have `ends` line feeds and begin at line `number`.
 
     If there are several documents on a line, or documents that span lines, they count as one line each.
     """
-    if documents != lines.count(b"\n") + (not lines.endswith(b"\n")):
+    if documents != ends + (lines[-1:] != b"\n"):
         filled = [row for row, line in enumerate(lines.split(b"\n"), number) if line.strip()]
         if len(filled) == documents:
             return filled

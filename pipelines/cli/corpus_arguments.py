@@ -90,12 +90,13 @@ def need_validation(split: str | None, work: str) -> None:
 WRITTEN = {".arrow", ".html", ".json", ".jsonl", ".toml"}
 
 
-def need_out_outside(corpus: Sequence[str], out: Path, suffix: Sequence[str] | None) -> None:
-    """Raise ValueError if `out` is in a folder of the corpus: the next call would read its files as text.
+def check_text(corpus: Sequence[str], out: Path, split: str | None, reading: ReadingOptions, work: str) -> None:
+    """Raise ValueError if `split` leaves no validation text for `work`, or if `out` is in a folder of the corpus.
 
-    `suffix`: the suffixes that are read in folders; by default some that the files in `out` have.
+    The next call would read the files in `out` as text, unless `reading` names other suffixes than theirs.
     """
-    if suffix and WRITTEN.isdisjoint(suffix):
+    need_validation(split, work)
+    if (suffix := reading.get("suffix")) and WRITTEN.isdisjoint(suffix):
         return
     for name in corpus:
         if (folder := Path(name)).is_dir() and out.resolve().is_relative_to(folder.resolve()):

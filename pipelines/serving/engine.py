@@ -98,7 +98,7 @@ class Engine:
         with self._wake:
             self._refuse_if_closed()
             text = slots.new_text(request, owner)
-            streams[text] = stream  # first: a turn in progress may generate the text as soon as it is added
+            streams[text] = stream  # before it is added: a turn in progress may generate it at once
             slots.add(text)
             self._wake.notify()
         try:

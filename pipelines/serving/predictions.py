@@ -1,7 +1,7 @@
 """`POST /api/predict`: what fine-tuned runs predict for texts.
 
-A run of the task text-to-text writes a whole text for each example. It does so on a thread of its own, so that the
-inference thread continues to answer other requests.
+A run of the task text-to-text writes a whole text for each example, on a separate thread. So the inference thread
+continues to answer other requests.
 """
 
 import asyncio

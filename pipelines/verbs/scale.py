@@ -14,14 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from pipelines.cli.arguments import AsJson, DryRun
-from pipelines.cli.corpus_arguments import (
-    READING,
-    CorpusNames,
-    ReadingOptions,
-    SplitRule,
-    need_out_outside,
-    need_validation,
-)
+from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, SplitRule, check_text
 from pipelines.cli.dry_run import check_dry_run
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
@@ -83,8 +76,7 @@ def scale(
         raise ValueError(f"`workers` is {workers}, but must be at least 1")
     if vocab_size is not None and vocab_size < 1:
         raise ValueError(f"`vocab_size` is {vocab_size}, but a vocabulary has at least one entry")
-    need_validation(split, "the law")
-    need_out_outside(corpus, out, reading.get("suffix"))
+    check_text(corpus, out, split, reading, "the law")
     from corpora import open_corpus
     from pipelines.cli.display import say_on_stderr, write
     from pipelines.cli.process import resumable

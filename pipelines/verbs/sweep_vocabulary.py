@@ -16,14 +16,7 @@ import tyro
 
 from lm.warn import warn
 from pipelines.cli.arguments import AsJson, DryRun, SweptKind
-from pipelines.cli.corpus_arguments import (
-    READING,
-    CorpusNames,
-    ReadingOptions,
-    SplitRule,
-    need_out_outside,
-    need_validation,
-)
+from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, SplitRule, check_text
 from pipelines.cli.dry_run import check_dry_run
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.verbs import verb
@@ -93,8 +86,7 @@ def sweep_vocabulary(
     """
     check_dry_run(dry_run, as_json)
     _check(kinds, sizes, seeds, workers)
-    need_validation(split, "the sweep")
-    need_out_outside(corpus, out, reading.get("suffix"))
+    check_text(corpus, out, split, reading, "the sweep")
     from corpora import open_corpus
     from pipelines.cli.display import quantity, say_on_stderr, write
     from pipelines.cli.process import resumable

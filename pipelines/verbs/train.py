@@ -10,14 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from pipelines.cli.arguments import DryRun
-from pipelines.cli.corpus_arguments import (
-    READING,
-    CorpusNames,
-    ReadingOptions,
-    SplitRule,
-    need_out_outside,
-    need_validation,
-)
+from pipelines.cli.corpus_arguments import READING, CorpusNames, ReadingOptions, SplitRule, check_text
 from pipelines.cli.errors import UsageError
 from pipelines.cli.process import PASSIVE_THREADS
 from pipelines.cli.shell import command
@@ -81,8 +74,7 @@ def train(
         raise ValueError(f"`seed` is {seed}, but must be between 0 and 2^63")
     if (out / "config.toml").exists():
         raise ValueError(f"`out='{out}'` is a run: give a folder for runs, such as {out.parent}")
-    need_validation(split, "the evaluation")
-    need_out_outside(corpus, out, reading.get("suffix"))
+    check_text(corpus, out, split, reading, "the evaluation")
     options: dict[str, Any] = ({"split": split} if split else {}) | reading
     from corpora import open_corpus
 

@@ -236,7 +236,7 @@ def test_the_work_for_each_small_file_is_bounded(tmp_path, kind):
     for number in (300, 800):
         write_small_files(tmp_path / str(number), number, kind)
     read(300)  # imports
-    assert calls_of(lambda: read(800)) - calls_of(lambda: read(300)) < 500 * 410
+    assert calls_of(lambda: read(800)) - calls_of(lambda: read(300)) < 500 * 400
 
 
 def test_a_bad_file_among_many_small_ones_is_named_replaced_or_skipped(tmp_path):
