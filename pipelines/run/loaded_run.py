@@ -74,7 +74,7 @@ class LoadedRun(Laboratory):
     @cached_property
     def loaded(self) -> "Loaded":
         """The model of any kind, its machine and its checkpoint."""
-        return _load(self.run, *self._options)
+        return _load(self.run, *self._options, needs="float64" if self._options[1] == "auto" else "")
 
     @property
     def trained(self) -> "Trained":
@@ -321,7 +321,7 @@ def load_run(
         path: Folder of the run.
         checkpoint: newest, best (the lowest validation loss, or the best score of a task with patience), or the number
             of a step. auto: best with patience, otherwise newest.
-        device: auto, cpu, cuda or mps.
+        device: auto, cpu, cuda or mps. auto is never mps, because Apple GPUs lack the float64 that scores need.
         dtype: Dtype of activations and matrix products: float32, bfloat16 or auto.
         adapter: Folder of an adapter that peft saved for an export of the run, to fold into the weights.
     """

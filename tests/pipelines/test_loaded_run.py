@@ -162,3 +162,12 @@ def test_features_are_the_hidden_states_of_transformers(peers, kind):
     assert torch.equal(run.features(text), run.features(text, layer=len(theirs) - 1))
     with pytest.raises(ValueError, match="`layer` is 99, but must be from 0 to"):
         run.features(text, layer=99)
+
+
+def test_an_apple_gpu_leaves_trained_models_to_the_cpu(run, monkeypatch):
+    """Scores are computed in float64, which Apple GPUs lack."""
+    expected = run.score("def main(self):").log_probability
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    assert bytelm.load_run(run.path).loaded.machine.device_name == "cpu"
+    assert bytelm.score(run.path, "def main(self):").log_probability == expected
