@@ -4,7 +4,7 @@ Sizes differ in width only. Each size has runs of D, 2D and 4D tokens. The learn
 linearly over the last fifth. The runs of D and 2D tokens branch off the run of 4D, so all three take 4.6 D instead of
 7 D (Hägele et al. 2024). At the smallest size, the runs of D tokens train from scratch, one for each learning rate and
 seed. The size N of a model is its FLOPs per token / 6: weights as applied, and attention's products. The learning rate
-is proportional to 1 / width.
+falls with the width, as the optimizer needs.
 """
 
 import json
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from lm.config import ModelConfig
 from lm.config_costs import flops_per_token
+from lm.optim.optimizer_settings import OPTIMIZERS
 from pipelines.cli.display import duration
 from pipelines.files import read_json, write_json
 from pipelines.recipes.config import Device, Dtype
@@ -128,7 +129,9 @@ class Family:
 
         Recipes of one width, rate and seed differ only in settings that a run may change when it resumes.
         """
-        train, scale = self.recipe.train, run.rate * self.recipe.model.width / run.width
+        train = self.recipe.train
+        exponent = OPTIMIZERS[train.optimizer].width_exponent
+        scale = run.rate * (self.recipe.model.width / run.width) ** exponent
         fifth = shortest // 5
         return replace(
             self.recipe,

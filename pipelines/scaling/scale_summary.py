@@ -294,8 +294,8 @@ def sentences(summary: ScaleSummary) -> list[str]:
     )
     rates = ", ".join(f"{loss:.3f} at {rate}x" for rate, loss in summary.rates.items())
     lines.append(
-        f"learning rate: {summary.rate:g}x the recipe's, proportional to 1 / width; bits per byte of the smallest "
-        f"size: {rates}{_rate_end(summary)}"
+        f"learning rate: {summary.rate:g}x the recipe's at the recipe's width, lower in wider models; bits per byte of "
+        f"the smallest size: {rates}{_rate_end(summary)}"
     )
     lines.append(
         "parameters are counted as applied (FLOPs per token / 6): with the output matrix and attention's products, "

@@ -103,6 +103,16 @@ def test_all_runs_have_the_learning_rate_that_was_best_at_the_smallest_size(scal
         assert result["lr"] == pytest.approx(recipe.train.lr * result["rate"] * recipe.model.width / result["width"])
 
 
+@pytest.mark.parametrize(("optimizer", "factor"), [("adamw", 4), ("muon", 2)])
+def test_narrow_models_get_the_higher_learning_rates_that_their_optimizer_needs(optimizer, factor):
+    recipe = load_recipe("gpt-tiny")
+    train = replace(recipe.train, optimizer=optimizer, muon_lr=recipe.train.muon_lr * (optimizer == "muon"))
+    family = Family(replace(on_device(recipe, ENTRIES, "cpu", "float32"), train=train))
+    narrow, wide = (family.recipe_of(ScaleRun(width, 10**6), 10**6).train for width in (32, 128))
+    assert (narrow.lr, narrow.muon_lr) == pytest.approx((factor * train.lr, factor * train.muon_lr))
+    assert (wide.lr, wide.muon_lr) == (train.lr, train.muon_lr)
+
+
 @pytest.mark.parametrize("multiple", [1, 2])
 def test_a_run_that_branches_off_ends_with_the_weights_of_one_that_trained_alone(scaled, tiny, tmp_path, multiple):
     out, summary = scaled
