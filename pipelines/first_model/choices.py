@@ -49,6 +49,9 @@ LEAST_SPLIT_BYTES = 8 * LEAST_CONTEXT
 LEAST_VALIDATION_BLOCKS = 8
 # Models up to this width suit any text.
 ALWAYS_SUITABLE_WIDTH = 128
+# The most parameters of a wider model for each token of the text, without repetition. The weight decay of `with_decay`
+# lets decoders be larger. An encoder gains more from more epochs than from more parameters.
+PARAMETERS_PER_TOKEN: Mapping[Kind, int] = {"gpt": 24, "bert": 4}
 # The recipe whose learning rates were measured.
 RATED_RECIPE = "gpt-tiny"
 
@@ -121,6 +124,8 @@ class Budget:
     """Measured training speeds in FLOP/s; 0 for a model that does not fit the memory"""
     batch_factors: Sequence[int] = (1,)
     """The batches to choose from, as multiples of a recipe's. Larger ones pay where small ones leave a GPU idle."""
+    parameters_per_token: int = PARAMETERS_PER_TOKEN["gpt"]
+    """The most parameters of a model wider than ALWAYS_SUITABLE_WIDTH for each token of the text"""
 
     def tokens_of(self, setting: Setting, vocab_size: int) -> float:
         """Return about how many tokens a model trains on."""
@@ -183,8 +188,7 @@ def check_enough(text: TextFacts, name: str) -> None:
 def choose(text: TextFacts, budget: Budget) -> Choice:
     """Return the choice for a text: the model with the lowest loss after the tokens of the budget.
 
-    If the text or a number of tokens limits the training, only models that suit the tokens are considered, because
-    larger ones overfit.
+    Only models that suit the text, or the number of tokens of the budget, are considered.
     """
     settings = [Setting(*pair) for pair in product(SIZES, budget.batch_factors)]
     choices = [choice_of(text, budget, setting) for setting in settings]
@@ -219,12 +223,12 @@ def _loss(choice: Choice, text: TextFacts, budget: Budget) -> float:
 
 
 def _suits(choice: Choice, text: TextFacts, budget: Budget) -> bool:
-    """Return whether a model is limited by time or FLOPs, or is small enough for the tokens that limit it."""
+    """Return whether a model is small enough for the text, and for the tokens that were asked for."""
     if choice.size.width <= ALWAYS_SUITABLE_WIDTH:
         return True
-    tokens = _tokens(choice, text, budget)
-    limited = budget.tokens is not None or tokens < budget.tokens_of(choice.setting, choice.vocab_size)
-    return not limited or choice.parameters <= LAW.size_for(tokens)
+    if budget.tokens is not None:
+        return choice.parameters <= LAW.size_for(_tokens(choice, text, budget))
+    return choice.parameters <= budget.parameters_per_token * text.train_bytes / bytes_per_token(choice.vocab_size)
 
 
 def tokens_for(choice: Choice, text: TextFacts, budget: Budget, kind: Kind = "gpt") -> float:

@@ -21,6 +21,7 @@ from pipelines.evaluation.results import Evaluation, SplitEvaluation
 from pipelines.first_model.choices import (
     EPOCHS,
     GPU_BATCHES,
+    PARAMETERS_PER_TOKEN,
     SIZES,
     Budget,
     Choice,
@@ -143,7 +144,8 @@ def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
         tokens = max((before.tokens for before in asked if not before.minutes), default=None)
     machine = choose_machine(half=True)
     flops = training_flops(machine)
-    budget = Budget(seconds=60 * minutes, flops_per_second=flops, tokens=tokens, flops=job.flops)
+    largest = min(PARAMETERS_PER_TOKEN[kind] for kind in job.kinds)
+    budget = Budget(60 * minutes, flops, tokens=tokens, flops=job.flops, parameters_per_token=largest)
     if tokens or job.flops or any((job.out / kind / "config.toml").exists() for kind in job.kinds):
         return budget
     if machine.device.type != "cpu":
