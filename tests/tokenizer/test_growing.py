@@ -213,6 +213,18 @@ def test_growing_bpe_over_characters_keeps_ids_and_merges(characters, halves, tm
     assert Tokenizer.load(tmp_path).fingerprint == grown.fingerprint
 
 
+def test_tokens_come_after_special_tokens_that_were_added(tmp_path):
+    texts = ["the cat sat on the mat and the dog ate the cat food again and again"]
+    tok = Tokenizer.train(texts, 280, kind="character-bpe", min_frequency=1).add_special_tokens(["<x>"])
+    grown = tok.grow(texts, 288, min_frequency=1)
+    grown.save(tmp_path)
+    assert Tokenizer.load(tmp_path) == grown
+    assert grown.special_tokens == tok.special_tokens
+    text = f"{texts[0]}<x>again"
+    peer = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    assert peer.encode(text).ids == grown.encode(text, allowed_special="all")
+
+
 @settings(max_examples=60)
 @given(text=st.text(max_size=60) | st.text("self.ruint \n☃é", max_size=200))
 def test_characters_are_joined_further_and_never_cut_anew(characters, text):

@@ -232,6 +232,15 @@ def test_growing_on_other_sequences_keeps_ids_and_joins_tokens(tok, notes, tmp_p
     assert sum(len(grown.encode_ids(riff)) for riff in riffs) < 0.7 * sum(len(tok.encode_ids(riff)) for riff in riffs)
 
 
+def test_growing_keeps_special_tokens_that_were_added(tmp_path):
+    sequences = [[1, 2, 1, 2, 3, 1, 2]] * 5
+    tok = Tokenizer.train_ids(sequences, 5, special_tokens=()).add_special_tokens(["<x>"])
+    grown = tok.grow_ids(sequences, 7)
+    grown.save(tmp_path)
+    assert Tokenizer.load(tmp_path) == grown
+    assert grown.special_tokens == tok.special_tokens == {"<x>": 5}
+
+
 def test_growing_refuses_unknown_integers_texts_and_superwords(tok, notes):
     with pytest.raises(ValueError, match=r"sequences\[0\]"):
         tok.grow_ids([[300]], 500)

@@ -282,7 +282,11 @@ def _with_spelled_merges(
     """Return the vocabulary, whose tokens are strings, with more merges and tokens."""
     grown: CharacterPairVocabulary | IntegerVocabulary = changed(
         vocabulary,
-        ids={**vocabulary.ids, **{token.decode(): vocabulary.size + k for k, token in enumerate(tokens)}},
+        ids={  # with special tokens, as after training: tokenizer.json numbers those outside `ids` after all others
+            **vocabulary.ids,
+            **vocabulary.special_tokens,
+            **{token.decode(): vocabulary.size + k for k, token in enumerate(tokens)},
+        },
         pairs=[*vocabulary.pairs, *((left.decode(), right.decode()) for left, right in added)],
     )
     return grown
