@@ -24,6 +24,7 @@ def possible_exports(config: ModelConfig, tok: Tokenizer, facts: Mapping[str, An
     def hf() -> str:
         chosen = format_of(config, facts.get("model_type"))
         check_padding(config, tok, facts)
+        check_tokenizer(tok)
         return f"as {chosen.auto_class}"
 
     def gguf() -> str:
@@ -56,6 +57,15 @@ def check_padding(config: ModelConfig, tok: Tokenizer, facts: Mapping[str, Any])
         raise ValueError(
             f"the padding id of the run is {pad}, but RoBERTa needs {skipped}: use a vocabulary with this padding id, "
             "or train with model.position_offset=0"
+        )
+
+
+def check_tokenizer(tok: Tokenizer) -> None:
+    """Raise ValueError for a SentencePiece model, which transformers reads with other ids."""
+    if getattr(tok.vocabulary, "source", None) is not None:
+        raise ValueError(
+            "the tokenizer is a SentencePiece model, which transformers reads with other ids: carry the run over to "
+            "the tokenizer that Tokenizer.as_tokenizers() makes of it, and export that run"
         )
 
 

@@ -13,7 +13,7 @@ from lm.exchange.adapters import to_peft
 from pipelines.cli.display import quantity
 from pipelines.exchange.model_card import WITHOUT_MASKS, model_card
 from pipelines.exchange.parts import Edges, Ids, Parts
-from pipelines.exchange.possible_exports import check_padding
+from pipelines.exchange.possible_exports import check_padding, check_tokenizer
 from pipelines.exchange.task_export import task_parts
 from pipelines.files import read_json, save_tensors, whole_folder, write_json, write_whole
 from pipelines.run.checkpoint_reader import load_with_adapters
@@ -77,6 +77,7 @@ def write_transformers_folder(
     ValueError if the run has none.
     """
     tok = run.tokenizer()
+    check_tokenizer(tok)
     start = _start_edges(run, tok) if start_token else None
     ids = _special_ids(run, tok)
     parts = (_language_parts if run.recipe.head is None else task_parts)(run, checkpoint, tok, ids, out.name)

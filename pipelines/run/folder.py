@@ -35,6 +35,8 @@ OPTIONS = {"checkpoint": "auto", "device": "auto", "dtype": "float32", "adapter"
 ADAPTER_CONFIG = "adapter_config.json"
 """File of every folder that peft's save_pretrained writes"""
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model")
+"""What the tokenizer of a run is saved as: one of these"""
 
 
 class Run:
@@ -253,7 +255,7 @@ def check_folder(
         return _changes(run, recipe, facts)
     there = folder.iterdir() if folder.exists() else ()
     foreign = [path.name for path in there if path.name != ".lock" and path.suffix != ".partial"]
-    if foreign and not (foreign == ["tokenizer.json"] and _holds(folder, tokenizer)):
+    if foreign and not (len(foreign) == 1 and foreign[0] in TOKENIZER_FILES and _holds(folder, tokenizer)):
         raise ValueError(
             f"{folder} is not empty and holds no run (it has {foreign[0]}): choose another `out`, or empty it"
         )
@@ -319,7 +321,7 @@ def _changes(run: Run, recipe: Recipe, facts: Mapping[str, Any]) -> list[tuple[s
 
 
 def _holds(folder: Path, tokenizer: Tokenizer) -> bool:
-    """Return whether tokenizer.json is `tokenizer`, as a start that was killed before config.toml leaves it."""
+    """Return whether the folder has `tokenizer`, as a start that was killed before config.toml leaves it."""
     try:
         return Tokenizer.load(folder).fingerprint == tokenizer.fingerprint
     except ValueError:

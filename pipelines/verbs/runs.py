@@ -16,7 +16,7 @@ import tyro
 
 from pipelines.cli.verbs import verb
 from pipelines.files import locked_file
-from pipelines.run.folder import Run
+from pipelines.run.folder import TOKENIZER_FILES, Run
 from pipelines.run.retention import checkpoint_folders, readable_state
 
 DEPTH = 4  # levels of folders to search
@@ -150,7 +150,7 @@ def run_folders(root: Path) -> list[Path]:
         raise ValueError(f"{root} is not a folder: name a folder that contains runs")
     patterns = ["/".join(["*"] * depth + ["config.toml"]) for depth in range(DEPTH + 1)]
     folders = {path.parent for pattern in patterns for path in root.glob(pattern)}
-    return sorted(f for f in folders if (f / "tokenizer.json").exists())
+    return sorted(f for f in folders if any((f / name).exists() for name in TOKENIZER_FILES))
 
 
 def _is_locked(lock: Path) -> bool:

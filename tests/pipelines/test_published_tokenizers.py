@@ -8,9 +8,13 @@ import tokenizers
 import torch
 
 import bytelm
+from pipelines.exchange.possible_exports import possible_exports
+from pipelines.run.folder import Run, check_folder
 from pipelines.verbs.export_hf import export_hf
 from pipelines.verbs.import_hf import import_hf
+from pipelines.verbs.runs import runs
 from tests.pipelines.exchange_cases import our_model, save_peer
+from tests.pipelines.gguf_cases import random_run
 from tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -126,3 +130,30 @@ def test_a_family_that_is_not_supported_is_named_before_its_tokenizer_and_weight
     assert f"config.json has model_type = {model_type!r}: bytelm reads 'gpt2', " in refused.stderr
     (tmp_path / "config.json").write_text('{"model_type": "llama", "quantization_config": {"bits": 4}}')
     assert "config.json has a quantization_config" in in_process("import-hf", ".", "--out", "run").stderr
+
+
+@pytest.fixture
+def sentencepiece_model(shared):
+    return Tokenizer.load(shared / "vectors" / "sentencepiece" / "test_model.model")
+
+
+@pytest.mark.parametrize("facts", [{}, {"imported_from": "a folder"}], ids=["trained", "imported"])
+def test_a_run_on_a_sentencepiece_model_is_not_exported_with_other_ids(facts, sentencepiece_model, tmp_path):
+    run = Run(random_run(tmp_path / "run", sentencepiece_model, facts))
+    with pytest.raises(ValueError, match="the tokenizer is a SentencePiece model, which transformers reads") as refusal:
+        export_hf(run.folder, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    sentences = possible_exports(run.recipe.model, sentencepiece_model, run.facts)
+    assert f"export-hf could not write the run: {refusal.value}" in sentences
+
+
+def test_a_run_on_a_sentencepiece_model_is_listed(sentencepiece_model, tmp_path):
+    run = random_run(tmp_path / "run", sentencepiece_model, {"imported_from": "a folder"})
+    assert [listed.run for listed in runs([tmp_path])] == [str(run)]
+
+
+def test_a_start_that_was_killed_after_writing_a_sentencepiece_model_starts_again(
+    sentencepiece_model, small_recipe, tmp_path
+):
+    sentencepiece_model.save(tmp_path)
+    assert check_folder(tmp_path, small_recipe, {}, sentencepiece_model) == []
