@@ -71,6 +71,15 @@ def test_a_model_gives_the_ids_of_tokenizer_json_for_any_white_space(trained, mo
     assert ours.encode_batch(texts) == trained.encode_batch(texts)
 
 
+@pytest.mark.parametrize("pattern", ["keep-whitespace", "llama2"])
+def test_pieces_of_spaces_are_used_by_a_model(pattern, tmp_path):
+    text = "def f(self):\n        x = 1\n        return x\n    def g(self):\n            return 2\n"
+    rules = PieceRules(byte_fallback=True)
+    tok = Tokenizer.train([text * 3] * 9, 300, pattern, kind="unigram", special_tokens=(), pieces=rules)
+    ours, peer = saved(tok, tmp_path)
+    assert ours.encode_ordinary(text) == peer.encode(text) == tok.encode_ordinary(text)
+
+
 def test_special_tokens_keep_their_ids_in_sentencepiece(trained, model):
     (ours, peer), _ = model
     assert ours.special_tokens == trained.special_tokens

@@ -149,8 +149,10 @@ def _all_pieces(vocabulary: UnigramVocabulary | CharacterPairVocabulary) -> list
 
 
 def _types(vocabulary: UnigramVocabulary, pieces: list[str]) -> list[int]:
-    """Return the type of each piece. A piece with a mark after its start is unused: no word contains it."""
-    types = [UNUSED if MARK in piece[1:] else NORMAL for piece in pieces]
+    """Return the type of each piece. A piece with a mark where words are cut is unused: no word contains it."""
+    cuts = vocabulary.pattern.cuts  # RUNS: only before the first mark of a run
+    inner = [piece[1:] if cuts is True else piece.lstrip(MARK) if cuts else "" for piece in pieces]
+    types = [UNUSED if MARK in rest else NORMAL for rest in inner]
     for byte in vocabulary.byte_ids or ():
         if byte >= 0:
             types[byte] = BYTE
