@@ -20,6 +20,8 @@ from pipelines.verbs.import_gguf import import_gguf
 from tests.pipelines.gguf_cases import DECODERS, ENCODER, LLAMA, model_of, nasty_strings, random_run
 from tests.pipelines.llama_cpp import LlamaCpp
 from tokenizer import END_OF_TEXT, Tokenizer
+from tokenizer.byte_level import spell
+from tokenizer.formats.gguf_fields import gguf_vocabulary
 
 gguf = pytest.importorskip("gguf")
 TEXTS = (
@@ -366,6 +368,14 @@ def test_a_file_without_our_keys_is_the_same_model(files, tmp_path):
 
 
 GGML, HF = "tokenizer.ggml.", "tokenizer.huggingface.json"
+
+
+@pytest.mark.parametrize("name", ["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2"])
+def test_whole_tokens_are_found_first_with_the_pre_tokenizers_of_llama_3(name):
+    tokens = [*map(spell, map(bytes, zip(range(256), strict=True))), "ab", "abc"]
+    keys = {"model": "gpt2", "pre": name, "tokens": tokens, "token_type": [1] * 258, "merges": ["a b"]}
+    tok = Tokenizer(gguf_vocabulary({f"{GGML}{key}": value for key, value in keys.items()}))
+    assert tok.encode("abc") == [257]
 
 
 @pytest.mark.parametrize(

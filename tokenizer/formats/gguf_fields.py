@@ -53,7 +53,7 @@ READ_PRE = {
     "qwen2": "qwen2 stablelm2 hunyuan megrez grok-2 solar-open",
 }
 """Names of llama.cpp's pre-tokenizers with the same regex, by our pattern"""
-IGNORES_MERGES = ("llama-bpe", "llama3", "llama-v3")
+IGNORES_MERGES = ("llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2")
 """Pre-tokenizers with which a pretoken that equals a token is never merged"""
 INDIC_AND_HANGUL = "\u0900\u0dff\u1100\u11ff\u3130\u318f\uac00\ud7a3"  # first and last characters of blocks
 
