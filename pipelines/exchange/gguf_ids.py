@@ -7,6 +7,9 @@ from pipelines.run.text_ids import ids_of, special_ids
 from tokenizer import CLS, MASK, SEP, Tokenizer
 from tokenizer.formats.gguf_fields import PREFIX
 
+ENDS = ("eos", "eot", "eom")
+"""Names of the ids that end a text: the end of a sequence, of a turn, and of a message before a tool's answer"""
+
 
 def special_keys(architecture: str, facts: Mapping[str, Any], tok: Tokenizer) -> dict[str, Any]:
     """Return the ids that llama.cpp adds around a text or stops at; `facts`: see `ids_of`.
@@ -23,7 +26,9 @@ def special_keys(architecture: str, facts: Mapping[str, Any], tok: Tokenizer) ->
     else:
         if len(around.before) > 1:
             raise ValueError(f"the run reads {len(around.before)} ids before a text, and llama.cpp adds at most one")
-        ids = dict(zip(("eos", "eot"), around.stops, strict=False))
+        if len(around.stops) > len(ENDS):
+            raise ValueError(f"the run stops at any of {len(around.stops)} ids, and llama.cpp at three at most")
+        ids = dict(zip(ENDS, around.stops, strict=False))
         ids["bos"] = around.before[0] if around.before else given["bos_token_id"]
         before, after = bool(around.before), False
     ids["padding"] = around.pad

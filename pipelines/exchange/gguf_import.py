@@ -8,6 +8,7 @@ from lm.exchange.gguf import from_gguf
 from pipelines.cli.display import quantity
 from pipelines.exchange.gguf_export import TEMPLATE
 from pipelines.exchange.gguf_file import read_gguf
+from pipelines.exchange.gguf_ids import ENDS
 from pipelines.exchange.imported_run import DEFAULT_OBJECTIVES, warn_of_new_head, write_imported_run
 from pipelines.files import whole_folder
 from pipelines.recipes.recipe import Recipe
@@ -55,7 +56,7 @@ def _text_facts(keys: Mapping[str, Any], tok: Tokenizer, architecture: str) -> d
             raise ValueError(f"has {PREFIX}{name}_token_id = {i!r}, which is no id of its tokenizer: fetch it again")
         return i
 
-    ends = [i for i in (found("eos"), found("eot")) if i is not None]
+    ends = [i for i in map(found, ENDS) if i is not None]
     special = {"bos_token_id": found("bos"), "eos_token_id": ends or None, "pad_token_id": found("padding")}
     # llama.cpp adds a start token by default after these names only.
     starts = keys.get(f"{PREFIX}add_bos_token", keys.get(f"{PREFIX}pre") in IGNORES_MERGES)

@@ -13,6 +13,7 @@ import torch
 from pipelines.exchange.possible_exports import possible_exports
 from pipelines.recipes.recipe import load_recipe
 from pipelines.run.folder import Run
+from pipelines.run.text_ids import text_ids
 from pipelines.verbs.embed import embed
 from pipelines.verbs.export_gguf import export_gguf
 from pipelines.verbs.generate import generate
@@ -368,6 +369,16 @@ def test_a_file_without_our_keys_is_the_same_model(files, tmp_path):
 
 
 GGML, HF = "tokenizer.ggml.", "tokenizer.huggingface.json"
+
+
+def test_up_to_three_ids_that_end_a_text_survive_export_and_import(tok, tmp_path):
+    for number, stops in enumerate([(0,), (0, 2), (0, 2, 1)]):
+        run = random_run(tmp_path / f"run-{number}", tok, {"special_ids": {"eos_token_id": [*stops]}})
+        again = import_gguf(export_gguf(run, out=tmp_path / f"{number}.gguf"), out=tmp_path / f"again-{number}")
+        assert text_ids(Run(again), tok).stops == stops
+    run = random_run(tmp_path / "run", tok, {"special_ids": {"eos_token_id": [0, 1, 2, 3]}})
+    with pytest.raises(ValueError, match="the run stops at any of 4 ids"):
+        export_gguf(run, out=tmp_path / "out.gguf")
 
 
 @pytest.mark.parametrize("name", ["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "lfm2"])
