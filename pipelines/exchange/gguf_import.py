@@ -68,6 +68,10 @@ def _text_facts(keys: Mapping[str, Any], tok: Tokenizer, architecture: str) -> d
     }
     if architecture == "encoder":
         ids = {ours: found(name) for ours, name in ROLES.items()}
+        ids[CLS] = found("cls") if ids[CLS] is None else ids[CLS]  # as llama.cpp's converter wrote it until 2025
+        for role in (CLS, SEP):
+            if ids[role] is None and role not in tok.special_tokens:
+                raise ValueError(f"has no {PREFIX}{ROLES[role]}_token_id, which texts need: fetch a complete file")
         facts["roles"] = {o: i for o, i in ids.items() if i is not None and tok.special_tokens.get(o) != i}
         facts["around_text"] = {"before": _listed(ids[CLS]), "after": _listed(ids[SEP])}
     elif template := keys.get(TEMPLATE):

@@ -20,7 +20,7 @@ from pipelines.verbs.generate import generate
 from pipelines.verbs.import_gguf import import_gguf
 from tests.pipelines.gguf_cases import DECODERS, ENCODER, LLAMA, model_of, nasty_strings, random_run
 from tests.pipelines.llama_cpp import LlamaCpp
-from tokenizer import END_OF_TEXT, Tokenizer
+from tokenizer import CLS, END_OF_TEXT, MASK, SEP, Tokenizer
 from tokenizer.byte_level import spell
 from tokenizer.formats.gguf_fields import gguf_vocabulary
 
@@ -337,10 +337,10 @@ def test_existing_files_are_kept(tok, tmp_path):
 # Files of others
 
 
-def rewritten(file, out, drop=(), dtypes=None, **changed):
+def rewritten(file, out, drop=(), dtypes=None, architecture="qwen3", **changed):
     """Write a file again with the package `gguf`, without some keys and with others changed."""
     reader = gguf.GGUFReader(file)
-    writer = gguf.GGUFWriter(out, "qwen3")
+    writer = gguf.GGUFWriter(out, architecture)
     for name, field in reader.fields.items():
         if name.startswith("GGUF.") or name in (*drop, "general.architecture", *changed):
             continue
@@ -369,6 +369,24 @@ def test_a_file_without_our_keys_is_the_same_model(files, tmp_path):
 
 
 GGML, HF = "tokenizer.ggml.", "tokenizer.huggingface.json"
+
+
+@pytest.mark.filterwarnings("ignore:.*no masked-token head")
+def test_an_encoder_that_llama_cpp_converted_until_2025_reads_its_start_token(tmp_path):
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    tok = Tokenizer.train(["it was a dark and stormy night"] * 9, 60, kind="wordpiece", special_tokens=special)
+    facts = {"imported_from": "a folder", "roles": {CLS: 2, SEP: 3, MASK: 4}}
+    run = random_run(tmp_path / "run", tok, facts, **ENCODER, token_types=2)
+    file = export_gguf(run, out=tmp_path / "bert.gguf")
+    later = [f"{GGML}{name}" for name in ("bos_token_id", "eos_token_id", "add_bos_token", "add_eos_token")]
+    old = rewritten(file, tmp_path / "old.gguf", drop=(*later, HF), architecture="bert")
+    again = import_gguf(old, out=tmp_path / "again")
+    (tmp_path / "text.txt").write_text("it was a dark night")
+    vectors = [np.load(embed(each, tmp_path / "text.txt", out=tmp_path / f"{each.name}.npy")) for each in (run, again)]
+    np.testing.assert_array_equal(*vectors)
+    damaged = rewritten(old, tmp_path / "damaged.gguf", drop=(f"{GGML}cls_token_id",), architecture="bert")
+    with pytest.raises(ValueError, match=r"damaged\.gguf has no tokenizer\.ggml\.bos_token_id"):
+        import_gguf(damaged, out=tmp_path / "none")
 
 
 def test_up_to_three_ids_that_end_a_text_survive_export_and_import(tok, tmp_path):
