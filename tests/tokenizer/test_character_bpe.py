@@ -193,3 +193,19 @@ def test_any_pattern_splits_for_bpe_over_characters(text):
     plain = CharacterMerging(vocabulary)
     expected = [i for pretoken in vocabulary.pattern.pretokens(data) for i in plain.encode(pretoken)]
     assert ours.encode_ordinary(data) == expected
+
+
+def test_bytes_without_a_token_become_the_unknown_token(tmp_path):
+    """As in files of tokenizers whose BpeTrainer had no initial_alphabet."""
+    peer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="[UNK]"))
+    peer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    peer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=40, special_tokens=["[UNK]"], show_progress=False)
+    peer.train_from_iterator(["to be or not to be, that is the question"], trainer)
+    peer.save(str(tmp_path / "tokenizer.json"))
+    tok = Tokenizer.load(tmp_path)
+    tok.save(tmp_path / "again")
+    again = tokenizers.Tokenizer.from_file(str(tmp_path / "again" / "tokenizer.json"))
+    for text in ("to be é", "", " Z", "to 漢 be"):
+        assert tok.encode_ordinary(text) == peer.encode(text).ids == again.encode(text).ids
+    assert Tokenizer.load(tmp_path / "again") == tok

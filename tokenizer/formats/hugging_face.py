@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from tokenizer.bpe_vocabulary import BytePairVocabulary
-from tokenizer.byte_level import BY_MERGES, WHOLE_FIRST, spell
+from tokenizer.byte_level import BY_MERGES, BYTE_TO_CHARACTER, WHOLE_FIRST, spell
 from tokenizer.formats.added_tokens import parse_added_tokens_field
 from tokenizer.formats.length_settings import parse_length_settings
 from tokenizer.formats.other_kinds import ONLY
@@ -48,6 +48,7 @@ BPE_MODEL: dict[str, Any] = {
 # The place of tokens and merges in the JSON of all other fields.
 NO_ENTRIES = '"vocab": {},\n    "merges": []'
 
+_ALPHABET = {*BYTE_TO_CHARACTER.values()}
 _NOT_ADDED = "is not an added token with the id that tokenizers gives it"
 _BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 
@@ -74,8 +75,15 @@ def is_byte_level(content: dict[str, Any]) -> bool:
         and ("ByteLevel" in others or normalizers[-1] == "ByteLevel")
         and "Metaspace" not in others
         and not any(marks)
+        and not _has_unknown_bytes(model)
         and (decoder is None or type_of(decoder) == "ByteLevel")
     )
+
+
+def _has_unknown_bytes(model: dict[str, Any]) -> bool:
+    """Return whether bytes without a token become the unknown token, as in BPE over characters."""
+    vocab = model.get("vocab")
+    return model.get("unk_token") is not None and isinstance(vocab, dict) and not vocab.keys() >= _ALPHABET
 
 
 def tokenizer_json(vocabulary: BytePairVocabulary) -> Iterator[str]:
