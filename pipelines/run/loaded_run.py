@@ -27,6 +27,7 @@ from pipelines.run.laboratory import Laboratory
 from pipelines.run.retention import readable_state
 from pipelines.run.text_features import hidden_states, text_vectors
 from pipelines.run.text_ids import TextIds, text_ids
+from pipelines.training.batch_objectives import require_special_tokens
 from tokenizer import CLS, MASK, SEP, Tokenizer
 
 if TYPE_CHECKING:
@@ -285,7 +286,8 @@ class LoadedRun(Laboratory):
         """The ids before and after a text, and the special tokens that are not text in it."""
         special, architecture = self.around.special, self.config.model.architecture
         if architecture == "encoder":
-            masks = {spelling for spelling, i in self.tokenizer.special_tokens.items() if i == special[MASK]}
+            require_special_tokens("an encoder", (CLS, SEP), special)
+            masks = {spelling for spelling, i in self.tokenizer.special_tokens.items() if i == special.get(MASK)}
             return [special[CLS]], [special[SEP]], masks
         return list(self.around.before), list(self.around.after) if architecture == "encoder-decoder" else [], set()
 
@@ -293,9 +295,7 @@ class LoadedRun(Laboratory):
         """Return the ids (1, T) that the model reads, and those of the source of an encoder-decoder with a target."""
         architecture, device = self.config.model.architecture, self._body.embedding.weight.device
         if target is not None and architecture != "encoder-decoder":
-            raise ValueError(
-                f"only an encoder-decoder takes a target; the architecture of this model is {architecture}"
-            )
+            raise ValueError(f"only an encoder-decoder takes a target; this model's architecture is {architecture}")
         rows = [self.ids(text)] + ([] if target is None else [self.target_ids(target)])
         if not all(rows):
             raise ValueError("the text has no tokens, and the model has no start token: give a text")

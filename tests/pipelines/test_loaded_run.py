@@ -9,6 +9,8 @@ import torch
 
 import bytelm
 from pipelines.run.loaded_run import LoadedRun
+from tests.pipelines.gguf_cases import ENCODER, random_run
+from tokenizer import CLS, SEP, Tokenizer
 
 
 @pytest.fixture
@@ -171,3 +173,13 @@ def test_an_apple_gpu_leaves_trained_models_to_the_cpu(run, monkeypatch):
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
     assert bytelm.load_run(run.path).loaded.machine.device_name == "cpu"
     assert bytelm.score(run.path, "def main(self):").log_probability == expected
+
+
+def test_an_encoder_without_the_tokens_around_a_text_names_them_and_needs_no_mask(tmp_path):
+    around = Tokenizer.train(["import os"], 258, special_tokens=(CLS, SEP))
+    encoder = bytelm.load_run(random_run(tmp_path / "around", around, **ENCODER), device="cpu")
+    assert encoder.ids("a b") == [around.special_tokens[CLS], *around.encode("a b"), around.special_tokens[SEP]]
+    other = Tokenizer.train(["import os"], 258, special_tokens=("<s>",))
+    encoder = bytelm.load_run(random_run(tmp_path / "other", other, **ENCODER), device="cpu")
+    with pytest.raises(ValueError, match=r"an encoder needs the special token <\|cls\|>, which the tokenizer lacks"):
+        encoder.ids("a b")
