@@ -167,7 +167,7 @@ def _check_deletion(without: Sequence[str], against: object, measuring: Mapping[
     """Raise ValueError for measurements that need the whole model beside the one `without` its parts."""
     if not without:
         return
-    unfit = [name for name in ("memorisation", "entropy_calibration") if measuring.get(name)]
+    unfit = [name for name in ("memorisation", "entropy_calibration", "sinks") if measuring.get(name)]
     if unfit or against is not None:
         raise ValueError(f"`without` cannot be combined with `{(unfit or ['against'])[0]}`: leave one of them out")
 

@@ -63,6 +63,7 @@ def test_an_encoder_is_scored_with_the_means_of_masked_training_blocks(trained_b
     without = bert.evaluate(without=("mlp.0",)).splits["validation without mlp.0"]
     assert without.cross_entropy == pytest.approx(expected.cross_entropy, rel=1e-5)
     assert without.cross_entropy != pytest.approx(bert.evaluate().validation.cross_entropy, rel=1e-4)
+    assert without.pseudo_perplexity is None
 
 
 def _mlp_outputs(model, inputs):
@@ -74,6 +75,13 @@ def _mlp_outputs(model, inputs):
 def test_an_encoder_decoder_is_refused(trained_t5):
     with pytest.raises(ValueError, match="`without` cannot name one of its stacks"):
         bytelm.evaluate(trained_t5, without=("mlp.0",))
+
+
+def test_no_number_of_the_whole_model_stands_beside_those_without_a_part(gpt):
+    found = gpt.evaluate(without=("mlp.0",), ablation="zero", context=128).splits["validation without mlp.0"]
+    assert found.beyond_trained_length.parts() == ["No loss beyond the trained length: parts of the model are deleted."]
+    with pytest.raises(ValueError, match="`without` cannot be combined with `sinks`"):
+        gpt.evaluate(without=("mlp.0",), ablation="zero", context=128, sinks=4)
 
 
 def test_the_instrument_finds_what_evaluate_without_each_part_finds(gpt):

@@ -43,12 +43,14 @@ class PseudoPerplexity(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class OfMaskedModel(Measurement):
-    """The pseudo-perplexity of an encoder. It is always measured."""
+    """The pseudo-perplexity of an encoder. It is measured unless parts of the model are deleted."""
 
     result = PseudoPerplexity
 
     def measure(self, split: ScoredSplit) -> PseudoPerplexity | None:
         if not (isinstance(split.objective, MaskedToken) and isinstance(split.stream, TokenStream)):
+            return None
+        if split.plan.options.without:  # the parts are only absent while the split is scored
             return None
         unigram = split.baselines.unigram if split.baselines else None
         with Bar("masking one by one", PSEUDO_POSITIONS, "tok") as bar:

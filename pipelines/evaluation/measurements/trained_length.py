@@ -107,7 +107,10 @@ class BeyondTrainedLength(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class OfLongWindows(Measurement):
-    """The loss by position beyond the trained length. It is measured if a decoder reads longer windows."""
+    """The loss by position beyond the trained length. It is measured if a decoder reads longer windows.
+
+    Models without some of their parts have the reason why it is not measured.
+    """
 
     result = BeyondTrainedLength
 
@@ -132,17 +135,26 @@ class OfLongWindows(Measurement):
         window, trained = split.plan.windows.window, window_of(split.plan.run.trained_recipe)
         if window <= trained or not isinstance(split.objective, NextToken):
             return None
-        assert isinstance(split.stream, TokenStream)
-        count = (split.stream.tokens - 1) // window
-        if count < 2:
-            why = f"the split has {split.stream.tokens:,} tokens, too few for two texts of {window:,} tokens"
+        if why := _reason_to_leave_out(split, window):
             return BeyondTrainedLength(0, trained, left_out=f"No loss beyond the trained length: {why}.")
-        with Bar("reading long texts", min(count, TEXTS) * window, "tok") as bar:
+        assert isinstance(split.stream, TokenStream)
+        texts = min(TEXTS, (split.stream.tokens - 1) // window)
+        with Bar("reading long texts", texts * window, "tok") as bar:
             losses = losses_of_texts(split, trained, self.sinks, bar.update)
         return beyond_trained_length(losses, trained)
 
 
 MEASUREMENT = OfLongWindows
+
+
+def _reason_to_leave_out(split: ScoredSplit, window: int) -> str | None:
+    """Return why a split has no loss of long windows; None if it has one."""
+    assert isinstance(split.stream, TokenStream)
+    if split.plan.options.without:  # the parts are only absent while the split is scored
+        return "parts of the model are deleted"
+    if split.stream.tokens <= 2 * window:
+        return f"the split has {split.stream.tokens:,} tokens, too few for two texts of {window:,} tokens"
+    return None
 
 
 @torch.no_grad()
