@@ -150,6 +150,14 @@ def test_estimates_are_means_over_texts_and_differences_from_windows():
     assert "is better than reading in windows of 16 tokens" in found.parts()[-1]
 
 
+def test_models_with_a_document_mask_give_the_reason(tmp_path, small_recipe, dataset_folder):
+    """A window beyond the trained length holds several documents, which such a model never reads together."""
+    recipe = replace(small_recipe, model=replace(small_recipe.model, document_mask=True))
+    pretrain(replace(recipe, train=replace(recipe.train, tokens=256)), data=dataset_folder, out=tmp_path / "gpt")
+    found = evaluate(tmp_path / "gpt", context=LONG).validation.beyond_trained_length
+    assert "the model has a document mask and does not see earlier documents" in found.left_out
+
+
 def test_learned_positions_are_refused_before_anything_is_measured(tmp_path, small_recipe, dataset_folder):
     recipe = replace(small_recipe, model=replace(small_recipe.model, positions="learned"))
     pretrain(replace(recipe, train=replace(recipe.train, tokens=256)), data=dataset_folder, out=tmp_path / "gpt")

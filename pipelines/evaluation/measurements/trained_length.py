@@ -109,7 +109,7 @@ class BeyondTrainedLength(Result):
 class OfLongWindows(Measurement):
     """The loss by position beyond the trained length. It is measured if a decoder reads longer windows.
 
-    Models without some of their parts have the reason why it is not measured.
+    Models with a document mask or without some of their parts have the reason why it is not measured.
     """
 
     result = BeyondTrainedLength
@@ -152,6 +152,8 @@ def _reason_to_leave_out(split: ScoredSplit, window: int) -> str | None:
     assert isinstance(split.stream, TokenStream)
     if split.plan.options.without:  # the parts are only absent while the split is scored
         return "parts of the model are deleted"
+    if split.model.config.document_mask:
+        return "the model has a document mask and does not see earlier documents"
     if split.stream.tokens <= 2 * window:
         return f"the split has {split.stream.tokens:,} tokens, too few for two texts of {window:,} tokens"
     return None
