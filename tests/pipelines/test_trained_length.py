@@ -150,6 +150,15 @@ def test_estimates_are_means_over_texts_and_differences_from_windows():
     assert "is better than reading in windows of 16 tokens" in found.parts()[-1]
 
 
+def test_differences_of_few_texts_have_no_verdict():
+    rng = np.random.default_rng(5)
+    losses = {"at once": rng.normal(3.2, 0.1, (40, 64)), "in windows": rng.normal(3.0, 0.1, (40, 64))}
+    assert "reading at once is worse than reading in windows" in beyond_trained_length(losses, 16).parts()[-1]
+    few = beyond_trained_length({name: nats[:2] for name, nats in losses.items()}, 16).parts()[-1]
+    assert "2 texts are too few for an interval" in few
+    assert "worse" not in few and "95 %" not in few
+
+
 def test_models_with_a_document_mask_give_the_reason(tmp_path, small_recipe, dataset_folder):
     """A window beyond the trained length holds several documents, which such a model never reads together."""
     recipe = replace(small_recipe, model=replace(small_recipe.model, document_mask=True))

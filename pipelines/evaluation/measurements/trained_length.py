@@ -30,6 +30,7 @@ from lm.position_checks import check_sinks
 from lm.task_model import reconfigured
 from pipelines.cli.display import Bar
 from pipelines.dataset.reader import TokenStream
+from pipelines.evaluation.confidence import FEWEST_CONTEXTS
 from pipelines.evaluation.measurement import Measurement, Result, Section, Table
 from pipelines.evaluation.measurements.predictions import Curves
 from pipelines.evaluation.planning import EvaluationOptions, window_of
@@ -98,6 +99,11 @@ class BeyondTrainedLength(Result):
     def _verdict(self, name: str, difference: Estimate) -> str:
         mean, low, high = difference
         length = f"{self.trained_length:,} tokens"
+        if self.texts < FEWEST_CONTEXTS:
+            return (
+                f"Beyond {length}, reading {name} differs from reading in windows of {length} by {mean:+.3f} bits per "
+                f"token; {self.texts:,} texts are too few for an interval."
+            )
         words = "is worse than" if low > 0 else "is better than" if high < 0 else "is not clearly different from"
         return (
             f"Beyond {length}, reading {name} {words} reading in windows of {length}: {mean:+.3f} bits per token "
