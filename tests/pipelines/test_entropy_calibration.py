@@ -100,6 +100,14 @@ def test_the_entropies_of_all_positions_add_up_to_the_entropy_of_all_texts():
     assert max(exact) - min(exact) > 0.05
 
 
+def test_more_texts_than_windows_do_not_narrow_the_interval_of_the_loss_on_real_text():
+    model, windows = markov_model(SOURCE, 64), 30
+    stream = stream_of(SOURCE, windows * 64 + 1, 64)
+    once, often = (entropy_calibration(model, stream, 64, texts).positions[-1] for texts in (windows, 20 * windows))
+    widths = [row.validation[2] - row.validation[1] for row in (once, often)]
+    assert widths[1] == pytest.approx(widths[0], rel=0.2)
+
+
 def test_the_first_position_and_the_real_text_need_no_generation(trained_gpt, dataset_folder, tmp_path):
     """All windows are drawn, so the means equal the loss by position over whole windows."""
     run = shutil.copytree(trained_gpt, tmp_path / "gpt")

@@ -41,7 +41,7 @@ Progress = Callable[[float], None]
 
 
 Estimate = tuple[float, float, float]
-"""A mean with its 95 % interval, of a bootstrap over texts: (mean, low, high), in bits per token."""
+"""A mean with its 95 % interval, of a bootstrap over windows of the split: (mean, low, high), in bits per token."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class CalibratedEntropy(Result):
         "Entropy calibration: the model generates texts at temperature 1, each from the first token of a window of the "
         'split. "Generated text" is the mean entropy of its predictions on these texts, "real text" its mean loss on '
         "the windows themselves. The two are equal for a calibrated model. The interval is from a bootstrap over "
-        "texts. All values are bits per token, by position.",
+        "windows. All values are bits per token, by position.",
     )
 
     texts: int
@@ -159,7 +159,7 @@ def entropy_calibration(
         own.append(torch.stack(steps, dim=-1).cpu().numpy())
         nats = target_nats(model, batch, batch.weights > 0)
         real.append(nats.view(batch.targets.shape).cpu().numpy())
-    positions = _rows(bits(1) * np.concatenate(own), bits(1) * np.concatenate(real))
+    positions = _rows(bits(1) * np.concatenate(own), bits(1) * np.concatenate(real), starts)
     return CalibratedEntropy(texts, tuple(positions), None, window, SEED)
 
 
@@ -181,14 +181,21 @@ def _entropies(model: LanguageModel, prompts: Tensor, tokens: int, sampler: torc
         yield entropies[-1]
 
 
-def _rows(own: np.ndarray, real: np.ndarray) -> list[Positions]:
-    """Return the rows of positions; `own` and `real` (texts, positions) are bits per token."""
+def _rows(own: np.ndarray, real: np.ndarray, starts: np.ndarray) -> list[Positions]:
+    """Return the rows of positions; `own` and `real` (texts, positions) are bits per token.
+
+    `starts` (texts,) are the starts of their windows. The bootstrap draws windows, each with all its texts.
+    """
     texts, window = own.shape
     places = [*half_octaves(window), (1, window)]
     means = [
         [of_text[:, first - 1 : last].mean(axis=1) for of_text in (own, real, own - real)] for first, last in places
     ]
     columns = np.array(means).reshape(-1, texts).T
-    drawn = resampled_sums(columns, seed=SEED) / texts
-    estimates = [(float(values.mean()), *interval(draws)) for values, draws in zip(columns.T, drawn.T, strict=True)]
+    unit = np.unique(starts, return_inverse=True)[1]
+    sums = np.stack([np.bincount(unit, column) for column in (*columns.T, np.ones(texts))], axis=1)
+    *drawn, counts = resampled_sums(sums, seed=SEED).T
+    estimates = [
+        (float(values.mean()), *interval(draws / counts)) for values, draws in zip(columns.T, drawn, strict=True)
+    ]
     return [Positions(first, last, *estimates[3 * i : 3 * i + 3]) for i, (first, last) in enumerate(places)]
