@@ -32,7 +32,12 @@ class Scores(NamedTuple):
 
 
 def reference_of(run: Run, model: TrainedModel) -> LanguageModel:
-    """Return the model that a run started from, on the device of `model`; ValueError if its weights are gone."""
+    """Return the model that a run started from, on the device of `model`.
+
+    Raises ValueError if its weights are gone, or if the run is a copy with another vocabulary.
+    """
+    if "imported_from" in run.facts:
+        raise ValueError(f"{run.folder} was made of {run.facts['imported_from']} and has another vocabulary")
     random = "init_from" not in run.facts
     reference = LanguageModel(run.recipe.model, run.recipe.train.seed if random else None)
     if not random:
