@@ -116,12 +116,12 @@ class Preferences(Task):
         """Return the prompt, the chosen and the rejected answer; None without two different answers.
 
         Each is a text. With a chat template, each is a conversation. Without a column of prompts, the prompt is the
-        shared beginning of both answers.
+        shared beginning of both answers; also if two conversations repeat the text of the column there.
         """
         from pipelines.chat.messages import text_or_messages  # --help does not need it
 
         *prompts, chosen, rejected = (text_or_messages(row, name, required=False) for name in self.names)
-        if prompts:
+        if prompts and not _is_repeated(prompts[0], chosen, rejected):
             prompt = prompts[0]
         elif isinstance(chosen, str) != isinstance(rejected, str):
             raise ValueError(f"{row.place} has a text and a list of messages: give two of one kind")
@@ -293,6 +293,13 @@ def _as_messages(side: "str | Conversation", role: Literal["user", "assistant"])
 
 
 def _shared_start(chosen: Any, rejected: Any) -> Any:
+def _is_repeated(prompt: Any, chosen: Any, rejected: Any) -> bool:
+    """Return whether a prompt is a text, and a message of the user in the shared beginning of two conversations."""
+    if any(isinstance(side, str) for side in (chosen, rejected)):
+        return False
+    return any(one.role == "user" and one.content == prompt for one in _shared_start(chosen, rejected))
+
+
     """Return the shared beginning of both answers, in whole messages or whole words."""
     pairs = enumerate(zip(chosen, rejected, strict=False))
     size = next((place for place, (one, other) in pairs if one != other), min(len(chosen), len(rejected)))

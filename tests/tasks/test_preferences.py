@@ -162,6 +162,17 @@ def test_the_prompt_is_what_both_answers_begin_with():
     assert example({"prompt": [user], "chosen": [yes], "rejected": [no]}).inputs == expected
 
 
+def test_a_prompt_that_both_conversations_repeat_is_read_once():
+    user, yes, no = (
+        {"role": role, "content": text} for role, text in (("user", "Q?"), ("assistant", "Yes"), ("assistant", "No"))
+    )
+    answers = {"chosen": [user, yes], "rejected": [user, no]}
+    for options in ({}, {"template": "any"}):
+        assert example({"prompt": "Q?", **answers}, **options).inputs == example(answers, **options).inputs
+        asked_again = {"prompt": "Q?", "chosen": [yes, user, no], "rejected": [no, user, yes]}
+        assert "Q?" in str(example(asked_again, **options).inputs[0])
+
+
 def test_rows_without_two_different_answers_are_left_out():
     assert example({"prompt": "a", "chosen": "b", "rejected": "b"}) is None
     assert example({"prompt": "a", "chosen": "b", "rejected": None}) is None
