@@ -85,7 +85,9 @@ class Tokens(Task):
                 f"{widened:,} of {len(found):,} texts of {named} have spans that begin or end within a word: they are "
                 "widened to whole words",
             )
-        if not marks_entities(tag for example in found for tag in example.target):
+        learned = {label[0] for label in self.labels if label != OUTSIDE}
+        other_scheme = learned not in (set(), {"B", "I"})  # of an imported model
+        if other_scheme or not marks_entities(tag for example in found for tag in example.target):
             return found
         read = [replace(example, target=tuple(iob2(example.target))) for example in found]
         if changed := sum(a.target != b.target for a, b in zip(found, read, strict=True)):

@@ -193,6 +193,29 @@ def test_other_schemes_are_read_as_iob2_and_it_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["entities", "spans"])
+@pytest.mark.parametrize("tags", [["I-X", "O", "I-Y"], ["S-X", "B-Y", "E-Y"]])
+def test_an_imported_model_reads_tags_of_its_own_scheme(tmp_path, tags):
+    data = write(tmp_path / "rows.jsonl", [{"tokens": ["a", "b", "c"], "tags": tags}])
+    assert read(data, labels=("O", *sorted({*tags} - {"O"}))) == [(["a", "b", "c"], tags)]
+
+
+@pytest.mark.parametrize("name", ["entities", "spans"])
+@pytest.mark.parametrize("tags", [["I-X", "O", "I-Y"], ["S-X", "B-Y", "E-Y"]])
+def test_an_imported_model_reads_tags_of_its_own_scheme(tmp_path, tags):
+    data = write(tmp_path / "rows.jsonl", [{"tokens": ["a", "b", "c"], "tags": tags}])
+    assert read(data, labels=("O", *sorted({*tags} - {"O"}))) == [(["a", "b", "c"], tags)]
+
+
+@pytest.mark.parametrize("name", ["a.conll.jsonl", "a.bio.csv", "a.iob.parquet", "a.json.parquet", "a.json.jsonl"])
+def test_the_last_suffix_names_the_format(tmp_path, name):
+    assert not is_tagged_file(tmp_path / name) and not is_squad_file(tmp_path / name)
+
+
+def test_files_of_tags_and_of_questions_may_be_compressed(tmp_path):
+    assert all(is_tagged_file(tmp_path / name) for name in ("a.conll", "a.b.CONLL.gz", "a.iob2.zst"))
+    assert all(is_squad_file(tmp_path / name) for name in ("a.json", "a.b.JSON.xz"))
+
+
 def test_spans_of_characters_become_tags_of_words(tmp_path, name):
     text = "Dr. Who's TARDIS, 東京へ"
     spans = [[0, 9, "PER"], [18, 20, "LOC"], [10, 13, "THING"]]
