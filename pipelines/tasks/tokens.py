@@ -227,8 +227,9 @@ class Tokens(Task):
         return found
 
     def _said(self, logs: Array) -> list[str]:
-        """Return the likeliest tag of each word; `usual_tag` for a word without a token."""
-        return [self.usual_tag if np.isnan(row[0]) else self.labels[int(row.argmax())] for row in logs]
+        """Return the likeliest tag of each word; `usual_tag`, or else the first, for a word without a token."""
+        usual = self.usual_tag if self.usual_tag in self.labels else self.labels[0]  # imports may have no usual tag
+        return [usual if np.isnan(row[0]) else self.labels[int(row.argmax())] for row in logs]
 
     def _numbers(self, said: Sequence[Sequence[str]], examples: Sequence[Example]) -> TagNumbers:
         targets, predicted = self._flat(said, examples)

@@ -308,6 +308,14 @@ def test_each_word_with_a_token_has_its_target_once_and_windows_fit(readers, wor
     for window in windows:
         for position in np.flatnonzero(window.weights):
             word = window.places[position]
+def test_a_word_without_a_token_has_a_tag_of_the_model():
+    """An imported model for parts of speech has no tag O."""
+    task, word = Tokens(labels=("DET", "NOUN")), example(["\u200b"], ["NOUN"])
+    [predicted] = task.predictions([], [], [word])
+    assert predicted["prediction"] == ["DET"]
+    assert task.results([], [], [word])[0].tag_accuracy == 0
+
+
             assert TAGS[window.targets[position]] == tags[word]
             end = len(reader.cut(pieces[word], reader.room())) - 1
             assert window.ids[position] == pieces[word][0 if name == "bert" else end]
