@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
+from corpora.formats.compression import SUFFIXES as COMPRESSED
 from corpora.formats.text_files import found_encoding, text_pieces, whole_lines
 from corpora.input_files import regular_size
 from corpora.read_options import MAX_DOCUMENT, ReadOptions
@@ -25,7 +26,8 @@ _DOCUMENT = "-DOCSTART-"
 
 def is_tagged_file(path: Path) -> bool:
     """Return whether the name of a file, also compressed, ends like that of a file of tagged words."""
-    return not path.is_dir() and any(suffix in SUFFIXES for suffix in map(str.lower, path.suffixes[-2:]))
+    plain = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
+    return not path.is_dir() and plain.suffix.lower() in SUFFIXES
 
 
 def read_tagged(path: Path) -> Iterator[Row]:
