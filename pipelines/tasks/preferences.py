@@ -89,6 +89,7 @@ class Preferences(Task):
     usual = (("prompt", "chosen", "rejected"), ("chosen", "rejected"))
     kinds = (PreferenceNumbers,)
     compared_with = ()
+    empty = "begins an example without two different answers: give them"
     used_by = "generate"
     settings = FinetuneConfig(epochs=1, lr=1e-4, dropout=0.0)
 
@@ -292,7 +293,6 @@ def _as_messages(side: "str | Conversation", role: Literal["user", "assistant"])
     return (Message(role, side),) if side else ()
 
 
-def _shared_start(chosen: Any, rejected: Any) -> Any:
 def _is_repeated(prompt: Any, chosen: Any, rejected: Any) -> bool:
     """Return whether a prompt is a text, and a message of the user in the shared beginning of two conversations."""
     if any(isinstance(side, str) for side in (chosen, rejected)):
@@ -300,6 +300,7 @@ def _is_repeated(prompt: Any, chosen: Any, rejected: Any) -> bool:
     return any(one.role == "user" and one.content == prompt for one in _shared_start(chosen, rejected))
 
 
+def _shared_start(chosen: Any, rejected: Any) -> Any:
     """Return the shared beginning of both answers, in whole messages or whole words."""
     pairs = enumerate(zip(chosen, rejected, strict=False))
     size = next((place for place, (one, other) in pairs if one != other), min(len(chosen), len(rejected)))

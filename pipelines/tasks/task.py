@@ -80,6 +80,8 @@ class Task:
     """Suffixes of file formats that only this task has, and that `as_text` writes"""
     better: ClassVar[Literal["highest", "lowest"]] = "highest"
     """Whether a higher or a lower first number of the results is better"""
+    empty: ClassVar[str] = "is empty: fill it in"
+    """What is wrong with the first text of an example if `example` returns None, and what to do"""
     used_by: ClassVar[str] = "predict"
     """Verb for using a run of the task"""
     compared_with: ClassVar[tuple[Literal["before", "scratch"], ...]] = ("scratch",)

@@ -113,12 +113,12 @@ def _of_file(task: Task, file: Path, empty: "list[Row]") -> "Iterator[Example]":
 
 
 def _of_texts(task: Task, texts: Sequence[str]) -> "list[Example]":
-    """Return the examples in texts. Raises ValueError for an empty text."""
+    """Return the examples in texts. Raises ValueError for texts that make no example, such as an empty one."""
     examples = []
     for number, row in enumerate(task.rows_of_texts(texts)):
         if not (example := task.example(row, labelled=False)):
             first = 1 + number * len(task.input_names)
-            raise ValueError(f"text {first} is empty: fill it in, or leave its example out")
+            raise ValueError(f"text {first} {task.empty}, or leave its example out")
         examples.append(example)
     return examples
 

@@ -259,37 +259,6 @@ def test_without_the_reference_its_numbers_are_left_out(in_process, preferring, 
         (tmp_path / "moved").rename(start)
 
 
-@pytest.mark.parametrize(
-    ("row", "options", "message"),
-    [
-        ({"prompt": "a", "chosen": 1, "rejected": "b"}, {}, '"chosen" in line 1 of .* is 1, not a text, or a list'),
-        ({"prompt": "a", "chosen": ["b"], "rejected": "c"}, {}, "is 'b', not an object with role"),
-        ({"prompt": "a", "chosen": [{"role": "x"}], "rejected": "c"}, {}, "has the role 'x', but"),
-        ({"chosen": [{"role": "user", "content": "b"}], "rejected": "c"}, {}, "has a text and a list of messages"),
-        ({"prompt": "a", "answer": "b"}, {}, 'has no field "chosen"'),
-        ({"prompt": "a", "chosen": "b", "rejected": "b"}, {}, "holds no example"),
-        ({"prompt": "a", "chosen": "b", "rejected": "c"}, {"beta": 0.0}, "`beta` is 0.0, but must be above 0"),
-        ({"prompt": "a", "chosen": "b", "rejected": "c"}, {"columns": ("a",)}, "`columns` names 1"),
-def test_a_run_with_another_vocabulary_has_no_reference(preferring, text_folder, rows, tmp_path):
-    text, grown = sorted(text_folder.glob("*.txt"))[0], tmp_path / "grown"
-    grow_vocabulary(preferring[1], [text], add=8, out=grown)
-    with pytest.raises(ValueError, match=r"needs the run that the model started from: .*has another vocabulary"):
-        bytelm.predict(grown, text=("number 7", " good", " terribly bad"))
-    found = bytelm.evaluate(grown, data=write(tmp_path / "rows.jsonl", rows[:4])).validation
-    assert found.chosen_nats and found.preference_accuracy is None
-
-
-@pytest.mark.parametrize(
-    ("row", "options", "message"),
-    [
-        ({"prompt": "a", "chosen": 1, "rejected": "b"}, {}, '"chosen" in line 1 of .* is 1, not a text, or a list'),
-        ({"prompt": "a", "chosen": ["b"], "rejected": "c"}, {}, "is 'b', not an object with role"),
-        ({"prompt": "a", "chosen": [{"role": "x"}], "rejected": "c"}, {}, "has the role 'x', but"),
-        ({"chosen": [{"role": "user", "content": "b"}], "rejected": "c"}, {}, "has a text and a list of messages"),
-        ({"prompt": "a", "answer": "b"}, {}, 'has no field "chosen"'),
-        ({"prompt": "a", "chosen": "b", "rejected": "b"}, {}, "holds no example"),
-        ({"prompt": "a", "chosen": "b", "rejected": "c"}, {"beta": 0.0}, "`beta` is 0.0, but must be above 0"),
-        ({"prompt": "a", "chosen": "b", "rejected": "c"}, {"columns": ("a",)}, "`columns` names 1"),
 def test_a_run_with_another_vocabulary_has_no_reference(preferring, text_folder, rows, tmp_path):
     text, grown = sorted(text_folder.glob("*.txt"))[0], tmp_path / "grown"
     grow_vocabulary(preferring[1], [text], add=8, out=grown)
@@ -305,6 +274,17 @@ def test_texts_to_prefer_need_two_different_answers(preferring, answers):
         bytelm.predict(preferring[1], text=("number 7", *answers))
 
 
+@pytest.mark.parametrize(
+    ("row", "options", "message"),
+    [
+        ({"prompt": "a", "chosen": 1, "rejected": "b"}, {}, '"chosen" in line 1 of .* is 1, not a text, or a list'),
+        ({"prompt": "a", "chosen": ["b"], "rejected": "c"}, {}, "is 'b', not an object with role"),
+        ({"prompt": "a", "chosen": [{"role": "x"}], "rejected": "c"}, {}, "has the role 'x', but"),
+        ({"chosen": [{"role": "user", "content": "b"}], "rejected": "c"}, {}, "has a text and a list of messages"),
+        ({"prompt": "a", "answer": "b"}, {}, 'has no field "chosen"'),
+        ({"prompt": "a", "chosen": "b", "rejected": "b"}, {}, "holds no example"),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, {"beta": 0.0}, "`beta` is 0.0, but must be above 0"),
+        ({"prompt": "a", "chosen": "b", "rejected": "c"}, {"columns": ("a",)}, "`columns` names 1"),
     ],
 )
 def test_unusable_pairs_and_options_are_refused(tmp_path, trained_gpt, row, options, message):
