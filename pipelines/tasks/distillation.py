@@ -197,6 +197,8 @@ class Distillation(Task):
         entries, device = model.config.vocab_size, model.embedding.weight.device
         try:
             found = load_byte_teacher(self.teacher, tok, entries) if self.by_bytes else load_teacher(self.teacher)
+            if not self.by_bytes and Run(self.teacher).facts["tokenizer_fingerprint"] != tok.fingerprint:
+                raise ValueError(f"{self.teacher} has another vocabulary")
             teacher = found.to(device)
         except ValueError as error:
             say(f"numbers of the teacher are left out: {error}")

@@ -21,6 +21,7 @@ from pipelines.tasks.examples import batch_of
 from pipelines.tasks.task import Example
 from pipelines.training.batch_loss import summed_loss
 from pipelines.training.logit_losses import summed_distillation_loss
+from pipelines.verbs.grow_vocabulary import grow_vocabulary
 from tests.tasks.files import write
 
 CPU = torch.device("cpu")
@@ -189,6 +190,16 @@ def test_without_the_teacher_its_numbers_are_left_out(in_process, tmp_path, trai
     assert done.returncode == 0 and "numbers of the teacher are left out: " in done.stdout + done.stderr
     after = Evaluation.read(tmp_path / "run").validation
     assert (after.cross_entropy, after.teacher_kl_bits) == (pytest.approx(before.cross_entropy, rel=1e-6), None)
+
+
+def test_a_student_with_another_vocabulary_is_measured_without_its_teacher(tmp_path, trained_gpt, text, printed):
+    run, grown = tmp_path / "run", tmp_path / "grown"
+    options = {"data": [text], "held_out": 0.3, "out": run, "compare_scratch": False}
+    bytelm.finetune(trained_gpt, task="distillation", options={"teacher": str(trained_gpt)}, train=SETTINGS, **options)
+    grow_vocabulary(run, [text], add=8, out=grown)
+    found = bytelm.evaluate(grown, data=text).validation
+    assert found.cross_entropy > 0 and found.teacher_cross_entropy is None
+    assert f"{trained_gpt} has another vocabulary" in printed.readouterr().out
 
 
 @pytest.mark.parametrize(
