@@ -92,8 +92,7 @@ class LoadedRun(Laboratory):
 
     def __repr__(self) -> str:
         """Return the name, the architecture, the parameters, the tokens trained on and the validation loss."""
-        model = self.config.model
-        checkpoint = self.loaded.checkpoint
+        model, checkpoint = self.config.model, self.loaded.checkpoint
         state = readable_state(checkpoint)
         lines = [
             f"{self.run.name}: {model.architecture}, {count_parameters(self.loaded.model):,} parameters, "
@@ -165,11 +164,12 @@ class LoadedRun(Laboratory):
         assert not isinstance(evaluation, list)  # one run, one evaluation
         return evaluation
 
-    def predict(self, texts: Sequence[str], **options: Any) -> list[dict[str, Any]]:
+    def predict(self, texts: str | Sequence[str], **options: Any) -> list[dict[str, Any]]:
         """Return what `bytelm.predict` returns for this fine-tuned run, with its `options`: a dict for each example."""
         import bytelm
 
-        return bytelm.predict(self, text=tuple(texts), **options)
+        given = (texts,) if isinstance(texts, str) else tuple(texts)
+        return bytelm.predict(self, text=given, **options) if given or options.get("file") else []  # no standard input
 
     def metrics(self, split: Literal["train", "validation"] = "train") -> dict[str, np.ndarray]:
         """Return the log of the training as columns, one row for each logged step: `pandas.DataFrame(run.metrics())`.

@@ -10,6 +10,7 @@ import torch
 import bytelm
 from pipelines.run.loaded_run import LoadedRun
 from tests.pipelines.gguf_cases import ENCODER, random_run
+from tests.tasks.files import write
 from tokenizer import CLS, SEP, Tokenizer
 
 
@@ -35,6 +36,15 @@ def test_a_list_of_prompts_gives_a_list_of_texts(run):
     assert run.generate(["import"], tokens=3) == [text]
     assert (result["prompt"], result["text"], len(result["steps"])) == ("import", text, 3)
     assert run.generate(["import"], tokens=3, probabilities=True) == [result]
+
+
+def test_a_loaded_run_predicts_for_one_text_several_or_none(trained_bert, tmp_path):
+    rows = [{"text": f"return {i}", "label": i % 2} for i in range(8)]
+    data, train = write(tmp_path / "rows.jsonl", rows), {"epochs": 1, "device": "cpu", "dtype": "float32"}
+    run = bytelm.finetune(trained_bert, data=data, out=tmp_path / "run", train=train, compare_scratch=False)
+    assert run.predict("return 3") == run.predict(["return 3"]) == bytelm.predict(run, text="return 3")
+    assert run.predict([]) == []
+    assert len(run.predict([], file=data)) == 8
 
 
 def test_a_loaded_encoder_fills_masks(run, trained_bert):
