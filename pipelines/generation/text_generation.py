@@ -79,7 +79,7 @@ def continued(
         stop_ids=stops,
         sinks=sinks,
     )
-    return _texts(run.tokenizer, stops, (step.tolist() for step in steps), len(ids))
+    return _texts(run.tokenizer, stops, (step.tolist() for step in steps), len(ids), begun=source is None)
 
 
 def searched_texts(
@@ -154,14 +154,20 @@ def _record(sampler: Sampler, tok: Tokenizer, stops: Sequence[int], steps_of: Se
     return choose
 
 
-def _texts(tok: Tokenizer, stops: Sequence[int], steps: Iterable[Sequence[int]], count: int) -> Iterator[list[str]]:
-    """Yield what each step's ids add to each text. A character that spans tokens appears when it is complete."""
+def _texts(
+    tok: Tokenizer, stops: Sequence[int], steps: Iterable[Sequence[int]], count: int, begun: bool
+) -> Iterator[list[str]]:
+    """Yield what each step's ids add to each text. A character that spans tokens appears when it is complete.
+
+    begun: whether the first ids continue a text.
+    """
     decoders = [codecs.getincrementaldecoder("utf-8")("replace") for _ in range(count)]
     ended = [False] * count
     for step in steps:
         ended = [before or token in stops for before, token in zip(ended, step, strict=True)]
         yield [
-            "" if over else decoder.decode(tok.added_bytes(token))
+            "" if over else decoder.decode(tok.added_bytes(token) if begun else tok.decode_bytes([token]))
             for over, decoder, token in zip(ended, decoders, step, strict=True)
         ]
+        begun = True
     yield [decoder.decode(b"", final=True) for decoder in decoders]

@@ -155,6 +155,14 @@ def test_spans_are_filled_in_as_transformers_fills_them(family):
     assert found == expected
 
 
+def test_sampled_targets_are_the_decoded_ids_without_a_blank_before_the_first_word(family):
+    _, tok, run = family
+    sampled = generate(run, prompt=["The house"] * 8, tokens=4, temperature=1.0, probabilities=True, device="cpu")
+    ids = [[step["id"] for step in one["steps"] if step["id"] != tok.eos_token_id] for one in sampled]
+    assert any(tok.convert_ids_to_tokens(first).startswith("▁") for first, *_ in ids)
+    assert [one["text"] for one in sampled] == [Run(run).tokenizer().decode(each) for each in ids]
+
+
 @torch.no_grad()
 def test_a_score_is_the_log_likelihood_under_transformers(family):
     peer, tok, run = family
