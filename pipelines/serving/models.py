@@ -138,8 +138,13 @@ class Service:
         if isinstance(name, str) and name in self.tasks:
             return name
         names = f"name one of {', '.join(self.tasks)}" if self.tasks else "no run served here is fine-tuned for a task"
-        if name is None or (isinstance(name, str) and name in self.models):
-            shown = "model is missing" if name is None else f"{name} is not fine-tuned for a task"
+        if name is None:
+            raise RequestError(400, f"model is missing: {names}", param="model")
+        if isinstance(name, str) and name in self.models:
+            task = self.models[name].run.config.task
+            shown = f"{name} is not fine-tuned for a task"
+            if task is not None:
+                shown = f"the server does not predict the task {task.name} of {name}"
             raise RequestError(400, f"{shown}: {names}", param="model")
         raise RequestError(404, f"there is no model {cut(repr(name))}: {names}", param="model", code="model_not_found")
 

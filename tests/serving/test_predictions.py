@@ -3,6 +3,7 @@
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -13,8 +14,10 @@ from pipelines.run.loaded_run import load_run
 from pipelines.run.predictor import Predictor
 from pipelines.serving.predictions import AT_ONCE
 from pipelines.tasks.choices import Choices
+from pipelines.tasks.preferences import Preferences
 from pipelines.tasks.text_to_text import TextToText
 from pipelines.tasks.tokens import Tokens
+from tests.loaded_runs import variant
 from tests.serving.conftest import client_of
 from tests.tasks.files import write
 
@@ -46,6 +49,14 @@ def client(tuned, gpt):
 
 def predict(client, **body):
     return client.post("/api/predict", json=body)
+
+
+def test_a_preference_is_refused_with_the_name_of_its_task(gpt, tuned):
+    run = variant(gpt, config=replace(gpt.config, task=Preferences()))
+    with client_of({"dpo": run}, tasks=tuned) as client:
+        answer = predict(client, model="dpo", texts=["a", "b", "c"])
+    message = "the server does not predict the task preferences of dpo: name one of labels, pairs"
+    assert (answer.status_code, answer.json()["error"]["message"]) == (400, message)
 
 
 def test_predictions_equal_those_of_the_run(client, tuned):
