@@ -12,6 +12,7 @@ from pipelines.exchange.possible_exports import check_padding
 from pipelines.recipes.recipe import Recipe
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_model
+from pipelines.run.predictor import tuned_task
 from pipelines.tasks.data import reader_of
 from pipelines.tasks.task import Task
 from pipelines.tasks.text_reader import TextReader
@@ -19,6 +20,8 @@ from tokenizer import Tokenizer
 
 LABELS = "bytelm_labels"
 """Name in our exported config.json of labels that are whole numbers; id2label has strings only."""
+LEARNED: dict[str, type | tuple[type, ...]] = {"usual_tag": str, "unanswerable": bool, "threshold": (int, float)}
+"""Fields of tasks with their types that our exported config.json has too: `bytelm_usual_tag` and so on."""
 NORM_BIAS = "body.decoder.final_norm.bias"
 TEXT, SECOND = "It was a dark and stormy night.", "The sun shone."
 AUTO_CLASSES = {
@@ -65,8 +68,11 @@ def task_parts(run: Run, checkpoint: str, tok: Tokenizer, ids: Ids, out: str) ->
     found = exported_head(recipe, tok, run.facts)
     reader = reader_of(run, task, tok)
     labels = list(getattr(task, "labels", ()))
-    model = load_model(run, device="cpu", checkpoint=checkpoint).model
+    loaded = load_model(run, device="cpu", checkpoint=checkpoint)
+    model, tuned = loaded.model, tuned_task(run, loaded.checkpoint)
     settings = task_settings(found, config, head, [str(label) for label in labels])
+    learned = {name: getattr(tuned, name, None) for name in LEARNED}
+    settings |= {f"bytelm_{name}": value for name, value in learned.items() if isinstance(value, LEARNED[name])}
     if not all(isinstance(label, str) for label in labels):
         settings[LABELS] = labels
     edges = Edges(*(tuple(part) for part in reader.edges))

@@ -10,7 +10,7 @@ from lm.config import ModelConfig
 from lm.exchange import from_hugging_face
 from lm.exchange.task_heads import FineTuned, TaskHead, body_tensors, from_task_class, published_head
 from lm.head_config import HeadLayers
-from pipelines.exchange.task_export import LABELS
+from pipelines.exchange.task_export import LABELS, LEARNED
 from pipelines.tasks import task_class, task_names
 from pipelines.tasks.task import Task
 
@@ -77,6 +77,8 @@ def _task(model: FineTuned, settings: Mapping[str, Any], columns: tuple[str, ...
         "several": head.loss == "binary",
         "pooling": head.pooling,
     }
+    learned = {name: settings.get(f"bytelm_{name}") for name in LEARNED}  # only in our exports
+    facts |= {name: value for name, value in learned.items() if isinstance(value, LEARNED[name])}
     kind = task_class(name)
     task = kind(**{field.name: facts[field.name] for field in fields(kind) if field.name in facts})
     if model.config.architecture not in task.architectures:

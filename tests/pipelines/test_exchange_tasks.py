@@ -342,6 +342,22 @@ def test_answers_to_questions_keep_their_logits(fixture, request, tmp_path):
     assert bytelm.predict(again, file=data) == bytelm.predict(run, file=data)
 
 
+def test_questions_without_an_answer_stay_without_one(modernbert, tmp_path):
+    rows = [{"question": "which", "context": row["text"], "answers": {"text": [], "answer_start": []}} for row in ROWS]
+    for row in rows[::2]:
+        row["answers"] = {"text": ["number"], "answer_start": [row["context"].index("number")]}
+    data = write(tmp_path / "rows.jsonl", rows)
+    run = bytelm.finetune(
+        modernbert, task="spans", data=[data], out=tmp_path / "run", train=SETTINGS, compare_scratch=False,
+        options={"threshold": 1000.0},
+    )  # fmt: skip
+    out = bytelm.export_hf(run, out=tmp_path / "out")
+    again = bytelm.import_hf(str(out), out=tmp_path / "again")
+    found = bytelm.predict(again, file=data)
+    assert found == bytelm.predict(run, file=data)
+    assert {one["prediction"] for one in found} == {""}
+
+
 @pytest.mark.parametrize(("fixture", "pooling"), [("modernbert", "mean"), ("bert", "first")])
 def test_choices_keep_their_probabilities(fixture, pooling, request, tmp_path):
     rows = [{"question": row["text"], "choices": ["one", row["second"], "x y"], "answer": 1} for row in ROWS]
