@@ -128,9 +128,15 @@ def decompression_errors() -> tuple[type[Exception], ...]:
 
 
 def stream_pieces(path: AnyPath, start: int = 0, stop: int | None = None) -> Iterator[bytes]:
-    """Yield bytes [start, stop) of the decompressed content in pieces. Raises DocumentError for a damaged file."""
+    """Yield the decompressed content in pieces, or bytes [start, stop) of an uncompressed file.
+
+    Raises DocumentError for a damaged file, after the bytes before the damage.
+    """
     try:
         with open_stream(path) as stream:
+            if path.suffix.lower() in SUFFIXES:
+                yield from _decompressed_pieces(stream)
+                return
             position = stream.seek(start) if start else 0
             most = _PIECE_BYTES
             while piece := stream.read(most if stop is None else min(most, stop - position)):
@@ -142,6 +148,23 @@ def stream_pieces(path: AnyPath, start: int = 0, stop: int | None = None) -> Ite
         raise DocumentError("damaged", damage_message(path, error)) from error
     except decompression_errors() as error:
         raise DocumentError("damaged", damage_message(path, error)) from error
+
+
+def _decompressed_pieces(stream: io.BufferedIOBase) -> Iterator[bytes]:
+    """Yield a stream in pieces. If decompression fails, the bytes before come first: `read` would lose them."""
+    piece = b""
+    try:
+        while part := stream.read1(_PIECE_BYTES - len(piece)):
+            piece += part
+            if len(piece) == _PIECE_BYTES:
+                yield piece
+                piece = b""
+    except decompression_errors():
+        if piece:
+            yield piece
+        raise
+    if piece:
+        yield piece
 
 
 def damage_message(path: AnyPath, error: Exception) -> str:

@@ -47,6 +47,10 @@ def read_csv(path: AnyPath, split: str | None, options: ReadOptions) -> Iterator
             if len(documents) == _ROWS or size > _CHUNK_BYTES:
                 yield _chunk(documents, path, split, number)
                 documents, size = [], 0
+    except DocumentError:  # where the file is damaged
+        if documents:
+            yield _chunk(documents, path, split, number)
+        raise
     except csv.Error as error:
         if "field limit" in str(error):
             raise _too_long(f"row {number + 1} of {path} has a cell", options) from error

@@ -92,27 +92,36 @@ def _line_limit(options: ReadOptions) -> int:
 def _whole_lines(
     path: AnyPath, options: ReadOptions, start: int = 0, stop: int | None = None
 ) -> Iterator[bytes | None]:
-    """Yield the file's content cut after line feeds, about 8 MB at a time; None for a line above the limit."""
+    """Yield the file's content cut after line feeds, about 8 MB at a time; None for a line above the limit.
+
+    Raises DocumentError where the file is damaged, after the whole lines before the damage.
+    """
     pieces: list[bytes] = []
     size, limit, within_long = 0, _line_limit(options), False
-    for piece in text_pieces(path, options, start, stop):
-        if within_long:
-            end = piece.find(b"\n") + 1
-            within_long, piece = not end, piece[end:] if end else b""
-        pieces.append(piece)
-        size += len(piece)
-        if size >= _CHUNK_BYTES and (end := piece.rfind(b"\n") + 1):
-            pieces[-1] = piece[:end]
-            yield b"".join(pieces)
-            pieces, size = [piece[end:]], len(piece) - end
-        elif size > limit:
-            content = b"".join(pieces)
-            if end := content.rfind(b"\n") + 1:
-                yield content[:end]
-            pieces, size = [content[end:]], len(content) - end
-            if size > limit:
-                yield None
-                pieces, size, within_long = [], 0, True
+    try:
+        for piece in text_pieces(path, options, start, stop):
+            if within_long:
+                end = piece.find(b"\n") + 1
+                within_long, piece = not end, piece[end:] if end else b""
+            pieces.append(piece)
+            size += len(piece)
+            if size >= _CHUNK_BYTES and (end := piece.rfind(b"\n") + 1):
+                pieces[-1] = piece[:end]
+                yield b"".join(pieces)
+                pieces, size = [piece[end:]], len(piece) - end
+            elif size > limit:
+                content = b"".join(pieces)
+                if end := content.rfind(b"\n") + 1:
+                    yield content[:end]
+                pieces, size = [content[end:]], len(content) - end
+                if size > limit:
+                    yield None
+                    pieces, size, within_long = [], 0, True
+    except DocumentError:
+        content = b"".join(pieces)
+        if end := content.rfind(b"\n") + 1:  # the last line may be cut short
+            yield content[:end]
+        raise
     if size:
         yield b"".join(pieces)
 

@@ -1,6 +1,7 @@
 """Unreadable lines and files are errors that name them; with invalid="skip" they are left out and counted."""
 
 import gzip
+import hashlib
 import json
 import warnings
 
@@ -11,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from corpora import open_corpus
-from tests.corpora.helpers import COMPRESSORS, everything
+from tests.corpora.helpers import COMPRESSORS, documents, everything
 from tests.corpora.test_ranges import assert_ranges_hold_the_corpus
 
 SOUND = st.text(max_size=20).map(lambda text: json.dumps({"text": text, "other": [1]}))
@@ -118,6 +119,21 @@ def test_a_truncated_file_is_an_error_that_names_it_or_its_rest_is_left_out(tmp_
             assert_ranges_hold_the_corpus(open_corpus(str(tmp_path), split, invalid="skip"), 300)
 
 
+@pytest.mark.parametrize("suffix", COMPRESSORS)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])
+def test_rows_before_the_damage_of_a_short_file_are_kept(tmp_path, name, suffix):
+    texts = [hashlib.sha256(bytes([number])).hexdigest() for number in range(200)]
+    rows = [json.dumps({"text": text}) for text in texts] if name == "a.jsonl" else ["text", *texts]
+    path = tmp_path / f"{name}{suffix}"
+    first, second = ("\n".join([*part, ""]).encode() for part in (rows[:101], rows[101:]))
+    path.write_bytes(COMPRESSORS[suffix](first) + COMPRESSORS[suffix](second)[:-40])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = documents(open_corpus(str(path), split="none", invalid="skip", suffix=[".jsonl", ".csv"]), "train")
+    assert len(found) >= 100
+    assert found == texts[: len(found)]
+
+
 def test_a_damaged_row_group_of_parquet_is_left_out_and_the_others_are_read(tmp_path):
     texts = [f"{number:05}" for number in range(600)]
     path = tmp_path / "a.parquet"
@@ -150,7 +166,7 @@ def test_other_damaged_files_are_left_out_too(tmp_path):
     (tmp_path / "h.jsonl").write_text('{"text": "twelve"}\n')
     suffixes = [".json", ".csv", ".jsonl", ".arrow", ".txt"]
     found, dropped = texts_and_dropped(tmp_path, suffix=suffixes)
-    assert found == sorted(["one", "three", "four", "five", "six", "twelve"])
+    assert found == sorted(["one", "three", "four", "five", "six", *["ten"] * 9, "twelve"])
     counts = {"empty_documents": 1, "invalid_documents": 2, "damaged_parts": 5}
     assert dropped.counts() == counts
     named = [message.split(" is ")[0].rpartition("/")[2] for message in dropped.damaged_parts]
