@@ -85,7 +85,7 @@ def _rows(path: AnyPath, options: ReadOptions) -> Iterator[list[str]]:
     """
     csv.field_size_limit(max(csv.field_size_limit(), options.max_document))
     lines = _lines(path, options)
-    header = next(lines, None)
+    header = next((line for line in lines if line.strip("\r\n")), None)  # csv leaves out blank lines too
     if header is None:
         return
     if _CARRIAGE_RETURN in header:

@@ -65,6 +65,14 @@ def test_rows_of_csv_are_documents_with_their_line_ends_quotes_and_empty_cells(t
     assert texts(tmp_path, suffix=".csv", invalid="skip") == ["tea"]
 
 
+@pytest.mark.parametrize("separator", [";", "\t", ","])
+@pytest.mark.parametrize("before", ["\n", "\n\n", "\r\n"])
+def test_blank_lines_before_the_first_row_of_csv_are_left_out(tmp_path, before, separator):
+    rows = [("id", "text"), ("1", "hello"), ("2", "world")]
+    (tmp_path / "a.csv").write_text(before + "".join(separator.join(row) + "\n" for row in rows), newline="")
+    assert texts(tmp_path, suffix=".csv") == ["hello", "world"]
+
+
 def test_rows_of_csv_end_at_lf_and_cr_lf_only(tmp_path):
     cells = ["a\rb", "\rc", "d\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029e", "f\r"]
     for end in ("\n", "\r\n"):
