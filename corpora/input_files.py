@@ -291,13 +291,14 @@ def _arrow(link: Path) -> str:
 def _paths_below(root: AnyPath, everything: bool = False) -> Iterator[AnyPath]:
     """Yield the paths of all files under `root`. Hidden files are left out, unless `everything`.
 
-    Links to a folder that contains them are yielded too, and not followed.
+    Links to a folder that contains them are yielded too, and not followed. Raises OSError for a folder that cannot be
+    listed.
     """
     if isinstance(root, ObjectPath):
         yield from _objects_below(root)
         return
     seen = set()
-    for folder, folders, names in os.walk(root, followlinks=True):
+    for folder, folders, names in os.walk(root, onerror=_raise_unless_removed, followlinks=True):
         real = os.path.realpath(folder)
         if real in seen:  # a link that leads back into the tree
             folders.clear()
@@ -310,6 +311,12 @@ def _paths_below(root: AnyPath, everything: bool = False) -> Iterator[AnyPath]:
         for name in names:
             if everything or not name.startswith("."):
                 yield Path(folder) / name
+
+
+def _raise_unless_removed(error: OSError) -> None:
+    """Raise the error of a folder that cannot be listed, unless the folder was removed since it was found."""
+    if error.errno != errno.ENOENT:
+        raise error
 
 
 def _objects_below(root: ObjectPath) -> Iterator[ObjectPath]:

@@ -1,5 +1,6 @@
 """Files, folders and globs: which files are read, in which order, and which are skipped."""
 
+import errno
 import json
 import os
 import re
@@ -264,6 +265,26 @@ def test_small_files_of_a_table_are_pairs_too(tmp_path):
     rows = [row for _, batch in open_pairs(str(tmp_path), ("de", "en")).routed_batches() for row in batch.to_pylist()]
     assert len(rows) == 266
     assert {"source": "wort 7", "target": "word 7"} in rows
+
+
+@pytest.mark.parametrize("spec", ["", "*", "**/*.txt"])
+def test_a_folder_that_cannot_be_listed_is_an_error_that_names_it(tmp_path, monkeypatch, spec):
+    """Root can list every folder, so the error is simulated."""
+    for name in ("a.txt", "sub/b.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{name}\n" * 10)
+    list_folder, error = os.scandir, PermissionError(errno.EACCES, "Permission denied", f"{tmp_path}/sub")
+
+    def refuse(folder):
+        if os.fspath(folder) == f"{tmp_path}/sub":
+            raise error
+        return list_folder(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError, match=r"Permission denied: '.*/sub'"):
+        open_corpus(str(tmp_path / spec))
+    error = FileNotFoundError(errno.ENOENT, "No such file or directory", f"{tmp_path}/sub")  # removed meanwhile
+    assert all_documents(tmp_path / spec, split="none") == ["a.txt\n" * 10]
 
 
 def test_broken_and_circular_links_are_counted_and_named(tmp_path):
