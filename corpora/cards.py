@@ -7,7 +7,8 @@ The keys of a card:
     paths                     files: files, folders or globs, relative to the card, or URIs
     repository, config, revision    hub: owner/name on the Hugging Face hub, one of its configurations, a commit
     text_column               files and hub: the column with the text, default "text"
-    splits                    files: a table of split = paths; hub: a table of split = the hub's name for it
+    splits                    files: a table of split = paths, and files of `paths` alone are for training;
+                              hub: a table of split = the hub's name for it
     source                    synthetic: a table for `corpora.synthetic.source_from_description`
     documents, length         synthetic: a table of split = number of documents; symbols in each document
     size                      a table with the approximate numbers of documents and bytes

@@ -14,6 +14,7 @@ from corpora.input_files import Found, InputFile, divided, find_files, is_glob, 
 from corpora.object_store import as_path, is_uri
 from corpora.read_options import ReadOptions
 from corpora.readers import Files, Reader, Several, StandardLibrary
+from corpora.splits import TRAIN
 
 Specs = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -106,7 +107,10 @@ def _open_card(card: Card, options: ReadOptions) -> Opened:
 
 
 def _card_files(card: Card, options: ReadOptions) -> tuple[list[InputFile], Counter[str]]:
-    """Return the files of a card, whose paths are relative to it, and the number of skipped files by suffix."""
+    """Return the files of a card, whose paths are relative to it, and the number of skipped files by suffix.
+
+    If the card has splits, its other files are for training, unless all of them have a split in their names.
+    """
     skipped: Counter[str] = Counter()
 
     def find(paths: str | Sequence[str]) -> Iterator[InputFile]:
@@ -116,9 +120,10 @@ def _card_files(card: Card, options: ReadOptions) -> tuple[list[InputFile], Coun
             yield from found.files
 
     files = divided(list(find(card.paths)))
-    for split, paths in card.splits.items():
-        files += [replace(file, split=split) for file in find(paths)]
-    return without_repeats(files), skipped
+    named = [replace(file, split=split) for split, paths in card.splits.items() for file in find(paths)]
+    if named and not all(file.split for file in files):
+        files = [replace(file, split=TRAIN) for file in files]
+    return without_repeats([*named, *files]), skipped
 
 
 def _find(spec: str, options: ReadOptions) -> Found:

@@ -106,6 +106,20 @@ def test_a_card_counts_the_files_that_it_skips(tmp_path):
     assert open_corpus(str(tmp_path / "card.toml")).skipped_files == {".png": 2, ".md": 1}
 
 
+@pytest.mark.parametrize("held_out", ["dev", "all/3.txt"])
+def test_files_that_a_card_holds_out_are_not_trained_on(tmp_path, held_out):
+    for name in ("dev/0.txt", *(f"all/{number}.txt" for number in range(30))):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    card = f'reader = "files"\npaths = ["all"]\nsplits = {{validation = "{held_out}"}}'
+    (tmp_path / "card.toml").write_text(card)
+    corpus = open_corpus(str(tmp_path / "card.toml"))
+    assert corpus.split_rule == "predefined"
+    found = everything(corpus)
+    assert found["validation"] == ["dev/0.txt" if held_out == "dev" else held_out]
+    assert sorted(found["train"]) == sorted({f"all/{number}.txt" for number in range(30)} - {held_out})
+
+
 def test_a_card_takes_precedence_over_a_folder_of_the_same_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stdlib").mkdir()
