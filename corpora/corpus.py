@@ -232,7 +232,7 @@ def open_corpus(
     - the URI of such a file, folder or glob in an object store, `s3://bucket/folder` (`corpora.object_store`);
     - `hub:owner/name`, `hub:owner/name/config`, `hub:owner/name@revision`.
 
-    Files are in order of their relative path. A file that two specs name is read once. A card comes before a file of
+    Files are in order of their relative path. A file that two paths name is read once. A card comes before a file of
     the same name; write ./stdlib for the file.
 
     Args:

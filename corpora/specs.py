@@ -37,7 +37,7 @@ def open_specs(specs: Specs, options: ReadOptions) -> Opened:
     for spec in given:
         if not isinstance(spec, str | os.PathLike):
             raise ValueError(f"a corpus is a name or a path, or a list of them, not {spec!r}")
-    names = [str(spec) for spec in given]
+    names = [*dict.fromkeys(str(spec) for spec in given)]  # a corpus that is named twice is read once
     if not names:
         raise ValueError(
             "no corpus was given: name a card, a file, a folder, a glob, s3://bucket/folder or hub:owner/name"

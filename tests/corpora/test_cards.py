@@ -120,6 +120,13 @@ def test_files_that_a_card_holds_out_are_not_trained_on(tmp_path, held_out):
     assert sorted(found["train"]) == sorted({f"all/{number}.txt" for number in range(30)} - {held_out})
 
 
+@pytest.mark.parametrize("spec", ["card.toml", "a.txt"])
+def test_a_corpus_that_is_named_twice_is_read_once(tmp_path, spec):
+    (tmp_path / "a.txt").write_text("a text")
+    (tmp_path / "card.toml").write_text('reader = "files"\npaths = ["a.txt"]')
+    assert documents(open_corpus([str(tmp_path / spec)] * 2, split="none"), "train") == ["a text"]
+
+
 def test_a_card_takes_precedence_over_a_folder_of_the_same_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "stdlib").mkdir()
