@@ -142,7 +142,7 @@ class _SplitWriter:
 
     def add(self, ids: np.ndarray) -> None:
         """Append tokens to the stream."""
-        ids.astype(self._dtype).tofile(self._ids)
+        self._ids.write(ids.astype(self._dtype).data)  # `tofile` ignores that the last bytes do not fit on the disk
 
     def record(self, text: memoryview, lengths: np.ndarray, tokens: np.ndarray) -> None:
         """Record consecutive documents: their joined bytes `text`, and the tokens of each with its separator."""

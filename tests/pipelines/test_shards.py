@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -198,6 +199,21 @@ def test_an_encoded_range_is_kept_and_a_damaged_one_is_encoded_again(tmp_path, t
             path.write_bytes(content) if content is not None else path.unlink()
             assert encode_range(each, tokenizer, tmp_path / "0") == first
             assert files_of(tmp_path) == before
+
+
+def test_a_full_disk_is_an_error_also_at_the_last_tokens(tmp_path, tokenizer):
+    """A limit on file sizes makes writing fail, as on a full disk."""
+    (tmp_path / "a.txt").write_text("".join(f"{number}\n" for number in range(1000)))
+    (each,) = open_corpus(str(tmp_path / "a.txt"), "none").ranges()
+    size = encode_range(each, tokenizer, tmp_path / "whole").splits["train"].ids.stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size - 2, before[1]))
+    try:
+        with pytest.raises(OSError, match=rf"File too large.*{tmp_path}/cut"):
+            encode_range(each, tokenizer, tmp_path / "cut")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.glob("cut*"))
 
 
 def test_another_plan_or_tokenizer_reuses_nothing(tmp_path, text_folder, tokenizer):
