@@ -315,4 +315,9 @@ def open_training_data(
         assert isinstance(objective, PairObjective)
         return PairData(dataset, objective, recipe.train, shard)
     assert not isinstance(objective, PairObjective)
+    if recipe.model.document_mask and dataset.info.get("separator") is None:
+        raise ValueError(
+            f"model.document_mask needs a separator before each document, but {dataset.place} has no separators: build "
+            "the dataset with separators, or leave model.document_mask out"
+        )
     return BlockData(mixture, objective, ObjectiveSchedule(recipe, length, tokenizer, facts), recipe.train, shard)

@@ -202,6 +202,17 @@ def test_a_document_mask_without_a_separator_is_refused(tmp_path, text_folder, s
         pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run")
 
 
+def test_a_document_mask_on_a_dataset_without_separators_is_refused(
+    tmp_path, text_folder, tokenizer_folder, small_recipe
+):
+    options = {"tokenizer": tokenizer_folder, "context_length": 32, "separator": False}
+    build_dataset([str(text_folder)], out=tmp_path / "data", **options)
+    recipe = replace(small_recipe, model=replace(small_recipe.model, document_mask=True))
+    with pytest.raises(ValueError, match=r"document_mask .* but .*/data has no separators"):
+        pretrain(recipe, data=tmp_path / "data", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_smoothing_is_in_the_training_loss_alone(tmp_path, small_recipe, dataset_folder):
     """The first validation loss equals that of the plain recipe. The first training losses do not."""
     losses = {}
