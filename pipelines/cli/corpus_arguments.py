@@ -12,6 +12,7 @@ from pipelines.cli.display import count_text, say
 
 if TYPE_CHECKING:
     from corpora import Dropped
+    from corpora.object_store import AnyPath
 
 PairColumns = Annotated[
     tuple[str, str] | None,
@@ -90,13 +91,13 @@ def need_validation(split: str | None, work: str) -> None:
 WRITTEN = {".arrow", ".html", ".json", ".jsonl", ".toml"}
 
 
-def check_text(corpus: Sequence[str], out: Path, split: str | None, reading: ReadingOptions, work: str) -> None:
+def check_text(corpus: Sequence[str], out: "AnyPath", split: str | None, reading: ReadingOptions, work: str) -> None:
     """Raise ValueError if `split` leaves no validation text for `work`, or if `out` is in a folder of the corpus.
 
     The next call would read the files in `out` as text, unless `reading` names other suffixes than theirs.
     """
     need_validation(split, work)
-    if (suffix := reading.get("suffix")) and WRITTEN.isdisjoint(suffix):
+    if not isinstance(out, Path) or ((suffix := reading.get("suffix")) and WRITTEN.isdisjoint(suffix)):
         return
     for name in corpus:
         if (folder := Path(name)).is_dir() and out.resolve().is_relative_to(folder.resolve()):

@@ -20,7 +20,7 @@ from pipelines.cli.corpus_arguments import (
     PairColumns,
     ReadingOptions,
     SplitRule,
-    need_validation,
+    check_text,
     refuse_with_pairs,
     say_left_out,
 )
@@ -107,7 +107,7 @@ def build_dataset(
     """
     length = _block_length(context_length, pairs, separator)
     _check_shard_size(shard_size, pairs)
-    need_validation(split, "a dataset")
+    check_text(corpus, place(out), split, reading, "a dataset")
     check_engine(engine, address, threads, without={"`pairs`": pairs})
     if engine == "ray" and not shard_size:
         raise UsageError("`engine='ray'` writes several files per split: add `shard_size`, such as 1G")

@@ -139,6 +139,16 @@ def test_without_a_separator_the_stream_is_the_text(tmp_path):
     assert not (tmp_path / "other").exists()
 
 
+def test_a_dataset_inside_its_corpus_is_refused(tmp_path, text_folder, tokenizer_folder):
+    folder, options = tmp_path / "text", {"tokenizer": tokenizer_folder, "context_length": 32}
+    shutil.copytree(text_folder, folder)
+    before = files_of(folder)
+    with pytest.raises(ValueError, match=r"out='.*/text/data'` is inside the corpus .*/text, .* folder outside"):
+        build_dataset([str(folder)], out=folder / "data", **options)
+    assert files_of(folder) == before
+    build_dataset([str(folder)], out=folder / "data", suffix=(".txt",), **options)  # then its files are not text
+
+
 def test_a_context_longer_than_a_split_is_refused_and_leaves_nothing(tmp_path, text_folder, tokenizer_folder):
     with pytest.raises(ValueError, match="context of 1000000 tokens is longer than the split"):
         build_dataset([str(text_folder)], tokenizer=tokenizer_folder, context_length=1_000_000, out=tmp_path / "data")

@@ -113,7 +113,7 @@ def test_targets_are_scored_from_their_start_id(padded_start, tokenizer_folder, 
     path = tmp_path / "pairs.validation.jsonl"
     path.write_text("".join(json.dumps({"a": a, "b": b}) + "\n" for a, b in rows))
     path.with_name("pairs.train.jsonl").write_text(path.read_text())
-    build_dataset([str(tmp_path)], pairs=("a", "b"), tokenizer=tokenizer_folder, out=tmp_path / "data")
+    build_dataset([str(tmp_path / "*.jsonl")], pairs=("a", "b"), tokenizer=tokenizer_folder, out=tmp_path / "data")
     nats = tokens = 0
     for source, target in rows:
         labels = torch.tensor([[*tok.encode(target), 0]])
