@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from pipelines.reporting.svg import INK, PALE, SERIES, style
+from tokenizer.formats.whole_files import whole_file
 
 SHADES = LinearSegmentedColormap.from_list("shades", ["#ffffff", SERIES[5]])
 """From white to a blue on which black numbers are readable."""
@@ -74,7 +75,7 @@ def escaped(text: str) -> str:
 
 
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write NAME.svg and NAME.png to an existing folder, on white; return both paths.
+    """Write NAME.svg and NAME.png to a folder, on white; return both paths. Each file appears whole or not at all.
 
     Letters of the SVG are outlines, so it looks the same without matplotlib's fonts.
     """
@@ -82,5 +83,6 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     with style(), matplotlib.rc_context({"svg.fonttype": "path"}):
         for path in paths:
             metadata = {"Date": None} if path.suffix == ".svg" else {}
-            figure.savefig(path, dpi=DPI, facecolor="white", metadata=metadata)
+            with whole_file(path) as partial:
+                figure.savefig(partial, format=path.suffix[1:], dpi=DPI, facecolor="white", metadata=metadata)
     return paths

@@ -50,7 +50,6 @@ def figures(
     drawn = {name: _draw(name, given, bool(names)) for name in names or FIGURES}
     from pipelines.figures.canvas import save_figure
 
-    out.mkdir(parents=True, exist_ok=True)
     paths = []
     for name, figure in drawn.items():
         paths += save_figure(figure, out, name)

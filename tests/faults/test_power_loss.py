@@ -196,3 +196,8 @@ def test_a_fine_tuned_run_outlives_a_power_loss(work, tmp_path, trained_bert):
 def test_a_sweep_outlives_a_power_loss(work, tmp_path, text_folder):
     words = ["sweep-vocabulary", text_folder, "--kinds", "bpe", "--sizes", 300, "--seeds", 1, "--flops", "1e10"]
     check(traced([*words, "--out", "new/sweep"], work, tmp_path / "trace"), "new/sweep/bits-per-byte.png")
+
+
+@pytest.mark.slow
+def test_figures_outlive_a_power_loss(work, tmp_path):
+    check(traced(["figures", "masks", "--out", "new/figures"], work, tmp_path / "trace"), "new/figures/masks.png")

@@ -2,6 +2,7 @@
 
 import math
 import re
+import resource
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -112,6 +113,23 @@ def test_every_figure_is_written_in_both_formats(drawn, tmp_path, name):
     svg, png = save_figure(drawn[name], tmp_path, name)
     assert (svg.name, png.name) == (f"{name}.svg", f"{name}.png")
     assert b"<svg" in svg.read_bytes() and png.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_full_disk_keeps_the_figure_of_before_and_is_named(drawn, tmp_path):
+    """A limit on file sizes makes writing fail, as on a full disk."""
+    for path in save_figure(drawn["masks"], tmp_path / "new", "masks"):
+        path.write_text("before")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: '.*/new/masks\.svg'"):
+            save_figure(drawn["masks"], tmp_path / "new", "masks")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path.name: path.read_text() for path in (tmp_path / "new").iterdir()} == {
+        "masks.svg": "before",
+        "masks.png": "before",
+    }
 
 
 def test_the_verb_writes_the_same_files_each_time_and_prints_captions(tmp_path, in_process):
