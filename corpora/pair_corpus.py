@@ -49,7 +49,7 @@ class PairCorpus:
         own = readers[0].own_splits
         rule = parse_rule(split) if split else PREDEFINED if TRAIN in own and len(own) > 1 else HASH
         if rule.kind == "tail":
-            raise ValueError(f'the split "{rule}" cuts a text, but {name} has pairs: use own or hash:0.05')
+            raise ValueError(f'the split "{rule}" cuts a text, but {name} has pairs: use predefined or hash:0.05')
         if rule == PREDEFINED and TRAIN not in own:
             raise ValueError(
                 f"{name} has no own splits ({', '.join(own) or 'nothing in it is named train'}): "

@@ -197,7 +197,7 @@ def test_a_shared_vocabulary_is_trained_on_both_sides(tmp_path):
         ({"pairs": ("en", "de"), "text_column": "en"}, "`text_column` names one column, but `pairs` reads two"),
         ({"pairs": ("en", "de"), "invalid": "skip"}, "`invalid='skip'` does not work with `pairs`"),
         ({"pairs": ("en", "de"), "separator": False}, "`separator=False` is for blocks"),
-        ({"pairs": ("en", "de"), "split": "tail:0.1"}, "cuts a text"),
+        ({"pairs": ("en", "de"), "split": "tail:0.1"}, "cuts a text.*: use predefined or hash:0.05"),
         ({}, "`context_length` is missing"),
     ],
 )
