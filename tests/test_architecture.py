@@ -40,7 +40,7 @@ def imports(module: str) -> set[str]:
 def functions(tree: ast.AST) -> Iterator[tuple[str, int]]:
     """Yield the name of every function and its lines, without signature and docstring."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body[ast.get_docstring(node) is not None :]
             yield node.name, body[-1].end_lineno - body[0].lineno + 1 if body else 0
 
