@@ -12,6 +12,7 @@ import torch
 
 from lm.decoding.generation import generate
 from pipelines.run.loaded_run import load_run
+from pipelines.scoring.predictions import Predictions
 from pipelines.scoring.texts import score_text
 from pipelines.serving.engine import Engine, EngineClosedError, GenerationRequest
 from tests.loaded_runs import variant
@@ -265,7 +266,8 @@ def test_closing_ends_the_work_at_once_and_answers_every_request(run):
     took, ends = asyncio.run(main())
     assert took < 5  # a turn
     assert any(isinstance(end, EngineClosedError) for end in ends)
-    assert all(isinstance(end, EngineClosedError) or len(end) for end in ends if hasattr(end, "__len__"))
+    assert all(isinstance(end, EngineClosedError) or len(end) == 31 for end in ends[:20])
+    assert all(isinstance(end, EngineClosedError | Predictions) for end in ends[20:])
     for thread in {each for each in threading.enumerate() if each.name == "inference"} - others:
         thread.join(300)  # a turn
         assert not thread.is_alive()
