@@ -174,8 +174,12 @@ def test_a_client_that_leaves_the_queue_is_not_scored(gpt):
             client.left.set()
             await work
             assert client.sent == []
+        other = await Client(app, body_of(prompt="def f", max_tokens=1, echo=True, logprobs=1)).ask()
+        assert other.status == 200 and rows == [1]
 
-    run_with(gpt, test)
+    rows = []
+    with gpt.model.embedding.register_forward_pre_hook(lambda module, inputs: rows.append(len(inputs[0]))):
+        run_with(gpt, test, Limits(seconds=20))
 
 
 @pytest.mark.parametrize(
