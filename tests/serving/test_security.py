@@ -3,6 +3,7 @@
 import pytest
 
 from pipelines.serving.security import HEADERS, access_to, read_token
+from pipelines.serving.server import PAGE_FOLDER
 from tests.serving.conftest import client_of
 
 MODELS = "/v1/models"
@@ -159,8 +160,9 @@ def test_a_name_with_more_than_a_host_is_refused(name):
         access_to("127.0.0.1", 8000, [name])
 
 
-@pytest.mark.parametrize("path", ["/page/../app.py", "/page/%2e%2e/app.py", "/page//etc/passwd", "/page/..%2fapp.py"])
+@pytest.mark.parametrize("path", ["/page/%2e%2e/server.py", "/page/..%2fserver.py", "/page//etc/passwd"])
 def test_only_files_of_the_page_are_served(client, path):
+    assert (PAGE_FOLDER.parent / "server.py").is_file()  # a server that leaves the folder would find it
     assert client.get(path).status_code == 404
 
 
