@@ -97,6 +97,20 @@ def test_calibration_error_and_its_diagram(gpt_numbers, gpt_predictions):
     assert gpt_numbers["calibration_error"] == pytest.approx(error, rel=1e-4)
 
 
+def test_the_best_temperature_and_its_gain_are_those_of_the_drawn_positions(gpt_numbers, gpt_predictions):
+    targets, logs, _ = gpt_predictions
+    drawn = np.sort(np.argsort(np.random.default_rng(0).random(len(targets)))[:4096])
+
+    def bits(temperature):
+        nats = torch.nn.functional.cross_entropy(logs[drawn] / temperature, targets[drawn])
+        return nats.item() / math.log(2)
+
+    best = gpt_numbers["temperature"]
+    assert gpt_numbers["temperature_tokens"] == 4096
+    assert gpt_numbers["temperature_gain_bits"] == pytest.approx(bits(1) - bits(best), rel=1e-3, abs=1e-5)
+    assert bits(best) <= min(bits(0.98 * best), bits(1.02 * best))
+
+
 def test_loss_by_position_is_the_mean_of_each_column(gpt_numbers, gpt_predictions):
     targets, logs, _ = gpt_predictions
     nats = -logs.gather(1, targets[:, None]).squeeze(1)
@@ -228,8 +242,13 @@ def test_a_dataset_of_another_tokenizer_is_refused(tmp_path, trained_gpt, text_f
         evaluate(trained_gpt, data=tmp_path / "data")
 
 
-def test_a_masked_model_is_scored_at_its_masks(trained_bert, dataset_folder, tokenizer_folder):
-    numbers = evaluate(trained_bert).to_json()["splits"]["validation"]
+@pytest.fixture(scope="module")
+def bert_numbers(trained_bert):
+    return evaluate(trained_bert).to_json()["splits"]["validation"]
+
+
+def test_a_masked_model_is_scored_at_its_masks(trained_bert, bert_numbers, dataset_folder, tokenizer_folder):
+    numbers = bert_numbers
     stream = TokenDataset(dataset_folder).split("validation")
     tok = Tokenizer.load(tokenizer_folder)
     ids = stream.read(0, stream.tokens)
@@ -237,11 +256,30 @@ def test_a_masked_model_is_scored_at_its_masks(trained_bert, dataset_folder, tok
     assert numbers["tokens"] == pytest.approx(0.15 * ordinary, rel=0.15)
     assert numbers["bits_per_byte"] is None
     assert numbers["window"] == 32
-    assert 1 < numbers["pseudo_perplexity"] < 600
-    assert numbers["pseudo_tokens"] == 2048
-    assert numbers["unigram_pseudo_perplexity"] == pytest.approx(2 ** numbers["unigram_cross_entropy_bits"], rel=0.2)
     again = evaluate(trained_bert).to_json()["splits"]["validation"]
     assert again == numbers
+
+
+def test_the_pseudo_perplexity_is_that_of_tokens_masked_one_by_one(trained_bert, bert_numbers, dataset_folder):
+    model, tok = load_trained(Run(trained_bert)).model, Run(trained_bert).tokenizer()
+    dataset = TokenDataset(dataset_folder)
+    stream, special = dataset.split("validation"), tok.special_tokens
+    ids = stream.read(0, stream.blocks * 32).astype(np.int64)
+    ordinary = np.flatnonzero(~np.isin(ids, list(special.values())))
+    chosen = np.sort(np.random.default_rng(0).choice(ordinary, 2048, replace=False))
+    rows, places, targets = ids.reshape(-1, 32)[chosen // 32], (np.arange(2048), chosen % 32), ids[chosen]
+    rows[places] = special["<|mask|>"]
+    rows = np.pad(rows, ((0, 0), (1, 1)), constant_values=((0, 0), (special["<|cls|>"], special["<|sep|>"])))
+    with torch.no_grad():
+        hidden = model(torch.from_numpy(rows))[places[0], places[1] + 1]
+        nats = torch.nn.functional.cross_entropy(model.logits(hidden).double(), torch.from_numpy(targets)).item()
+    train = dataset.split("train")
+    counts = np.bincount(train.read(0, train.tokens), minlength=512) + 1
+    unigram = -np.log(counts[targets] / counts.sum()).mean()
+    assert bert_numbers["pseudo_tokens"] == 2048
+    assert bert_numbers["pseudo_cross_entropy"] == pytest.approx(nats, rel=1e-5)
+    assert bert_numbers["pseudo_perplexity"] == pytest.approx(math.exp(nats), rel=1e-4)
+    assert bert_numbers["unigram_pseudo_perplexity"] == pytest.approx(math.exp(unigram), rel=1e-6)
 
 
 def test_a_uniform_model_has_a_perplexity_of_the_vocabulary(tmp_path, trained_gpt):
