@@ -10,7 +10,7 @@ from sklearn import metrics
 from transformers import AutoTokenizer
 
 import bytelm
-from lm.metrics.labels import log_softmax
+from lm.metrics.labels import calibration_error, log_softmax
 from pipelines.run.folder import Run
 from pipelines.tasks.choices import Choices
 from pipelines.tasks.data import ExampleFiles, reader_of
@@ -113,6 +113,8 @@ def test_results_equal_those_of_scikit_learn_and_of_the_formula(tmp_path):
     assert numbers.choice_nats == pytest.approx(
         np.mean([-log_softmax(row)[answer] for row, answer in zip(own, answers, strict=True)])
     )
+    confidences, right = np.array([np.exp(log_softmax(row)).max() for row in own]), np.array(said) == answers
+    assert numbers.choice_calibration == pytest.approx(calibration_error(confidences, right))
     assert numbers.chance == pytest.approx((1 / 2 + 1 / 3 + 1 / 4) / 3)
     fields = task.predictions(list(logits), [], examples)
     assert [one["prediction"] for one in fields] == said

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn import metrics
 
 import bytelm
-from lm.metrics.labels import log_softmax
+from lm.metrics.labels import calibration_error, log_softmax
 from pipelines.tasks.classes import Classes
 from pipelines.tasks.data import ExampleFiles
 from tests.tasks.files import write
@@ -122,13 +122,15 @@ def test_results_equal_those_of_scikit_learn(tmp_path):
     assert numbers.macro_f1 == pytest.approx(metrics.f1_score(targets, said, average="macro"))
     assert numbers.matthews == pytest.approx(metrics.matthews_corrcoef(targets, said))
     assert numbers.label_nats == pytest.approx(metrics.log_loss(targets, np.exp(log_softmax(logits))))
+    confidences = np.exp(log_softmax(logits)).max(axis=1)
+    assert numbers.label_calibration == pytest.approx(calibration_error(confidences, said == targets))
     each = metrics.f1_score(targets, said, average=None)
     assert by_label.labels == {label: (10, pytest.approx(f1)) for label, f1 in zip("abc", each, strict=True)}
     assert sum(mistake.times for mistake in confusions.confusions) == (targets != said).sum()
 
 
 def test_several_labels_each_are_scored_label_by_label(tmp_path):
-    rows = [{"text": str(i), "labels": [label for label in "abc" if hash((i, label)) % 2]} for i in range(30)]
+    rows = [{"text": str(i), "labels": [label for bit, label in enumerate("abc") if i >> bit & 1]} for i in range(30)]
     task, examples, _ = learned(tmp_path, rows)
     scores = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
     numbers, _ = task.results([row[:, None] for row in scores], [], examples)
