@@ -24,6 +24,7 @@ from pipelines.run.retention import find_checkpoint
 from pipelines.tasks.data import reader_of
 from pipelines.tasks.examples import ABSENT, Encoded
 from pipelines.tasks.spans import Spans, best_answer
+from pipelines.tasks.task import Example
 from pipelines.tasks.windows import TokenText, answer_windows
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.finetune import finetune
@@ -89,6 +90,16 @@ def test_scores_of_answers_by_hand():
     assert answer_f1("", []) == exact_match("", []) == 1
     assert answer_f1("dog", []) == answer_f1("", ["dog"]) == 0
     assert exact_match("", ["the"]) == 1  # an answer without words is none
+
+
+def test_questions_with_and_without_an_answer_are_also_scored_apart():
+    golds = ("Ann sang.", [(0, "Ann")]), ("Bob ran.", [(0, "Bob ran")]), ("Cy sat.", [])
+    examples = [Example(None, ("Who?", context), target) for context, target in golds]
+    sentences, none = Spans(unanswerable=True).baselines([], examples, None).values()
+    assert (sentences.exact_match, sentences.answer_f1) == pytest.approx((1 / 3, (2 / 3 + 1) / 3))
+    assert (sentences.has_answer_exact_match, sentences.has_answer_f1) == pytest.approx((1 / 2, (2 / 3 + 1) / 2))
+    assert (none.has_answer_exact_match, none.has_answer_f1) == (0, 0)
+    assert (sentences.no_answer_accuracy, none.no_answer_accuracy) == (0, 1)
 
 
 @given(
