@@ -351,7 +351,7 @@ def test_numbers_of_plain_tags_are_those_of_scikit_learn(readers, sentences):
 
 
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=3), st.integers(0, 2**32 - 1))
-def test_probabilities_are_softmaxes_and_their_calibration_that_of_the_definition(readers, lengths, seed):
+def test_probabilities_are_softmaxes_and_the_numbers_follow_their_definitions(readers, lengths, seed):
     names, generator = ["O", "B-X", "I-X"], np.random.default_rng(seed)
     task = Tokens(labels=tuple(names))
     examples = [example(["", *["self"] * n], generator.choice(names, n + 1).tolist()) for n in lengths]
@@ -373,6 +373,9 @@ def test_probabilities_are_softmaxes_and_their_calibration_that_of_the_definitio
             bins[int(chances.max() * 15)].append((chances.max(), names[chances.argmax()] == examples[i].target[place]))
     gaps = [abs(sum(right - chance for chance, right in each)) for each in bins]
     numbers = task.results(outputs, encoded, examples)[0]
+    tags = [list(one.target) for one in examples], [list(fields["prediction"]) for fields in predicted]
+    found = seqeval.precision_score(*tags, zero_division=0), seqeval.recall_score(*tags, zero_division=0)
+    assert (numbers.entity_precision, numbers.entity_recall) == pytest.approx(found)
     assert numbers.tag_calibration == pytest.approx(sum(gaps) / sum(lengths), abs=1e-9)
     gold = [expected[i, p][names.index(examples[i].target[p])] for i, n in enumerate(lengths) for p in range(1, n + 1)]
     assert numbers.tag_nats == pytest.approx(-np.log(gold).mean())
