@@ -112,6 +112,19 @@ def _dataset(folder: Path) -> None:
     stream.read(0, min(stream.tokens, 1000))
 
 
+def _dataset_fields(folder: Path) -> None:
+    """Read a dataset whose dataset.json has the right fingerprint, so that its other fields are checked."""
+    from pipelines.dataset.reader import write_info
+
+    path = folder / "dataset" / "dataset.json"
+    try:
+        info = json.loads(path.read_bytes())
+        write_info(path.parent, {name: value for name, value in info.items() if name != "fingerprint"})
+    except (ValueError, AttributeError, RecursionError):
+        pass  # not JSON, not an object, or too deep
+    _dataset(folder)
+
+
 def _dataset_manifest(folder: Path) -> None:
     from pipelines.dataset.dataset_manifest import problems
 
@@ -249,6 +262,7 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "sentencepiece": ("unigram.model", _tokenizer("unigram.model")),
     "character-map": ("map", _character_map),
     "dataset": ("dataset/dataset.json", _dataset),
+    "dataset-fields": ("dataset/dataset.json", _dataset_fields),
     "blocks": ("dataset/train/data-00000-of-00001.arrow", _dataset),
     "dataset-manifest": ("dataset/manifest.json", _dataset_manifest),
     "range-marker": ("range.json", _marker("range")),

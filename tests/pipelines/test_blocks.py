@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from corpora import open_corpus
 from pipelines.dataset.arrow import text_of
-from pipelines.dataset.reader import DATA_FILE, TokenDataset, TokenStream
+from pipelines.dataset.reader import DATA_FILE, TokenDataset, TokenStream, write_info
 from pipelines.files import whole_folder
 from pipelines.verbs.build_dataset import build_dataset
 from tokenizer import END_OF_TEXT, Tokenizer
@@ -273,11 +273,7 @@ def test_an_altered_block_file_is_named(dataset_folder, tmp_path):
         lambda text: "",
         lambda text: "[]",
         lambda text: text[: len(text) // 2],
-        lambda text: text.replace('"context_length": 32', '"context_length": 0'),
-        lambda text: text.replace('"context_length": 32', '"context_length": "32"'),
         lambda text: text.replace('"context_length": 32', '"context_length": 16'),
-        lambda text: text.replace('"vocab_size": 512', '"vocab_size": null'),
-        lambda text: text.replace('"corpus"', '"corps"'),
     ],
 )
 def test_a_damaged_description_is_named(dataset_folder, tmp_path, damage):
@@ -285,6 +281,28 @@ def test_a_damaged_description_is_named(dataset_folder, tmp_path, damage):
     path = folder / "dataset.json"
     path.write_text(damage(path.read_text()))
     with pytest.raises(ValueError, match=r"dataset\.json is damaged"):
+        TokenDataset(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda info: info.update(context_length=0),
+        lambda info: info.update(context_length="32"),
+        lambda info: info.update(context_length=16),
+        lambda info: info["tokenizer"].update(vocab_size=None),
+        lambda info: info["corpus"].update(name=3),
+        lambda info: info["splits"].update({"../x": info["splits"].pop("train")}),
+        lambda info: info["splits"]["train"].update(shards=[]),
+        lambda info: info.pop("corpus"),
+    ],
+)
+def test_a_wrong_field_is_named_although_the_fingerprint_is_right(dataset_folder, tmp_path, change):
+    folder = copy_of(dataset_folder, tmp_path)
+    info = json.loads((folder / "dataset.json").read_text())
+    change(info)
+    write_info(folder, {name: value for name, value in info.items() if name != "fingerprint"})
+    with pytest.raises(ValueError, match=r"dataset\.json is damaged: "):
         TokenDataset(folder)
 
 
