@@ -113,14 +113,15 @@ def criteria(folders: Iterable[Path]) -> dict[Path, float]:
 
     It is the validation loss, or a score of the task that a run stops by.
 
-    If `validation_tokens` changed during the run, only losses on the newest number of tokens are comparable; others are
-    left out.
+    If `validation_tokens` or the score changed during the run, only numbers of the newest kind are comparable; others
+    are left out.
     """
     states = {folder: readable_state(folder) for folder in folders}
     measured = {f: s for f, s in states.items() if s.get("criterion") is not None}
-    tokens = next((s.get("validated_tokens") for s in reversed(measured.values())), None)
+    kinds = {f: (s.get("validated_tokens"), s.get("judged_by", "")) for f, s in measured.items()}
+    newest = next(reversed(kinds.values()), None)
     validated = {f: s for f, s in measured.items() if s.get("validated_step") == s.get("step")}
-    return {f: s["criterion"] for f, s in validated.items() if s.get("validated_tokens") == tokens}
+    return {f: s["criterion"] for f, s in validated.items() if kinds[f] == newest}
 
 
 def readable_state(folder: Path) -> dict[str, Any]:

@@ -375,7 +375,7 @@ class Trainer:
     def _restore(self) -> dict[str, Any] | None:
         """Return to the run's newest whole checkpoint; return the state of metrics.jsonl in it."""
         state = resume(self._folder, self.model, self.optimizers, self._settings, self.average, self.parallel)
-        self.at.restore(state)
+        self.at.restore(state, by_score=self.data.score is not None)
         self.loss_scale.restore(state.get("loss_scale", {}))
         self._saved_step, self._next_batch = self.at.step, None
         return state.get("metrics")

@@ -101,8 +101,10 @@ class Progress:
     """Validation tokens it was measured on. Losses on different numbers of tokens do not compare."""
     criterion: float | None = None
     """The number, best at its lowest, that judges the weights at the last validation: its loss or a score."""
+    judged_by: str = ""
+    """Name of the score that the criterion is; empty for the loss. Numbers of different names do not compare."""
     lowest_criterion: float | None = None
-    """Lowest criterion on that number of tokens."""
+    """Lowest criterion of that name, on that number of tokens."""
     unimproved: int = 0
     """Validations since the lowest criterion, without that before the first step."""
     watch: LossWatch = field(default_factory=LossWatch)
@@ -117,11 +119,12 @@ class Progress:
     of_tokens: bool = True
     """Whether losses are of tokens, so that their exponentials are perplexities; not part of a checkpoint."""
 
-    def add_validation(self, loss: float, tokens: int, criterion: float | None) -> None:
+    def add_validation(self, loss: float, tokens: int, criterion: float | None, judged_by: str = "") -> None:
         """Record the validation of the current weights on about `tokens` tokens; a `criterion` of None is no gain."""
-        lowest = self.lowest_criterion if tokens == self.validated_tokens else None
+        comparable = (tokens, judged_by) == (self.validated_tokens, self.judged_by)
+        lowest = self.lowest_criterion if comparable else None
         self.validation_loss, self.validated_step, self.validated_tokens = loss, self.step, tokens
-        self.criterion = criterion
+        self.criterion, self.judged_by = criterion, judged_by
         if criterion is not None and (lowest is None or criterion < lowest):
             self.lowest_criterion, self.unimproved = criterion, 0
         else:
@@ -166,10 +169,15 @@ class Progress:
         state = {name: value for name, value in vars(self).items() if name not in ("signal", "of_tokens")}
         return state | {"unlogged": list(self.unlogged), "watch": self.watch.as_list()}
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Set the fields in `state`, the content of a state.json."""
+    def restore(self, state: dict[str, Any], by_score: bool) -> None:
+        """Set the fields in `state`, the content of a state.json. `by_score`: a score will judge weights, not the loss.
+
+        Validations in vain by the other number do not count.
+        """
         for name in self.as_state().keys() & state.keys():
             setattr(self, name, LossWatch(*state[name]) if name == "watch" else state[name])
+        if bool(self.judged_by) != by_score:
+            self.unimproved = 0
 
 
 class TrainingLog:
@@ -236,7 +244,7 @@ class TrainingLog:
         the loss.
         """
         name, value, highest = score or ("", loss, False)
-        self._at.add_validation(loss, tokens, -value if highest and value is not None else value)
+        self._at.add_validation(loss, tokens, -value if highest and value is not None else value, name)
         more = {f"loss/{name}": losses for name, losses in by_source.items()} | (
             {} if score is None or value is None else {name: value}
         )

@@ -10,6 +10,7 @@ from sklearn import linear_model
 import bytelm
 from lm.metrics.baselines import STRENGTHS, Ridge
 from pipelines.run.folder import Run
+from pipelines.run.retention import find_checkpoint
 from pipelines.tasks.data import ExampleFiles
 from pipelines.tasks.regression import Regression, RegressionNumbers
 from tests.tasks.files import write
@@ -157,3 +158,16 @@ def test_the_command_learns_the_similarity_of_pairs_and_prints_errors_and_correl
     assert more.returncode == 0, more.stderr
     assert Run(tmp_path / "out").metrics()[: len(before)] == before
     assert Run(tmp_path / "out").metrics()[-1]["tokens"] == 2 * before[-1]["tokens"]
+
+
+def test_patience_given_to_a_longer_run_compares_scores_with_scores_only(tmp_path, trained_bert):
+    """Without patience the validation loss, in standard deviations, judged the weights."""
+    rows = [{"text": f"return {i} + {j}", "score": 1000.0 * i + 10 * j} for i in range(12) for j in range(3)]
+    data = write(tmp_path / "rows.jsonl", rows)
+    common = {"task": "regression", "data": data, "out": tmp_path / "out", "held_out": 0.3, "compare_scratch": False}
+    bytelm.finetune(trained_bert, **common, train=SETTINGS | {"epochs": 2})
+    made = bytelm.finetune(trained_bert, **common, train=SETTINGS | {"epochs": 6, "patience": 3})
+    lines = [line for line in Run(made.path).metrics() if line["split"] == "validation"]
+    scores = {line["step"]: line["root mean squared error"] for line in lines if "root mean squared error" in line}
+    assert len(scores) == 4 and min(scores.values()) > 100 * max(line["loss"] for line in lines)
+    assert find_checkpoint(made.path).name == f"step-{min(scores, key=scores.get):07d}"
