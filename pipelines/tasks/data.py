@@ -173,8 +173,16 @@ def _check_layers(run: Run, task: Task, config: FinetuneConfig, lora: LoraConfig
             f"`reinit` is {config.reinit}, but the task {task.name} compares the model with the run that it starts "
             "from: leave `reinit` out"
         )
-    if config.freeze == "all" and task.head(model.architecture) is None:
+    if task.head(model.architecture) is not None:
+        return
+    if config.freeze == "all":
         raise ValueError(f"`freeze` is 'all', but the task {task.name} has no head to train: give a number of blocks")
+    above = not model.tied_head or model.norm_places.final or model.architecture == "encoder"
+    if frozen == blocks and not above:
+        raise ValueError(
+            f"`freeze` is {config.freeze}, but the model of {run.folder} has no weights above its {blocks} blocks: "
+            "give a lower number"
+        )
 
 
 @dataclass(frozen=True)

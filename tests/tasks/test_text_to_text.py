@@ -24,7 +24,9 @@ from pipelines.tasks.text_to_text import TextToText, WrittenTexts
 from pipelines.training.batch_loss import summed_loss
 from pipelines.verbs.import_hf import import_hf
 from tests.pipelines.exchange_cases import save_peer
+from tests.pipelines.gguf_cases import random_run
 from tests.tasks.files import write
+from tokenizer import Tokenizer
 
 CPU = torch.device("cpu")
 PAIRS = [("the cat sat", "a cat"), ("one two three four", "1 2 3 4"), ("naïve — 漢字", "ok"), ("x " * 40, "y " * 40)]
@@ -244,3 +246,16 @@ def test_an_encoder_is_refused(tmp_path, trained_bert):
     data = write(tmp_path / "rows.jsonl", [{"source": "a", "target": "b"}])
     with pytest.raises(ValueError, match="'encoder', but the task text-to-text is for encoder-decoder and decoder"):
         bytelm.finetune(trained_bert, task="text-to-text", data=[data], out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("above", [{"tied_head": False}, {"norm_position": "pre"}])
+def test_all_blocks_are_frozen_only_if_weights_above_them_can_train(above, tokenizer_folder, tmp_path):
+    tok, shape = Tokenizer.load(tokenizer_folder), {"layers": 1, "tied_head": True, "norm_position": "post"}
+    without, with_some = (random_run(tmp_path / str(n), tok, **shape | fields) for n, fields in enumerate(({}, above)))
+    data = write(tmp_path / "rows.jsonl", [{"source": str(n), "target": str(n + 1)} for n in range(20)])
+    call = {"task": "text-to-text", "data": data, "held_out": 0.3, "out": tmp_path / "out", "compare_scratch": False}
+    frozen = SETTINGS | {"epochs": 1, "freeze": 1}
+    with pytest.raises(ValueError, match=r"`freeze` is 1, but the model of .* has no weights above its 1 blocks"):
+        bytelm.finetune(without, **call, train=frozen)
+    assert not (tmp_path / "out").exists()
+    bytelm.finetune(with_some, **call, train=frozen)
