@@ -116,6 +116,11 @@ class Recipe:
         return None if head is None else replace(head, layers=self.head_layers)
 
     @property
+    def loss_is_of_tokens(self) -> bool:
+        """Whether losses are cross-entropies of tokens, not those of a head or of a task with its own loss."""
+        return self.head is None and (self.task is None or type(self.task).loss is Task.loss)
+
+    @property
     def edges(self) -> int:
         """The tokens that the model reads beside a block: `<|cls|>` and `<|sep|>`, or the end of a restored text."""
         return EDGES.get(self.objective, 0)

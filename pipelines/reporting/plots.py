@@ -88,7 +88,7 @@ def _draw_loss(subjects: Sequence[Subject]) -> Figure | None:
 
 def _of_tokens(subjects: Sequence[Subject]) -> bool:
     """Return whether all losses are of tokens, so that they have perplexities."""
-    return all(subject.run.recipe.head is None for subject in subjects)
+    return all(subject.run.recipe.loss_is_of_tokens for subject in subjects)
 
 
 def _is_squared(subject: Subject) -> bool:
@@ -267,8 +267,8 @@ def _explained_loss(subjects: Sequence[Subject]) -> str:
 
 
 _TASK_LOSS = (
-    "Loss during training: the cross-entropy in bits per target, or the squared error of numbers. The axes do not show "
-    "the highest losses of the first 5 % of the training."
+    "Loss during training: the cross-entropy in bits per target, the squared error of numbers, or the task's own loss "
+    "in bits. The axes do not show the highest losses of the first 5 % of the training."
 )
 _LOSS = (
     "Cross-entropy in bits per target during training; the right axis shows the perplexity. "

@@ -100,7 +100,7 @@ class LoadedRun(Laboratory):
             f"{model.vocab_size:,}",
             f"{checkpoint.name}, trained on {state.get('tokens', 0):,} tokens ({self.config.trained_for})",
         ]
-        if (loss := state.get("validation_loss")) is not None and self.config.head is None:
+        if (loss := state.get("validation_loss")) is not None and self.config.loss_is_of_tokens:
             lines.append(f"validation loss {loss:.4f} nats per token, perplexity {perplexity_text(loss, ',.2f')}")
         return "\n".join(lines)
 

@@ -14,6 +14,8 @@ import torch.nn.functional as F  # noqa: N812
 
 import bytelm
 from pipelines.evaluation.results import Evaluation
+from pipelines.reporting.plots import plots
+from pipelines.reporting.subject import subject_of
 from pipelines.run.answer_scores import answer_scores, with_reference
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_model
@@ -294,3 +296,11 @@ def test_unusable_pairs_and_options_are_refused(tmp_path, trained_gpt, row, opti
             trained_gpt, task="preferences", data=[data], test=[data], out=tmp_path / "run", options=options
         )
     assert not (tmp_path / "run").exists()
+
+
+def test_the_loss_of_pairs_has_no_perplexity(preferring):
+    shown = repr(bytelm.load_run(preferring[1]))
+    assert "perplexity" not in shown and "(preferences)" in shown
+    [loss] = [plot for plot in plots([subject_of(Run(preferring[1]))]) if plot.name == "loss"]
+    assert "perplexity" not in loss.svg and "logarithm of the vocabulary size" not in loss.text
+    assert "perplexity" in repr(bytelm.load_run(preferring[0]))
