@@ -17,6 +17,8 @@ from pipelines.dataset.reader import TokenStream
 from pipelines.evaluation.documents import known_byte_lengths
 from pipelines.evaluation.measurement import Result, number
 from pipelines.run.folder import Run, opened
+from pipelines.run.manifest import manifest_sha256
+from pipelines.run.retention import find_checkpoint
 from pipelines.tasks.examples import Encoded
 from pipelines.tasks.shared_boundaries import Reading, comparable_by_bytes, with_teacher
 from pipelines.tasks.task import Adapted, Example, Learned, Task
@@ -155,7 +157,8 @@ class Distillation(Task):
                 f"{teacher.folder} reads {theirs.context_length:,} tokens, fewer than the {ours.context_length:,} of "
                 f"{run.folder}: give a teacher that reads as many"
             )
-        return Adapted(replace(self, by_bytes=differ), {}, tok)
+        facts = {"teacher_sha256": manifest_sha256(find_checkpoint(teacher.folder))}
+        return Adapted(replace(self, by_bytes=differ), facts, tok)
 
     def encode(self, examples: Sequence[Example], reader: TextReader) -> list[Encoded]:
         """Return the windows of all texts. Masks and spans are a function of the indices of text and window."""

@@ -75,7 +75,7 @@ def train(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, parallel:
 
 
 def _check_same_start(held: Run, work: EncodedTask, source: Run | None) -> None:
-    """Raise ValueError if the fine-tuned run `held` has another tokenizer, or did not start from the run `source`.
+    """Raise ValueError if the fine-tuned run `held` has another tokenizer or teacher, or another start than `source`.
 
     Under the recorded path the source may have changed, because the run resumes from its own checkpoints.
     """
@@ -86,6 +86,11 @@ def _check_same_start(held: Run, work: EncodedTask, source: Run | None) -> None:
         raise ValueError(
             f"{held.folder} holds another run: its tokenizer has the fingerprint {own[:16]}, not {asked[:16]}; choose "
             "another `out`"
+        )
+    learned, teaches = (facts.get("teacher_sha256") for facts in (held.facts, work.facts))
+    if learned and learned != teaches:
+        raise ValueError(
+            f"{held.folder} learned from another checkpoint of its teacher: restore it, or choose another `out`"
         )
     origin, folder = held.facts.get("init_from"), None if source is None else str(source.folder.resolve())
     if folder == origin:

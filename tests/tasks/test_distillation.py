@@ -15,6 +15,7 @@ from corpora.rows import read_text_rows
 from pipelines.evaluation.results import Evaluation
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_model
+from pipelines.run.retention import checkpoint_folders, latest_checkpoint
 from pipelines.tasks.data import reader_of
 from pipelines.tasks.distillation import Distillation
 from pipelines.tasks.examples import batch_of
@@ -234,3 +235,17 @@ def test_unusable_texts_are_refused(tmp_path, trained_gpt, row, message):
     options = {"data": [data], "test": [data], "out": tmp_path / "run", "options": {"teacher": str(trained_gpt)}}
     with pytest.raises(ValueError, match=message), warnings.catch_warnings(action="ignore"):
         bytelm.finetune(trained_gpt, task="distillation", **options)
+
+
+def test_a_student_goes_on_with_the_weights_that_it_learned_from_only(tmp_path, trained_gpt, text):
+    teacher = shutil.copytree(trained_gpt, tmp_path / "teacher")
+    call = {"task": "distillation", "data": [text], "held_out": 0.3, "out": tmp_path / "run", "compare_scratch": False}
+    call["options"] = {"teacher": str(teacher)}
+    bytelm.finetune(trained_gpt, **call, train=SETTINGS)
+    newest, older = latest_checkpoint(teacher), checkpoint_folders(teacher)[-2]
+    newest.rename(tmp_path / "kept")  # the teacher now has other weights
+    assert older.exists()
+    with pytest.raises(ValueError, match="another checkpoint of its teacher: restore it, or choose another `out`"):
+        bytelm.finetune(trained_gpt, **call, train=SETTINGS | {"epochs": 2})
+    (tmp_path / "kept").rename(newest)
+    bytelm.finetune(trained_gpt, **call, train=SETTINGS | {"epochs": 2})
