@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+from lm.config_costs import ITEMSIZE
+from lm.costs import flops_per_token, meta_model
 from lm.lora import add_lora
 from lm.model import LanguageModel
+from lm.optim.optimizer_settings import OPTIMIZERS
 from pipelines.cli.display import answer, quantity
 from pipelines.exchange.possible_exports import possible_exports
 from pipelines.machine import cores_per_operation, freed_memory_returned, precision, without_subnormals
@@ -73,22 +76,20 @@ def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | No
     check_folder(out, recipe, {"data": spell(sources), "dataset_fingerprint": mixture.fingerprint}, tok)
     open_training_data(recipe, mixture, tok, facts=start.facts)  # checks special tokens
     train = recipe.train
-    costs = model_costs(recipe.model, "float32", train.optimizer)
     available = sum(dataset.split("train").tokens for dataset in mixture.datasets)
-    memory = costs["training_bytes"]
+    trained, flops, memory = _training_costs(recipe)
     checkpoint = memory["weights"] * (2 if train.average else 1) + memory["moments"]
     retained = train.keep_checkpoints + train.keeps_best
     with without_subnormals(), cores_per_operation(train.threads), precision(train):
         speed = training_speed(recipe, mixture, start.facts)
     tokens = 60 * train.minutes * speed.tokens_per_second if train.minutes else train.tokens
     length = f"{'about ' if train.minutes else ''}{quantity(tokens, 'tok')}"
-    parameters = quantity(costs["parameters"]["total"], "")
     answer(
-        f"would train {parameters} parameters on {length} of {' and '.join(map(str, sources))} "
+        f"would train {quantity(trained, '')} parameters on {length} of {' and '.join(map(str, sources))} "
         f"({tokens / available:.3g} epochs of {quantity(available, 'tok')}), in batches of {batches(recipe)}"
     )
     time = f"training ends after {train.minutes:g} minutes" if train.minutes else speed.time_of(train.tokens)
-    answer(f"compute: {quantity(costs['flops_per_token'] * tokens, 'FLOP')}; {time}")
+    answer(f"compute: {quantity(flops * tokens, 'FLOP')}; {time}")
     about = "less than" if train.activation_checkpointing else "about"
     answer(
         f"memory: {quantity(sum(memory[part] for part in ('weights', 'gradients', 'moments')), 'B')} for weights, "
@@ -100,6 +101,21 @@ def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | No
         answer(line)
     state = "resume the run" if checkpoint_folders(out) else "make a run"
     answer(f"would {state} in {out}, with {retained} checkpoints of about {quantity(checkpoint, 'B')} each")
+
+
+def _training_costs(recipe: Recipe) -> tuple[int, float, dict[str, int]]:
+    """Return how many parameters a run trains, its FLOPs per token, and its bytes as in `ModelCosts.training_bytes`."""
+    costs = model_costs(recipe.model, "float32", recipe.train.optimizer)
+    memory = costs["training_bytes"]
+    if not recipe.lora.rank:
+        return costs["parameters"]["total"], costs["flops_per_token"], memory
+    model = meta_model(recipe.model)
+    add_lora(model, recipe.lora)
+    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    size = ITEMSIZE["float32"] * trained  # frozen weights have no gradients and moments
+    moments = size * OPTIMIZERS[recipe.train.optimizer].moments  # adapters are matrices of blocks
+    changed = {"weights": memory["weights"] + size, "gradients": size, "moments": moments}
+    return trained, flops_per_token(model), memory | changed
 
 
 def _tokenizer(dataset: Dataset) -> Tokenizer:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from lm.costs import flops_per_token, meta_model
+from lm.lora import add_lora
 from lm.model import LanguageModel
 from lm.task_model import TrainedModel
 from pipelines.cli.display import duration, quantity, show
@@ -61,7 +62,13 @@ def training_speed(recipe: Recipe, mixture: Mixture, facts: Mapping[str, Any] | 
     if recipe.train.batch_tokens / per_second > LONGEST_STEP:
         return Speed(per_second, measured=False)
     data = open_training_data(recipe, mixture, Tokenizer.load(mixture.first.folder), facts=facts)
-    return measured_speed(recipe, lambda: LanguageModel(recipe.model, recipe.train.seed), data)
+
+    def build() -> LanguageModel:
+        model = LanguageModel(recipe.model, recipe.train.seed)
+        add_lora(model, recipe.lora, recipe.train.seed)
+        return model
+
+    return measured_speed(recipe, build, data)
 
 
 class RandomBlocks(BlockData):

@@ -10,11 +10,15 @@ import pytest
 import torch
 
 import bytelm as bytelm_package
-from lm.costs import count_parameters
+from lm.costs import count_parameters, flops_per_token, meta_model
+from lm.lora import add_lora
+from pipelines.cli.display import quantity
 from pipelines.recipes.recipe import load_recipe
 from pipelines.run.checkpoint_reader import MODEL, OPTIMIZER, read_checkpoint
 from pipelines.run.folder import Run
 from pipelines.run.retention import latest_checkpoint
+from pipelines.training import timing
+from pipelines.training.pretraining import print_plan
 from pipelines.verbs.export_hf import export_hf
 from pipelines.verbs.finetune import finetune
 from pipelines.verbs.pretrain import pretrain
@@ -214,3 +218,23 @@ def test_a_task_that_keeps_the_language_model_trains_adapters_and_stops_by_its_o
     assert count_parameters(run.model) == count_parameters(bytelm_package.load_run(trained_gpt).model)
     ids = torch.arange(20)[None] + 200
     assert not torch.equal(logits(out, ids), logits(trained_gpt, ids))
+
+
+def test_the_plan_of_a_pretraining_with_adapters_has_their_costs(
+    small_recipe, trained_gpt, dataset_folder, tmp_path, printed, monkeypatch
+):
+    monkeypatch.setattr(timing, "WARM_UP_STEPS", 0)
+    monkeypatch.setattr(timing, "MEASURED_STEPS", 1)
+    recipe = replace(small_recipe, lora=replace(small_recipe.lora, rank=2))
+    print_plan(recipe, {dataset_folder: 1}, tmp_path / "run", trained_gpt)
+    shown, model = printed.readouterr().out, meta_model(Run(trained_gpt).recipe.model)
+    whole = count_parameters(model)
+    add_lora(model, recipe.lora)
+    adapters = count_parameters(model) - whole
+    assert f"would train {adapters} parameters" in shown
+    assert f"compute: {quantity(flops_per_token(model) * recipe.train.tokens, 'FLOP')};" in shown
+    memory = 4 * (whole + adapters) + 4 * adapters + 8 * adapters  # weights; gradients and moments of the adapters
+    assert f"memory: {quantity(memory, 'B')} for weights, gradients and optimizer" in shown
+    assert f"checkpoints of about {quantity(4 * (whole + adapters) + 8 * adapters, 'B')} each" in " ".join(
+        shown.split()
+    )
