@@ -21,7 +21,7 @@ from pipelines.run.manifest import (
     read_manifest,
 )
 from pipelines.run.metrics_log import read_metrics
-from pipelines.run.retention import checkpoint_folders, find_checkpoint
+from pipelines.run.retention import checkpoint_folders, find_checkpoint, readable_state
 from pipelines.run.sources import Sources, parse_sources
 from tokenizer import Tokenizer
 from tokenizer.formats.whole_files import make_folder
@@ -145,9 +145,9 @@ class Run:
         return read_metrics(self.folder / "metrics.jsonl")
 
     def seconds(self) -> float:
-        """Return the seconds of training so far."""
-        metrics = self.metrics()
-        return float(metrics[-1]["time_s"]) if metrics else 0.0
+        """Return the seconds of training up to the newest readable checkpoint, from which the run resumes."""
+        states = map(readable_state, reversed(checkpoint_folders(self.folder)))
+        return float(next((state["seconds"] for state in states if "seconds" in state), 0.0))
 
 
 def opened(

@@ -10,6 +10,7 @@ import torch
 from lm.optim.schedules import multiplier
 from pipelines.recipes.recipe import save_config
 from pipelines.run.folder import Run
+from pipelines.run.retention import checkpoint_folders, readable_state
 from pipelines.training import timing
 from pipelines.training.pretraining import print_plan
 from pipelines.verbs.pretrain import pretrain
@@ -148,3 +149,12 @@ def test_the_plan_of_a_timed_run_follows_from_its_speed(tmp_path, small_recipe, 
     pretrain(recipe, data=sources, out=tmp_path / "gpt")
     said = " ".join(printed.readouterr().out.split())
     assert "copy: 75 % of the tokens" in said and "of the tokens," not in said and "epochs" not in said
+
+
+def test_the_seconds_of_a_run_are_those_of_the_checkpoint_that_it_resumes_from(trained_gpt, tmp_path):
+    """Also if metrics.jsonl has lines of later steps, as after a kill."""
+    run = Run(shutil.copytree(trained_gpt, tmp_path / "run"))
+    older, newest = checkpoint_folders(run.folder)[-2:]
+    assert run.seconds() == pytest.approx(run.metrics()[-1]["time_s"], abs=ROUNDING)
+    shutil.rmtree(newest)
+    assert run.seconds() == readable_state(older)["seconds"] < run.metrics()[-1]["time_s"]
