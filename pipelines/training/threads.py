@@ -89,7 +89,8 @@ class Threads(OneProcess):
 
     def clip(self, parameters: Sequence[Tensor], limit: float) -> Tensor:
         portions = [[self._parameters[place] for place in places] for places in self._portions]
-        gradients = [[p.grad for p in portion if p.grad is not None] for portion in portions]
+        found = ([p.grad for p in portion if p.grad is not None] for portion in portions)
+        gradients = [some for some in found if some]
         norms = self._in_threads(torch._foreach_norm, gradients)
         norm: Tensor = torch.linalg.vector_norm(torch.stack([each for some in norms for each in some]))
         factor = limit / (float(norm) + 1e-6)

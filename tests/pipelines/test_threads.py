@@ -329,3 +329,13 @@ def test_the_first_matrix_product_is_at_most_8_calls_deep_in_a_training_step(cor
     trainer.batches.close()
     assert first.calls[0] == "step"
     assert len(first.calls) <= 8, first.calls
+
+
+def test_clipping_needs_no_gradient_in_every_thread():
+    """With fewer trained tensors than threads, some threads have none."""
+    parameters = [torch.nn.Parameter(torch.ones(threads.LEAST_PARAMETERS // 8, 8)), torch.nn.Parameter(torch.ones(8))]
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    norm = Threads(parameters, 4, 4).clip(parameters, 1.0)
+    assert float(norm) == pytest.approx((threads.LEAST_PARAMETERS + 8) ** 0.5)
+    assert float(parameters[1].grad[0]) == pytest.approx(1 / float(norm), rel=1e-4)
