@@ -293,12 +293,14 @@ class TrainConfig:
         `total` replaces `tokens` as the end of the schedule.
         """
         total = total or self.tokens
+        # Without a warm-up, inverse_sqrt falls from the first step. No other schedule then reads the stride.
+        stride = batch_tokens if self.warmup_tokens else self.batch_tokens_start or self.batch_tokens
         return multiplier(
             self.schedule,
             done,
             warmup=min(self.warmup_tokens, total),
             total=total,
-            stride=batch_tokens,
+            stride=stride,
             final=self.min_lr_ratio,
             decay_share=self.decay_share,
         )

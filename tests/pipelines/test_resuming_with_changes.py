@@ -305,3 +305,11 @@ def test_memory_does_not_grow_if_each_batch_has_another_number_of_targets(tmp_pa
     memory = [line["memory_bytes"] for line in lines if "memory_bytes" in line]
     assert len(memory) == 20
     assert memory[-1] < 1.1 * memory[0], memory
+
+
+@pytest.mark.parametrize("settings", [{"batch_tokens": 1024}, {"batch_tokens_start": 256, "batch_warmup_tokens": 4096}])
+def test_inverse_sqrt_without_a_warm_up_falls_from_the_first_step_whatever_the_size_of_later_ones(settings):
+    config = TrainConfig(schedule="inverse_sqrt", warmup_tokens=0, **settings)
+    first = config.batch_tokens_start or config.batch_tokens
+    assert config.lr_multiplier(0, first) == config.lr_multiplier(first, 2 * first) == 1.0
+    assert [config.lr_multiplier(16 * first, tokens) for tokens in (first // 2, first, 20 * first)] == [0.25] * 3
