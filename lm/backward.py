@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import torch
@@ -129,7 +130,7 @@ def block_backward(block: Block, x: Tensor, rotary: Rotary, mask: Mask, upstream
     assert isinstance(attention, Attention) and mlp is not None
     attention_norm, mlp_norm = block.mixer_norm, cast("Norm", block.get_submodule("mlp_norm"))
     read = attention_norm(x)
-    middle = x + attention(read, rotary, attention.parallel_form(mask))
+    middle = x + attention(read, rotary, partial(attention.parallel_form(mask), dropout=0.0))
     d_read, of_mlp = mlp_backward(mlp, mlp_norm(middle), upstream)
     d_update, of_mlp_norm = norm_backward(mlp_norm, middle, d_read)
     d_middle = upstream + d_update  # past the MLP, and through it

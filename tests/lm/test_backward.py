@@ -182,3 +182,12 @@ def test_blocks_of_other_kinds_are_refused(options):
     x = random(0, 1, 3, 8)
     with pytest.raises(ValueError, match="norm_position='pre'"):
         block_backward(block, x, rotary, mask, x)
+
+
+def test_gradients_of_a_block_with_dropout_are_those_without_also_in_training_mode():
+    block, rotary, mask = block_of(replace(SMALL, dropout=0.5), 8, seed=0)
+    x, upstream = random(1, 2, 8, 8), random(2, 2, 8, 8)
+    expected, of_parameters = block_backward(block, x, rotary, mask, upstream)
+    found, gradients = block_backward(block.train(), x, rotary, mask, upstream)
+    assert torch.equal(found, expected)
+    assert all(torch.equal(gradients[name], gradient) for name, gradient in of_parameters.items())
