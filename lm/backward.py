@@ -119,13 +119,14 @@ def block_backward(block: Block, x: Tensor, rotary: Rotary, mask: Mask, upstream
     `rotary` is as in `Block.forward`. Raises ValueError for another kind of block.
     """
     attention, mlp, places = block.mixer, block.mlp, block.places
-    supported = type(attention) is Attention and attention.relative_keys is None
+    supported = type(attention) is Attention and attention.relative_keys is None and attention.value_scale is None
     supported = supported and mlp is not None and block.cross_attention is None
+    supported = supported and all(type(layer) is Linear for layer in block.modules() if isinstance(layer, Linear))
     if not (supported and places.before and not places.branch and block.residual == "sequential"):
         raise ValueError(
-            "the block is not attention and an MLP in sequence, each after its norm, without relative keys: take a "
-            "decoder or encoder with model.mixer='attention', model.norm_position='pre', model.residual='sequential' "
-            "and model.mlp=true, and without model.positions='relative-keys'"
+            "the block is not attention and an MLP in sequence, each after its norm: take a decoder or encoder with "
+            "model.mixer='attention', model.norm_position='pre', model.residual='sequential' and model.mlp=true, "
+            "without model.positions='relative-keys', value embeddings and adapters"
         )
     assert isinstance(attention, Attention) and mlp is not None
     attention_norm, mlp_norm = block.mixer_norm, cast("Norm", block.get_submodule("mlp_norm"))

@@ -12,6 +12,8 @@ from lm.backward import attention_backward, block_backward, linear_backward, mlp
 from lm.blocks import MLP
 from lm.config import Activation, ModelConfig, Norm
 from lm.layers import LayerNorm, Linear, RMSNorm
+from lm.lora import add_lora
+from lm.lora_config import LoraConfig
 from lm.model import LanguageModel
 
 FEW = settings(max_examples=30, deadline=None)
@@ -175,6 +177,7 @@ def test_finite_differences_confirm_the_gradients_of_attention_with_rotary_posit
         {"mlp": False},
         {"mixer": "hopfield"},
         {"mixer": "linear"},
+        {"value_embeddings": 1},
     ],
 )
 def test_blocks_of_other_kinds_are_refused(options):
@@ -182,6 +185,14 @@ def test_blocks_of_other_kinds_are_refused(options):
     x = random(0, 1, 3, 8)
     with pytest.raises(ValueError, match="norm_position='pre'"):
         block_backward(block, x, rotary, mask, x)
+
+
+def test_a_block_with_adapters_is_refused():
+    model = LanguageModel(SMALL)
+    add_lora(model, LoraConfig(rank=2))
+    x = random(0, 1, 3, 8)
+    with pytest.raises(ValueError, match=r"without .*adapters"):
+        block_backward(model.stack.blocks[0], x.float(), None, model.mask(model.stack), x.float())
 
 
 def test_gradients_of_a_block_with_dropout_are_those_without_also_in_training_mode():
