@@ -245,3 +245,11 @@ def test_rows_are_selected_after_all_positions_are_edited():
 def test_patterns_are_the_attention_maps():
     model, ids = randomised(replace(ONE_LAYER, layers=2)), some_ids(ONE_LAYER)
     close(Trace(model, ids)["blocks.1.attn.hook_pattern"], attention_maps(model, ids).own[1])
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_of_the_mixers_without_attention_only_hopfield_has_activations_of_heads(mixer):
+    names = {name.partition("blocks.0.")[2] for name in activation_names(random_model(mixer))}
+    of_attention = {f"attn.hook_{name}" for name in ("q", "k", "v", "rot_q", "rot_k", "z", "result")}
+    assert {name for name in names if name.startswith("attn.")} == (of_attention if mixer == "hopfield" else set())
+    assert {"hook_attn_out", "ln1.hook_scale", "mlp.hook_pre", "hook_resid_mid"} <= names
