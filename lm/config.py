@@ -39,6 +39,12 @@ GATED = ("swiglu", "geglu", "geglu_tanh")
 GATED_MULTIPLE = 64  # multiples of 64 fill the tiles of every matrix unit
 WITHOUT_DROPOUT = ("flex", "closed_form")  # attention backends without dropout of weights
 
+OPTIONAL = (
+    *("head_width", "kv_heads", "qk_norm", "scaled_attention", "window", "document_mask", "value_embeddings"),
+    *("attention", "attention_pattern"),
+)
+"""Fields of `ModelConfig` that only some mixers read."""
+
 SELECTED = 0.15
 """Share of the positions without a special token that masked-token training selects (Devlin et al. 2019, 3.1)"""
 

@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from lm.attention.backends import BACKENDS, masked_scores
 from lm.attention.tiles import default_scale
-from lm.config import ModelConfig
+from lm.config import OPTIONAL, ModelConfig
 from lm.decoding.cache import KVCache, attend_all
 from lm.initialization import Initializer
 from lm.layers import Linear, RMSNorm
 from lm.masks import Mask
-from lm.mixers.mixer import OPTIONAL, Mixer, mixer_option, select_rows
+from lm.mixers.mixer import Mixer, mixer_option, select_rows
 from lm.position_checks import relative_rows
 from lm.positions import Rotary, key_offsets, rotate
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from torch import Tensor
 
-from lm.config import MixerKind, ModelConfig
+from lm.config import OPTIONAL, MixerKind, ModelConfig
 from lm.layers import Component
 from lm.masks import Mask
 from lm.position_checks import BIASES, IN_SCORES
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 Mix = Callable[..., Tensor]
 """Maps projections, such as queries, keys and values, to what each position reads from the positions that it sees."""
 
-OPTIONAL = (
-    *("head_width", "kv_heads", "qk_norm", "scaled_attention", "window", "document_mask", "value_embeddings"),
-    *("attention", "attention_pattern"),
-)
-"""Fields of `ModelConfig` that only some mixers read."""
 OF_ALL = ("document_mask", "value_embeddings")
 """Those of OPTIONAL that the mixers of all layers must read. For the others, one of them is enough."""
 OF_SCORES = ("scaled_attention", "attention_pattern")

@@ -5,6 +5,7 @@ from pathlib import Path
 from lm.config_costs import ITEMSIZE
 from lm.costs import flops_per_token, meta_model
 from lm.lora import add_lora
+from lm.mixers.mixer import check_mixers
 from lm.model import LanguageModel
 from lm.optim.optimizer_settings import OPTIMIZERS
 from pipelines.cli.display import answer, quantity
@@ -73,6 +74,7 @@ def print_plan(recipe: Recipe, sources: Sources, out: Path, init_from: Path | No
     tok = _tokenizer(dataset)
     start = find_start(recipe, dataset, out, init_from)
     recipe = _fit(recipe, dataset, out, start.vocab_size)
+    check_mixers(recipe.model)
     check_folder(out, recipe, {"data": spell(sources), "dataset_fingerprint": mixture.fingerprint}, tok)
     open_training_data(recipe, mixture, tok, facts=start.facts)  # checks special tokens
     train = recipe.train

@@ -11,9 +11,10 @@ from typing import Annotated, Literal
 
 import tyro
 
+from lm.config import OPTIONAL, ModelConfig
 from lm.config import SUBJECTS as MODEL_SUBJECTS
-from lm.config import ModelConfig
 from lm.optim.optimizer_settings import OptimizerKind
+from lm.position_checks import IN_SCORES
 from lm.presets import PRESETS
 from pipelines.cli.arguments import AsJson
 from pipelines.cli.display import answer, quantity, table, write
@@ -53,6 +54,10 @@ def params(
         optimizer: Optimizer of the training; by default that of the recipe or run, AdamW for a preset.
         as_json: Print JSON.
     """
+    if _may_be_impossible(model):
+        from lm.mixers.mixer import check_mixers  # imports PyTorch, which takes seconds
+
+        check_mixers(model)
     assumed = not model.vocab_size
     if assumed:
         model = replace(model, vocab_size=ASSUMED_VOCABULARY)
@@ -67,6 +72,13 @@ def params(
                 f"These numbers are for {ASSUMED_VOCABULARY:,} entries: `model.vocab_size` sets another number."
             )
     return costs
+
+
+def _may_be_impossible(model: ModelConfig) -> bool:
+    """Return whether the model has a field that not all of its mixers may support. Attention supports every field."""
+    changed = any(getattr(model, field) != getattr(ModelConfig, field) for field in OPTIONAL)
+    one_way = "hopfield" in model.mixer_pattern and model.architecture != "decoder"
+    return not model.attention_only and (changed or one_way or model.positions in IN_SCORES)
 
 
 def _print(model: ModelConfig, costs: ModelCosts) -> None:

@@ -15,11 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lm import config as choices
 from lm import config_costs, costs
-from lm.config import ModelConfig
+from lm.config import OPTIONAL, ModelConfig
 from lm.masks import Mask
 from lm.mixers.attention import Attention
 from lm.mixers.hopfield import Hopfield
-from lm.mixers.mixer import OF_ALL, OF_CROSS, OF_DOT, OPTIONAL, mixer_class
+from lm.mixers.mixer import OF_ALL, OF_CROSS, OF_DOT, mixer_class
 from lm.mixers.scan_costs import CHUNK
 from lm.optim.adamw import AdamW
 from lm.optim.muon import Muon

@@ -1,6 +1,7 @@
 """`bytelm params` prints the parameters, memory and FLOPs of a model."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -155,3 +156,21 @@ def test_an_unknown_model_suggests_the_nearest():
 def test_a_missing_model_is_a_usage_error(capsys):
     assert main(["params"]) == 2
     assert "name a model first" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--model.mixer mamba2 --model.value-embeddings 1", "model.mixer is 'mamba2', .* model.value_embeddings=1"),
+        ("--model.mixer gru --model.window 64", "model.mixer is 'gru', .* model.window=64"),
+        ("--model.mixer gru --model.positions alibi", "model.mixer is 'gru', .* model.positions='alibi'"),
+        (
+            "--model.mixer hopfield --model.attention-pattern strided",
+            "'hopfield', .* model.attention_pattern='strided'",
+        ),
+        ("--model.mixer hopfield --model.architecture encoder", "'hopfield', .* model.architecture='encoder'"),
+    ],
+)
+def test_a_model_that_cannot_exist_has_no_costs(capsys, options, message):
+    assert main(["params", "gpt-tiny", *options.split()]) == 1
+    assert re.search(message, capsys.readouterr().err)
