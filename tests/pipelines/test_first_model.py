@@ -133,7 +133,7 @@ def test_a_larger_text_never_gets_a_smaller_model_without_a_limit_of_time(size, 
 
 
 def test_an_encoder_of_a_small_text_is_smaller_and_reads_it_more_often():
-    """In the same time, width 128 after 32 epochs of 1 MB was better than width 192 after 10 (benchmarks/recipes.md)."""
+    """In the same time, 32 epochs of 1 MB with width 128 were better than 10 with width 192 (benchmarks/recipes.md)."""
     text, encoders = text_of(1_000_000), replace(GPU, parameters_per_token=PARAMETERS_PER_TOKEN["bert"])
     assert choose(text, encoders).size == SIZES[1]
     assert choose(text_of(10**8), encoders).size == choose(text_of(10**8), GPU).size
