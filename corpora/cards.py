@@ -7,7 +7,8 @@ The keys of a card:
     paths                     files: files, folders or globs, relative to the card, or URIs
     repository, config, revision    hub: owner/name on the Hugging Face hub, one of its configurations, a commit
     text_column               files and hub: the column with the text, default "text"
-    splits                    files: a table of split = paths, and files of `paths` alone are for training;
+    splits                    files: a table of split = paths; the other files of `paths` are for training, unless
+                              all of them have a split in their names;
                               hub: a table of split = the hub's name for it
     source                    synthetic: a table for `corpora.synthetic.source_from_description`
     documents, length         synthetic: a table of split = number of documents; symbols in each document

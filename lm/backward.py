@@ -126,7 +126,7 @@ def block_backward(block: Block, x: Tensor, rotary: Rotary, mask: Mask, upstream
         raise ValueError(
             "the block is not attention and an MLP in sequence, each after its norm: take a decoder or encoder with "
             "model.mixer='attention', model.norm_position='pre', model.residual='sequential' and model.mlp=true, "
-            "without model.positions='relative-keys', value embeddings and adapters"
+            "but without model.positions='relative-keys', value embeddings or adapters"
         )
     assert isinstance(attention, Attention) and mlp is not None
     attention_norm, mlp_norm = block.mixer_norm, cast("Norm", block.get_submodule("mlp_norm"))

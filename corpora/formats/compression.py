@@ -151,7 +151,7 @@ def stream_pieces(path: AnyPath, start: int = 0, stop: int | None = None) -> Ite
 
 
 def _decompressed_pieces(stream: io.BufferedIOBase) -> Iterator[bytes]:
-    """Yield a stream in pieces. If decompression fails, the bytes before come first: `read` would lose them."""
+    """Yield a stream in pieces, also the bytes before an error of decompression, which `read` would lose."""
     piece = b""
     try:
         while part := stream.read1(_PIECE_BYTES - len(piece)):

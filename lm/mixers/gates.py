@@ -37,8 +37,8 @@ class GateLinear(Linear):
 class GatedRecurrence(RecurrentMixer):
     """y_t = W_o h_t, with h_t a function of x_t and the state. The state is `parts` tensors (B, width), h first.
 
-    PyTorch's own layer reads whole sequences. Layers with adapters, and all tokens of generation, are read step by
-    step. Rotary positions have no effect.
+    In training and evaluation, PyTorch's own layer reads whole sequences in one call. Generation, and layers with
+    adapters, read step by step. Rotary positions have no effect.
     """
 
     gates: ClassVar[int]

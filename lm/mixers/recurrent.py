@@ -35,9 +35,9 @@ class RecurrentMixer(Mixer):
         """Mix T positions after `state`, and return what they read and the next state.
 
         Without `state`, the sequences begin here and the next state is empty, because training does not need it. The
-        state starts again where `segments` (B, T) changes. Positions where `present` (B, T) is False come before the
-        first token, and leave the state empty, or after the last token, and may change the next state. Their outputs
-        are finite and meaningless.
+        state starts again where `segments` (B, T) changes. Positions where `present` (B, T) is False are padding.
+        Padding before the first token leaves the state empty. Padding after the last token may change the next state.
+        Outputs at padding are finite and meaningless.
         """
         raise NotImplementedError
 

@@ -59,7 +59,7 @@ def trapezoid(
 def inverse_sqrt(done: float, *, warmup: float, stride: float = 1.0) -> float:
     """Warm-up, then sqrt(warmup / done) (Vaswani et al. 2017, equation 3, scaled to a peak of 1).
 
-    Without a warm-up, the first step takes its place, and `stride` is that of the first step.
+    Without a warm-up, the first step counts as the warm-up. `stride` must then be the stride of the first step.
     """
     if done < warmup:
         return _warmup(done, warmup, stride)

@@ -64,8 +64,8 @@ def check_tokenizer(tok: Tokenizer) -> None:
     """Raise ValueError for a SentencePiece model, which transformers reads with other ids."""
     if getattr(tok.vocabulary, "source", None) is not None:
         raise ValueError(
-            "the tokenizer is a SentencePiece model, which transformers reads with other ids: carry the run over to "
-            "the tokenizer that Tokenizer.as_tokenizers() makes of it, and export that run"
+            "the tokenizer is a SentencePiece model, which transformers reads with other ids: save the result of "
+            "Tokenizer.as_tokenizers(), give it to `bytelm carry-over`, and export the new run"
         )
 
 

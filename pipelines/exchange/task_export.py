@@ -21,7 +21,7 @@ from tokenizer import Tokenizer
 LABELS = "bytelm_labels"
 """Name in our exported config.json of labels that are whole numbers; id2label has strings only."""
 LEARNED: dict[str, type | tuple[type, ...]] = {"usual_tag": str, "unanswerable": bool, "threshold": (int, float)}
-"""Fields of tasks with their types that our exported config.json has too: `bytelm_usual_tag` and so on."""
+"""Types of the task fields that our exported config.json also holds, by name: `bytelm_usual_tag` and so on."""
 NORM_BIAS = "body.decoder.final_norm.bias"
 TEXT, SECOND = "It was a dark and stormy night.", "The sun shone."
 AUTO_CLASSES = {

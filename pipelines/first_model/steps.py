@@ -144,8 +144,8 @@ def _budget(job: Job, record: Record, text: TextFacts) -> Budget:
         tokens = max((before.tokens for before in asked if not before.minutes), default=None)
     machine = choose_machine(half=True)
     flops = training_flops(machine)
-    largest = min(PARAMETERS_PER_TOKEN[kind] for kind in job.kinds)
-    budget = Budget(60 * minutes, flops, tokens=tokens, flops=job.flops, parameters_per_token=largest)
+    per_token = min(PARAMETERS_PER_TOKEN[kind] for kind in job.kinds)
+    budget = Budget(60 * minutes, flops, tokens=tokens, flops=job.flops, parameters_per_token=per_token)
     if tokens or job.flops or any((job.out / kind / "config.toml").exists() for kind in job.kinds):
         return budget
     if machine.device.type != "cpu":

@@ -36,7 +36,7 @@ ADAPTER_CONFIG = "adapter_config.json"
 """File of every folder that peft's save_pretrained writes"""
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model")
-"""What the tokenizer of a run is saved as: one of these"""
+"""Files that can hold the tokenizer of a run, which has one of them"""
 
 
 class Run:

@@ -137,7 +137,7 @@ class Service:
             return next(iter(self.tasks))
         if isinstance(name, str) and name in self.tasks:
             return name
-        names = f"name one of {', '.join(self.tasks)}" if self.tasks else "no run served here is fine-tuned for a task"
+        names = f"name one of {', '.join(self.tasks)}" if self.tasks else "serve a run of a task that it predicts"
         if name is None:
             raise RequestError(400, f"model is missing: {names}", param="model")
         if isinstance(name, str) and name in self.models:

@@ -117,7 +117,7 @@ class Preferences(Task):
         """Return the prompt, the chosen and the rejected answer; None without two different answers.
 
         Each is a text. With a chat template, each is a conversation. Without a column of prompts, the prompt is the
-        shared beginning of both answers; also if two conversations repeat the text of the column there.
+        shared beginning of both answers. A prompt is ignored if two conversations repeat it in their shared beginning.
         """
         from pipelines.chat.messages import text_or_messages  # --help does not need it
 

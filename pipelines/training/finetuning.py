@@ -90,7 +90,8 @@ def _check_same_start(held: Run, work: EncodedTask, source: Run | None) -> None:
     learned, teaches = (facts.get("teacher_sha256") for facts in (held.facts, work.facts))
     if learned and learned != teaches:
         raise ValueError(
-            f"{held.folder} learned from another checkpoint of its teacher: restore it, or choose another `out`"
+            f"{held.folder} learned from other weights of a teacher: give the same teacher with the same checkpoint, "
+            "or choose another `out`"
         )
     origin, folder = held.facts.get("init_from"), None if source is None else str(source.folder.resolve())
     if folder == origin:

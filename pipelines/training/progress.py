@@ -170,9 +170,10 @@ class Progress:
         return state | {"unlogged": list(self.unlogged), "watch": self.watch.as_list()}
 
     def restore(self, state: dict[str, Any], by_score: bool) -> None:
-        """Set the fields in `state`, the content of a state.json. `by_score`: a score will judge weights, not the loss.
+        """Set the fields in `state`, the content of a state.json.
 
-        Validations in vain by the other number do not count.
+        `by_score`: whether a score judges the weights from now on, instead of the loss. If the other one judged them
+        before, `unimproved` starts again at 0.
         """
         for name in self.as_state().keys() & state.keys():
             setattr(self, name, LossWatch(*state[name]) if name == "watch" else state[name])

@@ -195,7 +195,7 @@ def test_a_block_with_adapters_is_refused():
         block_backward(model.stack.blocks[0], x.float(), None, model.mask(model.stack), x.float())
 
 
-def test_gradients_of_a_block_with_dropout_are_those_without_also_in_training_mode():
+def test_gradients_of_a_block_ignore_dropout_even_in_training_mode():
     block, rotary, mask = block_of(replace(SMALL, dropout=0.5), 8, seed=0)
     x, upstream = random(1, 2, 8, 8), random(2, 2, 8, 8)
     expected, of_parameters = block_backward(block, x, rotary, mask, upstream)

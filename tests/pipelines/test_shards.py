@@ -201,7 +201,7 @@ def test_an_encoded_range_is_kept_and_a_damaged_one_is_encoded_again(tmp_path, t
             assert files_of(tmp_path) == before
 
 
-def test_a_full_disk_is_an_error_also_at_the_last_tokens(tmp_path, tokenizer):
+def test_a_full_disk_is_an_error_even_at_the_last_tokens(tmp_path, tokenizer):
     """A limit on file sizes makes writing fail, as on a full disk."""
     (tmp_path / "a.txt").write_text("".join(f"{number}\n" for number in range(1000)))
     (each,) = open_corpus(str(tmp_path / "a.txt"), "none").ranges()

@@ -331,8 +331,8 @@ def test_the_first_matrix_product_is_at_most_8_calls_deep_in_a_training_step(cor
     assert len(first.calls) <= 8, first.calls
 
 
-def test_clipping_needs_no_gradient_in_every_thread():
-    """With fewer trained tensors than threads, some threads have none."""
+def test_clipping_works_if_some_threads_have_no_gradient():
+    """There are fewer trained tensors than threads."""
     parameters = [torch.nn.Parameter(torch.ones(threads.LEAST_PARAMETERS // 8, 8)), torch.nn.Parameter(torch.ones(8))]
     for parameter in parameters:
         parameter.grad = torch.ones_like(parameter)

@@ -183,7 +183,7 @@ def test_other_endpoints_refuse_fine_tuned_runs_and_predict_refuses_where_there_
     assert refused["message"] == "labels is fine-tuned for a task: use POST /api/predict"
     with client_of({"gpt": gpt}) as other:
         error = predict(other, texts=["a"]).json()["error"]
-        assert error["message"] == "model is missing: no run served here is fine-tuned for a task"
+        assert error["message"] == "model is missing: serve a run of a task that it predicts"
     with client_of({}, tasks={"labels": tuned["labels"]}) as other:
         assert len(predict(other, texts=["a"]).json()["predictions"]) == 1
         for path, body in (("/v1/completions", {"prompt": "a"}), ("/tokenize", {"prompt": "a"})):

@@ -237,7 +237,7 @@ def test_unusable_texts_are_refused(tmp_path, trained_gpt, row, message):
         bytelm.finetune(trained_gpt, task="distillation", **options)
 
 
-def test_a_student_goes_on_with_the_weights_that_it_learned_from_only(tmp_path, trained_gpt, text):
+def test_a_student_resumes_only_with_the_teacher_weights_that_it_learned_from(tmp_path, trained_gpt, text):
     teacher = shutil.copytree(trained_gpt, tmp_path / "teacher")
     call = {"task": "distillation", "data": [text], "held_out": 0.3, "out": tmp_path / "run", "compare_scratch": False}
     call["options"] = {"teacher": str(teacher)}
@@ -245,7 +245,7 @@ def test_a_student_goes_on_with_the_weights_that_it_learned_from_only(tmp_path, 
     newest, older = latest_checkpoint(teacher), checkpoint_folders(teacher)[-2]
     newest.rename(tmp_path / "kept")  # the teacher now has other weights
     assert older.exists()
-    with pytest.raises(ValueError, match="another checkpoint of its teacher: restore it, or choose another `out`"):
+    with pytest.raises(ValueError, match="learned from other weights of a teacher: give the same teacher"):
         bytelm.finetune(trained_gpt, **call, train=SETTINGS | {"epochs": 2})
     (tmp_path / "kept").rename(newest)
     bytelm.finetune(trained_gpt, **call, train=SETTINGS | {"epochs": 2})

@@ -115,7 +115,7 @@ class BeyondTrainedLength(Result):
 class OfLongWindows(Measurement):
     """The loss by position beyond the trained length. It is measured if a decoder reads longer windows.
 
-    Models with a document mask or without some of their parts have the reason why it is not measured.
+    If the model has a document mask or deleted parts, or the split is too short, the result has only the reason.
     """
 
     result = BeyondTrainedLength
