@@ -78,7 +78,7 @@ def file_format(path: AnyPath, wanted: Sequence[str] = ()) -> str | None:
 
     None for a file whose suffix is neither one of `FORMATS` nor `wanted`.
     """
-    return _format_of(_own_suffix(path), path, wanted)
+    return _format_of(own_suffix(path), path, wanted)
 
 
 def _format_of(suffix: str, path: AnyPath, wanted: Sequence[str]) -> str | None:
@@ -90,7 +90,7 @@ def _format_of(suffix: str, path: AnyPath, wanted: Sequence[str]) -> str | None:
     return _READERS.get(suffix, ".txt")
 
 
-def _own_suffix(path: AnyPath) -> str:
+def own_suffix(path: AnyPath) -> str:
     """Return the suffix without that of a compression: ".md" for both a.md and a.md.gz."""
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if suffixes and suffixes[-1] in SUFFIXES:
@@ -172,7 +172,7 @@ def find_files(spec: str, wanted: Sequence[str] = ()) -> Found:
     size = regular_size(path)
     form = file_format(path, wanted)
     if form is None:
-        suffix = _own_suffix(path)
+        suffix = own_suffix(path)
         remedy = f"if it is text, add `suffix='{suffix}'`" if suffix else "rename it, or convert it to one of these"
         raise ValueError(f"{spec} is not a {_formats(wanted)} file: {remedy}")
     return Found([InputFile(path, split_of(Path(*path.parts[-2:])), form, size)], Counter())
@@ -197,7 +197,7 @@ def _matching(pattern: str) -> tuple[Path, list[AnyPath]]:
     stars = parts.index("**") if "**" in parts else len(parts)
     for match in map(Path, glob.glob(str(Path(*parts[:stars])))):  # noqa: PTH207
         if stars < len(parts):
-            for path in _paths_below(match, everything=True):
+            for path in _paths_below(match, everything=any(part.startswith(".") for part in parts[stars:])):
                 if _is_matched(path.parts[len(match.parts) :], parts[stars:]):
                     paths.append(path)
         elif match.is_dir():
@@ -247,7 +247,7 @@ def _to_read(paths: Iterable[AnyPath], root: AnyPath, wanted: Sequence[str], nam
     skipped: dict[AnyPath, str] = {}
     broken: set[Path] = set()
     for path in paths:
-        suffix = _own_suffix(path)
+        suffix = own_suffix(path)
         form = _format_of(suffix, path, wanted) if suffix in (wanted or FORMATS) else None
         facts = _facts(path)
         if facts is None or stat.S_ISDIR(facts.st_mode):
@@ -314,8 +314,11 @@ def _paths_below(root: AnyPath, everything: bool = False) -> Iterator[AnyPath]:
 
 
 def _raise_unless_removed(error: OSError) -> None:
-    """Raise the error of a folder that cannot be listed, unless the folder was removed since it was found."""
-    if error.errno != errno.ENOENT:
+    """Raise the error of a folder that cannot be listed, unless the folder was removed since it was found.
+
+    Only root can list the folder lost+found of a disk, which holds no text.
+    """
+    if error.errno != errno.ENOENT and Path(error.filename).name != "lost+found":
         raise error
 
 

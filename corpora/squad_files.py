@@ -5,17 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from corpora.formats.compression import SUFFIXES as COMPRESSED
 from corpora.formats.text_files import text_pieces
-from corpora.input_files import regular_size
+from corpora.input_files import own_suffix, regular_size
 from corpora.read_options import ReadOptions
 from corpora.rows import Row
 
 
 def is_squad_file(path: Path) -> bool:
     """Return whether the name of a file, also compressed, ends in .json."""
-    plain = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
-    return not path.is_dir() and plain.suffix.lower() == ".json"
+    return not path.is_dir() and own_suffix(path) == ".json"
 
 
 def read_squad(path: Path) -> Iterator[Row]:

@@ -4,9 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 
-from corpora.formats.compression import SUFFIXES as COMPRESSED
 from corpora.formats.text_files import found_encoding, text_pieces, whole_lines
-from corpora.input_files import regular_size
+from corpora.input_files import own_suffix, regular_size
 from corpora.read_options import MAX_DOCUMENT, ReadOptions
 from corpora.rows import Row
 from corpora.warn import warn
@@ -26,8 +25,7 @@ _DOCUMENT = "-DOCSTART-"
 
 def is_tagged_file(path: Path) -> bool:
     """Return whether the name of a file, also compressed, ends like that of a file of tagged words."""
-    plain = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
-    return not path.is_dir() and plain.suffix.lower() in SUFFIXES
+    return not path.is_dir() and own_suffix(path) in SUFFIXES
 
 
 def read_tagged(path: Path) -> Iterator[Row]:
@@ -41,7 +39,7 @@ def read_tagged(path: Path) -> Iterator[Row]:
     encoding = found_encoding(path)
     if encoding:
         warn(f"{path} is not UTF-8 but read as {encoding}")
-    universal = UNIVERSAL in map(str.lower, path.suffixes)
+    universal = own_suffix(path) == UNIVERSAL
     too_long = ValueError(f"{path} has a line of more than {MAX_DOCUMENT:,} bytes: shorten or remove it")
     pieces = text_pieces(path, ReadOptions(encoding=encoding))
     lines: list[str] = []

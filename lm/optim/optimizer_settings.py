@@ -14,17 +14,17 @@ class OptimizerFacts(NamedTuple):
     """Name in tables"""
     moments: int
     """Tensors of state per parameter, each of the parameter's shape, in float32"""
-    width_exponent: float
-    """The best learning rate is about proportional to width^-width_exponent"""
     hidden_only: bool = False
     """Whether it trains only the matrices of blocks; AdamW trains the others"""
+    width_exponent: float = 1.0
+    """The best learning rate is about proportional to width^-width_exponent"""
 
 
 # The spectral norm of a matrix's change must not grow with the width (Yang et al. 2023). At a given learning rate it
 # grows with the width in AdamW, whose updates have low rank, and with the root of the width in our Muon.
 OPTIMIZERS: dict[OptimizerKind, OptimizerFacts] = {
-    "adamw": OptimizerFacts("AdamW", 2, width_exponent=1.0),
-    "muon": OptimizerFacts("Muon", 1, width_exponent=0.5, hidden_only=True),
+    "adamw": OptimizerFacts("AdamW", 2),
+    "muon": OptimizerFacts("Muon", 1, hidden_only=True, width_exponent=0.5),
 }
 
 

@@ -145,9 +145,12 @@ class Run:
         return read_metrics(self.folder / "metrics.jsonl")
 
     def seconds(self) -> float:
-        """Return the seconds of training up to the newest readable checkpoint, from which the run resumes."""
-        states = map(readable_state, reversed(checkpoint_folders(self.folder)))
-        return float(next((state["seconds"] for state in states if "seconds" in state), 0.0))
+        """Return the seconds of training up to the checkpoint of `saved_state`."""
+        return float(self.saved_state().get("seconds") or 0.0)
+
+    def saved_state(self) -> dict[str, Any]:
+        """Return the state of the newest readable checkpoint, from which the run resumes; empty without one."""
+        return next(filter(None, map(readable_state, reversed(checkpoint_folders(self.folder)))), {})
 
 
 def opened(

@@ -132,5 +132,7 @@ def readable_state(folder: Path) -> dict[str, Any]:
         return {}
     state.setdefault("criterion", state.get("validation_loss"))  # as in version 0.1, which has no scores
     counts = all(type(state.get(name, 0)) is int for name in ("step", "tokens", "validated_step", "validated_tokens"))
-    numbers = all(isinstance(state.get(name), float | int | None) for name in ("validation_loss", "criterion"))
+    numbers = all(
+        isinstance(state.get(name), float | int | None) for name in ("validation_loss", "criterion", "seconds")
+    )
     return state if counts and numbers else {}

@@ -18,7 +18,6 @@ from pipelines.evaluation.documents import known_byte_lengths
 from pipelines.evaluation.measurement import Result, number
 from pipelines.run.folder import Run, opened
 from pipelines.run.manifest import manifest_sha256
-from pipelines.run.retention import find_checkpoint
 from pipelines.tasks.examples import Encoded
 from pipelines.tasks.shared_boundaries import Reading, comparable_by_bytes, with_teacher
 from pipelines.tasks.task import Adapted, Example, Learned, Task
@@ -157,7 +156,10 @@ class Distillation(Task):
                 f"{teacher.folder} reads {theirs.context_length:,} tokens, fewer than the {ours.context_length:,} of "
                 f"{run.folder}: give a teacher that reads as many"
             )
-        facts = {"teacher_sha256": manifest_sha256(find_checkpoint(teacher.folder))}
+        from pipelines.run.checkpoint_reader import AVERAGE, MODEL, whole_checkpoint  # imports torch
+
+        learned_from = whole_checkpoint(teacher.folder, teacher.settings, "auto", MODEL, AVERAGE).folder
+        facts = {"teacher_sha256": manifest_sha256(learned_from)}
         return Adapted(replace(self, by_bytes=differ), facts, tok)
 
     def encode(self, examples: Sequence[Example], reader: TextReader) -> list[Encoded]:
@@ -199,9 +201,9 @@ class Distillation(Task):
         assert isinstance(model, LanguageModel)
         entries, device = model.config.vocab_size, model.embedding.weight.device
         try:
-            found = load_byte_teacher(self.teacher, tok, entries) if self.by_bytes else load_teacher(self.teacher)
             if not self.by_bytes and Run(self.teacher).facts["tokenizer_fingerprint"] != tok.fingerprint:
                 raise ValueError(f"{self.teacher} has another vocabulary")
+            found = load_byte_teacher(self.teacher, tok, entries) if self.by_bytes else load_teacher(self.teacher)
             teacher = found.to(device)
         except ValueError as error:
             say(f"numbers of the teacher are left out: {error}")

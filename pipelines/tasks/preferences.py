@@ -294,10 +294,13 @@ def _as_messages(side: "str | Conversation", role: Literal["user", "assistant"])
 
 
 def _is_repeated(prompt: Any, chosen: Any, rejected: Any) -> bool:
-    """Return whether a prompt is a text, and a message of the user in the shared beginning of two conversations."""
-    if any(isinstance(side, str) for side in (chosen, rejected)):
+    """Return whether the shared beginning of two conversations has a prompt: its messages first, or its text."""
+    if not prompt or any(isinstance(side, str) for side in (chosen, rejected)):
         return False
-    return any(one.role == "user" and one.content == prompt for one in _shared_start(chosen, rejected))
+    shared = _shared_start(chosen, rejected)
+    if not isinstance(prompt, str):
+        return bool(shared[: len(prompt)] == prompt)
+    return any(one.role == "user" and one.content == prompt for one in shared)
 
 
 def _shared_start(chosen: Any, rejected: Any) -> Any:

@@ -85,8 +85,8 @@ class Tokens(Task):
                 f"{widened:,} of {len(found):,} texts of {named} have spans that begin or end within a word: they are "
                 "widened to whole words",
             )
-        marks = {label[0] for label in self.labels if label != OUTSIDE}
-        other_scheme = marks not in (set(), {"B", "I"})  # an imported model may have one
+        marks = {label[:1] for label in self.labels if label != OUTSIDE}
+        other_scheme = marks not in (set(), {"B"}, {"B", "I"})  # an imported model may have one
         if other_scheme or not marks_entities(tag for example in found for tag in example.target):
             return found
         read = [replace(example, target=tuple(iob2(example.target))) for example in found]

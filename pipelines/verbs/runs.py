@@ -17,7 +17,6 @@ import tyro
 from pipelines.cli.verbs import verb
 from pipelines.files import locked_file
 from pipelines.run.folder import TOKENIZER_FILES, Run
-from pipelines.run.retention import checkpoint_folders, readable_state
 
 DEPTH = 4  # levels of folders to search
 
@@ -101,7 +100,7 @@ def describe(folder: Path) -> ListedRun:
         return ListedRun(run=str(folder), state="damaged", why=str(error))
     lock = folder / ".lock"
     training = lock.exists() and _is_locked(lock)
-    saved = _saved_state(run)
+    saved = run.saved_state()
     tokens, seconds = max(((line["tokens"], line["time_s"]) for line in metrics), default=(0, 0.0))
     if not training:  # progress after the newest checkpoint is lost
         tokens, seconds = saved.get("tokens", 0), saved.get("seconds", 0.0)
@@ -132,16 +131,10 @@ def _state(run: Run) -> State:
     """Return the state of a run that no process trains."""
     if "imported_from" in run.facts:
         return "imported"
-    saved, train = _saved_state(run), run.recipe.train
+    saved, train = run.saved_state(), run.recipe.train
     early = 0 < train.patience <= saved.get("unimproved", 0)
     position = train.position(saved.get("tokens", 0), saved.get("seconds", 0.0))
     return "finished" if early or position >= train.tokens else "stopped"
-
-
-def _saved_state(run: Run) -> dict[str, Any]:
-    """Return the state of the newest checkpoint; empty without one."""
-    states = (readable_state(folder) for folder in checkpoint_folders(run.folder))
-    return max(states, key=lambda state: state.get("tokens", 0), default={})
 
 
 def run_folders(root: Path) -> list[Path]:

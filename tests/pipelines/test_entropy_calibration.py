@@ -140,11 +140,12 @@ def test_models_without_entropy_calibration_give_the_reason(tmp_path, trained_be
         assert found["positions"] is None and f"model's architecture is {architecture}" in found["left_out"]
 
 
-def test_a_split_shorter_than_a_window_gives_the_reason(tmp_path, printed, trained_gpt):
+@pytest.mark.parametrize("text", ["a b c", "x" * 40], ids=["less than a window", "one window"])
+def test_a_split_shorter_than_two_windows_gives_the_reason(tmp_path, printed, trained_gpt, text):
     run = shutil.copytree(trained_gpt, tmp_path / "gpt")
-    (tmp_path / "short.txt").write_text("a b c")
+    (tmp_path / "short.txt").write_text(text)
     found = evaluate(run, corpus=(str(tmp_path / "short.txt"),), entropy_calibration=2).splits["short.txt"]
-    assert "longer than a window" in found.entropy_calibration.left_out
+    assert "longer than two windows" in found.entropy_calibration.left_out
     assert "short.txt: no entropy calibration: the split has" in " ".join(printed.readouterr().out.split())
 
 

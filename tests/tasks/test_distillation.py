@@ -15,7 +15,7 @@ from corpora.rows import read_text_rows
 from pipelines.evaluation.results import Evaluation
 from pipelines.run.folder import Run
 from pipelines.run.loaded_run import load_model
-from pipelines.run.retention import checkpoint_folders, latest_checkpoint
+from pipelines.run.retention import latest_checkpoint
 from pipelines.tasks.data import reader_of
 from pipelines.tasks.distillation import Distillation
 from pipelines.tasks.examples import batch_of
@@ -242,9 +242,8 @@ def test_a_student_resumes_only_with_the_teacher_weights_that_it_learned_from(tm
     call = {"task": "distillation", "data": [text], "held_out": 0.3, "out": tmp_path / "run", "compare_scratch": False}
     call["options"] = {"teacher": str(teacher)}
     bytelm.finetune(trained_gpt, **call, train=SETTINGS)
-    newest, older = latest_checkpoint(teacher), checkpoint_folders(teacher)[-2]
-    newest.rename(tmp_path / "kept")  # the teacher now has other weights
-    assert older.exists()
+    newest = latest_checkpoint(teacher)
+    newest.rename(tmp_path / "kept")  # the teacher now has the weights of an older checkpoint
     with pytest.raises(ValueError, match="learned from other weights of a teacher: give the same teacher"):
         bytelm.finetune(trained_gpt, **call, train=SETTINGS | {"epochs": 2})
     (tmp_path / "kept").rename(newest)

@@ -170,7 +170,8 @@ def test_a_prompt_that_both_conversations_repeat_is_read_once():
     )
     answers = {"chosen": [user, yes], "rejected": [user, no]}
     for options in ({}, {"template": "any"}):
-        assert example({"prompt": "Q?", **answers}, **options).inputs == example(answers, **options).inputs
+        for prompt in ("Q?", [user]):
+            assert example({"prompt": prompt, **answers}, **options).inputs == example(answers, **options).inputs
         asked_again = {"prompt": "Q?", "chosen": [yes, user, no], "rejected": [no, user, yes]}
         assert "Q?" in str(example(asked_again, **options).inputs[0])
 

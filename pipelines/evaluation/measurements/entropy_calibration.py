@@ -127,8 +127,8 @@ def reason_to_leave_out(config: ModelConfig, stream: Stream, window: int) -> str
         return f"no entropy calibration: only decoders have one, and the model's architecture is {config.architecture}."
     if config.document_mask:
         return "no entropy calibration: the model has a document mask and does not see earlier documents."
-    if stream.tokens <= window:
-        return f"no entropy calibration: the split has {stream.tokens:,} tokens, but must be longer than a window."
+    if stream.tokens <= 2 * window:  # the bootstrap draws windows
+        return f"no entropy calibration: the split has {stream.tokens:,} tokens, but must be longer than two windows."
     return None
 
 
@@ -138,7 +138,7 @@ def entropy_calibration(
 ) -> CalibratedEntropy:
     """Return the calibration on `texts` windows of `window` tokens, drawn with seed 0.
 
-    The split must be longer than a window.
+    The split must be longer than two windows.
     """
     windows = (stream.tokens - 1) // window
     rng = np.random.default_rng(SEED)
