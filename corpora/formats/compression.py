@@ -135,7 +135,9 @@ def stream_pieces(path: AnyPath, start: int = 0, stop: int | None = None) -> Ite
     try:
         with open_stream(path) as stream:
             if path.suffix.lower() in SUFFIXES:
-                yield from _decompressed_pieces(stream)
+                # Unlike `read`, `read1` does not lose the bytes before an error of decompression.
+                while piece := stream.read1(_PIECE_BYTES):
+                    yield piece
                 return
             position = stream.seek(start) if start else 0
             most = _PIECE_BYTES
@@ -148,23 +150,6 @@ def stream_pieces(path: AnyPath, start: int = 0, stop: int | None = None) -> Ite
         raise DocumentError("damaged", damage_message(path, error)) from error
     except decompression_errors() as error:
         raise DocumentError("damaged", damage_message(path, error)) from error
-
-
-def _decompressed_pieces(stream: io.BufferedIOBase) -> Iterator[bytes]:
-    """Yield a stream in pieces, also the bytes before an error of decompression, which `read` would lose."""
-    piece = b""
-    try:
-        while part := stream.read1(_PIECE_BYTES - len(piece)):
-            piece += part
-            if len(piece) == _PIECE_BYTES:
-                yield piece
-                piece = b""
-    except decompression_errors():
-        if piece:
-            yield piece
-        raise
-    if piece:
-        yield piece
 
 
 def damage_message(path: AnyPath, error: Exception) -> str:
