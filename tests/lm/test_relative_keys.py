@@ -161,7 +161,7 @@ def test_what_cannot_have_relative_keys_refuses_them_by_name():
         with pytest.raises(ValueError, match=r"model\.positions = .*, not 'relative-keys'"):
             export(SMALL, model.state_dict())
     x = torch.zeros(1, 3, 16, dtype=torch.float64)
-    with pytest.raises(ValueError, match="without relative keys"):
+    with pytest.raises(ValueError, match=r"without model\.positions='relative-keys'"):
         block_backward(model.stack.blocks[0], x, None, Mask(causal=True), x)
     with pytest.raises(ValueError, match=r"model\.relative_distance is 0: relative keys need 1 to"):
         replace(SMALL, relative_distance=0)

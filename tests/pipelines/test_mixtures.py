@@ -33,12 +33,12 @@ WEIGHTS = st.lists(st.integers(1, 9) | st.integers(1, 300), min_size=1, max_size
 
 def prose(folder, tokenizer, context_length=32, **options):
     """Build a dataset of 40 short documents in `folder`, and return it."""
-    folder.mkdir(parents=True)
+    text, out = folder / "text", folder / "prose"
+    text.mkdir(parents=True)
     for number in range(40):
         lines = [f"verse {number * line % 97} of song {line}\n" for line in range(10)]
-        (folder / f"{number:02}.txt").write_text("".join(lines))
-    out = folder / "prose"
-    build_dataset([str(folder)], tokenizer=tokenizer, context_length=context_length, out=out, **options)
+        (text / f"{number:02}.txt").write_text("".join(lines))
+    build_dataset([str(text)], tokenizer=tokenizer, context_length=context_length, out=out, **options)
     return out
 
 
