@@ -126,6 +126,12 @@ def test_a_small_text_gets_the_largest_model_that_does_not_overfit_it():
     assert choose(text_of(1_000_000), replace(GPU, tokens=10**9)).size == SIZES[1]
 
 
+@pytest.mark.parametrize("seconds", [60, 600, 3600])
+def test_no_time_gives_a_tiny_text_a_large_model(seconds):
+    """Also if the time ends the training of the large model before the text is repeated 8 times."""
+    assert choose(text_of(40_000), replace(LAPTOP, seconds=seconds)).size == SIZES[1]
+
+
 @given(size=st.integers(LEAST_BYTES * 2, 10**9), more=st.floats(1, 100))
 def test_a_larger_text_never_gets_a_smaller_model_without_a_limit_of_time(size, more):
     smaller, larger = (choose(text_of(bytes_), replace(GPU, seconds=1e9)).size for bytes_ in (size, int(more * size)))
