@@ -117,7 +117,7 @@ class Recipe:
 
     @property
     def loss_is_of_tokens(self) -> bool:
-        """Whether losses are cross-entropies of tokens, not those of a head or of a task with its own loss."""
+        """Whether losses are cross-entropies of tokens. A model with a head and some tasks have other losses."""
         return self.head is None and (self.task is None or type(self.task).loss is Task.loss)
 
     @property

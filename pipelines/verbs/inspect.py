@@ -88,10 +88,8 @@ def inspect(
     from pipelines.machine import choose_machine
     from pipelines.run.loaded_run import load_run
 
-    if opened_run.loaded is not None:
-        choose_machine(opened_run.loaded.loaded.machine.device_name, "float32", needs="float64")
-    else:
-        device = choose_machine(device, "float32", needs="float64").device_name
+    own = opened_run.loaded.loaded.machine.device_name if opened_run.loaded else device
+    choose_machine(own, "float32", needs="float64")  # refuses an Apple GPU; `load_run` chooses none by itself
     loaded = load_run(run, checkpoint=checkpoint, device=device, dtype=dtype)
     found = {name: one.look_at(loaded, contents) for name, one in chosen.items()}
     if out is not None:

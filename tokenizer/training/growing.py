@@ -282,7 +282,7 @@ def _with_spelled_merges(
     """Return the vocabulary, whose tokens are strings, with more merges and tokens."""
     grown: CharacterPairVocabulary | IntegerVocabulary = changed(
         vocabulary,
-        ids={  # with special tokens, as after training: tokenizer.json numbers those outside `ids` after all others
+        ids={  # also the special tokens, because tokenizer.json gives tokens outside `ids` the last numbers
             **vocabulary.ids,
             **vocabulary.special_tokens,
             **{token.decode(): vocabulary.size + k for k, token in enumerate(tokens)},
