@@ -178,7 +178,7 @@ def test_a_pattern_that_backtracks_without_end_is_refused_by_name():
     assert "backtracks too much" in ran.stdout
 
 
-@pytest.mark.parametrize("pattern", [r"\p{L}+|\s", r"x*", r"(?<=a)b|a(?!b)|\s*", r"\Ab|a|"])
+@pytest.mark.parametrize("pattern", [r"\p{L}+|\s", r"x*", r"x*|ab", r"(?=a)|a", r"(?<=a)b|a(?!b)|\s*", r"\Ab|a|"])
 def test_long_texts_are_split_as_in_tokenizers_however_many_matches_they_have(pattern):
     text = "ab a  bxx b\n" * 3000
     assert split(text, resolve_pattern(pattern)) == by_tokenizers(pattern, text)

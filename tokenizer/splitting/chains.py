@@ -257,9 +257,20 @@ def _step(step: dict[str, Any]) -> Step:
     keeps = {("Isolated", False): True, ("Isolated", True): True, ("Removed", True): False}.get(
         (step["behavior"], step["invert"])
     )
-    if keeps is None or compile_regex(pattern.regex).groups:
+    if keeps is None or compile_regex(pattern.regex).groups or _ends_in_comment(pattern.regex):
         return partial(_split, find=partial(match_spans, pattern=pattern.regex), **options)
     return partial(split_by_regex, pattern=pattern.regex, keeps_others=keeps)
+
+
+def _ends_in_comment(regex: str) -> bool:
+    """Return whether a valid regex ends in a comment of its verbose mode, which would comment out a parenthesis."""
+    from tokenizer.splitting.regex_translation import compile_regex
+
+    try:
+        compile_regex(f"({regex})")
+    except ValueError:
+        return True
+    return False
 
 
 def _byte_level(piece: str, *, prefix: bool, split: bool) -> list[str]:

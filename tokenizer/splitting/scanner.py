@@ -67,7 +67,9 @@ def regex_pretokens(text: bytes, pattern: str) -> Iterator[bytes]:
 
 
 def match_spans(text: str, pattern: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each match. As in Oniguruma, no empty match is where another match ends.
+    """Yield the start and end of each match.
+
+    As in Oniguruma, no empty match is where another match ends, and no match starts where an empty one is found.
 
     Up to 4,096 matches are found before the first is yielded, so that only matching counts towards the time limit. The
     limit is 5 s, plus 1 s for every 100,000 remaining characters. `regex` measures the CPU time of the whole process,
@@ -79,10 +81,14 @@ def match_spans(text: str, pattern: str) -> Iterator[tuple[int, int]]:
 
     regex = compile_regex(pattern)
     done, last = 0, -1
-    while True:
+    while done <= len(text):
         seconds = (5 + (len(text) - done) / 100_000) * threading.active_count()
+        spans: list[tuple[int, int]] = []
         try:
-            spans = [match.span() for match in islice(regex.finditer(text, done, timeout=seconds), 4096)]
+            for match in islice(regex.finditer(text, done, timeout=seconds), 4096):
+                spans.append(match.span())
+                if match.start() == match.end():
+                    break
         except TimeoutError:
             raise ValueError(
                 f"the split pattern {pattern[:80]!r} took more than {seconds:.0f} s from "
@@ -92,14 +98,15 @@ def match_spans(text: str, pattern: str) -> Iterator[tuple[int, int]]:
             if start < end or last < start:
                 yield start, end
             last = end
-        if len(spans) < 4096:
+        if not spans or (start < end and len(spans) < 4096):
             return
-        done = spans[-1][1]
+        done = end + (start == end)
 
 
 def split_by_regex(text: str, pattern: str, *, keeps_others: bool) -> list[str]:
-    """Return the matches of a regex without groups, and the text between them if `keeps_others`. Some may be empty.
+    """Return the matches of a regex, and the text between them if `keeps_others`. Some may be empty.
 
+    pattern: a regex that has no groups and does not end in a comment.
     The time limit is that of `match_spans`.
     """
     import threading
@@ -110,14 +117,20 @@ def split_by_regex(text: str, pattern: str, *, keeps_others: bool) -> list[str]:
     try:
         if keeps_others:
             cut: list[str] = compile_regex(f"({pattern})").split(text, timeout=seconds)
-            return cut
-        found: list[str] = compile_regex(pattern).findall(text, timeout=seconds)
-        return found
+        else:
+            cut = compile_regex(pattern).findall(text, timeout=seconds)
     except TimeoutError:
         raise ValueError(
             f"the split pattern {pattern[:80]!r} took more than {seconds:.0f} s from {text[:20]!r} on: it backtracks "
             "too much; use possessive quantifiers such as x++"
         ) from None
+    if all(cut[1::2] if keeps_others else cut):
+        return cut
+    pieces, done = [], 0  # `regex` goes on after an empty match in another way than Oniguruma
+    for start, end in match_spans(text, pattern):
+        pieces += [text[done:start], text[start:end]] if keeps_others else [text[start:end]]
+        done = end
+    return [*pieces, text[done:]] if keeps_others else pieces
 
 
 def utf8_stretches(text: bytes) -> Iterator[tuple[str, bool]]:
