@@ -1,6 +1,7 @@
 """Parity-aware training: the merges of tokenizers, and languages that are compressed about equally well."""
 
 import json
+import math
 
 import pytest
 import tokenizers
@@ -125,7 +126,9 @@ def test_languages_are_compressed_more_equally(stdlib_texts):
         ({"window": -1}, "window must be a whole number of at least 0"),
         ({"global_merges": -1}, "global_merges must be a whole number of at least 0"),
         ({"parallel": {"de": ["a"]}}, "parallel and corpora differ in the languages de, en"),
-        ({"ratios": {"en": 0.0}}, "ratios must be above 0"),
+        ({"ratios": {"en": 0.0}}, "must be a number above 0, not 0.0"),
+        ({"ratios": {"en": "2"}}, "must be a number above 0, not '2'"),
+        ({"ratios": {"en": math.inf}}, "must be a number above 0, not inf"),
         ({"ratios": {"en": 1.0}, "parallel": {"en": ["a"]}}, "give either parallel or ratios"),
         ({"pattern": "nfkc:cl100k"}, "pattern is nfkc:cl100k, but parity-aware training needs one without"),
     ],

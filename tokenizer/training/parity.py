@@ -9,6 +9,7 @@ as long as no language runs out of pairs. From then on, that trainer may not end
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -85,8 +86,9 @@ def train_with_parity(
             raise ValueError(f"{name} and corpora differ in the languages {different}: give the same ones")
     if parallel is not None and ratios is not None:
         raise ValueError("give either parallel or ratios")
-    if ratios is not None and not all(ratio > 0 for ratio in ratios.values()):
-        raise ValueError(f"ratios must be above 0, not {min(ratios.values())}")
+    for language, ratio in (ratios or {}).items():
+        if isinstance(ratio, str) or not 0 < ratio < math.inf:
+            raise ValueError(f"ratios[{language!r}] must be a number above 0, not {ratio!r}")
     splitter = checked_pattern(pattern)
 
     def counted(texts: Mapping[str, object]) -> list[PretokenCounts]:
