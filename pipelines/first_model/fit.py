@@ -6,8 +6,8 @@
 from lm.metrics.scaling_law import ScalingLaw
 
 # Bits per byte by weights and training tokens, with the exponents of Besiroglu et al. 2024: our runs do not determine
-# exponents, and fitted ones give models of 100M weights about one token per weight.
-LAW = ScalingLaw(entropy=1.2986, size_factor=24.891, size_exponent=0.348, token_factor=62.704, token_exponent=0.366)
+# exponents.
+LAW = ScalingLaw(entropy=1.2868, size_factor=25.088, size_exponent=0.348, token_factor=64.721, token_exponent=0.366)
 
 # Muon's best rate is RATE_FACTOR * tokens^RATE_EXPONENT. None of the best rates is above HIGHEST_RATE.
 RATE_FACTOR, RATE_EXPONENT = 0.436, -0.300
