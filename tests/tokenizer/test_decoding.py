@@ -1,11 +1,13 @@
 """Ids in any form decode to their bytes, and invalid ids are errors."""
 
 import warnings
+from array import array
 from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
 import transformers
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +34,9 @@ def test_many_ids_decode_at_once_to_the_same_bytes(trained, stdlib_texts):
     ids = np.concatenate([tok.encode_to_numpy(stdlib_texts[0], disallowed_special=()), special, rng.permutation(4096)])
     ids = np.tile(ids, 100_000 // len(ids) + 1)
     expected = b"".join(map(tok.token_bytes, ids.tolist()))
-    for form in (ids, ids.astype(np.int64), ids.astype(np.uint16), ids[::-1][::-1], pa.array(ids)):
+    forms = [ids, ids.astype(np.int64), ids.astype(np.uint16), ids[::-1][::-1], pa.array(ids)]
+    listed = array("I", ids.tolist())
+    for form in (*forms, listed, memoryview(listed), torch.tensor(ids.tolist())):
         assert tok.decode_bytes(form) == expected
     for wrong in (-1, tok.vocab_size, 2**40):
         damaged = ids.astype(np.int64)

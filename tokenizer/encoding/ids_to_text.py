@@ -73,7 +73,7 @@ class ByteDecoding:
         """Return the bytes of ids. Raises ValueError for an unknown id."""
         if isinstance(ids, (str, bytes)) or getattr(ids, "ndim", 1) != 1 or not hasattr(ids, "__iter__"):
             raise ValueError(f"ids must be a list of ids, not {repr(ids)[:80]}; put a single id in a list")
-        if hasattr(ids, "tolist"):  # an array of numpy or Arrow, which has a length
+        if hasattr(ids, "tolist"):  # an array or a tensor, which has a length
             if len(ids) >= MANY_IDS and (decoded := self._decode_many(ids, skip_special_tokens)) is not None:  # type: ignore[arg-type]
                 return decoded
             ids = ids.tolist()
@@ -116,10 +116,11 @@ class ByteDecoding:
 
     def _decode_many(self, ids: Any, skip_special_tokens: bool) -> bytes | None:
         """Return the bytes of an array of ids, or None if an id is unknown."""
-        if skip_special_tokens:
-            import numpy as np
+        import numpy as np
 
-            ids = np.asarray(ids)
+        # `tolist` also reads tensors on other devices.
+        ids = np.asarray(ids if isinstance(ids, np.ndarray) or hasattr(ids, "to_numpy") else ids.tolist())
+        if skip_special_tokens:
             ids = ids[~np.isin(ids, list(self._skipped))]
         return self._decoder.decode(ids)
 

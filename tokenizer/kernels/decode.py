@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tokenizer.kernels.tools import kernel, load_8, store_8
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 IDS_PER_CALL = 1 << 22  # about 10 ms, between which Ctrl-C is handled
 PADDING = 16  # bytes after the last token, so that 16 bytes can be loaded from the start of any token
@@ -61,9 +56,8 @@ class Decoder:
         whole = b"".join(token or b"" for token in by_id) + bytes(PADDING)
         self._table = np.frombuffer(whole, dtype=np.uint8)
 
-    def decode(self, ids: np.ndarray | pa.Array) -> bytes | None:
-        """Return the bytes of a numpy or Arrow array of integer ids; None if an id has no token."""
-        ids = ids if isinstance(ids, np.ndarray) else ids.to_numpy(zero_copy_only=False)
+    def decode(self, ids: np.ndarray) -> bytes | None:
+        """Return the bytes of an array of integer ids; None if an id has no token."""
         if ids.ndim != 1 or ids.dtype.kind not in "iu":
             return None
         if len(ids) and (ids.dtype.itemsize > 4 or ids.dtype.kind == "i") and (ids.min() < 0 or ids.max() >= 2**32):
