@@ -189,6 +189,7 @@ def test_progress_is_reported_in_both_phases(stdlib_texts, tmp_path):
     [
         ({"vocab_size": 260}, "at least 261"),
         ({"vocab_size": 255, "special_tokens": ()}, "at least 256"),
+        ({"vocab_size": 256, "special_tokens": ("<unk>",)}, "at least 257"),
         ({"vocab_size": "many"}, "vocab_size"),
         ({"vocab_size": 300.0}, r"whole number, not 300\.0"),
         ({"special_tokens": "<|x|>"}, "sequence"),

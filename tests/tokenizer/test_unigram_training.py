@@ -273,6 +273,13 @@ def test_text_that_spells_bytes_or_special_tokens_stays_text(stdlib_texts):
     assert tok.encode("<|endoftext|>", allowed_special="all") == [tok.special_tokens["<|endoftext|>"]]
 
 
+@pytest.mark.parametrize("piece", ["<unk>", "<0x41>"])
+def test_a_piece_of_the_text_cannot_be_the_unknown_token_or_a_byte(piece):
+    rules = PieceRules(split_by_unicode_script=False, split_by_number=False, byte_fallback=True)
+    with pytest.raises(ValueError, match=f"training learned the piece '{piece}', which stands for"):
+        Tokenizer.train([f"x{piece}y a{piece}b c{piece}d {piece} hello\n" * 50], 300, kind="unigram", pieces=rules)
+
+
 def test_training_from_saved_counts_gives_the_same_vocabulary(stdlib_texts, tmp_path):
     texts = stdlib_texts[:10]
     expected = Tokenizer.train(texts, 700, kind="unigram", threads=1)

@@ -43,7 +43,7 @@ class CharacterPairs(SentencePieceKind):
                 )
 
     def least_entries(self, options: Options) -> tuple[str, int]:
-        return "a character, <unk>, the 256 bytes", 258
+        return "a character, <unk>, the 256 bytes", 258 - (UNKNOWN_PIECE in options.special_tokens)
 
     def train(self, counts: PretokenCounts, options: Options) -> CharacterPairVocabulary:
         """Return the vocabulary: <unk>, the 256 bytes, characters, merged tokens, special tokens."""

@@ -30,9 +30,10 @@ class Unigram(SentencePieceKind):
     phase = "prune"
 
     def least_entries(self, options: Options) -> tuple[str, int]:
+        own = 2 - (UNKNOWN_PIECE in options.special_tokens)
         if options.pieces is not None and options.pieces.byte_fallback:
-            return "a character, <unk>, the 256 bytes", 258
-        return "a character, <unk>", 2
+            return "a character, <unk>, the 256 bytes", own + 256
+        return "a character, <unk>", own
 
     def train(self, counts: PretokenCounts, options: Options) -> UnigramVocabulary:
         """Return the vocabulary: <unk>, the bytes of byte_fallback, pieces by score, special tokens.
@@ -56,6 +57,11 @@ class Unigram(SentencePieceKind):
         # As tokenizers reads them. <unk> and the bytes score below the sum of their characters, so no text becomes one.
         scores = [read_number(f"{score:.10f}") for _, score in learned]
         lowest = [read_number(f"{scores[-1] * len(piece) - 1:.10f}") for piece in first]
+        if both := {*first} & {piece for piece, _ in learned}:
+            raise ValueError(
+                f"training learned the piece {min(both)!r}, which stands for unknown text or for a byte: remove it "
+                "from the text, or leave `pieces.split_by_unicode_script` at true"
+            )
         pieces = [*first, *(piece for piece, _ in learned)]
         if both := {*later} & {*pieces}:
             raise ValueError(

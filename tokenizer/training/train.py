@@ -92,7 +92,7 @@ class Options:
 
     def _check_size(self) -> None:
         first, entries = kind_named(self.kind).least_entries(self)
-        least = entries + len({*self.special_tokens} - {"<unk>"})
+        least = entries + len({*self.special_tokens})
         if not _is_whole(self.vocab_size):
             raise ValueError(f"vocab_size must be a whole number, not {self.vocab_size!r}")
         if self.vocab_size < least:
