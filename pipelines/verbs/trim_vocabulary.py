@@ -43,8 +43,9 @@ def trim_vocabulary(
 ) -> Tokenizer:
     """Remove the tokens that the training split of a corpus does not need; return the tokenizer.
 
-    Special tokens, bytes and single characters stay, and so do the parts of tokens that stay. A text is encoded as
-    before if all of its tokens stay. Ids are renumbered in their old order.
+    Special tokens, bytes and single characters stay, and so do the parts of tokens that stay. Vocabularies of words or
+    of characters keep only those that occur. A text is encoded as before if all of its tokens stay. Ids are renumbered
+    in their old order.
 
     A run becomes a run with the new vocabulary and the rows of its tokens.
 
