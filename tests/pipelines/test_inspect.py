@@ -93,6 +93,13 @@ def test_a_uniform_model_repeats_by_chance(induction):
     assert found.first_bits == pytest.approx(entries.log2().item())
 
 
+def test_scores_of_heads_need_a_context_in_which_two_tokens_are_repeated(gpt):
+    heads = instrument("heads", {})
+    heads.check(replace(gpt.config.model, context_length=4))
+    with pytest.raises(ValueError, match=r"model\.context_length is 3, but heads needs at least 4 tokens"):
+        heads.check(replace(gpt.config.model, context_length=3))
+
+
 def test_the_command_prints_tables_and_json(gpt, trained_gpt, in_process):
     said = in_process("inspect", trained_gpt, TEXT, "second text", "--explain").stdout
     for words in ("Logit lens, text 2: prediction after the last token", "Attribution of a logit, text 1", "Heads"):

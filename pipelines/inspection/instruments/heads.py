@@ -123,6 +123,8 @@ class Heads(Instrument):
         require_attention(config, "the instrument heads")
         if config.architecture == "encoder-decoder":
             raise ValueError("model.architecture is 'encoder-decoder', but heads needs a decoder or an encoder")
+        if config.context_length < 4:
+            raise ValueError(f"model.context_length is {config.context_length}, but heads needs at least 4 tokens")
 
     def look(self, run: LoadedRun, text: str) -> HeadsOfRun:
         model, ids, config = run.model, Words(run).ordinary, run.config.model
