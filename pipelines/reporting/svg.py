@@ -104,9 +104,7 @@ def draw_svg(figure: Figure, name: str, title: str, crop: bool = False) -> str:
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None}, bbox_inches=box, pad_inches=0.05)
     svg = out.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = _with_unique_ids(re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{name}-", svg))
-    svg = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--font)", svg)
-    svg = re.sub("|".join(VARIABLES), lambda match: VARIABLES[match[0]], svg)
+    svg = _with_unique_ids(re.sub("<[^>]*>", lambda tag: _for_page(tag[0], name), svg))
     label = f'<title id="{name}-title">{escape(title)}</title>'
     return re.sub(r"<svg([^>]*)>", rf'<svg\1 role="img" aria-labelledby="{name}-title">{_literal(label)}', svg, count=1)
 
@@ -115,6 +113,13 @@ def as_image(svg: str) -> str:
     """Return a drawing of `draw_svg` with the colours and the font of the page inside, for use as an image."""
     colours = (Path(__file__).parent / "colours.css.j2").read_text(encoding="utf-8")
     return svg.replace(">", f"><style>{colours}</style>", 1)
+
+
+def _for_page(tag: str, name: str) -> str:
+    """Return a tag with ids that begin with `name`, and with the font and the colours of the page."""
+    tag = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{name}-", tag)
+    tag = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--font)", tag)
+    return re.sub("|".join(VARIABLES), lambda match: VARIABLES[match[0]], tag)
 
 
 def _with_unique_ids(svg: str) -> str:

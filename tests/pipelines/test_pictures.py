@@ -11,6 +11,7 @@ import bytelm
 from pipelines.evaluation.measurement import Result, Section
 from pipelines.reporting.inspection_page import write_inspection_page
 from pipelines.reporting.pictures import Bars, Curves, HeatMap
+from pipelines.reporting.svg import VARIABLES, draw_svg
 
 TEXT = "import os\n\ndef path():"
 
@@ -52,6 +53,14 @@ def test_bars_and_curves_have_their_values():
     panels = Curves(title="", x=[1, 10], panels={"loss": {"gpt": [3, 2]}, "score": {"a": [0, 1]}}, label="tokens")
     lines = [axes.lines[0].get_ydata().tolist() for axes in panels.figure().axes]
     assert lines == [[3, 2], [0, 1]]
+
+
+def test_labels_that_look_like_ids_or_colours_of_a_drawing_are_kept():
+    labels = ["url(#a)", next(iter(VARIABLES))]
+    drawn = draw_svg(Bars(title="", values=dict.fromkeys(labels, 1.0), x="").figure(), "one", "title")
+    assert [label for label in labels if f">{label}</text>" in drawn] == labels
+    assert "url(#one-" in drawn
+    assert "var(--" in drawn
 
 
 def test_pictures_of_results_are_saved_in_the_format_of_the_files_name(found, tmp_path):
