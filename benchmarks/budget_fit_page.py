@@ -114,9 +114,14 @@ def law_of(runs: Sequence[Row], exponents: tuple[float, float] | None = None) ->
     return fit(*_columns(runs), exponents=exponents)
 
 
+def _length(row: Row) -> tuple[float, int]:
+    """Return what orders runs from the shortest to the longest."""
+    return row["tflop"], row["weights"]
+
+
 def held_out_error(runs: Sequence[Row], exponents: tuple[float, float] | None = None) -> float:
     """Return the measured minus the predicted bits per byte of the longest run, by the law of the other runs."""
-    *others, last = sorted(runs, key=lambda row: (row["tflop"], row["weights"]))
+    *others, last = sorted(runs, key=_length)
     return float(last["bits_per_byte"] - law_of(others, exponents).loss(last["weights"], last["tokens"]))
 
 
@@ -213,8 +218,9 @@ def _rate_lines(rows: Sequence[Row]) -> list[str]:
 def _law_lines(rows: Sequence[Row]) -> list[str]:
     runs = law_runs(rows)
     lines = ["## Law of bits per byte by weights N and tokens D", ""]
-    if len(runs) < 7:
-        return [*lines, "This needs seven runs of three sizes.", ""]
+    others = sorted(runs, key=_length)[:-1]
+    if len(others) < 6 or min(len({row[name] for row in others}) for name in ("weights", "tokens")) < 3:
+        return [*lines, "This needs six runs of three sizes and three numbers of tokens, and a longer run.", ""]
     used = "exponents of the literature, which `bytelm train` uses"
     for name, exponents in (("fitted exponents", None), (used, LITERATURE)):
         law = law_of(runs, exponents)

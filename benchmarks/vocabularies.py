@@ -14,6 +14,7 @@ import argparse
 import io
 import json
 import lzma
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -45,7 +46,7 @@ def main() -> None:
         for row in PARTS[part](options):
             rows.append({"part": part, **row})
             say(json.dumps(rows[-1], ensure_ascii=False))
-    page = vocabularies_page(rows, command_line("benchmarks.vocabularies", []))
+    page = vocabularies_page(rows, command_line("benchmarks.vocabularies", sys.argv[1:]))
     print(page)
     if options.out:
         record(options.out, "vocabularies", rows, page)
@@ -161,7 +162,7 @@ def encoding(tok: Tokenizer, documents: list[str]) -> Iterator[Row]:
     for length in ENCODED:
         one = letters[:length]
         seconds = min(measured(partial(tok.encode_ordinary, one))[1]["seconds"] for _ in range(5))
-        yield {"what": f"one pretoken of {length:,} characters", "mb_per_second": length / MB / seconds}
+        yield {"what": f"one pretoken of {length:,} characters", "mb_per_second": len(one.encode()) / MB / seconds}
 
 
 def second_stage(options: argparse.Namespace) -> Iterator[Row]:

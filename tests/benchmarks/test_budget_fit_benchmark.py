@@ -88,6 +88,13 @@ def test_the_page_shows_a_prediction_beside_its_run():
     assert "| 4 x 256 | 150 | 1.500 (1.400 to 1.600) | 1.5500 |" in text
 
 
+def test_a_law_needs_three_sizes_without_the_longest_run():
+    longest = exact(3, 192, 1024)
+    for shapes in ([(2, 64)], [(2, 64), (2, 128)]):
+        runs = [exact(*shape, tflop) for shape in shapes for tflop in (16, 32, 64, 128, 256, 512)]
+        assert "This needs six runs of three sizes" in page([*runs, longest], "machine")
+
+
 def test_each_setting_is_trained_once_and_predicted_once_and_the_page_has_the_command(tmp_path):
     lines = (json.dumps({"text": f"{number} bottles, {number % 7} of them full. " * 40}) for number in range(300))
     (tmp_path / "bottles.jsonl").write_text("\n".join(lines))
