@@ -56,7 +56,7 @@ def text_of_stream(
 
     The documents are those in `recorded`, or begin at separators. Without both, the stream is one document. If the
     tokenizer loses text, the original bytes of a document are divided equally among its tokens, without the separator.
-    Tokens of documents without a record have `bytes_per_token` bytes each.
+    Without a record, a stream of N tokens has N * `bytes_per_token` bytes, divided equally among all but separators.
     """
     ids = stream.read(0, stream.tokens)
     if recorded is not None:
@@ -68,10 +68,13 @@ def text_of_stream(
     if tokenizer.is_lossless:
         lengths = tokenizer.token_byte_lengths[ids].astype(np.int64)
     else:
-        shares = np.full(int(document[-1]) + 1, bytes_per_token)
+        separates = ids == separator
         if recorded is not None:
             shares = recorded.sizes / np.maximum(1, recorded.tokens - (separator is not None))
-        lengths = np.where(ids == separator, 0.0, shares[document])
+        else:
+            share = bytes_per_token * len(ids) / max(1, np.count_nonzero(~separates))
+            shares = np.full(int(document[-1]) + 1, share)
+        lengths = np.where(separates, 0.0, shares[document])
     ends = np.cumsum(lengths)
     return StreamText(document, int(document[-1]) + 1, ends - lengths, ends[-1].item())
 

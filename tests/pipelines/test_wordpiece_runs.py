@@ -14,6 +14,7 @@ from pipelines.dataset.reader import TokenDataset
 from pipelines.evaluation.measurements.breakdown import CLASSES, token_classes
 from pipelines.reporting.tokenizer_facts import tokenizer_facts
 from pipelines.run.folder import Run
+from pipelines.verbs.build_dataset import build_dataset
 from pipelines.verbs.evaluate import evaluate
 from pipelines.verbs.generate import generate
 from pipelines.verbs.pretrain import pretrain
@@ -59,6 +60,16 @@ def test_totals_are_over_the_original_bytes_of_the_scored_part_of_each_document(
     low, high = numbers["intervals"]["bits_per_original_byte"]
     assert low < numbers["bits_per_original_byte"] < high
     assert (numbers["bytes"], numbers["bits_per_byte"], numbers["original_bytes"]) == (None, None, round(size))
+
+
+def test_a_training_split_of_short_documents_is_scored_over_all_of_its_original_bytes(wordpiece_run, tmp_path):
+    texts = [f"Import sys {number}" for number in range(400)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    data = tmp_path / "data"
+    build_dataset([str(tmp_path / "texts.jsonl")], tokenizer=wordpiece_run.parent / "tok", context_length=32, out=data)
+    run = shutil.copytree(wordpiece_run, tmp_path / "run")
+    found = evaluate(run, data=data, splits=("train",)).splits["train"]
+    assert found.original_bytes == pytest.approx(TokenDataset(data).info["splits"]["train"]["bytes"], rel=0.02)
 
 
 def test_only_whole_documents_have_bytes_in_a_breakdown(wordpiece_run, numbers):
