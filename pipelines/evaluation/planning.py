@@ -154,7 +154,7 @@ def plan(run: Run, options: EvaluationOptions, data: AnyPath | None = None, agai
 def _task_plan(run: Run, options: EvaluationOptions, data: AnyPath | None, against: Run | None) -> TaskPlan:
     if against is not None:
         raise ValueError(f"{run.folder} is fine-tuned for a task: evaluate both runs, and leave `against` out")
-    of_texts = {"splits": ("validation",), "stride": None, "min_context": 1}
+    of_texts = {"splits": ("validation",), "stride": None, "min_context": 1, "without": ()}
     unfit = [name for name, default in of_texts.items() if getattr(options, name) != default]
     if named := [f"`{name}`" for name in (*unfit, *changed_options(options.measuring or {}))]:
         raise ValueError(f"{run.folder} is fine-tuned for a task: leave {' and '.join(named)} out")
