@@ -156,6 +156,8 @@ def _task_plan(run: Run, options: EvaluationOptions, data: AnyPath | None, again
         raise ValueError(f"{run.folder} is fine-tuned for a task: evaluate both runs, and leave `against` out")
     of_texts = {"splits": ("validation",), "stride": None, "min_context": 1, "without": ()}
     unfit = [name for name, default in of_texts.items() if getattr(options, name) != default]
+    if run.recipe.model != run.trained_recipe.model:  # results of a task do not record the context
+        unfit.append("context")
     if named := [f"`{name}`" for name in (*unfit, *changed_options(options.measuring or {}))]:
         raise ValueError(f"{run.folder} is fine-tuned for a task: leave {' and '.join(named)} out")
     if data is not None and not isinstance(data, Path):

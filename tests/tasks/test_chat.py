@@ -212,8 +212,8 @@ def test_conversations_without_an_answer_in_the_context_are_counted(chat_run, tm
         assert bytelm.evaluate(run, data=files.data[0]).validation.examples == 24
 
 
-@pytest.mark.parametrize("option", [{"without": ("layers.0",)}])
-def test_an_evaluation_on_examples_is_that_of_the_whole_model(chat_run, option):
+@pytest.mark.parametrize("option", [{"without": ("layers.0",)}, {"context": 28}])
+def test_an_evaluation_on_examples_is_that_of_the_whole_model_and_its_context(chat_run, option):
     saved = (chat_run / "evaluation.json").read_bytes()
     with pytest.raises(ValueError, match=f"is fine-tuned for a task: leave `{next(iter(option))}` out"):
         bytelm.evaluate(chat_run, **option)
