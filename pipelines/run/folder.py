@@ -37,6 +37,8 @@ ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model")
 """Files that can hold the tokenizer of a run, which has one of them"""
+PLACES = ("data", "test", "held_out")
+"""Entries of the table [run] that say where the data are: a resumed run takes over new ones"""
 
 
 class Run:
@@ -229,9 +231,9 @@ def open_or_create(folder: Path, recipe: Recipe, facts: dict[str, Any], tokenize
     changes = check_folder(folder, recipe, facts, tokenizer)
     if (folder / "config.toml").exists():
         run = Run(folder)
-        if changes or run.facts["data"] != facts["data"]:
-            # The dataset may have moved: record its new path.
-            save_config(folder / "config.toml", recipe, {**run.facts, "data": facts["data"]})
+        moved = {name: facts[name] for name in PLACES if name in facts and facts[name] != run.facts.get(name)}
+        if changes or moved:
+            save_config(folder / "config.toml", recipe, run.facts | moved)
             run = Run(folder)
         if changes:
             changed = ", ".join(f"{name} {now!r} (was {was!r})" for name, was, now in changes)

@@ -165,6 +165,16 @@ def test_more_epochs_extend_a_run(tmp_path, trained_bert, passages):
         bytelm.finetune(trained_bert, **options, train=SETTINGS | {"epochs": 1})
 
 
+def test_moved_examples_are_remembered(tmp_path, trained_bert, passages):
+    data, test = (shutil.copy(path, tmp_path) for path in passages)
+    options = {"out": tmp_path / "out", "compare_scratch": False}
+    bytelm.finetune(trained_bert, data=data, test=test, **options, train=SETTINGS | {"epochs": 1})
+    moved = shutil.move(test, tmp_path / "moved.jsonl")
+    made = bytelm.finetune(trained_bert, data=data, test=moved, **options, train=SETTINGS | {"epochs": 2})
+    assert made.run.facts["test"] == [str(moved)]
+    assert made.evaluate().validation.measured.data == str(moved)
+
+
 def test_a_folder_with_a_run_of_another_start_is_refused(tmp_path, trained_bert, trained_gpt, passages):
     call = {"data": passages[0], "test": passages[1], "out": tmp_path / "out", "compare_scratch": False}
     call["train"] = SETTINGS | {"epochs": 1}
