@@ -30,7 +30,7 @@ from pipelines.tasks.data import EncodedTask, ExampleFiles, fingerprint
 from pipelines.training.batch import ALL_ROWS, Shard
 from pipelines.training.batch_loss import summed_loss
 from pipelines.training.data import Score
-from pipelines.training.init_from import GIVEN, Source, source_of
+from pipelines.training.init_from import GIVEN, Source, reopen, source_of
 from pipelines.training.launch import processes
 from pipelines.training.loop import Trainer
 from pipelines.training.parallel import Kind
@@ -77,7 +77,7 @@ def train(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, parallel:
 def _check_same_start(held: Run, work: EncodedTask, source: Run | None) -> None:
     """Raise ValueError if the fine-tuned run `held` has another tokenizer or teacher, or another start than `source`.
 
-    Under the recorded path the source may have changed, because the run resumes from its own checkpoints.
+    Under the recorded path the source may have changed if the run resumes from a checkpoint of its own.
     """
     if held.recipe.task is None or "imported_from" in held.facts:
         return  # opening the run to resume it raises an error
@@ -95,6 +95,8 @@ def _check_same_start(held: Run, work: EncodedTask, source: Run | None) -> None:
         )
     origin, folder = held.facts.get("init_from"), None if source is None else str(source.folder.resolve())
     if folder == origin:
+        if source and not checkpoint_folders(held.folder):
+            reopen(held)  # raises an error if the source has changed
         return
     if source and origin and Source.open(source.folder).facts["init_from_sha256"] == held.facts["init_from_sha256"]:
         return  # the source has moved

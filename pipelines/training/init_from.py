@@ -118,7 +118,7 @@ def find_start(recipe: Recipe, dataset: Dataset, out: Path, init_from: Path | No
         _check_origin(run, init_from)
         loads = "init_from" in facts and not checkpoint_folders(out)
         vocab_size = run.recipe.model.vocab_size if "init_from" in facts else dataset.vocab_size
-        return Start(vocab_size, facts, loads, _reopen(run) if loads else None)
+        return Start(vocab_size, facts, loads, reopen(run) if loads else None)
     if init_from is None:
         roles = published_roles(Tokenizer.load(dataset.folder))
         return Start(dataset.vocab_size, {"roles": roles} if roles else {}, False, None)
@@ -202,7 +202,7 @@ def source_of(run: Run) -> Source:
     return source
 
 
-def _reopen(run: Run) -> Source:
+def reopen(run: Run) -> Source:
     """Return the source of a run that stopped before its first checkpoint; ValueError if the source has changed."""
     try:
         return source_of(run)

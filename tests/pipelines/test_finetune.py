@@ -190,6 +190,19 @@ def test_a_folder_with_a_run_of_another_start_is_refused(tmp_path, trained_bert,
         bytelm.finetune(trained_gpt, **call | {"task": "chat", "data": chats(tmp_path), "test": ()})
 
 
+def test_a_run_without_a_checkpoint_starts_again_from_the_same_weights_only(tmp_path, trained_bert, passages):
+    start, out = shutil.copytree(trained_bert, tmp_path / "start"), tmp_path / "out"
+    call = {"data": passages[0], "test": passages[1], "out": out, "compare_scratch": False}
+    call["train"] = SETTINGS | {"epochs": 1}
+    bytelm.finetune(start, **call)
+    shutil.rmtree(out / "checkpoints")
+    rewrite_state(latest_checkpoint(start), note="another checkpoint")
+    with pytest.raises(ValueError, match=r"out has no checkpoint yet, and its start cannot be repeated \(.*start"):
+        bytelm.finetune(start, **call)
+    shutil.rmtree(start)
+    assert bytelm.finetune(shutil.copytree(trained_bert, start), **call).path == out
+
+
 def chats(folder):
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     return write(folder / "chats.jsonl", [{"messages": [turns[0] | {"content": str(i)}, turns[1]]} for i in range(40)])
