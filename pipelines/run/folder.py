@@ -37,8 +37,8 @@ ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model")
 """Files that can hold the tokenizer of a run, which has one of them"""
-PLACES = ("data", "test", "held_out")
-"""Entries of the table [run] that say where the data are: a resumed run takes over new ones"""
+PLACES = ("data", "test", "held_out", "init_from", "pretrained")
+"""Entries of the table [run] that say where the data and the source are: a resumed run takes over new ones"""
 
 
 class Run:

@@ -48,6 +48,7 @@ def train(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, parallel:
     if (out / "config.toml").exists():
         _check_same_start(Run(out), work, None if from_scratch else run)
     source = None if from_scratch or checkpoint_folders(out) else Source.open(run.folder)
+    origin = {} if from_scratch else source.facts if source else {"init_from": str(run.folder.resolve())}
     facts = {
         **files.facts(),
         "dataset_fingerprint": fingerprint(work.training, work.validation),
@@ -55,7 +56,7 @@ def train(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, parallel:
         "separated": run.facts.get("separated", True),
         "pretrained": str(run.folder.resolve()),
         **{name: run.facts[name] for name in GIVEN if name in run.facts},
-        **(source.facts if source else {}),
+        **origin,
         **work.facts,
     }
     with (
@@ -64,7 +65,11 @@ def train(run: Run, work: EncodedTask, files: ExampleFiles, out: Path, parallel:
         cores_per_operation(0),
         processes(parallel, recipe.train) as group,
     ):
-        data = task_data(prepared(work, lambda: source.weights if source else starting_weights(out)), out, group.shard)
+
+        def weights() -> Mapping[str, Tensor] | None:
+            return source.weights if source else starting_weights(out, run.folder)
+
+        data = task_data(prepared(work, weights), out, group.shard)
         lines = [source.summary()] if source else ["starts from random weights"] if from_scratch else []
         lines += new_tokens(work) if source else []
 
@@ -219,11 +224,14 @@ def prepared(work: EncodedTask, weights: Callable[[], Mapping[str, Tensor] | Non
     return replace(work, encoded_training=training, encoded_validation=validation)
 
 
-def starting_weights(out: Path) -> Mapping[str, Tensor] | None:
-    """Return the initial weights of the run in `out`, None if random. Raises ValueError if they no longer exist."""
+def starting_weights(out: Path, source: Path) -> Mapping[str, Tensor] | None:
+    """Return the initial weights of the run in `out`, which are those of the run in `source`; None if random.
+
+    Raises ValueError if they no longer exist.
+    """
     if not (out / "config.toml").exists() or "init_from" not in Run(out).facts:
         return None
-    return source_of(Run(out)).weights
+    return source_of(Run(out), source).weights
 
 
 def task_data(work: EncodedTask, out: Path, shard: Shard = ALL_ROWS) -> TaskData:

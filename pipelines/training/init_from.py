@@ -194,9 +194,12 @@ def _check_origin(run: Run, init_from: Path | None) -> None:
     )
 
 
-def source_of(run: Run) -> Source:
-    """Return the run whose weights `run` started from; ValueError if it is gone or has changed."""
-    source = Source.open(Path(run.facts["init_from"]))
+def source_of(run: Run, folder: Path | None = None) -> Source:
+    """Return the run whose weights `run` started from; ValueError if it is gone or has changed.
+
+    `folder` is where it is now; None: where `run` recorded it.
+    """
+    source = Source.open(folder or Path(run.facts["init_from"]))
     if source.facts["init_from_sha256"] != run.facts["init_from_sha256"]:
         raise ValueError(f"{source.run.folder} has another checkpoint now")
     return source

@@ -183,9 +183,10 @@ def test_a_folder_with_a_run_of_another_start_is_refused(tmp_path, trained_bert,
         bytelm.finetune(trained_bert, **call, from_scratch=True)
     other = shutil.copytree(trained_bert, tmp_path / "other")
     assert bytelm.finetune(other, **call).path == made.path  # the same run at another place
-    rewrite_state(latest_checkpoint(other), note="another checkpoint")
-    with pytest.raises(ValueError, match=r"it started from the weights of .*, not from the weights of .*other; ch"):
-        bytelm.finetune(other, **call)
+    changed = shutil.copytree(other, tmp_path / "changed")
+    rewrite_state(latest_checkpoint(changed), note="another checkpoint")
+    with pytest.raises(ValueError, match=r"it started from the weights of .*, not from the weights of .*changed; ch"):
+        bytelm.finetune(changed, **call)
     with pytest.raises(ValueError, match="its tokenizer has the fingerprint"):
         bytelm.finetune(trained_gpt, **call | {"task": "chat", "data": chats(tmp_path), "test": ()})
 

@@ -234,7 +234,7 @@ def test_the_command_resumes_with_the_same_reference_and_predicts(in_process, pr
     start, run = preferring
     out = shutil.copytree(run, tmp_path / "run")
     source = Source.open(start).weights
-    assert all(torch.equal(weights, source[name]) for name, weights in starting_weights(out).items())
+    assert all(torch.equal(weights, source[name]) for name, weights in starting_weights(out, start).items())
     data = Run(run).facts["data"][0]
     options = ["--data", data, "--held-out", "0.3", "--out", out, "--lr", "1e-2", "--batch-size", "4"]
     options += ["--device", "cpu", "--dtype", "float32"]
@@ -246,6 +246,20 @@ def test_the_command_resumes_with_the_same_reference_and_predicts(in_process, pr
     assert in_process("predict", out, "one", "two").returncode != 0
     assert in_process("generate", out, "--prompt", "one", "--tokens", 3).returncode == 0
     assert in_process("report", out).returncode == 0
+
+
+def test_a_run_resumes_with_a_reference_that_has_moved(preferring, tmp_path):
+    start, run = preferring
+    out, moved = shutil.copytree(run, tmp_path / "run"), tmp_path / "moved"
+    start.rename(moved)
+    try:
+        call = {"task": "preferences", "data": Run(run).facts["data"], "held_out": 0.3, "out": out}
+        made = bytelm.finetune(moved, **call, train=SETTINGS | {"epochs": 3})
+        assert made.run.facts["init_from"] == str(moved)
+        trained = made.metrics("validation")["loss"].tolist()[-1]
+        assert Evaluation.read(out).validation.preference_loss == pytest.approx(trained, rel=1e-5)
+    finally:
+        moved.rename(start)
 
 
 def test_without_the_reference_its_numbers_are_left_out(in_process, preferring, tmp_path):
