@@ -314,6 +314,11 @@ def _changes(run: Run, recipe: Recipe, facts: Mapping[str, Any]) -> list[tuple[s
                 f"{run.folder} has trained for {run.seconds() / 60:.3g} minutes, which `train.minutes={now:g}` does "
                 "not exceed: give more"
             )
+        if name == "train.minutes" and now == 0 and (read := run.saved_state().get("tokens", 0)) >= recipe.train.tokens:
+            raise ValueError(
+                f"{run.folder} has trained on {read:,} tokens, which `train.tokens={recipe.train.tokens}` does not "
+                "exceed: give more"
+            )
         length = "finetune.epochs" if recipe.finetune else "train.tokens"
         shorter = (name == length and now < was) or (name == "train.minutes" and 0 < now < was)
         if name in run.settings or shorter:

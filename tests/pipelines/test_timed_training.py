@@ -99,6 +99,15 @@ def test_a_timed_run_that_tokens_extend_has_no_learning_rate_at_its_nominal_toke
     assert "extended from 0:01 to " in said and "and the learning rate at" not in said
 
 
+def test_tokens_that_a_timed_run_has_passed_do_not_end_it(tmp_path, trained_gpt, dataset_folder):
+    run = Run(shutil.copytree(trained_gpt, tmp_path / "timed"))
+    save_config(run.folder / "config.toml", with_train(run.recipe, minutes=10.0), run.facts)
+    config = (run.folder / "config.toml").read_bytes()
+    with pytest.raises(ValueError, match=r"has trained on .* tokens, which `train.tokens=.*` does not exceed: give mo"):
+        pretrain(run.recipe, data=dataset_folder, out=run.folder)
+    assert (run.folder / "config.toml").read_bytes() == config
+
+
 def test_a_plan_is_measured_with_the_threads_of_the_training(tmp_path, small_recipe, dataset_folder, monkeypatch):
     measured, seen = timing.measured_speed, []
     monkeypatch.setattr(
