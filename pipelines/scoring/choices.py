@@ -98,8 +98,8 @@ def _continuations(
     run: LoadedRun, context: str, endings: Sequence[str], before: Sequence[int]
 ) -> list[tuple[Array, int]]:
     """Return the ids of the context with each ending, after the ids `before`, and where the ending starts."""
-    if not (before or context):
-        raise ValueError("the text is empty, and no start token precedes the choices: give a text")
+    if not (before or run.tokenizer.encode(context, disallowed_special=())):
+        raise ValueError("the text has no tokens, and no start token precedes the choices: add a word")
     sequences: list[tuple[Array, int]] = []
     for number, ending in enumerate(endings, 1):
         which = f"choice {number} of {len(endings)}"

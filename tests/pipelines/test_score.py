@@ -309,7 +309,7 @@ def test_choices_after_no_text_follow_the_start_token(trained_gpt):
     ranked = bytelm.rank_choices(run, "", ["import os", "x"])
     for choice, value in zip(ranked.choices, ranked.log_probabilities, strict=True):
         assert value == pytest.approx(bytelm.score_text(run, choice).log_probability, abs=1e-4)
-    with pytest.raises(ValueError, match="the text is empty, and no start token precedes the choices"):
+    with pytest.raises(ValueError, match="the text has no tokens, and no start token precedes the choices"):
         bytelm.rank_choices(run, "", ["x"], start=False)
 
 

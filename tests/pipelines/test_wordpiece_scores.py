@@ -59,6 +59,13 @@ def test_choices_are_ranked_by_their_log_probability_per_byte_as_given(run):
     np.testing.assert_array_equal(ranked.per_byte, ranked.log_probabilities / [3, 3, 6])
 
 
+def test_choices_after_a_text_that_the_tokenizer_deletes_follow_the_start_token(run):
+    ranked, alone = (bytelm.rank_choices(run, text, ["import", "os"]) for text in ("\x07", ""))
+    np.testing.assert_array_equal(ranked.log_probabilities, alone.log_probabilities)
+    with pytest.raises(ValueError, match="the text has no tokens, and no start token precedes the choices: add a word"):
+        bytelm.rank_choices(run, "\x07", ["import", "os"], start=False)
+
+
 def test_the_command_says_that_byte_lengths_are_unknown(in_process, wordpiece_run, tmp_path):
     done = in_process("score", wordpiece_run, TEXT, "--device", "cpu")
     assert done.returncode == 0, done.stderr
