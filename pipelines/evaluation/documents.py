@@ -72,7 +72,7 @@ def text_of_stream(
         if recorded is not None:
             shares = recorded.sizes / np.maximum(1, recorded.tokens - (separator is not None))
         else:
-            share = bytes_per_token * len(ids) / max(1, np.count_nonzero(~separates))
+            share = bytes_per_token * len(ids) / max(1, int((~separates).sum()))
             shares = np.full(int(document[-1]) + 1, share)
         lengths = np.where(separates, 0.0, shares[document])
     ends = np.cumsum(lengths)
