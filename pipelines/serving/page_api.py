@@ -253,10 +253,11 @@ def generate_target(
     """Yield the tokens that an encoder-decoder generates for a source, after the ids of `asked`."""
     device = model.device
     text = Text(asked, torch.Generator(device).manual_seed(asked.seed), None, [*asked.prompt_ids])
+    allowed = known_ids(run.tokenizer, run.model)
     made: list[GeneratedToken] = []
 
     def sampler(logits: torch.Tensor) -> torch.Tensor:
-        (token,) = choose(logits, [text], None)
+        (token,) = choose(logits, [text], allowed)  # `stream` would change the probabilities
         if isinstance(token, Exception):
             raise token
         made.append(token)
@@ -268,7 +269,6 @@ def generate_target(
         asked.max_tokens,
         source=torch.tensor([source], device=device),
         sampler=sampler,
-        allowed=known_ids(run.tokenizer, run.model),
         stop_ids=asked.stop_ids,
     )
     for _ in steps:

@@ -214,6 +214,21 @@ def test_an_encoder_decoder_generates_a_target_for_its_source(ask, runs):
     assert [event["token"]["id"] for event in tokens] == expected.tolist()
 
 
+def test_unused_ids_of_an_encoder_decoder_are_not_generated_but_keep_their_probabilities(runs):
+    """Most ids are unused, so without them all other probabilities would be about eight times as high."""
+    used = runs["t5"].tokenizer.vocab_size
+    model = replace(runs["t5"].config.model, vocab_size=8 * used)
+    run = variant(runs["t5"], model=LanguageModel(model, seed=0).eval(), config=replace(runs["t5"].config, model=model))
+    with client_of({"t5": run}) as client:
+        tokens = [event["token"] for event in streamed(client, max_tokens=6, temperature=100)[:-1]]
+    ids = torch.tensor([token["id"] for token in tokens])
+    read = torch.cat([torch.tensor([run.around.start]), ids[:-1]])
+    logits = run.model.logits(run.model(read[None], torch.tensor([run.ids("import")])))[0]
+    assert max(ids) < used
+    log_p = token_scores(logits, ids, 10)[0]
+    np.testing.assert_allclose([token["bits"] for token in tokens], -log_p.detach() / math.log(2), atol=1e-3)
+
+
 def test_generation_ends_where_the_stop_text_is_complete(ask):
     *tokens, _ = events_of(ask, model="gpt", max_tokens=12, temperature=0)
     text = b"".join(bytes.fromhex(event["token"]["hex"]) for event in tokens).decode(errors="replace")
