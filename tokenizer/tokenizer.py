@@ -341,9 +341,8 @@ class Tokenizer(IntegerMethods):
     ) -> Tokenizer:
         """Return a new tokenizer with fewer entries: those that a corpus uses, renumbered in the order of their ids.
 
-        For all kinds but SentencePiece models. Special tokens, the padding token, bytes and single characters stay, but
-        vocabularies of words or of characters keep only those that occur. A text is encoded as before if all of its
-        tokens stay.
+        For all kinds but SentencePiece models. Special tokens, the padding token, bytes and single characters stay (not
+        with words or characters). A text is encoded as before if all of its tokens stay.
 
         entries: number of entries to keep, special tokens included; by default all that are used, and the parts that
         merges join to them. BPE repeatedly leaves out the least used token that is not part of another one, and adds

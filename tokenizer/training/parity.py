@@ -87,7 +87,11 @@ def train_with_parity(
     if parallel is not None and ratios is not None:
         raise ValueError("give either parallel or ratios")
     for language, ratio in (ratios or {}).items():
-        if isinstance(ratio, str) or not 0 < ratio < math.inf:
+        try:
+            fits = 0 < ratio < math.inf
+        except TypeError:
+            fits = False
+        if not fits:
             raise ValueError(f"ratios[{language!r}] must be a number above 0, not {ratio!r}")
     splitter = checked_pattern(pattern)
 
