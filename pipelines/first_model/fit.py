@@ -5,8 +5,8 @@
 
 from lm.metrics.scaling_law import ScalingLaw
 
-# Bits per byte by weights and training tokens, with the exponents of Besiroglu et al. 2024: our runs do not determine
-# exponents.
+# Bits per byte by weights and training tokens. The exponents are those of Besiroglu et al. 2024, because our runs do
+# not determine them.
 LAW = ScalingLaw(entropy=1.2868, size_factor=25.088, size_exponent=0.348, token_factor=64.721, token_exponent=0.366)
 
 # Muon's best rate is RATE_FACTOR * tokens^RATE_EXPONENT. None of the best rates is above HIGHEST_RATE.

@@ -38,7 +38,7 @@ ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model")
 """Files that can hold the tokenizer of a run, which has one of them"""
 PLACES = ("data", "test", "held_out", "init_from", "pretrained")
-"""Entries of the table [run] that say where the data and the source are: a resumed run takes over new ones"""
+"""Entries of the table [run] that name the places of the data and the source. A resumed run records new places."""
 
 
 class Run:

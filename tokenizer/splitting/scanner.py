@@ -126,7 +126,7 @@ def split_by_regex(text: str, pattern: str, *, keeps_others: bool) -> list[str]:
         ) from None
     if all(cut[1::2] if keeps_others else cut):
         return cut
-    pieces, done = [], 0  # `regex` goes on after an empty match in another way than Oniguruma
+    pieces, done = [], 0  # after an empty match, `regex` goes on otherwise than Oniguruma
     for start, end in match_spans(text, pattern):
         pieces += [text[done:start], text[start:end]] if keeps_others else [text[start:end]]
         done = end
